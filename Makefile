@@ -1,0 +1,66 @@
+# The menu: one target, one line, one script. Only this file composes phases and spells their numbers.
+# Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
+SHELL := bash
+.DEFAULT_GOAL := help
+.PHONY: help doctor check build up down prepare snapshot submit ppo wait logs status quickstart test test-container lint
+
+help: ## print this menu
+	@scripts/dev/help.sh $(MAKEFILE_LIST)
+
+##@ A cluster
+check: ## look before anything is touched: engine, ports, disk, memory, leftovers
+	@scripts/00_prereq_check.sh
+build: ## the node image (skipped when its inputs are unchanged)
+	@scripts/10_build_image.sh
+up: ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
+	@scripts/00_prereq_check.sh
+	@scripts/01_up.sh
+	@scripts/20_start_head.sh
+	@scripts/21_start_workers.sh
+down: ## remove exactly what bears our label; the shared directory stays
+	@scripts/02_down.sh
+status: ## profile, nodes, jobs [JSON=1]
+	@scripts/50_status.sh
+
+##@ Jobs
+prepare: ## data and model, once [DATASET_SOURCE, MODEL_SOURCE, SEED]
+	@scripts/30_prepare_data_and_model.sh
+snapshot: ## an immutable copy of a verl source tree [CODE_ID, VERL_SOURCE=pypi:…|git:…@…|path:…]
+	@scripts/31_snapshot_verl_code.sh
+submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1]
+	@scripts/44_submit_sdk.sh $(JOBSPEC)
+ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
+	@scripts/40_submit_ppo_epoch1.sh
+wait: ## follow a job to its end [JOB=latest]
+	@scripts/52_wait.sh
+logs: ## a job's driver log [JOB=latest, FOLLOW=1]
+	@scripts/51_logs.sh
+
+##@ Everything at once, without a GPU
+quickstart: export PROFILE := cpu
+quickstart: export WAIT := 1
+quickstart: export PHASES_FILE := $(shell mktemp)
+quickstart: ## from a bare machine to a trained PPO job on a three-container cluster
+	@scripts/dev/bootstrap_host.sh --engine
+	@scripts/10_build_image.sh
+	@scripts/00_prereq_check.sh
+	@scripts/01_up.sh
+	@scripts/20_start_head.sh
+	@scripts/21_start_workers.sh
+	@scripts/30_prepare_data_and_model.sh
+	@scripts/31_snapshot_verl_code.sh
+	@scripts/40_submit_ppo_epoch1.sh
+	@scripts/53_fidelity.sh
+	@scripts/50_status.sh
+	@scripts/dev/phases.sh
+
+##@ Development
+test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
+	@scripts/dev/bootstrap_host.sh
+	@scripts/dev/lint.sh
+	@scripts/dev/test.sh unit contract rules py
+test-container: ## the whole path on real containers with the real trainer
+	@scripts/dev/bootstrap_host.sh --engine
+	@scripts/dev/test.sh container
+lint: ## shellcheck, shfmt, ruff, mypy
+	@scripts/dev/lint.sh

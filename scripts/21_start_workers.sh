@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# 21_start_workers: start Ray on all workers at once and wait until Ray itself says that the head and every worker are
+# ALIVE and that the head has CPU 0 and GPU 0.
+#
+#   scripts/21_start_workers.sh
+#
+# Knobs: WORKERS WORKER_RESOURCES WORKER_CPUS WORKER_GPUS GCS_PORT OBJECT_STORE_BYTES CLUSTER_TIMEOUT
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+log::step "Ray's workers (--resources='${WORKER_RESOURCES}')"
+cluster::lock
+cluster::ensure_workers
+cluster::await_ready

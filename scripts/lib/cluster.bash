@@ -1,0 +1,107 @@
+# cluster: Ray on the nodes. Starting is detached and its output stays on the shared root; then we wait for the fact.
+# shellcheck shell=bash
+
+# cluster::lock: one script at a time changes this cluster; the lock goes with the process.
+cluster::lock() {
+  mkdir -p "${WORKDIR}/locks"
+  exec {CLUSTER_LOCK}>"${WORKDIR}/locks/${CLUSTER_NAME}"
+  flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
+    cli::die 1 "Another script has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock ${WORKDIR}/locks/${CLUSTER_NAME}): wait for it to end, or raise CLUSTER_TIMEOUT."
+}
+
+# cluster::ensure_directories: what is mounted or kept beside it, made by whoever runs this, before any container is.
+cluster::ensure_directories() {
+  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache"
+  mkdir -p -m 700 "${WORKDIR}/secrets"
+  [[ -n $RUN_AS ]] || RUN_AS=$(stat -c '%u:%g' "$WORKDIR")
+}
+
+# cluster::ensure_token: Ray's token for this cluster, readable by its owner alone; never an argument, never printed.
+cluster::ensure_token() {
+  local file="${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+  if [[ ! -s $file ]]; then
+    (umask 077 && head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"${file}.tmp" && mv "${file}.tmp" "$file")
+    log::changed "made Ray's token for ${CLUSTER_NAME} (${file}, mode 600)"
+  fi
+  chmod 600 "$file"
+  [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}/shared" "${WORKDIR}/cache"
+}
+
+cluster::ensure_head() {
+  if cluster::is_head_up; then
+    log::ok "head: Ray answers on port ${GCS_PORT}"
+    return
+  fi
+  cluster::_start head --head --port="$GCS_PORT" --dashboard-host=0.0.0.0 --dashboard-port=8265 --num-cpus=0 --num-gpus=0
+  wait::until "$CLUSTER_TIMEOUT" cluster::_head_failed cluster::is_head_up ||
+    cluster::_die_with_log head "Ray on the head did not open port ${GCS_PORT} within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
+  log::changed "head: Ray started"
+}
+
+# cluster::ensure_workers: every worker that is not in the cluster is started, all at once.
+cluster::ensure_workers() {
+  local worker address alive pids=() pid
+  address="$(node::address head):${GCS_PORT}"
+  alive=$(cluster::_alive)
+  for worker in $(node::list_workers); do
+    if cluster::is_ray_running "$worker" && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
+      log::ok "${worker}: Ray is ALIVE in this cluster"
+      continue
+    fi
+    cluster::_start_worker "$worker" "$address" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do wait "$pid"; done
+}
+
+# cluster::await_ready: one head without CPU and GPU and every worker ALIVE, as Ray itself says; prints the nodes.
+cluster::await_ready() {
+  local node nodes=()
+  for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
+  helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${nodes[@]}"
+}
+
+# The nodes that Ray calls ALIVE, as name=address; none while its API is still starting.
+cluster::_alive() { helper::run head nodes --alive 2>/dev/null || true; }
+
+cluster::is_head_up() {
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
+}
+
+# cluster::is_ray_running NODE: a raylet lives there. Read from /proc: not every image has pgrep.
+cluster::is_ray_running() {
+  node::exec "$1" sh -c 'grep -qx raylet /proc/[0-9]*/comm 2>/dev/null'
+}
+
+cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
+
+cluster::_start_worker() {
+  local worker=$1 address=$2 argv=()
+  [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
+  [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
+  cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
+  log::changed "${worker}: Ray started"
+}
+
+# `ray stop` runs inside our own container, never on a host: what an earlier cluster left there would be in the way.
+cluster::_start() {
+  local node=$1
+  shift
+  if cluster::is_ray_running "$node"; then
+    node::exec "$node" ray stop --force >/dev/null
+    log::changed "${node}: stopped the Ray of an earlier cluster"
+  fi
+  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" \
+    ray start --node-name="$node" --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
+}
+
+cluster::_head_failed() {
+  node::exec head sh -c 'read -r status <"$1" && test "$status" -ne 0' exit "$(cluster::_log_dir)/head.log.exit" 2>/dev/null
+}
+
+cluster::_die_with_log() {
+  log::error "the last lines of $(cluster::_log_dir)/$1.log:"
+  node::exec "$1" tail -n 15 "$(cluster::_log_dir)/$1.log" >&2 || true
+  cli::die 1 "$2: read the lines above, then run 'make up' again."
+}

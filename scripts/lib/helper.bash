@@ -1,0 +1,40 @@
+# helper: our Python on the nodes. It is put on the shared root once per version, under the hash of what it holds: a
+# running job keeps the version that it began with.
+# shellcheck shell=bash
+
+# helper::dir: where this version lives, as the nodes see it.
+helper::dir() {
+  if [[ -z ${HELPER_HASH:-} ]]; then
+    HELPER_HASH=$(cd "${REPO_DIR}/py" &&
+      find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+    readonly HELPER_HASH
+  fi
+  printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"
+}
+
+# helper::ensure: this version is there, and the directories of the shared root with it.
+helper::ensure() {
+  local dir
+  dir=$(helper::dir)
+  if node::exec head test -d "$dir"; then
+    log::ok "helper is at ${dir}"
+    return
+  fi
+  node::put head "${REPO_DIR}/py" "$dir" __pycache__ '.*_cache'
+  helper::run head layout
+  log::changed "helper put at ${dir}"
+}
+
+# helper::run NODE SUBCOMMAND ARGS...: the helper's front door on that node.
+helper::run() {
+  local node=$1
+  shift
+  node::exec "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "$@"
+}
+
+# helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin handed through.
+helper::run_in() {
+  local node=$1
+  shift
+  node::exec_in "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "$@"
+}

@@ -1,0 +1,63 @@
+# lifecycle/prereq: what must hold before a cluster is brought up. Each check says what it saw; none changes anything.
+# shellcheck shell=bash
+
+prereq::engine() {
+  image::need_engine
+  log::ok "container engine $(docker version --format '{{.Server.Version}}')"
+}
+
+prereq::compose() {
+  local version
+  version=$(docker compose version --short 2>/dev/null) ||
+    cli::die 1 "Compose v2 is missing ('docker compose version' fails): run 'scripts/dev/bootstrap_host.sh --engine'."
+  [[ $version =~ ^v?([2-9]|[1-9][0-9])\. ]] ||
+    cli::die 1 "Compose ${version} is too old ('docker compose version'): version 2 or later is needed."
+  log::ok "Compose ${version}"
+}
+
+prereq::version1_leftovers() {
+  local left
+  left=$(docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
+    awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }' | paste -sd' ')
+  [[ -z $left ]] ||
+    cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'docker rm --force ${left}'."
+  log::ok "no container of version 1 (mvp-ray-head, mvp-ray-worker-<n>)"
+}
+
+prereq::foreign_names() {
+  local foreign
+  foreign=$(compose::foreign | paste -sd' ')
+  [[ -z $foreign ]] ||
+    cli::die 1 "Containers with our names do not bear our label (${foreign}): they are not ours to touch; rename them, or set another CLUSTER_NAME."
+  log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free or ours"
+}
+
+prereq::port() {
+  if [[ $(docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null) == "127.0.0.1:${DASHBOARD_PORT}" ]]; then
+    log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
+    return
+  fi
+  ! prereq::is_port_taken "$DASHBOARD_PORT" ||
+    cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} is taken (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}): set DASHBOARD_PORT to a free one."
+  log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
+}
+
+prereq::is_port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+prereq::disk() {
+  local directory free
+  directory=$WORKDIR
+  until [[ -d $directory ]]; do directory=$(dirname -- "$directory"); done
+  free=$(df --output=avail -BG -- "$directory" | tail -n 1 | tr -dc '0-9')
+  ((free >= MIN_DISK_GIB)) ||
+    cli::die 1 "${WORKDIR} (WORKDIR) has ${free} GiB free and MIN_DISK_GIB=${MIN_DISK_GIB} are wanted: free some, or point WORKDIR elsewhere."
+  log::ok "${free} GiB of disk free under ${WORKDIR} (wanted: ${MIN_DISK_GIB})"
+}
+
+prereq::memory() {
+  local free
+  free=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
+  ((free >= MIN_MEMORY_GIB)) || [[ -n $(compose::list '{{.ID}}') ]] ||
+    cli::die 1 "This machine has ${free} GiB of memory available and MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are wanted: stop something, or lower the knob."
+  log::ok "${free} GiB of memory available (wanted: ${MIN_MEMORY_GIB})"
+}

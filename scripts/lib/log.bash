@@ -1,0 +1,21 @@
+# log: what a person reads on the terminal. Everything goes to stderr, so that stdout stays for answers.
+# shellcheck shell=bash
+
+log::_colour() { [[ -t 2 && -z ${NO_COLOR:-} ]] && printf '\e[%sm' "$1" >&2 || true; }
+
+log::_line() {
+  local word=$1 colour=$2
+  shift 2
+  log::_colour "$colour"
+  printf '%-8s' "$word" >&2
+  log::_colour 0
+  printf '%s\n' "$*" >&2
+}
+
+log::step() { log::_line '==' '1' "$@"; }       # a phase begins
+log::info() { log::_line '' '0' "$@"; }         # a fact worth reading
+log::ok() { log::_line 'ok' '32' "$@"; }        # looked, and it is as it should be
+log::skip() { log::_line 'skip' '36' "$@"; }    # nothing to do, and why
+log::changed() { log::_line 'changed' '33' "$@"; } # we changed something
+log::warn() { log::_line 'warning' '35' "$@"; }
+log::error() { log::_line 'error' '31' "$@"; }

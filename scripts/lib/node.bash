@@ -1,0 +1,68 @@
+# node: the seam "run this over there". Nodes are named head, worker-0 … worker-N-1; commands are argv arrays.
+# How a node is reached is scripts/lib/transport/${TRANSPORT}.bash, which defines the transport:: half of each verb.
+# shellcheck shell=bash
+
+node::_transport() {
+  declare -F transport::exec >/dev/null ||
+    # shellcheck disable=SC1090  # chosen by the knob TRANSPORT, checked by env::load
+    source "${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash"
+}
+
+# node::list: the nodes that this cluster should have, head first, one a line.
+node::list() {
+  printf 'head\n'
+  node::list_workers
+}
+
+node::list_workers() {
+  local i
+  for ((i = 0; i < WORKERS; i++)); do printf 'worker-%d\n' "$i"; done
+}
+
+# node::exec NODE ARGV...: runs the words as they are; its output and exit status are the command's. No stdin.
+node::exec() {
+  node::_transport
+  transport::exec "$@" </dev/null
+}
+
+# node::exec_in NODE ARGV...: the same, with our stdin handed through.
+node::exec_in() {
+  node::_transport
+  transport::exec_in "$@"
+}
+
+# node::put NODE LOCAL_DIR REMOTE_DIR: copies what is in LOCAL_DIR into REMOTE_DIR, which must not exist yet; it
+# appears whole or not at all. Further words are file patterns to leave out.
+node::put() {
+  local node=$1 from=$2 to=$3 excludes=() pattern
+  shift 3
+  for pattern in "$@"; do excludes+=(--exclude="$pattern"); done
+  # shellcheck disable=SC2016  # expanded on the node
+  tar -C "$from" --owner=0 --group=0 "${excludes[@]}" -c . |
+    node::exec_in "$node" sh -c '
+      set -e; tmp="$1.$$.tmp"; mkdir -p "$tmp"
+      tar -C "$tmp" --no-same-owner -x
+      mv -T "$tmp" "$1" 2>/dev/null || { rm -rf "$tmp"; test -d "$1"; }' put "$to"
+}
+
+# node::get NODE REMOTE_DIR: a tar stream of that directory on stdout.
+node::get() { node::exec "$1" tar -C "$2" -c .; }
+
+# node::spawn NODE LOG ARGV...: starts a command that outlives us, its output in LOG and its exit status in LOG.exit.
+node::spawn() {
+  local node=$1 log=$2
+  shift 2
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec "$node" sh -c '
+    log=$1; shift; mkdir -p "${log%/*}"; rm -f "$log.exit"
+    (setsid "$@" >"$log" 2>&1; echo $? >"$log.exit") >/dev/null 2>&1 </dev/null &' spawn "$log" "$@"
+}
+
+# node::is_alive NODE: can we run a command there?
+node::is_alive() {
+  node::_transport
+  transport::is_alive "$1"
+}
+
+# node::address NODE: the IP by which the other nodes reach it.
+node::address() { node::exec "$1" hostname -i | awk '{ print $1 }'; }

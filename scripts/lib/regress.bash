@@ -1,0 +1,13 @@
+# The one `source` of every script: strict mode, then the nouns. Sourcing it does nothing else.
+# shellcheck shell=bash
+set -euo pipefail
+shopt -s inherit_errexit
+
+REPO_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+readonly REPO_DIR
+
+for _noun in log env cli wait node cluster helper snapshot job lifecycle/image lifecycle/compose lifecycle/prereq; do
+  # shellcheck disable=SC1090  # the list above is the index of what is sourced
+  source "${REPO_DIR}/scripts/lib/${_noun}.bash"
+done
+unset _noun

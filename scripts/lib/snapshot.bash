@@ -1,0 +1,108 @@
+# snapshot: verl's source as an immutable tree on the shared root. Fetched on this host, streamed to the head.
+# shellcheck shell=bash
+
+# snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR.
+snapshot::ensure() {
+  case $2 in
+    pypi:?*) snapshot::_from_pypi "$@" "${2#pypi:}" ;;
+    git:?*@?*) snapshot::_from_git "$@" "${2#git:}" ;;
+    path:?*) snapshot::_from_path "$@" "${2#path:}" ;;
+    *) cli::die 2 "VERL_SOURCE=$2 is no source of verl: use pypi:VERSION, git:URL@REF or path:DIR." ;;
+  esac
+}
+
+# snapshot::is_same CODE_ID SOURCE REVISION: the head has this very snapshot, intact; asked before anything is fetched.
+snapshot::is_same() {
+  local state
+  state=$(helper::run head snapshot check --code-id "$1" --source "$2" --revision "$3") || exit "$?"
+  [[ $state == same ]]
+}
+
+# snapshot::_create CODE_ID SOURCE REVISION [--dirty]: from the tar on stdin.
+snapshot::_create() {
+  helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3" "${@:4}"
+}
+
+snapshot::_from_pypi() {
+  local code_id=$1 source=$2 version=$3 cache temporary pip=${REPO_DIR}/.venv/bin/pip
+  [[ $version =~ ^[0-9][A-Za-z0-9.+!-]*$ ]] || cli::die 2 "VERL_SOURCE=${source} names no version: use pypi:0.7.1 or the like."
+  if snapshot::is_same "$code_id" "$source" "$version"; then return; fi
+  cache=${WORKDIR}/cache/verl/pypi-${version}
+  if [[ ! -d $cache ]]; then
+    [[ -x $pip ]] || cli::die 1 "${pip} is missing and verl ${version} is not in ${WORKDIR}/cache/verl: run scripts/dev/bootstrap_host.sh first."
+    mkdir -p "${WORKDIR}/cache/verl"
+    temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
+    cli::on_exit rm -rf -- "$temporary"
+    "$pip" install --quiet --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
+      cli::die 2 "verl==${version} (from VERL_SOURCE=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
+    chmod 755 "$temporary"
+    mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been first
+    log::changed "fetched verl ${version} into ${cache}"
+  fi
+  # What pip adds makes an installation of it; a snapshot is a source tree.
+  tar -C "$cache" --exclude='*.dist-info' --exclude=./bin -c . | snapshot::_create "$code_id" "$source" "$version"
+}
+
+snapshot::_from_git() {
+  local code_id=$1 source=$2 url=${3%@*} ref=${3##*@} clone=${WORKDIR}/verl commit
+  [[ $ref =~ ^[A-Za-z0-9][A-Za-z0-9_./-]*$ ]] || cli::die 2 "'${ref}' in VERL_SOURCE=${source} is no branch, tag or commit: use git:URL@REF."
+  [[ $url != *://*@* || $url == ssh://* ]] ||
+    cli::die 2 "The URL in VERL_SOURCE holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
+  [[ ! -d $url ]] || url=$(realpath -- "$url")
+  snapshot::_ensure_clone "$clone" "$url" "$source"
+  commit=$(snapshot::_commit "$clone" "$url" "$ref")
+  [[ -n $commit ]] || cli::die 2 "'${ref}' (from VERL_SOURCE=${source}) is no branch, tag or commit that ${url} gives, as git says above: check the name; a commit must be whole."
+  if snapshot::is_same "$code_id" "$source" "$commit"; then return; fi
+  git -C "$clone" archive --format=tar "$commit" | snapshot::_create "$code_id" "$source" "$commit"
+}
+
+# One clone serves every URL: what a fork has besides is fetched into it.
+snapshot::_ensure_clone() {
+  local clone=$1 url=$2 source=$3 temporary
+  [[ ! -e $clone ]] || return 0
+  mkdir -p "$WORKDIR"
+  temporary=$(mktemp -d "${clone}.XXXXXX.tmp")
+  cli::on_exit rm -rf -- "$temporary"
+  GIT_TERMINAL_PROMPT=0 git clone --quiet --mirror -- "$url" "$temporary" ||
+    cli::die 2 "${url} (from VERL_SOURCE=${source}) could not be cloned, as git says above: check the URL, or this host's network."
+  chmod 755 "$temporary"
+  mv -T -- "$temporary" "$clone" 2>/dev/null || [[ -d $clone ]] # another run may have been first
+  log::changed "cloned ${url} into ${clone}"
+}
+
+# snapshot::_commit CLONE URL REF: the commit, on stdout; nothing where there is none. Each call fetches into a name of
+# its own: two at once share no FETCH_HEAD, and a user's checkout at ${WORKDIR}/verl keeps its branches.
+snapshot::_commit() {
+  local clone=$1 url=$2 ref=$3 own="refs/verl-regress/$$"
+  if [[ $ref =~ ^[0-9a-f]{7,40}$ ]] && git -C "$clone" rev-parse --quiet --verify "${ref}^{commit}"; then return; fi
+  GIT_TERMINAL_PROMPT=0 git -C "$clone" fetch --quiet --no-tags --no-write-fetch-head -- "$url" "+${ref}:${own}" || return 0
+  git -C "$clone" rev-parse --verify "${own}^{commit}"
+  git -C "$clone" update-ref -d "$own"
+}
+
+# A git checkout gives what git would: all but what it ignores (environments, outputs, checkpoints of earlier runs).
+snapshot::_from_path() {
+  local code_id=$1 dir git commit='' argv=() list=(printf '.\0')
+  dir=$(realpath -m -- "$3")
+  [[ -r $dir/verl/__init__.py ]] ||
+    cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+  # A checkout that belongs to another user is read all the same: it was named on purpose.
+  git=(git -c "safe.directory=${dir}" -C "$dir")
+  if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then
+    commit=$("${git[@]}" rev-parse --quiet --verify HEAD) || commit=''
+    [[ -z $("${git[@]}" status --porcelain) ]] || argv=(--dirty)
+    list=(snapshot::_list_checkout "$dir" "${git[@]}")
+  fi
+  "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c |
+    snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
+}
+
+# The files of the working tree, each ended by a NUL; one that was deleted is still in git's list.
+snapshot::_list_checkout() {
+  local dir=$1 file
+  shift
+  "$@" ls-files -z --cached --others --exclude-standard |
+    while IFS= read -r -d '' file; do
+      if [[ -e $dir/$file || -L $dir/$file ]]; then printf './%s\0' "$file"; fi
+    done
+}

@@ -1,0 +1,32 @@
+# transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; serves every engine with docker's words.
+# shellcheck shell=bash
+
+transport::exec() {
+  local node=$1
+  shift
+  transport::_need "$node"
+  docker exec "${CLUSTER_NAME}-${node}" "$@"
+}
+
+transport::exec_in() {
+  local node=$1
+  shift
+  transport::_need "$node"
+  docker exec --interactive "${CLUSTER_NAME}-${node}" "$@"
+}
+
+transport::is_alive() {
+  [[ $(docker inspect --format '{{.State.Running}}' "${CLUSTER_NAME}-$1" 2>/dev/null) == true ]]
+}
+
+# Says in one sentence why a node cannot be reached; asked once a node and script, then remembered.
+declare -gA _TRANSPORT_SEEN=()
+transport::_need() {
+  [[ -z ${_TRANSPORT_SEEN[$1]:-} ]] || return 0
+  if ! transport::is_alive "$1"; then
+    docker version >/dev/null 2>&1 ||
+      cli::die 8 "The container engine does not answer ('docker version' fails): start it, or see 'make doctor'."
+    cli::die 8 "The node '$1' is not running (container ${CLUSTER_NAME}-$1, from CLUSTER_NAME=${CLUSTER_NAME}): bring the cluster up with 'make up'."
+  fi
+  _TRANSPORT_SEEN[$1]=1
+}
