@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# 10_build_image: the image that the nodes run; its tag is a hash of its inputs.
+#
+#   scripts/10_build_image.sh          build it; unchanged inputs: skip
+#   scripts/10_build_image.sh --name   print its name, build nothing
+#
+# Knobs: BASE_IMAGE, IMAGE_VERL_VERSION, TORCH_INDEX_URL, NODE_IMAGE (use that image, build nothing).
+# The packages are fetched on the host into ${WORKDIR}/cache/wheelhouse, with the host's pip configuration; the build
+# itself needs no network. Copy that folder (and the base image) to build where there is none.
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+
+case ${1:-} in
+  '') ;;
+  --name)
+    image::name
+    exit 0
+    ;;
+  *) cli::die 2 "'$1' is no argument of 10_build_image.sh: see --help." ;;
+esac
+
+image::need_engine
+image::ensure
