@@ -1,0 +1,54 @@
+"""Exit statuses and the one kind of error that a user is meant to read."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Exit(enum.IntEnum):
+    """Exit statuses of every command; scripts/lib/cli.bash holds the same table (a test compares them)."""
+
+    SUCCEEDED = 0
+    OWN_ERROR = 1
+    BAD_INPUT = 2
+    JOB_FAILED = 3
+    STOPPED = 4
+    NOT_SCHEDULABLE = 5
+    STALLED = 6
+    LOST = 7
+    UNREACHABLE = 8
+    CHECK_FAILED = 9
+
+    @property
+    def meaning(self) -> str:
+        """The words that the table uses for this status."""
+        return _MEANING[self]
+
+
+_MEANING = {
+    Exit.SUCCEEDED: "succeeded",
+    Exit.OWN_ERROR: "our own error",
+    Exit.BAD_INPUT: "bad input, nothing was created",
+    Exit.JOB_FAILED: "job failed",
+    Exit.STOPPED: "stopped",
+    Exit.NOT_SCHEDULABLE: "not schedulable in time",
+    Exit.STALLED: "stalled",
+    Exit.LOST: "node or driver lost",
+    Exit.UNREACHABLE: "cluster unreachable",
+    Exit.CHECK_FAILED: "a verification check failed",
+}
+
+
+class RegressError(Exception):
+    """One sentence for the user (the value, where it came from, the cure) and the exit status it ends in."""
+
+    def __init__(self, message: str, status: Exit = Exit.OWN_ERROR) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BadInput(RegressError):
+    """What was given cannot be used; nothing was created."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Exit.BAD_INPUT)

@@ -1,0 +1,131 @@
+"""Where everything lives under the shared root. Every path of the project is spelled here and nowhere else."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SharedRoot:
+    """The directory that every node sees at the same path (the knob SHARED_ROOT)."""
+
+    path: Path
+
+    @property
+    def jobs(self) -> Path:
+        """One directory per submission id."""
+        return self.path / "jobs"
+
+    @property
+    def datasets(self) -> Path:
+        """Prepared data, one directory per name."""
+        return self.path / "datasets"
+
+    @property
+    def models(self) -> Path:
+        """Prepared models, one directory per name."""
+        return self.path / "common" / "models"
+
+    @property
+    def snapshots(self) -> Path:
+        """Immutable verl source trees, one directory per code id."""
+        return self.path / "common" / "code" / "verl"
+
+    def ensure(self) -> list[Path]:
+        """Create what is missing; returns the directories that were created.
+
+        `common/` and `user/` are writable by all users, sticky like /tmp: nobody can remove what is another's.
+        """
+        wanted = [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
+        open_to_all = [
+            *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
+            *(self.path / "user" / part for part in ("", "code")),
+        ]
+        created = [directory for directory in [*wanted, *open_to_all] if not directory.is_dir()]
+        for directory in created:
+            directory.mkdir(parents=True, exist_ok=True)
+        for directory in open_to_all:
+            if directory.stat().st_uid == os.getuid():
+                directory.chmod(0o1777)
+        return created
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new, never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+@dataclass(frozen=True)
+class JobDir:
+    """`jobs/<submission_id>/`: created once by an atomic mkdir, its `config/` written before submission and never after."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """What was asked and what came of it, written once."""
+        return self.path / "config"
+
+    @property
+    def driver_log(self) -> Path:
+        """The whole output of the driver, while it runs and after its node is gone."""
+        return self.path / "logs" / "driver.log"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a training step: `{"step": n, "data": {metric: value}}`, by verl's file logger."""
+        return self.path / "logs" / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """verl's `global_step_N` directories."""
+        return self.path / "checkpoints"
+
+    @property
+    def state(self) -> Path:
+        """Small JSON files, one writer each: submitted, started, ended, observed."""
+        return self.path / "state"
+
+    def write_state(self, name: str, content: dict[str, Any]) -> None:
+        """Write `state/<name>` whole, stamped with the time (UTC, ISO 8601)."""
+        write_atomically(self.state / name, json.dumps({"time": now(), **content}, indent=2) + "\n")
+
+    def read_state(self, name: str) -> dict[str, Any] | None:
+        """`state/<name>`, or None where nobody wrote it."""
+        return read_json(self.state / name)
+
+    def read_config(self, name: str) -> dict[str, Any] | None:
+        """`config/<name>`, or None where it is not there (a submitter that died before it was whole)."""
+        return read_json(self.config / name)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or None where there is no such file."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return content
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """`layout` takes no argument of its own."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Create what is missing under the shared root."""
+    SharedRoot(args.shared_root).ensure()
+    return 0

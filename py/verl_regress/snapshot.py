@@ -1,0 +1,273 @@
+"""Snapshots: immutable verl source trees at `common/code/verl/<code_id>`, each with its marker and `snapshot.json`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from verl_regress import naming, say, tarball
+from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.layout import SharedRoot
+
+MARKER_FILE = "mvp_marker.py"
+RECORD_FILE = "snapshot.json"
+KNOB = "CODE_ID"
+
+# Written by us at the top of every snapshot, so no part of the tree that its hash stands for.
+_OURS = frozenset({MARKER_FILE, RECORD_FILE})
+
+Record = dict[str, Any]
+"""What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `snapshot create | check | list`."""
+    actions = parser.add_subparsers(dest="action", required=True)
+    create = actions.add_parser("create", help="make a snapshot of the tree whose tar is on stdin")
+    check = actions.add_parser("check", help="print 'same', 'other' or 'absent'; change nothing")
+    for action in (create, check):
+        action.add_argument("--code-id", required=True)
+        action.add_argument("--source", required=True, help="VERL_SOURCE as it was given")
+        action.add_argument("--revision", required=True, help="the git commit or the version; empty: not known")
+    create.add_argument("--dirty", action="store_true", help="the tree differs from its revision")
+    actions.add_parser("list", help="print the code ids, one a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `args.action` says; returns 0. Raises as `create`, `verify` and `check` do."""
+    root = SharedRoot(Path(args.shared_root))
+    if args.action == "create":
+        create(root, args.code_id, args.source, args.revision, sys.stdin.buffer, dirty=args.dirty)
+    elif args.action == "check":
+        print(check(root, args.code_id, args.source, args.revision))
+    else:
+        for code_id in list_snapshots(root):
+            print(code_id)
+    return 0
+
+
+def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: BinaryIO, *, dirty: bool) -> Record:
+    """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it where it holds that tree already.
+
+    Returns its record. Raises BadInput for a code id that cannot be used, a stream that `tarball.unpack` refuses, a
+    tree without verl/__init__.py, and where `code_id` holds another tree; nothing is left behind then.
+    """
+    target = _directory(root, code_id)
+    directory = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        directory.mkdir(parents=True)
+    except OSError as error:
+        raise RegressError(
+            f"{directory.parent} cannot be written by uid {os.getuid()} ({error.strerror}): "
+            "give that directory to the user who runs verl-regress, or set another WORKDIR."
+        ) from error
+    try:
+        tarball.unpack(stream, directory, source)
+        if not (directory / "verl" / "__init__.py").is_file():
+            raise BadInput(
+                f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is no verl source tree: "
+                "give the folder or the repository that holds the folder 'verl'."
+            )
+        tree = _tree(directory)
+        record: Record = {
+            "code_id": code_id,
+            "source": source,
+            "revision": revision,
+            "dirty": dirty,
+            "tree_sha256": _tree_sha256(tree),
+            "file_count": len(tree),
+            "verl_version": _verl_version(directory),
+            "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        }
+        if os.path.lexists(target):
+            return _keep(target, record, tree)
+        _write_ours(directory, record)
+        _make_read_only(directory)
+        try:
+            directory.rename(target)
+        except OSError:
+            if not os.path.lexists(target):
+                raise
+            return _keep(target, record, tree)
+    finally:
+        _remove(directory)
+    say.changed(f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files at {target}")
+    return record
+
+
+def check(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
+    """Return `same` where `code_id` holds an intact tree of `source` at `revision`, else `other` or `absent`.
+
+    Raises BadInput for a code id that cannot be used and for what is no snapshot, RegressError for one that was
+    changed after it was made.
+    """
+    target = _directory(root, code_id)
+    if not os.path.lexists(target):
+        return "absent"
+    record = _record(target)
+    if (record["source"], record["revision"], record["dirty"]) != (source, revision, False):
+        return "other"
+    verify(root, code_id)
+    say.skip(f"snapshot {code_id} at {target} (exists, same source)")
+    return "same"
+
+
+def list_snapshots(root: SharedRoot) -> list[str]:
+    """Return the code ids that have a snapshot, in order."""
+    if not root.snapshots.is_dir():
+        return []
+    return sorted(
+        path.name for path in root.snapshots.iterdir() if naming.NAME.fullmatch(path.name) and _is_snapshot(path)
+    )
+
+
+def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Record:
+    """Return the record of the snapshot `code_id`; `origin` says in messages where that id was given.
+
+    Raises BadInput, with the ids that exist, where it has no snapshot.
+    """
+    target = _directory(root, code_id)
+    if _is_snapshot(target):
+        return _record(target)
+    others = ", ".join(list_snapshots(root))
+    raise BadInput(
+        f"{KNOB}={code_id} (from {origin}) has no snapshot under {root.snapshots}: "
+        f"make one with 'make snapshot {KNOB}={code_id} VERL_SOURCE=…'"
+        + (f" or use one of: {others}." if others else ".")
+    )
+
+
+def verify(root: SharedRoot, code_id: str) -> Record:
+    """Return the record of the snapshot `code_id` after reading every file of it.
+
+    Raises BadInput as `load` does, and RegressError (check failed) where the tree is not the one that was recorded.
+    """
+    record = load(root, code_id)
+    target = _directory(root, code_id)
+    found = _tree_sha256(_tree(target))
+    if found != record["tree_sha256"]:
+        raise RegressError(
+            f"the snapshot {target} was changed after it was made (tree {_short(found)}, "
+            f"recorded {_short(record['tree_sha256'])}): {_cure(target)}.",
+            Exit.CHECK_FAILED,
+        )
+    return record
+
+
+def _directory(root: SharedRoot, code_id: str) -> Path:
+    return root.snapshots / naming.check(code_id, KNOB)
+
+
+def _is_snapshot(path: Path) -> bool:
+    return (path / RECORD_FILE).is_file()
+
+
+def _record(target: Path) -> Record:
+    try:
+        record: Record = json.loads((target / RECORD_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{target} is there but is no snapshot made by verl-regress ({RECORD_FILE}: {error}): "
+            f"move it away, or choose another {KNOB}."
+        ) from error
+    return record
+
+
+def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
+    """Return the record of what is at `target`, which must hold the tree `new_tree`; BadInput otherwise."""
+    old = _record(target)
+    old_tree = _tree(target)
+    if old_tree == new_tree:
+        same = (old["source"], old["revision"]) == (new["source"], new["revision"])
+        say.skip(
+            f"snapshot {new['code_id']} at {target} (exists, same {'source' if same else 'tree from ' + _told(old)})"
+        )
+        return old
+    names = sorted(name for name in old_tree.keys() | new_tree.keys() if old_tree.get(name) != new_tree.get(name))
+    raise BadInput(
+        f"{KNOB}={new['code_id']} is a snapshot of {_told(old)}, tree {_short(_tree_sha256(old_tree))}, "
+        f"and VERL_SOURCE now gives {_told(new)}, tree {_short(new['tree_sha256'])}: {len(names)} files differ "
+        f"({_first(names)}); a snapshot is never changed: choose another {KNOB}, or {_cure(target)}."
+    )
+
+
+def _tree(directory: Path) -> dict[str, str]:
+    """Return, by its path, what stands for each file: `f`, `x` (may be executed) or `l` (a link), and a sha256."""
+    return dict(sorted((name, _signature(path)) for name, path in _files(directory) if name not in _OURS))
+
+
+def _files(directory: Path) -> Iterator[tuple[str, Path]]:
+    for folder, directories, files in os.walk(directory):
+        links = [name for name in directories if (Path(folder) / name).is_symlink()]
+        for name in [*files, *links]:
+            path = Path(folder) / name
+            yield path.relative_to(directory).as_posix(), path
+
+
+def _signature(path: Path) -> str:
+    if path.is_symlink():
+        return f"l {hashlib.sha256(os.fsencode(path.readlink())).hexdigest()}"
+    kind = "x" if path.stat().st_mode & 0o111 else "f"
+    return f"{kind} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def _tree_sha256(tree: Mapping[str, str]) -> str:
+    # NUL ends an entry: it is the one byte that no path can hold.
+    return hashlib.sha256(b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in tree.items())).hexdigest()
+
+
+def _verl_version(directory: Path) -> str:
+    file = directory / "verl" / "version" / "version"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else "unknown"
+
+
+def _write_ours(directory: Path, record: Record) -> None:
+    for name, text in (
+        (MARKER_FILE, f'MARKER = "{record["code_id"]}"\n'),
+        (RECORD_FILE, json.dumps(record, indent=2, sort_keys=True) + "\n"),
+    ):
+        file = directory / name
+        # A tree that is itself a copy of a snapshot brings its own.
+        file.unlink(missing_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def _make_read_only(directory: Path) -> None:
+    for folder, _, files in os.walk(directory):
+        for path in (Path(folder) / name for name in files):
+            if not path.is_symlink():
+                path.chmod(0o555 if path.stat().st_mode & 0o111 else 0o444)
+        Path(folder).chmod(0o555)
+
+
+def _remove(directory: Path) -> None:
+    for folder, _, _ in os.walk(directory):
+        Path(folder).chmod(0o755)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _told(record: Record) -> str:
+    revision = f" at {record['revision'][:12]}" if record["revision"] else ""
+    changes = " with uncommitted changes" if record["dirty"] else ""
+    return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"
+
+
+def _cure(target: Path) -> str:
+    return f"remove it (chmod -R u+w {target} && rm -r {target}) and make it anew"
+
+
+def _short(digest: str) -> str:
+    return digest[:12]
+
+
+def _first(names: list[str], shown: int = 3) -> str:
+    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
