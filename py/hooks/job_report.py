@@ -1,0 +1,38 @@
+"""Reports that a job's processes leave in its directory: one writer per file, the whole document every time."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+JOB_DIR_VARIABLE = "VERL_REGRESS_JOB_DIR"
+
+
+def node_ip() -> str:
+    """Return this node's IP address as Ray knows it, or the hostname's address in a process that Ray is not part of."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return str(ray.util.get_node_ip_address())
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "unknown"
+
+
+def write(kind: str, payload: Mapping[str, object]) -> None:
+    """Write ``<job dir>/state/reports/<kind>-<node ip>-<pid>.json``, replacing this process's earlier report of that kind.
+
+    Does nothing when ``VERL_REGRESS_JOB_DIR`` is unset or empty. A reader sees the old document or the new one, never
+    part of one. Raises OSError when the job directory cannot be written, and TypeError when ``payload`` is not JSON.
+    """
+    job_dir = os.environ.get(JOB_DIR_VARIABLE)
+    if not job_dir:
+        return
+    reports = Path(job_dir) / "state" / "reports"
+    reports.mkdir(parents=True, exist_ok=True)
+    report = reports / f"{kind}-{node_ip()}-{os.getpid()}.json"
+    unfinished = report.with_suffix(".json.tmp")
+    unfinished.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(report)

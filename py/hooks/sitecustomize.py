@@ -1,0 +1,45 @@
+"""Loads the hooks that a job names, then the image's own sitecustomize.
+
+Its folder is on the PYTHONPATH of job processes only. ``VERL_REGRESS_HOOKS`` is a comma-separated list of module names;
+each module is imported and its ``install()`` is called, in the order given. A job whose hook is missing must not train,
+so a hook that cannot be loaded ends the process with status 1 and one sentence on stderr.
+"""
+
+import os
+import sys
+
+HOOKS_VARIABLE = "VERL_REGRESS_HOOKS"
+
+
+def _install(name: str) -> None:
+    import importlib
+
+    try:
+        importlib.import_module(name).install()
+    except Exception as error:
+        print(
+            f"verl-regress: the hook {name!r} named in {HOOKS_VARIABLE} could not be installed: "
+            f"{type(error).__name__}: {error}; this process stops because it must not run without it "
+            f"(PYTHONPATH={os.environ.get('PYTHONPATH', '')!r})",
+            file=sys.stderr,
+            flush=True,
+        )
+        # site.py swallows every Exception from a sitecustomize, and a SystemExit makes the interpreter add
+        # "Fatal Python error: init_import_site" and a traceback: neither is one sentence and a failed process.
+        os._exit(1)
+
+
+def _run_next_sitecustomize() -> None:
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    own_folder = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120 - pathlib costs 10 ms in every process
+    other_folders = [entry for entry in sys.path if os.path.realpath(entry) != own_folder]
+    spec = PathFinder.find_spec("sitecustomize", other_folders)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+for _name in filter(None, (part.strip() for part in os.environ.get(HOOKS_VARIABLE, "").split(","))):
+    _install(_name)
+_run_next_sitecustomize()

@@ -1,0 +1,38 @@
+"""The CPU layer of a rehearsal: by it the unmodified trainers of verl 0.7.0, 0.7.1 and 0.8.0 run without a GPU.
+
+``VERL_REGRESS_HOOKS=verl_rehearsal`` makes the sitecustomize of every job process (driver, trainer, Ray actors) call
+``install()``. verl is never edited: each hook acts on one module, right after that module has been imported.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+
+# module whose import triggers the hook -> our module whose apply() is then called with it
+HOOKS = {
+    "torch": "torch_cpu",
+    "torch.distributed": "process_group",
+    "verl.utils.device": "device",
+    "verl.utils.attention_utils": "padding",
+    "verl.utils.model": "critic",
+    "verl.workers.engine.base": "engine",
+    "verl.workers.rollout.base": "rollout",
+    "verl.workers.rollout.replica": "rollout",
+    "verl.experimental.agent_loop.agent_loop": "request_seed",
+    "verl.workers.engine_workers": "garbage",
+}
+
+
+def _applying(hook: str) -> Callable[[ModuleType], None]:
+    def apply(module: ModuleType) -> None:
+        import_module(f"{__name__}.{hook}").apply(module)
+
+    return apply
+
+
+def install() -> None:
+    """Register every hook; imports neither torch nor verl."""
+    import wrapt  # here, so that the package's pure parts (sums, symbols) load where wrapt is not installed
+
+    for module, hook in HOOKS.items():
+        wrapt.register_post_import_hook(_applying(hook), module)

@@ -1,0 +1,29 @@
+"""Registers verl's FSDP engines for the device "cpu".
+
+Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.0, 0.7.1 and 0.8.0. verl registers its
+fsdp/fsdp2 engines for ["cuda", "npu"] only, though FSDP2 runs on CPUs, and then refuses with "Unknown device: cpu".
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from verl_rehearsal.symbols import require
+
+FSDP_BACKENDS = {"fsdp", "fsdp2"}
+
+
+def apply(module: ModuleType) -> None:
+    """Make every registration of an FSDP engine also one for "cpu"; ``module`` is ``verl.workers.engine.base``."""
+    registry = require(module, "EngineRegistry", hook="engine")
+    register = require(module, "EngineRegistry.register", hook="engine", parameters=("model_type", "backend", "device"))
+
+    def register_with_cpu(
+        model_type: str, backend: list[str] | str, device: list[str] | str = "cuda"
+    ) -> Callable[[type[Any]], type[Any]]:
+        backends = {backend} if isinstance(backend, str) else set(backend)
+        devices = [device] if isinstance(device, str) else list(device)
+        added = ["cpu"] if backends & FSDP_BACKENDS and "cpu" not in devices else []
+        return register(model_type, backend, devices + added)  # type: ignore[no-any-return]
+
+    registry.register = register_with_cpu

@@ -1,0 +1,70 @@
+"""The trainer's side of the rollout ``hf_cpu``: starts the server of one replica and names it."""
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl.workers.rollout.replica import RolloutMode, RolloutReplica
+
+from verl_rehearsal.errors import RehearsalError
+from verl_rehearsal.hf_server import HFServer
+
+
+def server_name(replica_rank: int) -> str:
+    """Return the name of the replica's Ray actor, by which its training worker finds it."""
+    return f"hf_server_{replica_rank}_0"
+
+
+class HFReplica(RolloutReplica):
+    """One server beside one training worker, sharing its node.
+
+    Overrides ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.0, 0.7.1 and 0.8.0: ``launch_servers`` and,
+    abstract in 0.7.0 only, ``get_ray_class_with_init_args``.
+    """
+
+    async def launch_servers(self) -> None:
+        """Start the server on the node of its training worker. Raises RehearsalError for anything but a hybrid replica of 1."""
+        if self.rollout_mode != RolloutMode.HYBRID or self.world_size != 1 or self.is_reward_model:
+            raise RehearsalError(
+                f"the rollout hf_cpu serves replicas of one training worker each, not a {self.rollout_mode} replica of "
+                f"{self.world_size}: set tensor_model_parallel_size, data_parallel_size and pipeline_model_parallel_size "
+                "of actor_rollout_ref.rollout to 1 and train synchronously, without a reward model"
+            )
+        node_id = await self.workers[0].__ray_call__.remote(lambda _worker: ray.get_runtime_context().get_node_id())
+        server = (
+            ray.remote(HFServer)
+            .options(
+                name=server_name(self.replica_rank),
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+            )
+            .remote(
+                self.model_config.path,
+                response_length=self.config.response_length,
+                max_num_seqs=self.config.max_num_seqs,
+            )
+        )
+        await server.__ray_ready__.remote()
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = f"hf_cpu/{self.replica_rank}"  # verl only needs it to differ between replicas
+
+    async def wake_up(self) -> None:
+        """Have the training worker send its weights where that is how verl syncs them.
+
+        verl 0.7.0 has no checkpoint engine: there the manager wakes the replicas before each generation and the replica's
+        server calls ``wake_up`` of ``ActorRolloutRefWorker``, which updates the weights. Later workers have no such method.
+        """
+        await self._call_workers("wake_up")
+
+    async def sleep(self) -> None:
+        """Have the training worker change back to training, in verl 0.7.0 only; see ``wake_up``."""
+        await self._call_workers("sleep")
+
+    async def _call_workers(self, method: str) -> None:
+        await asyncio.gather(*(getattr(worker, method).remote() for worker in self.workers if hasattr(worker, method)))
+
+    def get_ray_class_with_init_args(self) -> Any:
+        """Only colocated and standalone replicas have workers of their own, and ``launch_servers`` refuses those."""
+        raise RehearsalError("the rollout hf_cpu is for hybrid replicas: leave the rollout in the trainer's own workers")

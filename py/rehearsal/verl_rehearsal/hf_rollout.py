@@ -1,0 +1,66 @@
+"""The training worker's side of the rollout ``hf_cpu``: sends the actor's weights to the server, and proves that they arrived."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import job_report
+import ray
+import torch
+from verl.workers.rollout.base import BaseRollout
+
+from verl_rehearsal.errors import RehearsalError
+from verl_rehearsal.hf_replica import server_name
+from verl_rehearsal.weights import sha256_of
+
+
+class HFRollout(BaseRollout):
+    """Implements ``verl.workers.rollout.base.BaseRollout``, read in verl 0.7.0, 0.7.1 and 0.8.0.
+
+    A replica is one training worker (``HFReplica.launch_servers`` refuses any other), so its rank is the worker's rank.
+    """
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any) -> None:
+        super().__init__(config, model_config, device_mesh)
+        self._rank = int(os.environ["RANK"])
+        self._server: Any = None
+        self._updates: list[dict[str, object]] = []
+
+    async def resume(self, tags: list[str]) -> None:
+        """Do nothing: there is no device memory to come back to."""
+
+    async def release(self) -> None:
+        """Do nothing: there is no device memory to give up."""
+
+    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> None:
+        """Send all weights to the server and report both sides' hashes.
+
+        ``weights`` are the actor's full tensors by their Hugging Face names; ``global_steps`` comes from verl 0.7.1 on.
+        Raises RehearsalError when the server then holds other weights than the actor, and for LoRA adapters.
+        """
+        if kwargs.get("peft_config") is not None:
+            raise RehearsalError("the rollout hf_cpu loads whole models, not LoRA adapters: rehearse with lora_rank=0")
+        tensors = {name: tensor.detach().cpu() for name, tensor in weights}
+        actor_sha256 = sha256_of(tensors)
+        if self._server is None:  # the servers are started after the training workers
+            self._server = ray.get_actor(server_name(self._rank))
+        global_step = kwargs.get("global_steps")
+        rollout_sha256 = await self._server.load_weights.remote(tensors, global_step)
+        self._updates.append(
+            {"global_step": global_step, "actor_sha256": actor_sha256, "rollout_sha256": rollout_sha256}
+        )
+        job_report.write(
+            "rollout_weights",
+            {
+                "rank": self._rank,
+                "node_ip": job_report.node_ip(),
+                "replica": self._rank,
+                "updates": self._updates,
+            },
+        )
+        if rollout_sha256 != actor_sha256:
+            raise RehearsalError(
+                f"after weight update {len(self._updates)} (global step {global_step}) the rollout of replica {self._rank} "
+                f"holds weights with sha256 {rollout_sha256}, the actor {actor_sha256}: the rollout would sample from "
+                "another policy than the one being trained"
+            )

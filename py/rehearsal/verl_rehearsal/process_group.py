@@ -1,0 +1,46 @@
+"""Starts verl's process group on gloo alone, and reports which node each training rank is on.
+
+Touches ``torch.distributed.init_process_group``. ``verl.utils.distributed.initialize_global_process_group_ray``, read in
+verl 0.7.0, 0.7.1 and 0.8.0, asks for "cpu:gloo,<device>:<backend>", which on CPUs names the device cpu twice, and torch
+refuses that.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import job_report
+import wrapt
+
+DUPLICATE = "cpu:gloo,cpu:gloo"
+
+
+def apply(module: ModuleType) -> None:
+    """Wrap ``init_process_group``; ``module`` is ``torch.distributed``."""
+    # torch built without distributed support has no process groups, and nothing to rehearse then.
+    if module.is_available():
+        wrapt.wrap_function_wrapper(module, "init_process_group", _on_gloo)
+
+
+def _on_gloo(init_process_group: Any, _instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if args[:1] == (DUPLICATE,):
+        args = ("gloo", *args[1:])
+    elif kwargs.get("backend") == DUPLICATE:
+        kwargs = {**kwargs, "backend": "gloo"}
+    init_process_group(*args, **kwargs)
+    _report_rank()
+
+
+def _report_rank() -> None:
+    import ray
+    import torch.distributed
+
+    inside_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+    job_report.write(
+        "training_actor",
+        {
+            "rank": torch.distributed.get_rank(),
+            "world_size": torch.distributed.get_world_size(),
+            "node_ip": job_report.node_ip(),
+            "actor_name": ray.get_runtime_context().get_actor_name() if inside_actor else None,
+        },
+    )

@@ -1,0 +1,47 @@
+"""Gives each generation request its own seed, so that two runs of the same code draw the same samples.
+
+Touches ``verl.experimental.agent_loop.agent_loop.AgentLoopWorker._run_agent_loop`` (in verl 0.7.0 of its base
+``AgentLoopWorkerBase``), read in verl 0.7.0, 0.7.1 and 0.8.0. It is the one place that knows which sample a request is
+for: step, dataset index, n-th rollout of that prompt, validation or not. A seed made of these depends neither on the
+replica that serves the request nor on the requests that it is batched with. It travels as ``seed`` in the sampling
+parameters, as vLLM calls it. The run's own seed is ``data.seed`` (0 when null).
+
+The n-th rollout is counted per agent loop worker: with ``agent.num_workers`` above 1 a prompt's rollouts must not be
+split between workers, or they would share seeds.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from verl_rehearsal.symbols import require
+
+if TYPE_CHECKING:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+
+
+def apply(module: ModuleType) -> None:
+    """Replace ``_run_agent_loop``; ``module`` is ``verl.experimental.agent_loop.agent_loop``."""
+    owner = "AgentLoopWorkerBase" if hasattr(module, "AgentLoopWorkerBase") else "AgentLoopWorker"
+    require(module, f"{owner}._run_agent_loop", hook="request_seed", parameters=("sampling_params", "trajectory"))
+    run_agent_loop = getattr(module, owner)._run_agent_loop
+
+    # A plain function: Ray unwraps the methods of an actor class, and would call what is behind ``__wrapped__``.
+    async def run_with_seed(
+        worker: "AgentLoopWorker",
+        sampling_params: Mapping[str, object],
+        trajectory: Mapping[str, object],
+        **rest: object,
+    ) -> object:
+        seed = request_seed(worker.config.data.get("seed") or 0, trajectory)
+        return await run_agent_loop(worker, {**sampling_params, "seed": seed}, trajectory, **rest)
+
+    getattr(module, owner)._run_agent_loop = run_with_seed
+
+
+def request_seed(run_seed: int, trajectory: Mapping[str, object]) -> int:
+    """Return the request's seed, 0 <= seed < 2**63, from the run's seed and verl's trajectory info."""
+    identity = [run_seed, *(trajectory[key] for key in ("step", "sample_index", "rollout_n", "validate"))]
+    digest = hashlib.sha256(repr([str(part) for part in identity]).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

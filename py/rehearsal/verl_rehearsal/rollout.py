@@ -1,0 +1,29 @@
+"""Registers the rollout ``hf_cpu`` (mode ``async``).
+
+Touches ``verl.workers.rollout.base._ROLLOUT_REGISTRY`` (the training worker's side) and
+``verl.workers.rollout.replica.RolloutReplicaRegistry`` (the trainer's side), read in verl 0.7.0, 0.7.1 and 0.8.0. verl
+brings vLLM, SGLang and TensorRT-LLM servers, none of which is in the rehearsal image.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from verl_rehearsal.symbols import require
+
+NAME = "hf_cpu"
+
+
+def apply(module: ModuleType) -> None:
+    """Register ``hf_cpu`` with ``module``, one of the two registries' modules."""
+    if module.__name__.endswith(".base"):
+        registry = require(module, "_ROLLOUT_REGISTRY", hook="rollout")
+        registry[(NAME, "async")] = "verl_rehearsal.hf_rollout.HFRollout"
+    else:
+        register = require(module, "RolloutReplicaRegistry.register", hook="rollout", parameters=("name", "loader"))
+        register(NAME, _replica_class)
+
+
+def _replica_class() -> type[Any]:
+    from verl_rehearsal.hf_replica import HFReplica
+
+    return HFReplica

@@ -1,0 +1,45 @@
+"""Looking up the verl symbols that a hook touches, so that another verl release fails with one clear sentence."""
+
+import inspect
+import sys
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from verl_rehearsal.errors import RehearsalError
+
+READ_RELEASES = "0.7.0 to 0.8.0"
+
+
+def verl_found() -> str:
+    """Return "verl <version> at <file>" of the imported verl; works while verl's own __init__ is still running."""
+    file = getattr(sys.modules.get("verl"), "__file__", None)
+    if file is None:
+        return "verl (of unknown version and place)"
+    version_file = Path(file).parent / "version" / "version"
+    version = version_file.read_text(encoding="utf-8").strip() if version_file.is_file() else "(of unknown version)"
+    return f"verl {version} at {file}"
+
+
+def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, ...] = ()) -> Any:
+    """Return ``module.<name>``; ``name`` may be dotted.
+
+    Raises RehearsalError when it is missing, or when ``parameters`` names one that the function does not take.
+    """
+    missing = object()
+    found = reduce(lambda owner, part: getattr(owner, part, missing), name.split("."), module)
+    if found is missing:
+        raise _unknown_verl(f"no {module.__name__}.{name}, which", hook)
+    taken = inspect.signature(found).parameters if parameters else {}
+    for parameter in parameters:
+        if parameter not in taken:
+            raise _unknown_verl(f"no parameter {parameter!r} in {module.__name__}.{name}, which", hook)
+    return found
+
+
+def _unknown_verl(lack: str, hook: str) -> RehearsalError:
+    return RehearsalError(
+        f"{verl_found()} has {lack} the rehearsal {hook} hook relies on: rehearse with verl {READ_RELEASES} "
+        f"or teach py/rehearsal/verl_rehearsal/{hook}.py the new name"
+    )
