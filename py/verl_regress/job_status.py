@@ -1,0 +1,98 @@
+"""What a job's status is: one function that reads `state/` and Ray's answer, used by status, wait and submit alike."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verl_regress.errors import Exit
+from verl_regress.layout import JobDir
+
+
+class Status(str, enum.Enum):
+    """A job's status; the last four and NOT_SUBMITTED are final."""
+
+    NOT_SUBMITTED = "NOT_SUBMITTED"
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    UNKNOWN = "UNKNOWN"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    LOST = "LOST"
+
+    @property
+    def exit(self) -> Exit | None:
+        """The exit status in which following such a job ends; None while it goes on."""
+        return _EXIT.get(self)
+
+
+_EXIT = {
+    Status.NOT_SUBMITTED: Exit.BAD_INPUT,
+    Status.SUCCEEDED: Exit.SUCCEEDED,
+    Status.FAILED: Exit.JOB_FAILED,
+    Status.STOPPED: Exit.STOPPED,
+    Status.LOST: Exit.LOST,
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A status, and the sentence that says why."""
+
+    status: Status
+    reason: str
+    driver_ip: str | None = None
+
+
+def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
+    """The status of a job. `ray` is Ray's details of it, None where Ray does not know it (or is not `reachable`)."""
+    submitted, ended = job.read_state("submitted"), job.read_state("ended")
+    observed = job.read_state("observed") or {}
+    driver_ip = _driver_ip(ray) or _driver_ip(observed)
+    ray_status = (ray or {}).get("status")
+
+    if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
+        succeeded = ended["exit_code"] == 0
+        return Judgement(Status.SUCCEEDED if succeeded else Status.FAILED, str(ended["reason"]), driver_ip)
+    if ray is None and observed.get("status") in ("STOPPED", "FAILED"):
+        ray, ray_status = observed, observed["status"]
+    if ray is not None:
+        message = str(ray.get("message") or "").strip().splitlines()
+        return _from_ray(str(ray_status), message[-1] if message else "", job, driver_ip)
+    if submitted is None:
+        return Judgement(Status.NOT_SUBMITTED, "the submitter ended before it reached Ray")
+    if not submitted["accepted"]:
+        return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted['error']}")
+    if not reachable:
+        return Judgement(Status.UNKNOWN, "Ray does not answer and the job recorded no end", driver_ip)
+    return Judgement(Status.LOST, "Ray does not know the job any more and it recorded no end", driver_ip)
+
+
+def _from_ray(status: str, message: str, job: JobDir, driver_ip: str | None) -> Judgement:
+    if status in ("PENDING", "RUNNING", "STOPPED"):
+        return Judgement(Status(status), message, driver_ip)
+    if status == "FAILED" and job.read_state("started") is None:
+        return Judgement(Status.FAILED, message, driver_ip)
+    # The launcher records every end that it lives to see: without that record, it or its node is gone.
+    return Judgement(Status.LOST, f"the launcher recorded no end, Ray says {status}: {message}", driver_ip)
+
+
+def _driver_ip(details: Mapping[str, Any] | None) -> str | None:
+    info = (details or {}).get("driver_info") or {}
+    address = info.get("node_ip_address")
+    return str(address) if address else None
+
+
+def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
+    """Keep what Ray said in `state/observed`, written only when it changed and never after a final word."""
+    if ray is None:
+        return
+    kept = {key: ray.get(key) for key in ("status", "message", "driver_info", "driver_node_id", "start_time", "end_time", "metadata")}
+    before = job.read_state("observed") or {}
+    if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
+        return
+    if kept != {key: before.get(key) for key in kept}:
+        job.write_state("observed", kept)

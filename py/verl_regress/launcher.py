@@ -1,0 +1,132 @@
+"""The Ray entrypoint of every job: proves the code, runs verl as a child, tees its output, records the end.
+
+It reads its plan from the job directory, so that nothing of it ever passes through a shell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+from verl_regress import jobs
+from verl_regress.errors import RegressError
+from verl_regress.layout import JobDir
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Imports what the training processes will import, in an interpreter and environment like theirs.
+_PROBE = """
+import json, verl, mvp_marker
+print(json.dumps({"verl_file": verl.__file__, "marker": mvp_marker.MARKER}))
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The one argument: where the plan is."""
+    parser.add_argument("job_dir", type=Path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job to its end; returns verl's exit status, or 1 where the code proved to be another than asked for."""
+    job = JobDir(args.job_dir)
+    plan = jobs.plan_of(job)
+    with job.driver_log.open("ab", buffering=0) as log:
+        tee = _Tee(log.fileno())
+        try:
+            imported = prove_code(Path(plan["code_path"]), plan["code_id"], tee)
+        except RegressError as error:
+            tee.line(f"verl-regress: {error}")
+            job.write_state("ended", {"exit_code": 1, "reason": str(error)})
+            return 1
+        job.write_state("started", {"node_ip": _node_ip(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported})
+        code = _run_child(plan["argv"], job, tee)
+    reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
+    job.write_state("ended", {"exit_code": code, "reason": reason})
+    return code if code >= 0 else 128 - code
+
+
+def prove_code(code_path: Path, code_id: str, tee: _Tee) -> dict[str, str]:
+    """Import verl and the marker as the job will; print where they came from; raise RegressError if not as asked."""
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        last = (probe.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        tee.line(probe.stderr.rstrip())
+        raise RegressError(f"verl cannot be imported from {code_path} ({last}): mend the snapshot, or the image that it needs.")
+    imported: dict[str, str] = json.loads(probe.stdout.strip().splitlines()[-1])
+    tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
+    tee.line(f"MVP_PRECHECK_MARKER: {imported['marker']}")
+    wanted = str(code_path / "verl" / "__init__.py")
+    if imported["verl_file"] != wanted or imported["marker"] != code_id:
+        raise RegressError(
+            f"The job imported verl from {imported['verl_file']} with marker {imported['marker']}, but {wanted} with "
+            f"marker {code_id} was asked for: something stands before the snapshot on PYTHONPATH."
+        )
+    return imported
+
+
+class _Tee:
+    """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage."""
+
+    def __init__(self, log: int) -> None:
+        self._log = log
+
+    def write(self, chunk: bytes) -> None:
+        for descriptor in (1, self._log):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(descriptor, view) :]
+
+    def line(self, text: str) -> None:
+        self.write(text.encode("utf-8", "replace") + b"\n")
+
+
+def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
+    """Run verl in a process group of its own; signals are forwarded to the whole group. Negative: ended by a signal."""
+    child = subprocess.Popen(
+        [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
+        cwd=job.path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if child.poll() is None:
+            os.killpg(child.pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, forward)
+    assert child.stdout is not None
+    pipe = child.stdout.fileno()
+    # A grandchild may hold the pipe open after verl has ended: the end is the child's, not the pipe's.
+    while select.select([pipe], [], [], 1.0)[0] or child.poll() is None:
+        if not select.select([pipe], [], [], 0)[0]:
+            continue
+        chunk = os.read(pipe, 65536)
+        if not chunk:
+            break
+        tee.write(chunk)
+    return child.wait()
+
+
+def _die_with_parent() -> None:
+    """If the launcher is killed, training without anybody to record its end would go on unseen."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _node_ip() -> str:
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _describe(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"

@@ -1,0 +1,89 @@
+"""The nodes as Ray sees them, and the wait until they are all there."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from verl_regress import say
+from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.ray_api import Node, RayApi
+
+_LOOK_EVERY = 0.2  # seconds between two looks at the node table
+ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`nodes --alive`."""
+    parser.add_argument("--alive", action="store_true", required=True, help="name=address of every ALIVE node")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print name=address of every node that Ray calls ALIVE."""
+    for node in RayApi(ADDRESS).nodes():
+        if node.alive:
+            print(f"{node.name}={node.address}")
+    return 0
+
+
+def add_await_arguments(parser: argparse.ArgumentParser) -> None:
+    """`await-nodes --deadline S --log-dir DIR head=IP worker-0=IP …`."""
+    parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob CLUSTER_TIMEOUT")
+    parser.add_argument("--log-dir", type=Path, required=True, help="where <node>.log and <node>.log.exit are")
+    parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
+
+
+def run_await(args: argparse.Namespace) -> int:
+    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU; print them."""
+    wanted = dict(node.split("=", 1) for node in args.nodes)
+    if "head" not in wanted or len(wanted) < 2:
+        raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
+    end = time.monotonic() + args.deadline
+    while True:
+        try:
+            alive = {node.name: node for node in RayApi(ADDRESS).nodes() if node.alive and wanted.get(node.name) == node.address}
+            problem = f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
+        except RegressError as error:
+            alive, problem = {}, str(error)
+        if len(alive) == len(wanted):
+            break
+        _abort_if_one_failed(sorted(wanted), args.log_dir)
+        if time.monotonic() > end:
+            missing = sorted(set(wanted) - set(alive))
+            raise RegressError(
+                f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): the last lines of {missing[0]}'s log are\n"
+                f"{_tail(args.log_dir / f'{missing[0]}.log')}",
+                Exit.UNREACHABLE,
+            )
+        time.sleep(_LOOK_EVERY)
+    head = alive["head"]
+    if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
+        raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
+    for name in wanted:
+        say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
+    return 0
+
+
+def describe(node: Node) -> str:
+    """`CPU 64, GPU 4, worker_node 100`: what a person wants to know of a node's resources."""
+    kinds = ["CPU", "GPU", *sorted(key for key in node.resources if key == "worker_node")]
+    return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
+
+
+def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
+    for name in names:
+        exit_file = log_dir / f"{name}.log.exit"
+        status = exit_file.read_text().strip() if exit_file.exists() else ""
+        if status not in ("", "0"):
+            raise RegressError(
+                f"'ray start' on {name} ended with exit status {status}: the last lines of its log are\n"
+                f"{_tail(log_dir / f'{name}.log')}"
+            )
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    try:
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return f"(no log at {path})"

@@ -1,0 +1,276 @@
+"""From what was asked to what will be submitted. Pure: reads the shared root, creates nothing, talks to nobody."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_regress import ids, snapshot
+from verl_regress.documents import Document
+from verl_regress.errors import BadInput
+from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places
+
+HELPER_DIR = Path(__file__).resolve().parents[1]
+
+# Ray expands PYTHONPATH for us only badly (an empty entry puts the current directory on sys.path), and pins every GPU
+# task to CUDA_VISIBLE_DEVICES when it stands in env_vars (Ray 2.60).
+_REFUSED_ENV = {
+    "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
+    "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
+}
+_OVERRIDE = re.compile(r"^(?P<prefix>\+\+?|~)?(?P<key>[^=\s+~][^=\s]*)(?:=|$)")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What the command line (or a knob in the environment) said; None or empty where it said nothing."""
+
+    workload: str | None = None
+    code_id: str | None = None
+    submission_id: str | None = None
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The knobs that stand below JobSpec and base config."""
+
+    profile: str
+    model: str
+    dataset: str
+    code_id: str
+
+
+@dataclass(frozen=True)
+class Override:
+    """One Hydra override and which layer it comes from."""
+
+    text: str
+    origin: str
+
+    def parts(self) -> tuple[str, str]:
+        """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
+        match = _OVERRIDE.match(self.text)
+        if match is None:
+            raise BadInput(
+                f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value."
+            )
+        return match["prefix"] or "", match["key"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a submission needs; `resolved()` is what config/resolved.json holds."""
+
+    submission_id: str
+    workload: str
+    profile: str
+    code: Mapping[str, Any]
+    code_path: Path
+    job_dir: JobDir
+    address: str
+    entrypoint: str
+    entrypoint_num_cpus: float
+    entrypoint_resources: Mapping[str, float]
+    env_vars: Mapping[str, str]
+    argv: tuple[str, ...]
+    overrides: tuple[Override, ...]
+    model: Path
+    dataset: Path
+    spec: Document = field(repr=False)
+    base: Document = field(repr=False)
+
+    def runtime_env(self) -> dict[str, Any]:
+        """The job's runtime_env: environment variables only, nothing is uploaded."""
+        return {"env_vars": dict(self.env_vars)}
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole plan as plain data."""
+        return {
+            "submission_id": self.submission_id,
+            "workload": self.workload,
+            "profile": self.profile,
+            "code_id": self.code["code_id"],
+            "code_path": str(self.code_path),
+            "model": str(self.model),
+            "dataset": str(self.dataset),
+            "job_dir": str(self.job_dir.path),
+            "address": self.address,
+            "entrypoint": self.entrypoint,
+            "entrypoint_num_cpus": self.entrypoint_num_cpus,
+            "entrypoint_resources": dict(self.entrypoint_resources),
+            "argv": list(self.argv),
+            "overrides": [asdict(override) for override in self.overrides],
+        }
+
+    def command_line(self) -> list[str]:
+        """The equivalent `ray job submit`, as argv."""
+        import json
+
+        return [
+            "ray", "job", "submit", "--no-wait",
+            "--address", self.address,
+            "--submission-id", self.submission_id,
+            "--entrypoint-num-cpus", f"{self.entrypoint_num_cpus:g}",
+            "--entrypoint-resources", json.dumps(self.entrypoint_resources),
+            "--runtime-env-json", json.dumps(self.runtime_env()),
+            "--", *shlex.split(self.entrypoint),
+        ]  # fmt: skip
+
+
+def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, defaults: Defaults) -> Plan:
+    """Plan a submission. Precedence: command line over JobSpec over base config over knobs. Raises BadInput."""
+    workload_name = said.workload or spec.content["workload"]
+    if workload_name not in WORKLOADS:
+        origin = "the command line" if said.workload else spec.origin
+        raise BadInput(f"WORKLOAD={workload_name} (from {origin}) is unknown: use one of {', '.join(WORKLOADS)}.")
+    if workload_name != spec.content["workload"]:
+        raise BadInput(f"WORKLOAD={workload_name} (from the command line) but {spec.origin} is for {spec.content['workload']}: name one.")
+    workload = WORKLOADS[workload_name]
+    _check_shared_root(root, spec)
+    code_path, code = _code(root, spec, said, defaults)
+
+    if said.submission_id is not None:
+        submission_id = ids.check(said.submission_id, "SUBMISSION_ID on the command line")
+    else:
+        submission_id = spec.content.get("submission_id") or ids.make(workload_name, code["code_id"])
+    job_dir = JobDir(root.jobs / submission_id)
+    if job_dir.path.exists():
+        raise BadInput(
+            f"submission_id '{submission_id}' is taken: {job_dir.path} exists and is never reused; "
+            "give another one, or leave it out and one is made."
+        )
+
+    model = _artefact(root, spec, "model", root.models, defaults.model, ("config.json",))
+    dataset = _artefact(root, spec, "dataset", root.datasets, defaults.dataset, workload.data_files)
+    overrides = _merge(
+        [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir.checkpoints, submission_id))],
+        [Override(text, base.origin) for text in base.content.get("trainer_overrides", {}).get(workload_name, [])],
+        [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
+        [Override(_in_root(root, text), "OVERRIDES") for text in said.overrides],
+    )
+    resources = {**base.content["entrypoint_resources"], **spec.content.get("resources", {}).get("entrypoint_resources", {})}
+    _check_resources(resources, spec, base)
+    return Plan(
+        submission_id=submission_id,
+        workload=workload_name,
+        profile=defaults.profile,
+        code=code,
+        code_path=code_path,
+        job_dir=job_dir,
+        address=spec.content.get("ray", {}).get("address", base.content["address"]),
+        entrypoint=shlex.join(["python3", str(HELPER_DIR / "run.py"), "launch", str(job_dir.path)]),
+        entrypoint_num_cpus=spec.content.get("resources", {}).get("entrypoint_num_cpus", base.content["entrypoint_num_cpus"]),
+        entrypoint_resources=resources,
+        env_vars=_env_vars(root, job_dir, code_path, spec, base),
+        argv=("python3", "-m", workload.module, *(override.text for override in overrides)),
+        overrides=tuple(overrides),
+        model=model,
+        dataset=dataset,
+        spec=spec,
+        base=base,
+    )
+
+
+def _in_root(root: SharedRoot, text: str) -> str:
+    """`${shared_root}` filled in; every other ${…} is Hydra's own."""
+    return text.replace("${shared_root}", str(root.path))
+
+
+def _check_shared_root(root: SharedRoot, spec: Document) -> None:
+    given = spec.content.get("shared_root", str(root.path))
+    if Path(given) != root.path:
+        raise BadInput(
+            f"shared_root={given} (from {spec.origin}) is not this cluster's {root.path} (SHARED_ROOT): "
+            "leave it out, or set SHARED_ROOT and bring the cluster up anew."
+        )
+
+
+def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Defaults) -> tuple[Path, Mapping[str, Any]]:
+    """The snapshot's directory and record."""
+    if said.code_id is not None:
+        code_id, origin = said.code_id, "the command line"
+    elif "code_path" in spec.content:
+        path = Path(_in_root(root, spec.content["code_path"]))
+        if path.parent != root.snapshots:
+            raise BadInput(f"code_path={path} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}.")
+        code_id, origin = path.name, spec.origin
+    elif "code_id" in spec.content:
+        code_id, origin = spec.content["code_id"], spec.origin
+    else:
+        code_id, origin = defaults.code_id, "the knob CODE_ID"
+    return root.snapshots / code_id, snapshot.load(root, code_id, origin)
+
+
+def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: str, files: Iterable[str]) -> Path:
+    """The directory of a prepared model or data set; a plain name lives in its home under the shared root."""
+    given = _in_root(root, spec.content.get(kind, default))
+    origin = spec.origin if kind in spec.content else f"the knob {kind.upper()}"
+    path = home / given
+    for name in files:
+        file = path / name
+        if not file.is_file() or not os.access(file, os.R_OK):
+            state = "not readable" if file.exists() else "missing"
+            raise BadInput(f"{kind}={given} (from {origin}) is not usable, {file} is {state}: run 'make prepare', or name another {kind}.")
+    return path
+
+
+def _merge(*layers: list[Override]) -> list[Override]:
+    """Later layers win key by key; the order of first mention is kept. Keys of FIXED_KEYS stay the first layer's.
+
+    A key that one layer adds (+, ++) stays an added key when a later one just sets it: Hydra would refuse it otherwise.
+    """
+    merged: dict[str, Override] = {}
+    for number, layer in enumerate(layers):
+        for override in layer:
+            prefix, key = override.parts()
+            if number > 0 and key in FIXED_KEYS:
+                raise BadInput(
+                    f"The override {override.text!r} (from {override.origin}) is refused: a job writes under its own "
+                    "directory and nowhere else; leave it out."
+                )
+            earlier = merged[key].parts()[0] if key in merged and not prefix else ""
+            merged[key] = Override(earlier.replace("~", "") + override.text, override.origin)
+    return list(merged.values())
+
+
+def _check_resources(resources: Mapping[str, float], spec: Document, base: Document) -> None:
+    given = spec.content.get("resources", {}).get("entrypoint_resources", {})
+    origin = spec.origin if "worker_node" in given else base.origin
+    if resources.get("worker_node", 0) <= 0:
+        raise BadInput(
+            f"entrypoint_resources.worker_node={resources.get('worker_node', 'nothing')} (from {origin}) would let the "
+            "driver run on the head: it must be above 0, usually 1."
+        )
+
+
+def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document, base: Document) -> dict[str, str]:
+    """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty."""
+    asked: dict[str, str] = spec.content.get("env_vars", {})
+    for name, reason in _REFUSED_ENV.items():
+        if name in asked:
+            raise BadInput(f"env_vars.{name}={asked[name]!r} (from {spec.origin}) is refused: {reason}; leave it out.")
+    layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
+    python_path = [
+        str(code_path),
+        *map(str, layers),
+        *asked.get("PYTHONPATH", "").split(os.pathsep),
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
+    return {
+        "HF_HOME": str(root.path / "hf"),
+        "HYDRA_FULL_ERROR": "1",
+        "PYTHONPYCACHEPREFIX": "/tmp/pycache",  # a snapshot is read-only, bytecode goes elsewhere
+        "PYTHONUNBUFFERED": "1",
+        "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
+        **base.content.get("runtime_env", {}).get("env_vars", {}),
+        **asked,
+        "VERL_REGRESS_JOB_DIR": str(job_dir.path),
+        "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
+    }

@@ -1,0 +1,125 @@
+"""`status`: profile, nodes with their resources, jobs with code id, status and driver node; and `logs`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from typing import Any
+
+from verl_regress import jobs, nodes
+from verl_regress.job_status import judge, observe
+from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.ray_api import RayApi, Unreachable
+
+_LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`status --profile P --cluster NAME [--json] [--limit N]`."""
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the cluster is and what its jobs are; works, and says so, where Ray does not answer."""
+    facts = collect(SharedRoot(args.shared_root), args.profile, args.cluster, args.limit)
+    if args.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_page(facts)))
+    return 0
+
+
+def collect(root: SharedRoot, profile: str, cluster: str, limit: int) -> dict[str, Any]:
+    """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root."""
+    api = RayApi(nodes.ADDRESS)
+    try:
+        known, table, problem = api.jobs(), api.nodes(), None
+    except Unreachable as error:
+        known, table, problem = {}, [], str(error)
+    names = {node.address: node.name for node in table}
+    everything = jobs.newest_first(root)
+    return {
+        "profile": profile,
+        "cluster": cluster,
+        "ray_problem": problem,
+        "nodes": [
+            {"name": node.name, "address": node.address, "state": "ALIVE" if node.alive else "DEAD", "resources": dict(node.resources)}
+            for node in sorted(table, key=lambda node: (not node.is_head, node.name))
+            if node.alive or not any(other.alive and other.name == node.name for other in table)
+        ],
+        "jobs_total": len(everything),
+        "jobs": [_job(job, known, names, problem is None) for job in everything[:limit]],
+    }
+
+
+def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], reachable: bool) -> dict[str, Any]:
+    ray = known.get(job.path.name)
+    observe(job, ray)
+    judgement = judge(job, ray, reachable=reachable)
+    plan = job.read_config("resolved.json") or {}
+    return {
+        "submission_id": job.path.name,
+        "workload": plan.get("workload"),
+        "code_id": plan.get("code_id"),
+        "profile": plan.get("profile"),
+        "status": judgement.status.value,
+        "reason": judgement.reason,
+        "driver_ip": judgement.driver_ip,
+        "driver_node": names.get(judgement.driver_ip or ""),
+    }
+
+
+def _page(facts: dict[str, Any]) -> list[str]:
+    lines = [f"profile {facts['profile']}{' (rehearsal: no GPU)' if facts['profile'] == 'cpu' else ''}, cluster {facts['cluster']}", ""]
+    if facts["ray_problem"]:
+        lines += [facts["ray_problem"], ""]
+    rows = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]
+    for node in facts["nodes"]:
+        amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
+        rows.append((node["name"], node["address"], node["state"], *amounts))
+    lines += [*_table(rows), ""]
+    jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER")]
+    for job in facts["jobs"]:
+        driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
+        jobs_rows.append((job["submission_id"], job["code_id"] or "?", job["status"], driver))
+    shown, total = len(facts["jobs"]), facts["jobs_total"]
+    lines += _table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
+    if shown < total:
+        lines.append(f"… {total - shown} earlier jobs are not shown (LIMIT={total} shows all)")
+    return lines
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
+    """`logs JOB [--follow]`."""
+    jobs.add_job(parser)
+    parser.add_argument("--follow", action="store_true", help="go on until the job has recorded its end")
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
+    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    if not job.driver_log.exists() and not args.follow:
+        judgement = judge(job, None, reachable=False)
+        print(f"{job.path.name} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).", file=sys.stderr)
+        return 0
+    while not job.driver_log.exists():
+        time.sleep(_LOOK_EVERY)
+    with job.driver_log.open("rb") as log:
+        while True:
+            ended = job.read_state("ended") is not None
+            shutil.copyfileobj(log, sys.stdout.buffer)
+            sys.stdout.flush()
+            if ended or not args.follow:
+                return 0
+            time.sleep(_LOOK_EVERY)

@@ -1,0 +1,141 @@
+"""JobSpec to Ray: check, plan, reserve the job directory, write `config/`, submit, record. Runs inside the head."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import socket
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_regress import documents, plan, say, watch
+from verl_regress.errors import BadInput, RegressError
+from verl_regress.layout import SharedRoot, write_atomically
+from verl_regress.ray_api import RayApi
+
+# The members of the stream that scripts/lib/job.bash sends.
+_SPEC, _BASE = "job_spec", "ray_config"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the scripts hand over; the documents come as a tar stream on stdin, so that no quoting can go wrong."""
+    parser.add_argument("--spec-name", required=True, help="the JobSpec's file as the user knows it")
+    parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
+    parser.add_argument("--workload", help="command line's WORKLOAD")
+    parser.add_argument("--code-id", help="command line's CODE_ID")
+    parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
+    parser.add_argument("--override", action="append", default=[], help="one of the command line's OVERRIDES")
+    parser.add_argument("--profile", required=True, help="the profile's name")
+    parser.add_argument("--default-model", required=True, help="the knob MODEL")
+    parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
+    parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+    parser.add_argument("--wait", action="store_true", help="follow the job to its end")
+    watch.add_deadlines(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Submit (and with --wait follow) one job; the submission id is the one line on stdout."""
+    root = SharedRoot(args.shared_root)
+    texts = _read_stream({_SPEC: args.spec_name, _BASE: args.base_name})
+    spec = documents.parse(texts[_SPEC], args.spec_name, "jobspec")
+    base = documents.parse(texts[_BASE], args.base_name, "base_config")
+    said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(args.override))
+    defaults = plan.Defaults(args.profile, args.default_model, args.default_dataset, args.default_code_id)
+    planned = plan.make(root, spec, base, said, defaults)
+    if args.dry_run:
+        print_plan(planned)
+        return 0
+    api = RayApi(planned.address)
+    api.version()  # the cluster answers, or nothing is created
+    send(planned, api)
+    print(planned.submission_id, flush=True)
+    if args.wait:
+        return int(watch.follow(planned.job_dir, api, args.deadlines))
+    return 0
+
+
+def print_plan(planned: plan.Plan) -> None:
+    """The dry run: resolved config, runtime_env and a line to paste, on stdout."""
+    print("# resolved config")
+    print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
+    print("# runtime_env")
+    print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
+    print(f"# the same as a command in the head (it needs {planned.job_dir.path}/config, which a dry run does not write)")
+    print(shlex.join(planned.command_line()))
+
+
+def send(planned: plan.Plan, api: RayApi) -> None:
+    """Reserve the directory, write `config/`, submit through the SDK, record what came of it in `state/submitted`."""
+    job = planned.job_dir
+    try:
+        job.path.mkdir()
+    except FileExistsError:
+        raise BadInput(f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one.") from None
+    for directory in (job.config, job.driver_log.parent, job.checkpoints, job.path / "debug", job.state):
+        directory.mkdir()
+    _write_config(planned)
+    origin = submitted_from()
+    try:
+        api.submit(
+            submission_id=planned.submission_id,
+            entrypoint=planned.entrypoint,
+            entrypoint_num_cpus=planned.entrypoint_num_cpus,
+            entrypoint_resources=planned.entrypoint_resources,
+            runtime_env=planned.runtime_env(),
+            metadata={**origin, "code_id": planned.code["code_id"], "workload": planned.workload, "profile": planned.profile},
+        )
+    except RegressError as error:
+        job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
+        raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
+    job.write_state("submitted", {"accepted": True, **origin})
+    say.changed(f"submitted {planned.submission_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})")
+
+
+def _write_config(planned: plan.Plan) -> None:
+    config = planned.job_dir.config
+    files = {
+        "job_spec.json": _pretty(planned.spec.content),
+        "ray_config.yaml": planned.base.text,
+        "resolved.json": _pretty(planned.resolved()),
+        "runtime_env.json": _pretty(planned.runtime_env()),
+        "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
+        "code.json": _pretty(planned.code),
+    }
+    if not planned.spec.origin.endswith(".json"):
+        files["job_spec.yaml"] = planned.spec.text
+    for name, text in files.items():
+        write_atomically(config / name, text)
+
+
+def _pretty(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def submitted_from() -> dict[str, str]:
+    """The container and address that this process sees itself in: proof that the submission was made in the head."""
+    match = re.search(r"/(?:overlay-)?containers/([0-9a-f]{64})/", Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    return {
+        "submitted_from_container": match[1] if match else socket.gethostname(),
+        "submitted_from_ip": socket.gethostbyname(socket.gethostname()),
+    }
+
+
+def _read_stream(names: Mapping[str, str]) -> dict[str, str]:
+    """The members of the tar stream on stdin; `names` are the files' names as the user knows them. Raises BadInput."""
+    texts = {}
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as stream:
+        for member in stream:
+            file = stream.extractfile(member)
+            if file is None or member.name not in names:
+                continue
+            try:
+                texts[member.name] = file.read().decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise BadInput(f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+    return texts

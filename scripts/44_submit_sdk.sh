@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# 44_submit_sdk: submit a JobSpec (YAML or JSON) through Ray's Python SDK inside the head. Without a file it is the one
+# that is shipped for WORKLOAD. The submission id is the one line on stdout.
+#
+#   scripts/44_submit_sdk.sh [JOBSPEC]
+#
+# DRY_RUN=1 prints the resolved config, the runtime_env and the equivalent `ray job submit`, and creates nothing.
+# WAIT=1 follows the job and ends with its exit status (see the table in the README).
+#
+# Knobs: WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
+#        PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+spec=${1:-$(job::spec_of "$WORKLOAD")}
+helper::ensure
+job::submit "$spec"

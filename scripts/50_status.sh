@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# 50_status: the profile, the nodes with their resources, and the jobs with code id, status and driver node.
+#
+#   scripts/50_status.sh          JSON=1 scripts/50_status.sh
+#
+# Knobs: JSON LIMIT
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+args=(--profile "$PROFILE" --cluster "$CLUSTER_NAME" "--limit=${LIMIT}")
+[[ $JSON != 1 ]] || args+=(--json)
+helper::ensure
+helper::run head status "${args[@]}"
