@@ -2,7 +2,7 @@
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help doctor check build up down prepare snapshot submit ppo wait logs status quickstart test test-container lint
+.PHONY: help check build up down prepare snapshot submit ppo wait logs status quickstart test test-container lint
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -57,8 +57,7 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 ##@ Development
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
-	@scripts/dev/lint.sh
-	@scripts/dev/test.sh unit contract rules py
+	@scripts/dev/test.sh lint unit contract rules py
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh container

@@ -16,3 +16,4 @@ cluster::lock
 cluster::ensure_token
 compose::ensure_up
 helper::ensure
+log::verdict "the containers"

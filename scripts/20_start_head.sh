@@ -11,3 +11,4 @@ env::load
 log::step "Ray's head (ray start --head --num-cpus=0 --num-gpus=0)"
 cluster::lock
 cluster::ensure_head
+log::verdict "Ray's head"

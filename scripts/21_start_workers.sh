@@ -12,3 +12,4 @@ log::step "Ray's workers (--resources='${WORKER_RESOURCES}')"
 cluster::lock
 cluster::ensure_workers
 cluster::await_ready
+log::verdict "Ray's workers"

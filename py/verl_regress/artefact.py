@@ -183,7 +183,8 @@ def _make_directory(directory: Path) -> None:
 
 
 def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> Manifest:
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    # A folder that is a copy of an artefact brings that one's manifest: it gives way to this one's.
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
     manifest = Manifest(
         name=target.name,
         source=source.source,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from verl_regress import dataset, launcher, layout, model, nodes, say, snapshot, status, submit, watch
+from verl_regress import dataset, jobs, launcher, layout, model, nodes, say, snapshot, status, submit, watch
 from verl_regress.errors import BadInput, Exit, RegressError
 
 _Add = Callable[[argparse.ArgumentParser], None]
@@ -24,6 +24,7 @@ SUBCOMMANDS: dict[str, tuple[str, _Add, _Run]] = {
     "launch": ("the Ray entrypoint of a job", launcher.add_arguments, launcher.run),
     "wait": ("follow a job to its end", watch.add_arguments, watch.run),
     "status": ("what the cluster and its jobs are", status.add_arguments, status.run),
+    "where": ("a job's directory", jobs.add_job, jobs.run_where),
     "logs": ("a job's driver log", status.add_logs_arguments, status.run_logs),
 }
 

@@ -60,11 +60,15 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
     `stream` is read for `path:DIR` alone: a tar of DIR's train.jsonl and test.jsonl. Raises BadInput for a source or a
     name that cannot be used, for data that is not GSM8K's, and as `artefact.ensure` does.
     """
+    if source not in ("synthetic", "hub") and not source.startswith("path:"):
+        raise BadInput(f"DATASET_SOURCE={source!r} is no source of data: use synthetic, path:DIR or hub.")
     target = root.datasets / _checked_name(name or default_name(source), source)
+    if source == "hub":
+        return _prepare_from_hub(root, target)
     if source == "synthetic":
         rows = _synthetic(seed)
         made_from = Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
-    elif source.startswith("path:"):
+    else:
         directory = source.removeprefix("path:")
         files = tarball.read_files(stream, _GSM8K_FILES, directory)
         made_from = Source(source, _sha256("".join(_sha256(files[name]) for name in _GSM8K_FILES).encode()))
@@ -72,10 +76,6 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
             split: gsm8k_rows(read_jsonl(files[f"{split}.jsonl"], f"{directory}/{split}.jsonl"), split)
             for split in SPLITS
         }
-    elif source == "hub":
-        return _prepare_from_hub(root, target)
-    else:
-        raise BadInput(f"DATASET_SOURCE={source!r} is no source of data: use synthetic, path:DIR or hub.")
     return artefact.ensure(target, made_from, lambda directory: _write(directory, rows), knob=KNOB)
 
 
@@ -154,9 +154,7 @@ def _checked_name(name: str, source: str) -> str:
     naming.check(name, KNOB)
     # A run on generated data must never be taken for one on GSM8K, nor the other way round.
     if name == GSM8K_NAME and source == "synthetic":
-        raise BadInput(
-            f"DATASET={name} is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums."
-        )
+        raise BadInput(f"DATASET={name} is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums.")
     if name == SYNTHETIC_NAME and source != "synthetic":
         raise BadInput(
             f"DATASET={name} is the name of synthetic data and DATASET_SOURCE={source} is not: set DATASET=gsm8k."

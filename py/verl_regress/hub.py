@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import TypeVar
 
 from verl_regress.errors import RegressError
 from verl_regress.layout import SharedRoot
+
+_REASON_WIDTH = 160
 
 _Answer = TypeVar("_Answer")
 
@@ -50,7 +53,7 @@ class Hub:
         try:
             return question()
         except Exception as error:  # what the hub's packages raise differs from release to release
-            reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+            reason = shorten(str(error).partition("\n")[0], _REASON_WIDTH, placeholder=" …")
             raise RegressError(
                 f"{self._asked_by}: '{repo}' cannot be fetched from the Hugging Face hub "
                 f"({type(error).__name__}: {reason}): {self._cure}"

@@ -14,7 +14,9 @@ SUBMISSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 def check(submission_id: str, origin: str) -> str:
     """Return the id as it is, or raise BadInput; `origin` says where it was given."""
     if SUBMISSION_ID.fullmatch(submission_id) is None:
-        shown = submission_id if len(submission_id) <= 40 else f"{submission_id[:40]}… ({len(submission_id)} characters)"
+        shown = (
+            submission_id if len(submission_id) <= 40 else f"{submission_id[:40]}… ({len(submission_id)} characters)"
+        )
         raise BadInput(
             f"submission_id {shown!r} (from {origin}) is not usable: it must match "
             f"^{SUBMISSION_ID.pattern}$, or leave it out and one is made."

@@ -90,7 +90,10 @@ def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
     """Keep what Ray said in `state/observed`, written only when it changed and never after a final word."""
     if ray is None:
         return
-    kept = {key: ray.get(key) for key in ("status", "message", "driver_info", "driver_node_id", "start_time", "end_time", "metadata")}
+    kept = {
+        key: ray.get(key)
+        for key in ("status", "message", "driver_info", "driver_node_id", "start_time", "end_time", "metadata")
+    }
     before = job.read_state("observed") or {}
     if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
         return

@@ -48,10 +48,18 @@ def plan_of(job: JobDir) -> dict[str, Any]:
     """`config/resolved.json`. Raises RegressError where the submitter died before it was written."""
     plan = job.read_config("resolved.json")
     if plan is None:
-        raise RegressError(f"{job.config}/resolved.json is not there: submit with 'make submit', which writes it first.")
+        raise RegressError(
+            f"{job.config}/resolved.json is not there: submit with 'make submit', which writes it first."
+        )
     return plan
 
 
 def api_of(job: JobDir) -> RayApi:
     """Ray as this job's plan addresses it."""
     return RayApi(str(plan_of(job)["address"]))
+
+
+def run_where(args: argparse.Namespace) -> int:
+    """Print the job's directory."""
+    print(find(SharedRoot(args.shared_root), args.job).path)
+    return 0

@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
             tee.line(f"verl-regress: {error}")
             job.write_state("ended", {"exit_code": 1, "reason": str(error)})
             return 1
-        job.write_state("started", {"node_ip": _node_ip(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported})
+        job.write_state(
+            "started", {"node_ip": _node_ip(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported}
+        )
         code = _run_child(plan["argv"], job, tee)
     reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
     job.write_state("ended", {"exit_code": code, "reason": reason})
@@ -59,7 +61,9 @@ def prove_code(code_path: Path, code_id: str, tee: _Tee) -> dict[str, str]:
     if probe.returncode != 0:
         last = (probe.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
         tee.line(probe.stderr.rstrip())
-        raise RegressError(f"verl cannot be imported from {code_path} ({last}): mend the snapshot, or the image that it needs.")
+        raise RegressError(
+            f"verl cannot be imported from {code_path} ({last}): mend the snapshot, or the image that it needs."
+        )
     imported: dict[str, str] = json.loads(probe.stdout.strip().splitlines()[-1])
     tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
     tee.line(f"MVP_PRECHECK_MARKER: {imported['marker']}")

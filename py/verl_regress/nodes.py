@@ -42,8 +42,14 @@ def run_await(args: argparse.Namespace) -> int:
     end = time.monotonic() + args.deadline
     while True:
         try:
-            alive = {node.name: node for node in RayApi(ADDRESS).nodes() if node.alive and wanted.get(node.name) == node.address}
-            problem = f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
+            alive = {
+                node.name: node
+                for node in RayApi(ADDRESS).nodes()
+                if node.alive and wanted.get(node.name) == node.address
+            }
+            problem = (
+                f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
+            )
         except RegressError as error:
             alive, problem = {}, str(error)
         if len(alive) == len(wanted):

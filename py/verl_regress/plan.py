@@ -131,7 +131,9 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
         origin = "the command line" if said.workload else spec.origin
         raise BadInput(f"WORKLOAD={workload_name} (from {origin}) is unknown: use one of {', '.join(WORKLOADS)}.")
     if workload_name != spec.content["workload"]:
-        raise BadInput(f"WORKLOAD={workload_name} (from the command line) but {spec.origin} is for {spec.content['workload']}: name one.")
+        raise BadInput(
+            f"WORKLOAD={workload_name} (from the command line) but {spec.origin} is for {spec.content['workload']}: name one."
+        )
     workload = WORKLOADS[workload_name]
     _check_shared_root(root, spec)
     code_path, code = _code(root, spec, said, defaults)
@@ -150,12 +152,15 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
     model = _artefact(root, spec, "model", root.models, defaults.model, ("config.json",))
     dataset = _artefact(root, spec, "dataset", root.datasets, defaults.dataset, workload.data_files)
     overrides = _merge(
-        [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir.checkpoints, submission_id))],
+        [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
         [Override(text, base.origin) for text in base.content.get("trainer_overrides", {}).get(workload_name, [])],
         [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
         [Override(_in_root(root, text), "OVERRIDES") for text in said.overrides],
     )
-    resources = {**base.content["entrypoint_resources"], **spec.content.get("resources", {}).get("entrypoint_resources", {})}
+    resources = {
+        **base.content["entrypoint_resources"],
+        **spec.content.get("resources", {}).get("entrypoint_resources", {}),
+    }
     _check_resources(resources, spec, base)
     return Plan(
         submission_id=submission_id,
@@ -166,7 +171,9 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
         job_dir=job_dir,
         address=spec.content.get("ray", {}).get("address", base.content["address"]),
         entrypoint=shlex.join(["python3", str(HELPER_DIR / "run.py"), "launch", str(job_dir.path)]),
-        entrypoint_num_cpus=spec.content.get("resources", {}).get("entrypoint_num_cpus", base.content["entrypoint_num_cpus"]),
+        entrypoint_num_cpus=spec.content.get("resources", {}).get(
+            "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
+        ),
         entrypoint_resources=resources,
         env_vars=_env_vars(root, job_dir, code_path, spec, base),
         argv=("python3", "-m", workload.module, *(override.text for override in overrides)),
@@ -199,7 +206,9 @@ def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Default
     elif "code_path" in spec.content:
         path = Path(_in_root(root, spec.content["code_path"]))
         if path.parent != root.snapshots:
-            raise BadInput(f"code_path={path} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}.")
+            raise BadInput(
+                f"code_path={path} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}."
+            )
         code_id, origin = path.name, spec.origin
     elif "code_id" in spec.content:
         code_id, origin = spec.content["code_id"], spec.origin
@@ -217,7 +226,9 @@ def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: 
         file = path / name
         if not file.is_file() or not os.access(file, os.R_OK):
             state = "not readable" if file.exists() else "missing"
-            raise BadInput(f"{kind}={given} (from {origin}) is not usable, {file} is {state}: run 'make prepare', or name another {kind}.")
+            raise BadInput(
+                f"{kind}={given} (from {origin}) is not usable, {file} is {state}: run 'make prepare', or name another {kind}."
+            )
     return path
 
 

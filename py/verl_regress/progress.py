@@ -43,7 +43,11 @@ def steps(path: Path) -> list[Step]:
         return []
     lines = text.split("\n")[:-1]
     rows = [json.loads(line) for line in lines if line.strip()]
-    return [Step(int(row["step"]), row["data"]) for row in rows if any(key.split("/")[0] != "val-core" for key in row["data"])]
+    return [
+        Step(int(row["step"]), row["data"])
+        for row in rows
+        if any(key.split("/")[0] != "val-core" for key in row["data"])
+    ]
 
 
 def total_steps(job: JobDir) -> int | None:

@@ -81,7 +81,13 @@ class RayApi:
         if job is None or not job.get("job_id"):
             return []
         query = urllib.parse.urlencode(
-            {"limit": 1000, "detail": 1, "filter_keys": "job_id", "filter_predicates": "=", "filter_values": job["job_id"]}
+            {
+                "limit": 1000,
+                "detail": 1,
+                "filter_keys": "job_id",
+                "filter_predicates": "=",
+                "filter_values": job["job_id"],
+            }
         )
         rows: list[dict[str, Any]] = self._get(f"/api/v0/actors?{query}")["data"]["result"]["result"]
         return rows

@@ -195,8 +195,8 @@ def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
     names = sorted(name for name in old_tree.keys() | new_tree.keys() if old_tree.get(name) != new_tree.get(name))
     raise BadInput(
         f"{KNOB}={new['code_id']} is a snapshot of {_told(old)}, tree {_short(_tree_sha256(old_tree))}, "
-        f"and VERL_SOURCE now gives {_told(new)}, tree {_short(new['tree_sha256'])}: {len(names)} files differ "
-        f"({_first(names)}); a snapshot is never changed: choose another {KNOB}, or {_cure(target)}."
+        f"and VERL_SOURCE now gives {_told(new)}, tree {_short(new['tree_sha256'])}: "
+        f"{len(names)} of {len(old_tree.keys() | new_tree.keys())} files differ ({_first(names)}); a snapshot is never changed: choose another {KNOB}, or {_cure(target)}."
     )
 
 

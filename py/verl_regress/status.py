@@ -49,7 +49,12 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int) -> dict[st
         "cluster": cluster,
         "ray_problem": problem,
         "nodes": [
-            {"name": node.name, "address": node.address, "state": "ALIVE" if node.alive else "DEAD", "resources": dict(node.resources)}
+            {
+                "name": node.name,
+                "address": node.address,
+                "state": "ALIVE" if node.alive else "DEAD",
+                "resources": dict(node.resources),
+            }
             for node in sorted(table, key=lambda node: (not node.is_head, node.name))
             if node.alive or not any(other.alive and other.name == node.name for other in table)
         ],
@@ -76,10 +81,13 @@ def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], r
 
 
 def _page(facts: dict[str, Any]) -> list[str]:
-    lines = [f"profile {facts['profile']}{' (rehearsal: no GPU)' if facts['profile'] == 'cpu' else ''}, cluster {facts['cluster']}", ""]
+    lines = [
+        f"profile {facts['profile']}{' (rehearsal: no GPU)' if facts['profile'] == 'cpu' else ''}, cluster {facts['cluster']}",
+        "",
+    ]
     if facts["ray_problem"]:
         lines += [facts["ray_problem"], ""]
-    rows = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]
+    rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]
     for node in facts["nodes"]:
         amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
         rows.append((node["name"], node["address"], node["state"], *amounts))
@@ -111,7 +119,10 @@ def run_logs(args: argparse.Namespace) -> int:
     job = jobs.find(SharedRoot(args.shared_root), args.job)
     if not job.driver_log.exists() and not args.follow:
         judgement = judge(job, None, reachable=False)
-        print(f"{job.path.name} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).", file=sys.stderr)
+        print(
+            f"{job.path.name} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).",
+            file=sys.stderr,
+        )
         return 0
     while not job.driver_log.exists():
         time.sleep(_LOOK_EVERY)

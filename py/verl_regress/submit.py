@@ -66,7 +66,9 @@ def print_plan(planned: plan.Plan) -> None:
     print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
     print("# runtime_env")
     print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
-    print(f"# the same as a command in the head (it needs {planned.job_dir.path}/config, which a dry run does not write)")
+    print(
+        f"# the same as a command in the head (it needs {planned.job_dir.path}/config, which a dry run does not write)"
+    )
     print(shlex.join(planned.command_line()))
 
 
@@ -76,7 +78,9 @@ def send(planned: plan.Plan, api: RayApi) -> None:
     try:
         job.path.mkdir()
     except FileExistsError:
-        raise BadInput(f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one.") from None
+        raise BadInput(
+            f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one."
+        ) from None
     for directory in (job.config, job.driver_log.parent, job.checkpoints, job.path / "debug", job.state):
         directory.mkdir()
     _write_config(planned)
@@ -88,13 +92,20 @@ def send(planned: plan.Plan, api: RayApi) -> None:
             entrypoint_num_cpus=planned.entrypoint_num_cpus,
             entrypoint_resources=planned.entrypoint_resources,
             runtime_env=planned.runtime_env(),
-            metadata={**origin, "code_id": planned.code["code_id"], "workload": planned.workload, "profile": planned.profile},
+            metadata={
+                **origin,
+                "code_id": planned.code["code_id"],
+                "workload": planned.workload,
+                "profile": planned.profile,
+            },
         )
     except RegressError as error:
         job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
         raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
     job.write_state("submitted", {"accepted": True, **origin})
-    say.changed(f"submitted {planned.submission_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})")
+    say.changed(
+        f"submitted {planned.submission_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})"
+    )
 
 
 def _write_config(planned: plan.Plan) -> None:
@@ -119,7 +130,9 @@ def _pretty(content: Any) -> str:
 
 def submitted_from() -> dict[str, str]:
     """The container and address that this process sees itself in: proof that the submission was made in the head."""
-    match = re.search(r"/(?:overlay-)?containers/([0-9a-f]{64})/", Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    match = re.search(
+        r"/(?:overlay-)?containers/([0-9a-f]{64})/", Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    )
     return {
         "submitted_from_container": match[1] if match else socket.gethostname(),
         "submitted_from_ip": socket.gethostbyname(socket.gethostname()),

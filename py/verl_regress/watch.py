@@ -81,7 +81,9 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             return end
         waited = time.monotonic() - moved
         if not reachable and time.monotonic() - answered > deadlines.unreachable:
-            say.error(f"Ray has not answered for {deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'.")
+            say.error(
+                f"Ray has not answered for {deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."
+            )
             return Exit.UNREACHABLE
         if shown is Status.PENDING and waited > deadlines.pending:
             say.error(_not_schedulable(job, api.nodes(), deadlines.pending))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_regress.layout import JobDir
+
 
 @dataclass(frozen=True)
 class Places:
@@ -13,8 +15,7 @@ class Places:
 
     model: Path
     dataset: Path
-    checkpoints: Path
-    submission_id: str
+    job: JobDir
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,13 @@ class Workload:
 def _trainer(places: Places) -> list[str]:
     """What every trainer gets; keys read in verl 0.7.0, 0.7.1 and 0.8.0 (trainer/config/*.yaml)."""
     return [
+        f"hydra.run.dir={places.job.driver_log.parent}/hydra",
         "trainer.project_name=verl-regress",
-        f"trainer.experiment_name={places.submission_id}",
+        f"trainer.experiment_name={places.job.path.name}",
         "trainer.logger=[console,file]",
         "trainer.total_epochs=1",
         "trainer.save_freq=10",
-        f"trainer.default_local_dir={places.checkpoints}",
+        f"trainer.default_local_dir={places.job.checkpoints}",
     ]
 
 
@@ -57,4 +59,4 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 # No layer may move these: a job writes into its own directory and nowhere else.
-FIXED_KEYS = ("trainer.default_local_dir",)
+FIXED_KEYS = ("trainer.default_local_dir", "hydra.run.dir")

@@ -11,8 +11,8 @@ cluster::lock() {
 
 # cluster::ensure_directories: what is mounted or kept beside it, made by whoever runs this, before any container is.
 cluster::ensure_directories() {
-  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache"
-  mkdir -p -m 700 "${WORKDIR}/secrets"
+  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
+  chmod 700 "${WORKDIR}/secrets"
   [[ -n $RUN_AS ]] || RUN_AS=$(stat -c '%u:%g' "$WORKDIR")
 }
 
@@ -50,6 +50,7 @@ cluster::ensure_workers() {
     fi
     cluster::_start_worker "$worker" "$address" &
     pids+=("$!")
+    log::changed "${worker}: Ray starting"
   done
   for pid in "${pids[@]}"; do wait "$pid"; done
 }
@@ -81,7 +82,6 @@ cluster::_start_worker() {
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
   [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
   cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
-  log::changed "${worker}: Ray started"
 }
 
 # `ray stop` runs inside our own container, never on a host: what an earlier cluster left there would be in the way.
@@ -97,6 +97,7 @@ cluster::_start() {
 }
 
 cluster::_head_failed() {
+  # shellcheck disable=SC2016  # expanded on the node
   node::exec head sh -c 'read -r status <"$1" && test "$status" -ne 0' exit "$(cluster::_log_dir)/head.log.exit" 2>/dev/null
 }
 

@@ -12,10 +12,18 @@ log::_line() {
   printf '%s\n' "$*" >&2
 }
 
-log::step() { log::_line '==' '1' "$@"; }       # a phase begins
-log::info() { log::_line '' '0' "$@"; }         # a fact worth reading
-log::ok() { log::_line 'ok' '32' "$@"; }        # looked, and it is as it should be
-log::skip() { log::_line 'skip' '36' "$@"; }    # nothing to do, and why
-log::changed() { log::_line 'changed' '33' "$@"; } # we changed something
+log::step() { log::_line '==' '1' "$@"; }    # a phase begins
+log::info() { log::_line '' '0' "$@"; }      # a fact worth reading
+log::ok() { log::_line 'ok' '32' "$@"; }     # looked, and it is as it should be
+log::skip() { log::_line 'skip' '36' "$@"; } # nothing to do, and why
+
+log::changed() { # we changed something
+  LOG_CHANGES=$((${LOG_CHANGES:-0} + 1))
+  log::_line 'changed' '33' "$@"
+}
+
+# log::verdict WHAT: says so when nothing had to be changed since the script began.
+log::verdict() { ((${LOG_CHANGES:-0} > 0)) || log::skip "$1 (nothing to change)"; }
+
 log::warn() { log::_line 'warning' '35' "$@"; }
 log::error() { log::_line 'error' '31' "$@"; }

@@ -3,9 +3,9 @@
 # shellcheck shell=bash
 
 node::_transport() {
-  declare -F transport::exec >/dev/null ||
-    # shellcheck disable=SC1090  # chosen by the knob TRANSPORT, checked by env::load
-    source "${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash"
+  if declare -F transport::exec >/dev/null; then return; fi
+  # shellcheck disable=SC1090  # chosen by the knob TRANSPORT, checked by env::load
+  source "${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash"
 }
 
 # node::list: the nodes that this cluster should have, head first, one a line.

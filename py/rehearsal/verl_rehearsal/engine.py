@@ -6,7 +6,6 @@ fsdp/fsdp2 engines for ["cuda", "npu"] only, though FSDP2 runs on CPUs, and then
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from verl_rehearsal.symbols import require
 
@@ -15,15 +14,15 @@ FSDP_BACKENDS = {"fsdp", "fsdp2"}
 
 def apply(module: ModuleType) -> None:
     """Make every registration of an FSDP engine also one for "cpu"; ``module`` is ``verl.workers.engine.base``."""
-    registry = require(module, "EngineRegistry", hook="engine")
-    register = require(module, "EngineRegistry.register", hook="engine", parameters=("model_type", "backend", "device"))
+    require(module, "EngineRegistry.register", hook="engine", parameters=("model_type", "backend", "device"))
+    register = module.EngineRegistry.register
 
     def register_with_cpu(
         model_type: str, backend: list[str] | str, device: list[str] | str = "cuda"
-    ) -> Callable[[type[Any]], type[Any]]:
+    ) -> Callable[[type], type]:
         backends = {backend} if isinstance(backend, str) else set(backend)
         devices = [device] if isinstance(device, str) else list(device)
         added = ["cpu"] if backends & FSDP_BACKENDS and "cpu" not in devices else []
         return register(model_type, backend, devices + added)  # type: ignore[no-any-return]
 
-    registry.register = register_with_cpu
+    module.EngineRegistry.register = register_with_cpu

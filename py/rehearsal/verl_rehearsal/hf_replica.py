@@ -1,7 +1,7 @@
 """The trainer's side of the rollout ``hf_cpu``: starts the server of one replica and names it."""
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -19,20 +19,20 @@ def server_name(replica_rank: int) -> str:
 class HFReplica(RolloutReplica):
     """One server beside one training worker, sharing its node.
 
-    Overrides ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.0, 0.7.1 and 0.8.0: ``launch_servers`` and,
-    abstract in 0.7.0 only, ``get_ray_class_with_init_args``.
+    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.0, 0.7.1 and 0.8.0;
+    ``get_ray_class_with_init_args`` is abstract in 0.7.0 only.
     """
 
     async def launch_servers(self) -> None:
-        """Start the server on the node of its training worker. Raises RehearsalError for anything but a hybrid replica of 1."""
+        """Start the server beside its training worker. Raises RehearsalError for other than hybrid replicas of one."""
         if self.rollout_mode != RolloutMode.HYBRID or self.world_size != 1 or self.is_reward_model:
             raise RehearsalError(
-                f"the rollout hf_cpu serves replicas of one training worker each, not a {self.rollout_mode} replica of "
-                f"{self.world_size}: set tensor_model_parallel_size, data_parallel_size and pipeline_model_parallel_size "
-                "of actor_rollout_ref.rollout to 1 and train synchronously, without a reward model"
+                f"the rollout hf_cpu serves hybrid replicas of one training worker, not a replica of {self.world_size} "
+                f"in {self.rollout_mode}: set tensor_model_parallel_size, data_parallel_size and "
+                "pipeline_model_parallel_size of actor_rollout_ref.rollout to 1 and train without a reward model"
             )
         node_id = await self.workers[0].__ray_call__.remote(lambda _worker: ray.get_runtime_context().get_node_id())
-        server = (
+        server: Any = (
             ray.remote(HFServer)
             .options(
                 name=server_name(self.replica_rank),
@@ -53,8 +53,8 @@ class HFReplica(RolloutReplica):
     async def wake_up(self) -> None:
         """Have the training worker send its weights where that is how verl syncs them.
 
-        verl 0.7.0 has no checkpoint engine: there the manager wakes the replicas before each generation and the replica's
-        server calls ``wake_up`` of ``ActorRolloutRefWorker``, which updates the weights. Later workers have no such method.
+        verl 0.7.0 has no checkpoint engine: there the manager wakes the replicas before each generation, and what wakes
+        is ``ActorRolloutRefWorker.wake_up``, which updates the rollout's weights. Later workers have no such method.
         """
         await self._call_workers("wake_up")
 
@@ -65,6 +65,8 @@ class HFReplica(RolloutReplica):
     async def _call_workers(self, method: str) -> None:
         await asyncio.gather(*(getattr(worker, method).remote() for worker in self.workers if hasattr(worker, method)))
 
-    def get_ray_class_with_init_args(self) -> Any:
+    def get_ray_class_with_init_args(self) -> NoReturn:
         """Only colocated and standalone replicas have workers of their own, and ``launch_servers`` refuses those."""
-        raise RehearsalError("the rollout hf_cpu is for hybrid replicas: leave the rollout in the trainer's own workers")
+        raise RehearsalError(
+            "the rollout hf_cpu serves hybrid replicas only, which have no workers of their own: train synchronously"
+        )

@@ -1,14 +1,14 @@
-"""The training worker's side of the rollout ``hf_cpu``: sends the actor's weights to the server, and proves that they arrived."""
+"""The training worker's side of the rollout ``hf_cpu``: sends the actor's weights, and proves that they arrived."""
 
 import os
 from collections.abc import Iterable
 from typing import Any
 
-import job_report
 import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 
+import job_report
 from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.hf_replica import server_name
 from verl_rehearsal.weights import sha256_of
@@ -60,7 +60,7 @@ class HFRollout(BaseRollout):
         )
         if rollout_sha256 != actor_sha256:
             raise RehearsalError(
-                f"after weight update {len(self._updates)} (global step {global_step}) the rollout of replica {self._rank} "
-                f"holds weights with sha256 {rollout_sha256}, the actor {actor_sha256}: the rollout would sample from "
-                "another policy than the one being trained"
+                f"after weight update {len(self._updates)} (global step {global_step}) replica {self._rank} holds "
+                f"weights with sha256 {rollout_sha256}, the actor {actor_sha256}: the rollout would sample from another "
+                "policy than the one being trained"
             )

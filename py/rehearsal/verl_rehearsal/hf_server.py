@@ -1,4 +1,4 @@
-"""The rollout server: one Ray actor per replica that answers generation requests in batches, in float32 on one thread."""
+"""The rollout server: a Ray actor per replica that answers generation requests in batches, in float32 on one thread."""
 
 import asyncio
 from collections import defaultdict
@@ -26,9 +26,8 @@ class HFServer:
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
-        self._model = AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=torch.float32, attn_implementation="sdpa"
-        ).eval()
+        self._model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa")
+        self._model.train(False)
         eos = self._model.generation_config.eos_token_id
         self._eos_token_ids = frozenset(eos if isinstance(eos, list) else [eos])
         self._pad_token_id = self._model.config.pad_token_id or 0
@@ -55,9 +54,9 @@ class HFServer:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **media: Any
     ) -> TokenOutput:
-        """Complete one prompt. Raises RehearsalError for images, videos or audio, and for sampling parameters not honoured."""
+        """Complete one prompt. Raises RehearsalError for images, videos, audio, and parameters not honoured."""
         if any(media.values()):
-            raise RehearsalError(f"the rehearsal rollout serves text only, not {sorted(media)}: rehearse a text workload")
+            raise RehearsalError(f"the rollout hf_cpu serves text only, not {sorted(media)}: rehearse a text workload")
         request = parse_request(prompt_ids, sampling_params, response_length=self._response_length)
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, answer))

@@ -6,10 +6,8 @@ functions in torch and einops (the file is byte for byte the same in these relea
 ``use_remove_padding=True`` needs, and a rehearsal needs that: the padded path's log-probs do not match the rollout's.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from verl_rehearsal.symbols import require
 
@@ -21,5 +19,7 @@ def apply(module: ModuleType) -> None:
     """Replace ``_get_attention_functions``; ``module`` is ``verl.utils.attention_utils``."""
     require(module, "_get_attention_functions", hook="padding")
     pure_torch = import_module("verl.utils.npu_flash_attn_utils")
-    functions: tuple[Callable[..., Any], ...] = tuple(require(pure_torch, name, hook="padding") for name in HELPERS)
+    for name in HELPERS:
+        require(pure_torch, name, hook="padding")
+    functions = tuple(getattr(pure_torch, name) for name in HELPERS)
     module._get_attention_functions = lambda: functions  # type: ignore[attr-defined]

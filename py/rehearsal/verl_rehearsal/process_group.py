@@ -1,15 +1,16 @@
 """Starts verl's process group on gloo alone, and reports which node each training rank is on.
 
-Touches ``torch.distributed.init_process_group``. ``verl.utils.distributed.initialize_global_process_group_ray``, read in
-verl 0.7.0, 0.7.1 and 0.8.0, asks for "cpu:gloo,<device>:<backend>", which on CPUs names the device cpu twice, and torch
-refuses that.
+Touches ``torch.distributed.init_process_group``. ``initialize_global_process_group_ray`` of ``verl.utils.distributed``,
+read in verl 0.7.0, 0.7.1 and 0.8.0, asks for "cpu:gloo,<device>:<backend>", which on CPUs names the device cpu twice,
+and torch refuses that.
 """
 
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+
+import wrapt
 
 import job_report
-import wrapt
 
 DUPLICATE = "cpu:gloo,cpu:gloo"
 
@@ -21,7 +22,9 @@ def apply(module: ModuleType) -> None:
         wrapt.wrap_function_wrapper(module, "init_process_group", _on_gloo)
 
 
-def _on_gloo(init_process_group: Any, _instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _on_gloo(
+    init_process_group: Callable[..., None], _instance: None, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> None:
     if args[:1] == (DUPLICATE,):
         args = ("gloo", *args[1:])
     elif kwargs.get("backend") == DUPLICATE:

@@ -6,9 +6,12 @@ brings vLLM, SGLang and TensorRT-LLM servers, none of which is in the rehearsal 
 """
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from verl_rehearsal.symbols import require
+
+if TYPE_CHECKING:
+    from verl_rehearsal.hf_replica import HFReplica
 
 NAME = "hf_cpu"
 
@@ -16,14 +19,14 @@ NAME = "hf_cpu"
 def apply(module: ModuleType) -> None:
     """Register ``hf_cpu`` with ``module``, one of the two registries' modules."""
     if module.__name__.endswith(".base"):
-        registry = require(module, "_ROLLOUT_REGISTRY", hook="rollout")
-        registry[(NAME, "async")] = "verl_rehearsal.hf_rollout.HFRollout"
+        require(module, "_ROLLOUT_REGISTRY", hook="rollout")
+        module._ROLLOUT_REGISTRY[(NAME, "async")] = "verl_rehearsal.hf_rollout.HFRollout"
     else:
-        register = require(module, "RolloutReplicaRegistry.register", hook="rollout", parameters=("name", "loader"))
-        register(NAME, _replica_class)
+        require(module, "RolloutReplicaRegistry.register", hook="rollout", parameters=("name", "loader"))
+        module.RolloutReplicaRegistry.register(NAME, _replica_class)
 
 
-def _replica_class() -> type[Any]:
+def _replica_class() -> "type[HFReplica]":
     from verl_rehearsal.hf_replica import HFReplica
 
     return HFReplica

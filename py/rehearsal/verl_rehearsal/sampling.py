@@ -3,16 +3,19 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from verl_rehearsal.errors import RehearsalError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to choose tokens, in vLLM's words; ``top_k`` <= 0 and ``top_p`` 1.0 filter nothing, ``temperature`` 0 is greedy."""
+    """How to choose tokens, in vLLM's words: ``top_k`` <= 0 and ``top_p`` 1 filter nothing, ``temperature`` 0 is greedy."""
 
     temperature: float
     top_k: int
@@ -71,20 +74,21 @@ def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any],
 
 @torch.inference_mode()
 def sample(
-    model: Any, requests: Sequence[Request], *, eos_token_ids: frozenset[int], pad_token_id: int
+    model: "PreTrainedModel", requests: Sequence[Request], *, eos_token_ids: frozenset[int], pad_token_id: int
 ) -> list[Completion]:
     """Complete ``requests``, all with equal ``params``, in one left-padded batch with a key-value cache.
 
-    Log-probs are those of ``softmax(logits / temperature)`` before top-k and top-p (``softmax(logits)`` when greedy), as
-    verl's actor computes them. A request's random numbers come from its own seed and prompt: a completion depends on the
-    other requests of the batch only by float rounding.
+    Log-probs are those of ``softmax(logits / temperature)`` before top-k and top-p (``softmax(logits)`` when greedy),
+    as verl's actor computes them. A request's random numbers come from its own seed and prompt: a completion depends on
+    the other requests of the batch only by float rounding.
     """
     params = requests[0].params
     longest = max(len(request.prompt_ids) for request in requests)
     paddings = [longest - len(request.prompt_ids) for request in requests]
-    input_ids = torch.tensor(
-        [[pad_token_id] * padding + list(request.prompt_ids) for padding, request in zip(paddings, requests, strict=True)]
-    )
+    padded = [
+        [pad_token_id] * padding + list(request.prompt_ids) for padding, request in zip(paddings, requests, strict=True)
+    ]
+    input_ids = torch.tensor(padded)
     attention_mask = torch.tensor([[0] * padding + [1] * (longest - padding) for padding in paddings])
     position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     uniforms = torch.stack([_uniforms(request) for request in requests])
@@ -124,16 +128,14 @@ def sample(
 
 
 def _uniforms(request: Request) -> torch.Tensor:
-    """Return ``max_tokens`` float64 numbers in [0, 1). The prompt is mixed in because the turns of one dialogue share a seed."""
+    """Return ``max_tokens`` float64 numbers in [0, 1); the prompt is in them as the turns of a dialogue share a seed."""
     digest = hashlib.sha256(repr((request.seed, request.prompt_ids)).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return torch.rand(request.params.max_tokens, generator=generator, dtype=torch.float64)
 
 
-def _choose(
-    logits: torch.Tensor, params: SamplingParams, uniforms: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose one token per row. ``logits`` (rows, vocabulary), ``uniforms`` (rows,) -> ids (rows,), log-probs (rows,)."""
+def _choose(logits: torch.Tensor, params: SamplingParams, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose a token per row: ``logits`` (rows, vocabulary), ``uniforms`` (rows,) -> ids (rows,), log-probs (rows,)."""
     if params.temperature == 0:
         log_probs = logits.log_softmax(dim=-1)
         token_ids = logits.argmax(dim=-1)
@@ -142,7 +144,8 @@ def _choose(
         cumulative = _filtered(log_probs.double().exp(), params).cumsum(dim=-1)
         thresholds = uniforms * cumulative[:, -1]
         # right=True skips tokens of probability 0, whose cumulative value equals their predecessor's.
-        token_ids = torch.searchsorted(cumulative, thresholds[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+        found = torch.searchsorted(cumulative, thresholds[:, None], right=True)[:, 0]
+        token_ids = found.clamp(max=logits.shape[-1] - 1)
     return token_ids, log_probs.gather(-1, token_ids[:, None])[:, 0]
 
 

@@ -2,10 +2,8 @@
 
 import inspect
 import sys
-from functools import reduce
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from verl_rehearsal.errors import RehearsalError
 
@@ -22,20 +20,22 @@ def verl_found() -> str:
     return f"verl {version} at {file}"
 
 
-def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, ...] = ()) -> Any:
-    """Return ``module.<name>``; ``name`` may be dotted.
+def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, ...] = ()) -> None:
+    """Check that ``module.<name>`` is there; ``name`` may be dotted, and ``parameters`` are those the hook passes on.
 
-    Raises RehearsalError when it is missing, or when ``parameters`` names one that the function does not take.
+    Raises RehearsalError when the symbol is missing or does not take one of the parameters.
     """
-    missing = object()
-    found = reduce(lambda owner, part: getattr(owner, part, missing), name.split("."), module)
-    if found is missing:
-        raise _unknown_verl(f"no {module.__name__}.{name}, which", hook)
-    taken = inspect.signature(found).parameters if parameters else {}
+    found: object = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise _unknown_verl(f"no {module.__name__}.{name}, which", hook)
+        found = getattr(found, part)
+    if not parameters:
+        return
+    taken = inspect.signature(found).parameters if callable(found) else {}
     for parameter in parameters:
         if parameter not in taken:
             raise _unknown_verl(f"no parameter {parameter!r} in {module.__name__}.{name}, which", hook)
-    return found
 
 
 def _unknown_verl(lack: str, hook: str) -> RehearsalError:

@@ -1,7 +1,7 @@
 """Makes the rehearsal's models: a Qwen2 of 2 layers that knows a quarter of its sums, and its critic.
 
-A model that knows nothing is a poor rehearsal: its policy is uniform, so trainer and rollout seem to agree however wrong
-they are, and no reward ever comes. One that knows everything leaves nothing to learn.
+A model that knows nothing is a poor rehearsal: its policy is uniform, so trainer and rollout seem to agree however
+wrong they are, and no reward ever comes. One that knows everything leaves nothing to learn.
 """
 
 import copy
@@ -94,15 +94,17 @@ def _config(tokenizer: PreTrainedTokenizerFast) -> Qwen2Config:
 
 def _prompt_ids(tokenizer: PreTrainedTokenizerFast, a: int, b: int) -> list[int]:
     message = {"role": "user", "content": sums.question(a, b)}
-    ids: list[int] = tokenizer.apply_chat_template([message], add_generation_prompt=True, return_dict=False)
-    return ids
+    text = tokenizer.apply_chat_template([message], add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(text)["input_ids"])
 
 
 def _supervised_batch(tokenizer: PreTrainedTokenizerFast) -> dict[str, torch.Tensor]:
     """Return all sums with their answers as ``input_ids``, ``attention_mask`` and ``labels``, each (100, longest)."""
     prompts = [_prompt_ids(tokenizer, a, b) for a, b in PAIRS]
     answers = [tokenizer(sums.answer(a, b))["input_ids"] + [tokenizer.eos_token_id] for a, b in PAIRS]
-    rows = [(prompt + reply, [IGNORED_LABEL] * len(prompt) + reply) for prompt, reply in zip(prompts, answers, strict=True)]
+    rows = [
+        (prompt + reply, [IGNORED_LABEL] * len(prompt) + reply) for prompt, reply in zip(prompts, answers, strict=True)
+    ]
 
     def padded(sequences: list[list[int]], padding: int) -> torch.Tensor:
         longest = max(len(ids) for ids, _ in rows)
@@ -148,8 +150,8 @@ def _sampled_accuracy(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int)
         model, requests, eos_token_ids=frozenset([tokenizer.eos_token_id]), pad_token_id=tokenizer.pad_token_id
     )
     replies = tokenizer.batch_decode([completion.token_ids for completion in completions], skip_special_tokens=True)
-    right = sum(reply.strip() == sums.answer(a, b) for reply, (a, b) in zip(replies, asked, strict=True))
-    return right / len(asked)
+    right = [reply.strip() == sums.answer(a, b) for reply, (a, b) in zip(replies, asked, strict=True)]
+    return right.count(True) / len(asked)
 
 
 def _critic(model: Any) -> Any:

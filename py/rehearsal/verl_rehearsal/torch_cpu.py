@@ -2,27 +2,27 @@
 
 Touches ``torch.cpu``, and only where torch itself has no such function. The callers were read in verl 0.7.0, 0.7.1 and
 0.8.0: memory logging (``verl.utils.profiler.performance``, ``verl.utils.memory_utils``), random states
-(``verl.utils.checkpoint``, ``verl.workers``) and cache emptying. There is no accelerator memory, so every amount is 0 bytes.
+(``verl.utils.checkpoint``, ``verl.workers``) and cache emptying. There is no accelerator memory: all amounts are 0 bytes.
 """
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 AMOUNTS = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 ACTIONS = ("empty_cache", "ipc_collect", "reset_peak_memory_stats")
 
 
-def _no_bytes(*_args: Any, **_kwargs: Any) -> int:
+def _no_bytes(*_args: object, **_kwargs: object) -> int:
     return 0
 
 
-def _nothing_to_do(*_args: Any, **_kwargs: Any) -> None:
+def _nothing_to_do(*_args: object, **_kwargs: object) -> None:
     return None
 
 
 def apply(module: ModuleType) -> None:
     """Add what is missing; ``module`` is ``torch``."""
-    stand_ins: dict[str, Any] = {
+    stand_ins: dict[str, Callable[..., object]] = {
         **dict.fromkeys(AMOUNTS, _no_bytes),
         **dict.fromkeys(ACTIONS, _nothing_to_do),
         "mem_get_info": lambda *_args, **_kwargs: (0, 0),

@@ -9,8 +9,8 @@ import torch
 def sha256_of(weights: Mapping[str, torch.Tensor]) -> str:
     """Return the hex sha256 over name, shape and float32 bytes of every tensor, in name order.
 
-    Tensors of a narrower type are widened first, which is exact: a bfloat16 actor and the float32 rollout that loaded it
-    have the same hash.
+    Tensors of a narrower type are widened first, which is exact: a bfloat16 actor and the float32 rollout that loaded
+    it have the same hash.
     """
     digest = hashlib.sha256()
     for name in sorted(weights):

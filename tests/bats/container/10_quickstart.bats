@@ -1,0 +1,107 @@
+#!/usr/bin/env bats
+# `make quickstart` from end to end, twice: what it must show, asked of its output, of the files and of Ray itself.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  make --no-print-directory quickstart >"${BATS_FILE_TMPDIR}/first" 2>&1 || {
+    tail -n 60 "${BATS_FILE_TMPDIR}/first" >&3
+    return 1
+  }
+  JOB=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_FILE_TMPDIR}/first")
+  export JOB
+  export JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
+}
+
+setup() {
+  load container_helper
+  output=$(<"${BATS_FILE_TMPDIR}/first")
+}
+
+@test "it prints the submission id, SUCCEEDED, and where verl came from" {
+  assert_line "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  assert_line " *MVP_PRECHECK_VERL_FILE: /private/common/code/verl/codeA/verl/__init__.py"
+  assert_line " *MVP_PRECHECK_MARKER: codeA"
+}
+
+@test "the driver ran on a worker, not on the head, by Ray's own word" {
+  driver=$(container::api "/api/jobs/${JOB}" | jq -r .driver_info.node_ip_address)
+  [[ $driver == "$(container::ip worker-0)" || $driver == "$(container::ip worker-1)" ]]
+  [[ $driver != "$(container::ip head)" ]]
+  assert_line " *driver_info.node_ip_address: ${driver}"
+}
+
+@test "ten training steps of main_ppo with a critic, and checkpoints/global_step_10 of both" {
+  assert_line " *10 of 10 training steps, checkpoints/global_step_10"
+  [[ $(jq -s 'map(.step) == [range(1; 11)]' "${JOB_DIR}/logs/metrics.jsonl") == true ]]
+  [[ $(jq -s 'all(.data["critic/vf_loss"] != null)' "${JOB_DIR}/logs/metrics.jsonl") == true ]]
+  [[ $(jq -r '.argv[2]' "${JOB_DIR}/config/resolved.json") == verl.trainer.main_ppo ]]
+  compgen -G "${JOB_DIR}/checkpoints/global_step_10/actor/model_world_size_2_rank_*.pt"
+  compgen -G "${JOB_DIR}/checkpoints/global_step_10/critic/model_world_size_2_rank_*.pt"
+}
+
+@test "the training actors ran on both workers, by Ray's own word" {
+  job=$(container::api "/api/jobs/${JOB}" | jq -r .job_id)
+  nodes=$(container::api '/api/v0/nodes?detail=1' | jq '[.data.result.result[] | {(.node_id): .node_ip}] | add')
+  places=$(container::api "/api/v0/actors?detail=1&limit=1000&filter_keys=job_id&filter_predicates=%3D&filter_values=${job}" |
+    jq -r --argjson nodes "$nodes" '.data.result.result[] | select(.class_name == "WorkerDict") | $nodes[.node_id]' | sort)
+  [[ $places == "$(printf '%s\n' "$(container::ip worker-0)" "$(container::ip worker-1)" | sort)" ]] || fail "actors ran on: ${places}"
+}
+
+@test "fidelity: rollout and actor agree at step 1 and at step 10, with lr >= 1e-4 and equal weights after every update" {
+  assert_line 'ok      rollout_actor_probs_pearson_corr at step 1: 0\.999[0-9]+ .*'
+  assert_line 'ok      rollout_actor_probs_pearson_corr at step 10: 0\.999[0-9]+ .*'
+  assert_line "ok      rollout's weights hash equal to the actor's: 22 of 22 updates on 2 replicas, 11 distinct weights"
+  assert_line 'ok      fidelity: 5 of 5 lines hold'
+  [[ $(jq -s '[.[0, 9].data["training/rollout_actor_probs_pearson_corr"] >= 0.999] | all' "${JOB_DIR}/logs/metrics.jsonl") == true ]]
+  [[ $(jq -s '[.[].data["actor/lr"] >= 0.0001] | all' "${JOB_DIR}/logs/metrics.jsonl") == true ]]
+}
+
+@test "the seconds of every phase stand at the end" {
+  for phase in bootstrap_host 10_build_image 01_up 20_start_head 21_start_workers 30_prepare_data_and_model \
+    31_snapshot_verl_code 40_submit_ppo_epoch1; do
+    assert_line " +[0-9.]+ s  ${phase}"
+  done
+}
+
+@test "the submission was made in the head: its container id and address are in Ray's metadata" {
+  metadata=$(container::api "/api/jobs/${JOB}" | jq -c .metadata)
+  [[ $(jq -r .submitted_from_container <<<"$metadata") == "$(docker inspect --format '{{.Id}}' "${CLUSTER_NAME}-head")" ]]
+  [[ $(jq -r .submitted_from_ip <<<"$metadata") == "$(container::ip head)" ]]
+}
+
+@test "the token is readable by its owner alone, and stands in no file of the job and in no answer of Ray" {
+  token=$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
+  [[ ${#token} == 64 && $(stat -c %a "${WORKDIR}/secrets/${CLUSTER_NAME}.token") == 600 ]]
+  run ! grep -rF "$token" "${WORKDIR}/shared/jobs"
+  run ! grep -F "$token" <(container::api "/api/jobs/${JOB}")
+  run docker exec "${CLUSTER_NAME}-worker-0" python3 -c 'import urllib.request; urllib.request.urlopen("http://head:8265/api/jobs/")'
+  [[ $status != 0 && $output == *'HTTP Error 401'* ]] || fail 'without the token Ray answers'
+}
+
+@test "run again at once: every phase but the training says skip, a new id, the first job's directory byte for byte the same" {
+  before=$(cd "$JOB_DIR" && find . -printf '%p %T@\n' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum)
+  make --no-print-directory quickstart >"${BATS_FILE_TMPDIR}/second" 2>&1 || fail "$(tail -n 40 "${BATS_FILE_TMPDIR}/second")"
+  output=$(<"${BATS_FILE_TMPDIR}/second")
+  [[ $before == "$(cd "$JOB_DIR" && find . -printf '%p %T@\n' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum)" ]]
+  assert_line 'skip    node image .*'
+  assert_line 'skip    the containers \(nothing to change\)'
+  assert_line "skip    Ray's head \(nothing to change\)"
+  assert_line "skip    Ray's workers \(nothing to change\)"
+  assert_line 'skip    /private/datasets/sums \(exists, same source\)'
+  assert_line 'skip    /private/common/models/tiny-qwen2 \(exists, same source\)'
+  assert_line 'skip    /private/common/models/tiny-qwen2-critic \(exists, same source\)'
+  assert_line 'skip    snapshot codeA at .*'
+  [[ $(grep -c '^changed ' <<<"$output") == 1 ]] || fail 'something but the submission was changed'
+  second=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output")
+  [[ $second != "$JOB" && -f ${WORKDIR}/shared/jobs/${second}/state/ended ]]
+}
+
+@test "two seeded runs of one code train the same: the rewards are equal, step by step" {
+  mapfile -t jobs < <(container::jobs)
+  [[ ${#jobs[@]} == 2 ]]
+  for job in "${jobs[@]}"; do
+    jq -c '.data["critic/score/mean"]' "${WORKDIR}/shared/jobs/${job}/logs/metrics.jsonl" >"${BATS_TEST_TMPDIR}/${job}"
+  done
+  diff "${BATS_TEST_TMPDIR}/${jobs[0]}" "${BATS_TEST_TMPDIR}/${jobs[1]}"
+}

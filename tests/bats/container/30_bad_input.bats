@@ -1,0 +1,159 @@
+#!/usr/bin/env bats
+# Bad input on a live cluster: one sentence with the value, where it came from and the cure, the exit status of the
+# table, and nothing created.
+
+setup_file() {
+  load container_helper
+  container::use bad 18266
+  container::cluster
+}
+
+teardown_file() {
+  load container_helper
+  container::use bad 18266
+  make --no-print-directory down >/dev/null 2>&1
+}
+
+setup() {
+  load container_helper
+  before=$(container::listing)
+}
+
+# refused STATUS SENTENCE COMMAND...: that status, that whole sentence, and nothing created.
+refused() {
+  local status_wanted=$1 sentence=$2
+  shift 2
+  run "$@"
+  assert_status "$status_wanted"
+  grep -qxF -- "error   ${sentence}" <<<"$output" || fail "no line: error   ${sentence}"
+  [[ $before == "$(container::listing)" ]] || fail 'something was created'
+}
+
+spec() {
+  cat >"${BATS_TEST_TMPDIR}/spec.yaml"
+  printf '%s\n' "${BATS_TEST_TMPDIR}/spec.yaml"
+}
+
+@test "an unknown WORKLOAD" {
+  refused 2 "WORKLOAD='pppo' (from the command line or environment) is unknown: use one of: ppo." \
+    env WORKLOAD=pppo scripts/44_submit_sdk.sh
+}
+
+@test "a CODE_ID that has no snapshot: says which exist" {
+  refused 2 "CODE_ID=codeX (from the command line) has no snapshot under /private/common/code/verl: make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: codeA." \
+    env CODE_ID=codeX scripts/40_submit_ppo_epoch1.sh
+}
+
+@test "a JobSpec with an unknown key, with the nearest real one" {
+  file=$(spec <<<$'workload: ppo\ntrainer_override: []')
+  run scripts/44_submit_sdk.sh "$file"
+  assert_status 2
+  [[ $output == *"${file} has the unknown key 'trainer_override' in the document: did you mean 'trainer_overrides'? known keys are "* ]] || fail 'wrong sentence'
+  [[ $before == "$(container::listing)" ]]
+}
+
+@test "a JobSpec with a wrong type" {
+  file=$(spec <<<$'workload: ppo\ntrainer_overrides: trainer.total_epochs=2')
+  refused 2 "trainer_overrides=\"trainer.total_epochs=2\" in ${file} has the wrong type: it must be of type array." \
+    scripts/44_submit_sdk.sh "$file"
+}
+
+@test "a JobSpec that is not there" {
+  refused 2 "the JobSpec '/no/such.yaml' is not a readable file: name one that is." scripts/44_submit_sdk.sh /no/such.yaml
+}
+
+@test "bad submission ids: ../x, 300 characters, empty, blanks" {
+  pattern='it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made.'
+  long=$(printf 'a%.0s' {1..300})
+  refused 2 "submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: ${pattern}" \
+    env SUBMISSION_ID=../x scripts/40_submit_ppo_epoch1.sh
+  refused 2 "submission_id '${long::40}… (300 characters)' (from SUBMISSION_ID on the command line) is not usable: ${pattern}" \
+    env SUBMISSION_ID="$long" scripts/40_submit_ppo_epoch1.sh
+  refused 2 "submission_id '' (from SUBMISSION_ID on the command line) is not usable: ${pattern}" \
+    env SUBMISSION_ID= scripts/40_submit_ppo_epoch1.sh
+  refused 2 "submission_id 'a b' (from SUBMISSION_ID on the command line) is not usable: ${pattern}" \
+    env SUBMISSION_ID='a b' scripts/40_submit_ppo_epoch1.sh
+}
+
+@test "an existing submission id, and the directory it has stays as it was" {
+  mkdir -p "${WORKDIR}/shared/jobs/taken"
+  touch "${WORKDIR}/shared/jobs/taken/mine"
+  before=$(container::listing)
+  refused 2 "submission_id 'taken' is taken: /private/jobs/taken exists and is never reused; give another one, or leave it out and one is made." \
+    env SUBMISSION_ID=taken scripts/40_submit_ppo_epoch1.sh
+  rm -r "${WORKDIR}/shared/jobs/taken"
+}
+
+@test "a missing dataset, and a DATASET_SOURCE that cannot be read" {
+  refused 2 "dataset=nothing (from the knob DATASET) is not usable, /private/datasets/nothing/train.parquet is missing: run 'make prepare', or name another dataset." \
+    env DATASET=nothing scripts/40_submit_ppo_epoch1.sh
+  refused 2 "/no/such/train.jsonl (from DATASET_SOURCE=path:/no/such) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl." \
+    env DATASET_SOURCE=path:/no/such DATASET=gsm8k scripts/30_prepare_data_and_model.sh
+}
+
+@test "worker_node 0 would put the driver on the head" {
+  file=$(spec <<<$'workload: ppo\nresources: {entrypoint_resources: {worker_node: 0}}')
+  refused 2 "entrypoint_resources.worker_node=0 (from ${file}) would let the driver run on the head: it must be above 0, usually 1." \
+    scripts/44_submit_sdk.sh "$file"
+}
+
+@test "DRY_RUN=1 prints the resolved config, the runtime_env and a line to paste, and creates nothing" {
+  DRY_RUN=1 run scripts/44_submit_sdk.sh
+  assert_status 0
+  assert_line '# resolved config'
+  assert_line '# runtime_env'
+  line=$(grep '^ray job submit ' <<<"$output")
+  eval "argv=(${line})" # pasted: the shell that reads it gives back the words
+  [[ ${argv[*]: -3:2} == */run.py\ launch && ${#argv[@]} == 19 ]] || fail "${#argv[@]} words"
+  [[ $before == "$(container::listing)" ]]
+}
+
+@test "GSM8K from a folder becomes datasets/gsm8k in verl's format" {
+  [[ -n ${GSM8K_DIR:-} ]] || skip 'GSM8K_DIR names no folder with train.jsonl and test.jsonl'
+  DATASET_SOURCE="path:${GSM8K_DIR}" DATASET=gsm8k run scripts/30_prepare_data_and_model.sh
+  assert_status 0
+  run docker exec vrtest-bad-worker-0 python3 -c '
+import pyarrow.parquet as parquet
+for split, rows in (("train", 1024), ("test", 256)):
+    table = parquet.read_table(f"/private/datasets/gsm8k/{split}.parquet")
+    assert table.num_rows == rows, table.num_rows
+    assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"], table.column_names
+    assert table["reward_model"][0].as_py()["style"] == "rule"'
+  assert_status 0
+}
+
+@test "the cluster is down: Ray stopped, containers gone" {
+  docker restart --time 0 vrtest-bad-head >/dev/null
+  run scripts/40_submit_ppo_epoch1.sh
+  assert_status 8
+  [[ $output == *"error   Ray does not answer at http://127.0.0.1:8265 as seen from the head ("*"): bring the cluster up with 'make up'."* ]] || fail 'wrong sentence'
+  docker stop --time 0 vrtest-bad-head >/dev/null
+  refused 8 "The node 'head' is not running (container vrtest-bad-head, from CLUSTER_NAME=vrtest-bad): bring the cluster up with 'make up'." \
+    scripts/40_submit_ppo_epoch1.sh
+}
+
+@test "the engine is down" {
+  refused 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'." \
+    env DOCKER_HOST=unix:///no/such.sock scripts/40_submit_ppo_epoch1.sh
+  refused 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'." \
+    env DOCKER_HOST=unix:///no/such.sock scripts/01_up.sh
+}
+
+@test "the node image is missing" {
+  refused 1 "The node image no-such-image:1 is not on this machine: build it with 'make build'." \
+    env NODE_IMAGE=no-such-image:1 scripts/01_up.sh
+}
+
+@test "the port is taken, and version 1 is still there" {
+  refused 1 "Port 127.0.0.1:18267 is taken (DASHBOARD_PORT, from the command line or environment): set DASHBOARD_PORT to a free one." \
+    "$REPO/.venv/bin/python" -c '
+import os, socket, subprocess, sys
+held = socket.create_server(("127.0.0.1", 18267))
+sys.exit(subprocess.run(["scripts/00_prereq_check.sh"], env={**os.environ, "DASHBOARD_PORT": "18267"}).returncode)'
+  image=$(scripts/10_build_image.sh --name 2>/dev/null)
+  docker create --name mvp-ray-worker-7 "$image" true >/dev/null
+  run scripts/00_prereq_check.sh
+  docker rm mvp-ray-worker-7 >/dev/null
+  assert_status 1
+  assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'docker rm --force mvp-ray-worker-7'\."
+}

@@ -1,0 +1,43 @@
+# Real containers, real Ray, real verl. Every file names its cluster with container::use and brings it up itself, which
+# costs a second where it is up already; .ci/run takes down what is left. Copy 20_cluster.bats to begin a new file.
+# shellcheck shell=bash
+
+bats_require_minimum_version 1.5.0
+REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+cd "$REPO" || exit 1
+
+# container::use NAME PORT: the cluster of this file, beside whatever the person at this machine runs.
+container::use() {
+  export PROFILE=cpu NO_COLOR=1 CLUSTER_NAME="vrtest-$1" DASHBOARD_PORT="$2" WORKDIR="${REPO}/build/container/workdir"
+  unset CODE_ID WORKLOAD JOB WAIT
+}
+
+# container::cluster: two workers ALIVE, data, model and codeA there.
+container::cluster() { make --no-print-directory up prepare snapshot CODE_ID=codeA >"${BATS_FILE_TMPDIR}/up" 2>&1; }
+
+# container::listing: every path and content under the shared root but for the helper, to see that nothing was created.
+container::listing() {
+  (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
+}
+
+# job::ids: the submission ids there are, one a line.
+container::jobs() { ls "${WORKDIR}/shared/jobs"; }
+
+# container::api PATH: Ray's own answer, asked from inside the head with the token; not through our status code.
+container::api() {
+  docker exec "${CLUSTER_NAME}-head" python3 -c '
+import sys, urllib.request
+token = open("/run/secrets/ray_token").read().strip()
+request = urllib.request.Request("http://127.0.0.1:8265" + sys.argv[1], headers={"Authorization": "Bearer " + token})
+print(urllib.request.urlopen(request, timeout=10).read().decode())' "$1"
+}
+
+container::ip() { docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-$1"; }
+
+# Assertions; each says what it saw.
+fail() {
+  printf '%s\n--- output\n%s\n' "$1" "${output:-}" >&2
+  return 1
+}
+assert_status() { [[ ${status-} == "$1" ]] || fail "exit status ${status-}, not $1"; }
+assert_line() { grep -qE -- "^$1\$" <<<"${output-}" || fail "no line like: $1"; }

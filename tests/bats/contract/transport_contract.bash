@@ -1,0 +1,55 @@
+# The contract of scripts/lib/node.bash over any transport; NODE is one that is alive.
+# shellcheck shell=bash
+
+bats_require_minimum_version 1.5.0
+REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+NODE=worker-0
+
+# on ARGV...: a call of the node library in a shell of its own, as scripts make it.
+on() { bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; "$@"' "$REPO" "$@"; }
+
+contract::hostile_words() {
+  local words=('a b' '' "it's" '"quoted"' '$HOME' '$(id)' '`id`' $'two\nlines' '-n' '--help' 'ünï' '*' '\\' ';exit 9' 'a&b|c>d')
+  run on node::exec "$NODE" printf '<%s>\n' "${words[@]}"
+  [[ $status == 0 && $output == "$(printf '<%s>\n' "${words[@]}")" ]]
+}
+
+contract::exit_status() {
+  run on node::exec "$NODE" sh -c 'exit 7'
+  [[ $status == 7 ]]
+  run on node::exec_in "$NODE" sh -c 'exit 7'
+  [[ $status == 7 ]]
+}
+
+contract::stdin() {
+  [[ $(printf 'one\ntwo' | on node::exec_in "$NODE" cat) == $'one\ntwo' ]]
+  [[ -z $(printf 'mine' | on node::exec "$NODE" cat) ]]
+}
+
+contract::big_output() {
+  [[ $(on node::exec "$NODE" head -c 20000000 /dev/zero | wc -c) == 20000000 ]]
+  [[ $(head -c 20000000 /dev/zero | on node::exec_in "$NODE" wc -c) == 20000000 ]]
+}
+
+contract::put_and_get() {
+  local from="${BATS_TEST_TMPDIR}/from dir" to
+  to=$(on node::exec "$NODE" mktemp -d)/put
+  mkdir -p "${from}/sub" "${from}/__pycache__"
+  printf 'x' >"${from}/sub/a b"
+  printf 'x' >"${from}/__pycache__/left.out"
+  on node::put "$NODE" "$from" "$to" __pycache__
+  [[ $(on node::get "$NODE" "$to" | tar -t | sort) == $'./\n./sub/\n./sub/a b' ]]
+  printf 'y' >"${from}/sub/a b" # there already: it stays what it is
+  on node::put "$NODE" "$from" "$to"
+  [[ $(on node::exec "$NODE" cat "${to}/sub/a b") == x ]]
+}
+
+contract::spawn() {
+  local dir
+  dir=$(on node::exec "$NODE" mktemp -d)
+  on node::spawn "$NODE" "${dir}/a/log" sh -c 'echo begun; until [ -e "$1/go" ]; do :; done; exit 5' spawned "$dir"
+  on wait::until 20 - node::exec "$NODE" grep -qx begun "${dir}/a/log"
+  run ! on node::exec "$NODE" test -e "${dir}/a/log.exit"
+  on node::exec "$NODE" touch "${dir}/go"
+  on wait::until 20 - node::exec "$NODE" grep -qx 5 "${dir}/a/log.exit"
+}
