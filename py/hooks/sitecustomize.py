@@ -26,6 +26,7 @@ def _install(name: str) -> None:
         )
         # site.py swallows every Exception from a sitecustomize, and a SystemExit makes the interpreter add
         # "Fatal Python error: init_import_site" and a traceback: neither is one sentence and a failed process.
+        sys.stdout.flush()
         os._exit(1)
 
 

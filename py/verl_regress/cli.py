@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -48,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say.error(str(error))
         return int(error.status)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it flushes
+        return int(Exit.OWN_ERROR)
+    except OSError as error:
+        say.error(f"{args.subcommand}: {error}: mend what stands in the way, then run it again.")
         return int(Exit.OWN_ERROR)
     except KeyboardInterrupt:
         return 130

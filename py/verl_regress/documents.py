@@ -16,16 +16,21 @@ from verl_regress.errors import BadInput
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML's safe loader, but a key that stands twice is an error instead of the last one silently winning."""
+    """YAML's safe loader, but every key is text (YAML reads NO and 1 as others), and none silently wins over its like."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
+            problem = None
+            if not isinstance(key, str) or not key.isprintable():
+                problem = f"the key {key!r} is not text on one line, put it in quotes"
+            elif key in seen:
+                problem = f"the key {key!r} stands twice"
+            if problem is not None:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -45,7 +50,7 @@ def parse(text: str, origin: str, kind: str) -> Document:
     `kind` is `jobspec` or `base_config`; `origin` is the file's name as the user knows it. Raises BadInput.
     """
     try:
-        document = yaml.load(text, Loader=_UniqueKeys)
+        document = _load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark is not None else ""
@@ -56,6 +61,21 @@ def parse(text: str, origin: str, kind: str) -> Document:
     schema = json.loads((Path(__file__).parent / f"{kind}.schema.json").read_text(encoding="utf-8"))
     _check(document, schema, origin)
     return Document(document, text, origin)
+
+
+def _load(text: str) -> Any:
+    """JSON as JSON (to YAML 1.1 its tabs and its escaped emoji are something else), the rest as YAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except ValueError:
+        return yaml.load(text, Loader=_UniqueKeys)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; ValueError for keys that _UniqueKeys refuses too, and tells where."""
+    if len({key for key, _ in pairs if key.isprintable()}) < len(pairs):
+        raise ValueError
+    return dict(pairs)
 
 
 def _check(document: object, schema: Mapping[str, Any], origin: str) -> None:

@@ -54,6 +54,9 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     driver_ip = _driver_ip(ray) or _driver_ip(observed)
     ray_status = (ray or {}).get("status")
 
+    if ended is not None and ray_status == "RUNNING":
+        # Stopped by Ray or ended by itself? The launcher cannot know; Ray says it a moment later.
+        return Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how", driver_ip)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         succeeded = ended["exit_code"] == 0
         return Judgement(Status.SUCCEEDED if succeeded else Status.FAILED, str(ended["reason"]), driver_ip)
@@ -63,7 +66,7 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
         message = str(ray.get("message") or "").strip().splitlines()
         return _from_ray(str(ray_status), message[-1] if message else "", job, driver_ip)
     if submitted is None:
-        return Judgement(Status.NOT_SUBMITTED, "the submitter ended before it reached Ray")
+        return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
     if not submitted["accepted"]:
         return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted['error']}")
     if not reachable:

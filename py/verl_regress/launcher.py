@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     with job.driver_log.open("ab", buffering=0) as log:
         tee = _Tee(log.fileno())
         try:
-            imported = prove_code(Path(plan["code_path"]), plan["code_id"], tee)
+            imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
         except RegressError as error:
             tee.line(f"verl-regress: {error}")
             job.write_state("ended", {"exit_code": 1, "reason": str(error)})
@@ -55,9 +56,11 @@ def run(args: argparse.Namespace) -> int:
     return code if code >= 0 else 128 - code
 
 
-def prove_code(code_path: Path, code_id: str, tee: _Tee) -> dict[str, str]:
+def prove_code(code_path: Path, code_id: str, job: JobDir, tee: _Tee) -> dict[str, str]:
     """Import verl and the marker as the job will; print where they came from; raise RegressError if not as asked."""
-    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [sys.executable, "-c", _PROBE], cwd=job.path, capture_output=True, text=True, errors="replace", check=False
+    )
     if probe.returncode != 0:
         last = (probe.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
         tee.line(probe.stderr.rstrip())
@@ -88,6 +91,12 @@ class _Tee:
             while view:
                 view = view[os.write(descriptor, view) :]
 
+    def move(self, pipe: int) -> bool:
+        """Write what is in the pipe; False where all that could write to it have closed it."""
+        chunk = os.read(pipe, 65536)
+        self.write(chunk)
+        return chunk != b""
+
     def line(self, text: str) -> None:
         self.write(text.encode("utf-8", "replace") + b"\n")
 
@@ -112,15 +121,17 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
         signal.signal(number, forward)
     assert child.stdout is not None
     pipe = child.stdout.fileno()
-    # A grandchild may hold the pipe open after verl has ended: the end is the child's, not the pipe's.
-    while select.select([pipe], [], [], 1.0)[0] or child.poll() is None:
-        if not select.select([pipe], [], [], 0)[0]:
-            continue
-        chunk = os.read(pipe, 65536)
-        if not chunk:
-            break
-        tee.write(chunk)
-    return child.wait()
+    is_open = True
+    while is_open and child.poll() is None:
+        if select.select([pipe], [], [], 1.0)[0]:
+            is_open = tee.move(pipe)
+    code = child.wait()
+    # A grandchild may hold the pipe open, and go on writing, after verl has ended: the end is the child's, not the pipe's.
+    # What the child wrote is in the pipe by now.
+    end = time.monotonic() + 5
+    while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
+        pass
+    return code
 
 
 def _die_with_parent() -> None:

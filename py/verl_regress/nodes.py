@@ -15,22 +15,35 @@ ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands ru
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`nodes --alive`."""
-    parser.add_argument("--alive", action="store_true", required=True, help="name=address of every ALIVE node")
+    """`nodes --log-dir DIR`."""
+    _add_log_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print name=address of every node that Ray calls ALIVE."""
-    for node in RayApi(ADDRESS).nodes():
-        if node.alive:
-            print(f"{node.name}={node.address}")
+    """Print name=address of every node that is ALIVE and joined with its latest start."""
+    for node in _joined(args.log_dir):
+        print(f"{node.name}={node.address}")
     return 0
+
+
+def _add_log_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-dir", type=Path, required=True, help="where <node>.log, .log.exit and .start are")
+
+
+def _joined(log_dir: Path) -> list[Node]:
+    """The ALIVE nodes that carry the mark of their latest start: Ray calls a killed node ALIVE for half a minute more."""
+    return [node for node in RayApi(ADDRESS).nodes() if node.alive and node.labels.get("start") == _mark(log_dir, node.name)]
+
+
+def _mark(log_dir: Path, name: str) -> str | None:
+    path = log_dir / f"{name}.start"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def add_await_arguments(parser: argparse.ArgumentParser) -> None:
     """`await-nodes --deadline S --log-dir DIR head=IP worker-0=IP …`."""
     parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob CLUSTER_TIMEOUT")
-    parser.add_argument("--log-dir", type=Path, required=True, help="where <node>.log and <node>.log.exit are")
+    _add_log_dir(parser)
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
 
 
@@ -42,11 +55,7 @@ def run_await(args: argparse.Namespace) -> int:
     end = time.monotonic() + args.deadline
     while True:
         try:
-            alive = {
-                node.name: node
-                for node in RayApi(ADDRESS).nodes()
-                if node.alive and wanted.get(node.name) == node.address
-            }
+            alive = {node.name: node for node in _joined(args.log_dir) if wanted.get(node.name) == node.address}
             problem = (
                 f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shlex
@@ -18,13 +20,17 @@ from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places
 
 HELPER_DIR = Path(__file__).resolve().parents[1]
 
-# Ray expands PYTHONPATH for us only badly (an empty entry puts the current directory on sys.path), and pins every GPU
-# task to CUDA_VISIBLE_DEVICES when it stands in env_vars (Ray 2.60).
+# Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES when it stands in env_vars, and corrects RAY_ADDRESS there for the
+# driver but not for its actors.
 _REFUSED_ENV = {
     "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
+    "RAY_ADDRESS": "the job finds its cluster by itself",
     "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
+    "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
+    "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
 }
-_OVERRIDE = re.compile(r"^(?P<prefix>\+\+?|~)?(?P<key>[^=\s+~][^=\s]*)(?:=|$)")
+# Only ~key may stand without a value.
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,8 @@ class Override:
 
     def parts(self) -> tuple[str, str]:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
-        match = _OVERRIDE.match(self.text)
-        if match is None:
+        match = _OVERRIDE.fullmatch(self.text)
+        if match is None or (match["value"] is None and match["prefix"] != "~"):
             raise BadInput(
                 f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value."
             )
@@ -111,8 +117,6 @@ class Plan:
 
     def command_line(self) -> list[str]:
         """The equivalent `ray job submit`, as argv."""
-        import json
-
         return [
             "ray", "job", "submit", "--no-wait",
             "--address", self.address,
@@ -140,8 +144,10 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
 
     if said.submission_id is not None:
         submission_id = ids.check(said.submission_id, "SUBMISSION_ID on the command line")
+    elif "submission_id" in spec.content:
+        submission_id = ids.check(spec.content["submission_id"], spec.origin)
     else:
-        submission_id = spec.content.get("submission_id") or ids.make(workload_name, code["code_id"])
+        submission_id = ids.make(workload_name, code["code_id"])
     job_dir = JobDir(root.jobs / submission_id)
     if job_dir.path.exists():
         raise BadInput(
@@ -153,7 +159,10 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
     dataset = _artefact(root, spec, "dataset", root.datasets, defaults.dataset, workload.data_files)
     overrides = _merge(
         [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
-        [Override(text, base.origin) for text in base.content.get("trainer_overrides", {}).get(workload_name, [])],
+        [
+            Override(_in_root(root, text), base.origin)
+            for text in base.content.get("trainer_overrides", {}).get(workload_name, [])
+        ],
         [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
         [Override(_in_root(root, text), "OVERRIDES") for text in said.overrides],
     )
@@ -224,11 +233,13 @@ def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: 
     path = home / given
     for name in files:
         file = path / name
-        if not file.is_file() or not os.access(file, os.R_OK):
-            state = "not readable" if file.exists() else "missing"
+        try:
+            file.open("rb").close()
+        except (OSError, ValueError) as error:
+            state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
             raise BadInput(
                 f"{kind}={given} (from {origin}) is not usable, {file} is {state}: run 'make prepare', or name another {kind}."
-            )
+            ) from None
     return path
 
 
@@ -236,25 +247,30 @@ def _merge(*layers: list[Override]) -> list[Override]:
     """Later layers win key by key; the order of first mention is kept. Keys of FIXED_KEYS stay the first layer's.
 
     A key that one layer adds (+, ++) stays an added key when a later one just sets it: Hydra would refuse it otherwise.
+    One that is added and then deleted (~) is left out, for the same reason.
     """
     merged: dict[str, Override] = {}
     for number, layer in enumerate(layers):
         for override in layer:
             prefix, key = override.parts()
-            if number > 0 and key in FIXED_KEYS:
+            if number > 0 and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
                 raise BadInput(
                     f"The override {override.text!r} (from {override.origin}) is refused: a job writes under its own "
                     "directory and nowhere else; leave it out."
                 )
-            earlier = merged[key].parts()[0] if key in merged and not prefix else ""
-            merged[key] = Override(earlier.replace("~", "") + override.text, override.origin)
+            earlier = merged[key].parts()[0] if key in merged else ""
+            if (earlier, prefix) == ("+", "~"):
+                del merged[key]
+                continue
+            kept = earlier.replace("~", "") if not prefix else ""
+            merged[key] = Override(kept + override.text, override.origin)
     return list(merged.values())
 
 
 def _check_resources(resources: Mapping[str, float], spec: Document, base: Document) -> None:
     given = spec.content.get("resources", {}).get("entrypoint_resources", {})
     origin = spec.origin if "worker_node" in given else base.origin
-    if resources.get("worker_node", 0) <= 0:
+    if not 0 < resources.get("worker_node", 0) < math.inf:  # NaN is neither above 0 nor below
         raise BadInput(
             f"entrypoint_resources.worker_node={resources.get('worker_node', 'nothing')} (from {origin}) would let the "
             "driver run on the head: it must be above 0, usually 1."
@@ -263,10 +279,18 @@ def _check_resources(resources: Mapping[str, float], spec: Document, base: Docum
 
 def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document, base: Document) -> dict[str, str]:
     """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty."""
-    asked: dict[str, str] = spec.content.get("env_vars", {})
-    for name, reason in _REFUSED_ENV.items():
-        if name in asked:
-            raise BadInput(f"env_vars.{name}={asked[name]!r} (from {spec.origin}) is refused: {reason}; leave it out.")
+    asked: dict[str, str] = {}
+    for origin, layer in (
+        (base.origin, base.content.get("runtime_env", {}).get("env_vars", {})),
+        (spec.origin, spec.content.get("env_vars", {})),
+    ):
+        for name, value in layer.items():
+            asked[name] = _in_root(root, value)
+            reason = _REFUSED_ENV.get(name)
+            if name == "PYTHONPATH" and "$" in asked[name]:
+                reason = "Ray would fill in $ on the node, perhaps with nothing, and what the node has comes behind it anyway"
+            if reason is not None:
+                raise BadInput(f"env_vars.{name}={value!r} (from {origin}) is refused: {reason}; leave it out.")
     layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
     python_path = [
         str(code_path),
@@ -277,10 +301,9 @@ def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document
     return {
         "HF_HOME": str(root.path / "hf"),
         "HYDRA_FULL_ERROR": "1",
-        "PYTHONPYCACHEPREFIX": "/tmp/pycache",  # a snapshot is read-only, bytecode goes elsewhere
+        "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot brings its own, made once
         "PYTHONUNBUFFERED": "1",
         "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
-        **base.content.get("runtime_env", {}).get("env_vars", {}),
         **asked,
         "VERL_REGRESS_JOB_DIR": str(job_dir.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),

@@ -12,6 +12,8 @@ from verl_regress.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.0, 0.7.1, 0.8.0).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
+# Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
+_VALIDATION = ("val-core/", "val-aux/", "val/")
 _SECONDS = ("timing_s/step", "perf/time_per_step")
 _SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
 
@@ -46,7 +48,7 @@ def steps(path: Path) -> list[Step]:
     return [
         Step(int(row["step"]), row["data"])
         for row in rows
-        if any(key.split("/")[0] != "val-core" for key in row["data"])
+        if not all(key.startswith(_VALIDATION) for key in row["data"])
     ]
 
 
@@ -62,7 +64,7 @@ def total_steps(job: JobDir) -> int | None:
 def checkpoints(job: JobDir) -> list[str]:
     """The names `global_step_N`, in order of N."""
     found = [path.name for path in job.checkpoints.glob("global_step_*") if path.is_dir()]
-    return sorted(found, key=lambda name: int(name.rsplit("_", 1)[1]))
+    return sorted((name for name in found if name[12:].isdecimal()), key=lambda name: int(name[12:]))
 
 
 def log_lines(job: JobDir, prefix: str) -> list[str]:

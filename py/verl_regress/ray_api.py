@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from verl_regress.errors import BadInput, Exit, RegressError
+
+# A proxy in the environment is for the world outside, not for the way to our own head.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Unreachable(RegressError):
@@ -34,6 +38,7 @@ class Node:
     is_head: bool
     alive: bool
     resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,13 @@ class RayApi:
 
     def version(self) -> str:
         """Ray's version. Raises Unreachable: the cheapest way to learn that the cluster is there."""
-        return str(self._get("/api/version")["ray_version"])
+        answer = self._get("/api/version")
+        if not isinstance(answer, dict) or "ray_version" not in answer:
+            raise Unreachable(self.address, "what answers there is not Ray")
+        return str(answer["ray_version"])
 
     def nodes(self) -> list[Node]:
         """All nodes that Ray remembers, the dead ones too."""
-        answer = self._get("/api/v0/nodes?limit=1000&detail=1")
         return [
             Node(
                 name=row["node_name"],
@@ -57,8 +64,9 @@ class RayApi:
                 is_head=row["is_head_node"],
                 alive=row["state"] == "ALIVE",
                 resources=row.get("resources_total") or {},
+                labels=row.get("labels") or {},
             )
-            for row in answer["data"]["result"]["result"]
+            for row in self._rows("/api/v0/nodes?limit=1000&detail=1")
         ]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
@@ -67,12 +75,9 @@ class RayApi:
 
     def job(self, submission_id: str) -> dict[str, Any] | None:
         """Ray's details of one job (status, driver_info, message, …), or None where Ray does not know it."""
-        try:
-            details: dict[str, Any] = self._get(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}")
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            raise Unreachable(self.address, error) from error
+        details: dict[str, Any] | None = self._get(
+            f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}", none_on_404=True
+        )
         return details
 
     def actors(self, submission_id: str) -> list[dict[str, Any]]:
@@ -89,8 +94,7 @@ class RayApi:
                 "filter_values": job["job_id"],
             }
         )
-        rows: list[dict[str, Any]] = self._get(f"/api/v0/actors?{query}")["data"]["result"]["result"]
-        return rows
+        return self._rows(f"/api/v0/actors?{query}")
 
     def submit(
         self,
@@ -103,9 +107,10 @@ class RayApi:
         metadata: Mapping[str, str],
     ) -> None:
         """Submit through Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
-        # The SDK would follow these instead of the address that it is given (Ray 2.60).
+        # The SDK would follow these instead of the address that it is given (Ray 2.60), and a proxy on the way to it.
         for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
             os.environ.pop(name, None)
+        os.environ["no_proxy"] = "*"
         from ray.job_submission import JobSubmissionClient
 
         try:
@@ -117,17 +122,27 @@ class RayApi:
                 runtime_env=dict(runtime_env),
                 metadata=dict(metadata),
             )
-        except (RuntimeError, OSError) as error:  # requests' ConnectionError is an OSError
+        except Exception as error:  # RuntimeError, requests' own, RayError, …: whatever it is, it was not "accepted"
             if "already exists" in str(error):
                 raise BadInput(f"submission_id '{submission_id}' is taken in Ray: give another one.") from None
             # The answer may be lost although the job was accepted: ask before saying that it was not.
             if self.job(submission_id) is None:
-                raise RegressError(f"Ray refused the job: {str(error).splitlines()[0]}") from error
+                # Ray sends a traceback: its last line is what happened.
+                said = str(error).rstrip(". \n").splitlines() or [type(error).__name__]
+                raise RegressError(f"Ray refused the job: {said[-1]}") from error
 
-    def _get(self, path: str) -> Any:
+    def _rows(self, path: str) -> list[dict[str, Any]]:
+        """The table that Ray's state API answers with."""
+        try:
+            rows: list[dict[str, Any]] = self._get(path)["data"]["result"]["result"]
+        except (KeyError, TypeError):
+            raise Unreachable(self.address, "what answers there is not Ray") from None
+        return rows
+
+    def _get(self, path: str, *, none_on_404: bool = False) -> Any:
         request = urllib.request.Request(self.address + path, headers=_authorization())
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            with _OPENER.open(request, timeout=self.timeout) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
@@ -136,11 +151,11 @@ class RayApi:
                     "another one; run 'make down up'.",
                     Exit.UNREACHABLE,
                 ) from error
-            if error.code == 404:
-                raise
+            if error.code == 404 and none_on_404:
+                return None
             raise Unreachable(self.address, error) from error
-        except (OSError, json.JSONDecodeError) as error:
-            raise Unreachable(self.address, error) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(self.address, getattr(error, "reason", error)) from error
 
 
 def _authorization() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ KNOB = "CODE_ID"
 
 # Written by us at the top of every snapshot, so no part of the tree that its hash stands for.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
+_BYTECODE = "__pycache__"
 
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created."""
@@ -91,6 +93,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         if os.path.lexists(target):
             return _keep(target, record, tree)
         _write_ours(directory, record)
+        _compile(directory, target)
         _make_read_only(directory)
         try:
             directory.rename(target)
@@ -207,6 +210,7 @@ def _tree(directory: Path) -> dict[str, str]:
 
 def _files(directory: Path) -> Iterator[tuple[str, Path]]:
     for folder, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if name != _BYTECODE]
         links = [name for name in directories if (Path(folder) / name).is_symlink()]
         for name in [*files, *links]:
             path = Path(folder) / name
@@ -239,6 +243,13 @@ def _write_ours(directory: Path, record: Record) -> None:
         # A tree that is itself a copy of a snapshot brings its own.
         file.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")
+
+
+def _compile(directory: Path, target: Path) -> None:
+    """Leave verl's bytecode beside it: a job's many processes could not write it there, and would each compile anew."""
+    for brought in [path for path in directory.rglob(_BYTECODE) if path.is_dir()]:
+        shutil.rmtree(brought)
+    compileall.compile_dir(directory / "verl", quiet=2, workers=0, stripdir=directory, prependdir=target)
 
 
 def _make_read_only(directory: Path) -> None:

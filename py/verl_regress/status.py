@@ -9,10 +9,11 @@ import sys
 import time
 from typing import Any
 
-from verl_regress import jobs, nodes
+from verl_regress import jobs, nodes, say
+from verl_regress.errors import RegressError
 from verl_regress.job_status import judge, observe
 from verl_regress.layout import JobDir, SharedRoot
-from verl_regress.ray_api import RayApi, Unreachable
+from verl_regress.ray_api import RayApi
 
 _LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
 
@@ -40,7 +41,7 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int) -> dict[st
     api = RayApi(nodes.ADDRESS)
     try:
         known, table, problem = api.jobs(), api.nodes(), None
-    except Unreachable as error:
+    except RegressError as error:
         known, table, problem = {}, [], str(error)
     names = {node.address: node.name for node in table}
     everything = jobs.newest_first(root)
@@ -117,20 +118,19 @@ def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
 def run_logs(args: argparse.Namespace) -> int:
     """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
     job = jobs.find(SharedRoot(args.shared_root), args.job)
-    if not job.driver_log.exists() and not args.follow:
-        judgement = judge(job, None, reachable=False)
-        print(
-            f"{job.path.name} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).",
-            file=sys.stderr,
-        )
-        return 0
     while not job.driver_log.exists():
+        judgement = judge(job, None, reachable=False)
+        if judgement.status.exit is not None or not args.follow:
+            say.info(
+                f"{job.path.name} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason})."
+            )
+            return 0
         time.sleep(_LOOK_EVERY)
     with job.driver_log.open("rb") as log:
         while True:
-            ended = job.read_state("ended") is not None
+            is_over = judge(job, None, reachable=False).status.exit is not None
             shutil.copyfileobj(log, sys.stdout.buffer)
             sys.stdout.flush()
-            if ended or not args.follow:
+            if is_over or not args.follow:
                 return 0
             time.sleep(_LOOK_EVERY)

@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     api = RayApi(planned.address)
     api.version()  # the cluster answers, or nothing is created
+    if api.job(planned.submission_id) is not None:
+        raise BadInput(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
     send(planned, api)
     print(planned.submission_id, flush=True)
     if args.wait:
@@ -74,7 +76,7 @@ def print_plan(planned: plan.Plan) -> None:
 
 def send(planned: plan.Plan, api: RayApi) -> None:
     """Reserve the directory, write `config/`, submit through the SDK, record what came of it in `state/submitted`."""
-    job = planned.job_dir
+    job, origin = planned.job_dir, submitted_from()
     try:
         job.path.mkdir()
     except FileExistsError:
@@ -84,7 +86,6 @@ def send(planned: plan.Plan, api: RayApi) -> None:
     for directory in (job.config, job.driver_log.parent, job.checkpoints, job.path / "debug", job.state):
         directory.mkdir()
     _write_config(planned)
-    origin = submitted_from()
     try:
         api.submit(
             submission_id=planned.submission_id,
@@ -142,13 +143,22 @@ def submitted_from() -> dict[str, str]:
 def _read_stream(names: Mapping[str, str]) -> dict[str, str]:
     """The members of the tar stream on stdin; `names` are the files' names as the user knows them. Raises BadInput."""
     texts = {}
-    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as stream:
-        for member in stream:
-            file = stream.extractfile(member)
-            if file is None or member.name not in names:
-                continue
-            try:
-                texts[member.name] = file.read().decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise BadInput(f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+    try:
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as stream:
+            for member in stream:
+                file = stream.extractfile(member)
+                if file is None or member.name not in names:
+                    continue
+                try:
+                    texts[member.name] = file.read().decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise BadInput(f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+        problem = f"it lacks {', '.join(sorted(missing))}" if (missing := names.keys() - texts.keys()) else None
+    except tarfile.TarError as error:
+        problem = str(error)
+    if problem is not None:
+        raise BadInput(
+            f"The stream on stdin is not the tar of {' and '.join(names)} that the scripts send ({problem}): "
+            "submit with 'make submit'."
+        )
     return texts

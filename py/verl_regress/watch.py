@@ -59,6 +59,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     what `judge` says, and nothing else.
     """
     shown: Status | None = None
+    known: Status | None = None  # the last one while Ray answered: an outage does not set the clocks back
     steps_shown = 0
     moved = answered = time.monotonic()
     while True:
@@ -70,8 +71,10 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             ray, reachable = None, False
         judgement = judge(job, ray, reachable=reachable)
         if judgement.status is not shown:
-            shown, moved = judgement.status, time.monotonic()
+            shown = judgement.status
             say.info(f"{job.path.name} is {shown.value}")
+        if shown not in (Status.UNKNOWN, known):
+            known, moved = shown, time.monotonic()
         steps = progress.steps(job.metrics)
         for step in steps[steps_shown:]:
             say.info(step.line(progress.total_steps(job)))
@@ -117,4 +120,4 @@ def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
     plan = jobs.plan_of(job)
     asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
     has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
-    return f"{job.path.name} found no place in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}."
+    return f"{job.path.name} found no place in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

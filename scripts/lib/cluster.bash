@@ -62,8 +62,8 @@ cluster::await_ready() {
   helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${nodes[@]}"
 }
 
-# The nodes that Ray calls ALIVE, as name=address; none while its API is still starting.
-cluster::_alive() { helper::run head nodes --alive 2>/dev/null || true; }
+# The nodes that joined with their latest start, as name=address; none while Ray's API is still starting.
+cluster::_alive() { helper::run head nodes --log-dir "$(cluster::_log_dir)" 2>/dev/null || true; }
 
 cluster::is_head_up() {
   # shellcheck disable=SC2016  # expanded on the node
@@ -84,17 +84,27 @@ cluster::_start_worker() {
   cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
 }
 
-# `ray stop` runs inside our own container, never on a host: what an earlier cluster left there would be in the way.
+# Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
+# a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1
+  local node=$1 mark
   shift
+  wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$node" ||
+    cluster::_die_with_log "$node" "An earlier 'ray start' on ${node} did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
+  # Inside our own container, never on a host: what an earlier cluster left there would be in the way.
   if cluster::is_ray_running "$node"; then
-    node::exec "$node" ray stop --force >/dev/null
-    log::changed "${node}: stopped the Ray of an earlier cluster"
+    node::exec "$node" ray stop --force >/dev/null # rule-ok: inside our own container
+    log::info "${node}: stopped the Ray of an earlier cluster"
   fi
-  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" \
-    ray start --node-name="$node" --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
+  mark="$(date +%s)-$$"
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
+  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" ray start --node-name="$node" --labels="start=${mark}" \
+    --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
 }
+
+# cluster::is_start_over NODE: no `ray start` is at work there; the flag is one that only `ray start` itself has.
+cluster::is_start_over() { ! node::exec "$1" sh -c 'grep -qzx -- --disable-usage-stats /proc/[0-9]*/cmdline 2>/dev/null'; }
 
 cluster::_head_failed() {
   # shellcheck disable=SC2016  # expanded on the node

@@ -78,6 +78,7 @@ env::_check() {
   env::_must_match WORKERS '^[1-9][0-9]?$' 'use a number from 1 to 99'
   env::_must_match DASHBOARD_PORT '^[1-9][0-9]{1,4}$' 'use a free TCP port'
   env::_must_match TRANSPORT '^[a-z]+$' 'use container'
+  env::_must_match SEED '^[0-9]+$' 'use a whole number'
   env::_must_match SHARED_ROOT '^/[A-Za-z0-9_./-]*[A-Za-z0-9_]$' 'use an absolute path without spaces'
   [[ -f ${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash ]] ||
     cli::die 2 "TRANSPORT=${TRANSPORT} has no scripts/lib/transport/${TRANSPORT}.bash: use one of: $(cd "${REPO_DIR}/scripts/lib/transport" && printf '%s ' *.bash | sed 's/\.bash//g; s/ $//')."

@@ -26,9 +26,9 @@ class HFServer:
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa")
+        self._model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, attn_implementation="sdpa")
         self._model.train(False)
-        eos = self._model.generation_config.eos_token_id
+        eos = getattr(self._model.generation_config, "eos_token_id", None)
         self._eos_token_ids = frozenset(eos if isinstance(eos, list) else [eos])
         self._pad_token_id = self._model.config.pad_token_id or 0
         self._response_length = response_length

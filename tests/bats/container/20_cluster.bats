@@ -88,7 +88,7 @@ setup() { load container_helper; }
 
 @test "make down removes exactly what bears our label, and leaves the shared directory and other people's containers" {
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
-  docker run --detach --rm --name vrtest-quick-sidecar "$image" tail -f /dev/null >/dev/null
+  docker run --detach --rm --network none --name vrtest-quick-sidecar "$image" tail -f /dev/null >/dev/null
   before=$(container::listing)
   run make --no-print-directory down
   assert_status 0

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# bootstrap_host: what this machine needs to run the project. Looks first, says what it will do, then does it.
+#
+#   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
+#   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
+#   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
+#
+# Debian and Ubuntu, as root or with sudo; anywhere else it prints what is missing and exits 1, having changed nothing.
+# An engine that answers is left exactly as it is. One that it has to start itself (only where there is no systemd)
+# writes its log to /var/log/verl-regress-dockerd.log. Needs nothing but bash and coreutils.
+source "$(dirname "$0")/../lib/regress.bash"
+# shellcheck source=scripts/dev/host.bash
+source "$(dirname "$0")/host.bash"
+cli::begin "$@"
+
+case ${1:-} in
+  '' | --engine) ;;
+  --stop-engine)
+    host::ensure_engine_stopped
+    exit 0
+    ;;
+  *) cli::die 2 "'$1' is no argument of bootstrap_host.sh: see --help." ;;
+esac
+
+# Looking. Nothing is changed up to here.
+host::look_for_tools
+[[ ${1:-} != --engine ]] || host::look_for_engine
+host::print_plan
+host::need_means
+
+# Doing.
+host::ensure_packages
+host::ensure_venv
+[[ ${1:-} != --engine ]] || host::ensure_engine
+[[ ${1:-} != --engine ]] || host::ensure_compose

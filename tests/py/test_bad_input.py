@@ -1,0 +1,327 @@
+"""What a user can get wrong: one sentence with the value, where it came from and the cure; status 2; nothing created."""
+
+import pytest
+from conftest import BASE, SPEC
+
+FILE = "my/ppo.yaml"
+ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made."
+KEYS = (
+    "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, shared_root, submission_id, "
+    "trainer_overrides, workload."
+)
+FIXED = "is refused: a job writes under its own directory and nowhere else; leave it out."
+NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
+HEAD = "would let the driver run on the head: it must be above 0, usually 1."
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("workload: pppo\n", f'workload="pppo" in {FILE} is unknown: use one of ppo, grpo, sft.'),
+        ("workload: grpo\n", f"WORKLOAD=grpo (from {FILE}) is unknown: use one of ppo."),
+        ("model: tiny\n", f"{FILE} lacks the key 'workload' in the document: add it."),
+        (
+            f"{SPEC}trainer_override: []\n",
+            f"{FILE} has the unknown key 'trainer_override' in the document: did you mean 'trainer_overrides'? {KEYS}",
+        ),
+        (f"{SPEC}xyz: 1\n", f"{FILE} has the unknown key 'xyz' in the document: {KEYS}"),
+        (
+            f"{SPEC}resources: {{entrypoint_num_cpu: 1}}\n",
+            f"{FILE} has the unknown key 'entrypoint_num_cpu' in resources: did you mean 'entrypoint_num_cpus'? "
+            "known keys are entrypoint_num_cpus, entrypoint_resources.",
+        ),
+        (f"{SPEC}model: 5\n", f"model=5 in {FILE} has the wrong type: it must be of type string."),
+        (
+            f"{SPEC}env_vars: {{A: 1}}\n",
+            f"env_vars.A=1 in {FILE} has the wrong type: it must be of type string.",
+        ),
+        (
+            f"{SPEC}trainer_overrides: a=1\n",
+            f'trainer_overrides="a=1" in {FILE} has the wrong type: it must be of type array.',
+        ),
+        ("", f"the document=null in {FILE} has the wrong type: it must be of type object."),
+        (
+            f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
+            f"resources.entrypoint_num_cpus=-1 in {FILE} is not usable: -1 is less than the minimum of 0.",
+        ),
+        (f"{SPEC}workload: ppo\n", f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line."),
+        (
+            '{"workload": "ppo",\n "workload": "ppo"}',
+            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line.",
+        ),
+        (
+            f"{SPEC}env_vars: {{NO: x}}\n",
+            f"{FILE} is not YAML or JSON at line 2 (the key False is not text on one line, put it in quotes): mend that line.",
+        ),
+        (
+            f"{SPEC}? [a]\n: 1\n",
+            f"{FILE} is not YAML or JSON at line 2 (the key ['a'] is not text on one line, put it in quotes): mend that line.",
+        ),
+        (
+            f'{SPEC}env_vars: {{"A\\n": x}}\n',
+            f"{FILE} is not YAML or JSON at line 2 (the key 'A\\n' is not text on one line, put it in quotes): mend that line.",
+        ),
+        (
+            f"{SPEC}model: [\n",
+            f"{FILE} is not YAML or JSON at line 3 (expected the node content, but found '<stream end>'): mend that line.",
+        ),
+        (
+            "workload: \x01\n",
+            f"{FILE} is not YAML or JSON (unacceptable character #x0001: special characters are not allowed): mend that line.",
+        ),
+        (b"workload: \xff\n", f"{FILE} is not UTF-8 (byte 10): save it as UTF-8."),
+        (
+            f"{SPEC}submission_id: ../x\n",
+            f'submission_id="../x" in {FILE} is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$.',
+        ),
+        (
+            f'{SPEC}submission_id: ""\n',
+            f'submission_id="" in {FILE} is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$.',
+        ),
+        (f'{SPEC}submission_id: "a\\n"\n', f"submission_id 'a\\n' (from {FILE}) is not usable: {ID}"),
+        (f"{SPEC}code_id: a\ncode_path: /b\n", f"{FILE} gives both code_id and code_path: give one of them."),
+        (
+            f"{SPEC}env_vars: {{A-B: x}}\n",
+            f'env_vars="A-B" in {FILE} is not usable: it must match ^[A-Za-z_][A-Za-z0-9_]*$.',
+        ),
+        (
+            f"{SPEC}env_vars: {{CUDA_VISIBLE_DEVICES: '0'}}\n",
+            f"env_vars.CUDA_VISIBLE_DEVICES='0' (from {FILE}) is refused: Ray gives each process its own GPUs, and this "
+            "would pin them all to the same; leave it out.",
+        ),
+        (
+            f"{SPEC}env_vars: {{RAY_ADDRESS: 'auto'}}\n",
+            f"env_vars.RAY_ADDRESS='auto' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
+        ),
+        (
+            f"{SPEC}env_vars: {{RAY_API_SERVER_ADDRESS: x}}\n",
+            f"env_vars.RAY_API_SERVER_ADDRESS='x' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
+        ),
+        (f"{SPEC}env_vars: {{VERL_FILE_LOGGER_PATH: /x}}\n", f"env_vars.VERL_FILE_LOGGER_PATH='/x' (from {FILE}) {FIXED}"),
+        (f"{SPEC}env_vars: {{VERL_REGRESS_JOB_DIR: /x}}\n", f"env_vars.VERL_REGRESS_JOB_DIR='/x' (from {FILE}) {FIXED}"),
+        (
+            f"{SPEC}env_vars: {{PYTHONPATH: '/x:${{PYTHONPATH}}'}}\n",
+            f"env_vars.PYTHONPATH='/x:${{PYTHONPATH}}' (from {FILE}) is refused: Ray would fill in $ on the node, perhaps "
+            "with nothing, and what the node has comes behind it anyway; leave it out.",
+        ),
+        *(
+            (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {NOT_HYDRA}")
+            for text in ("word", "+word", "=1", "a b=1", "--config-name=x", "-m", "", "+++a=1")
+        ),
+        *(
+            (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {FIXED}")
+            for text in (
+                "trainer.default_local_dir=/x",
+                "++trainer.default_local_dir=/x",
+                "~trainer.default_local_dir",
+                "trainer={default_local_dir: /x}",
+                "hydra.run.dir=/x",
+                "hydra={run: {dir: /x}}",
+            )
+        ),
+        *(
+            (
+                f"{SPEC}resources: {{entrypoint_resources: {{worker_node: {yaml}}}}}\n",
+                f"entrypoint_resources.worker_node={shown} (from {FILE}) {HEAD}",
+            )
+            for yaml, shown in (("0", "0"), ("-1", "-1"), (".nan", "nan"), (".inf", "inf"))
+        ),
+    ],
+)
+def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
+    assert submit(spec=spec).is_refusal(sentence)
+    assert ray.seen == []
+
+
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        (
+            BASE.replace("worker_node: 1", "worker_node: 0"),
+            f"entrypoint_resources.worker_node=0 (from env/ray/cpu.yaml) {HEAD}",
+        ),
+        (
+            BASE.replace("worker_node: 1", "other: 1"),
+            f"entrypoint_resources.worker_node=nothing (from env/ray/cpu.yaml) {HEAD}",
+        ),
+        (
+            BASE.replace("TORCHDYNAMO_DISABLE", "CUDA_VISIBLE_DEVICES"),
+            "env_vars.CUDA_VISIBLE_DEVICES='1' (from env/ray/cpu.yaml) is refused: Ray gives each process its own GPUs, "
+            "and this would pin them all to the same; leave it out.",
+        ),
+        (
+            BASE.replace("trainer.device=cpu", "trainer.default_local_dir=/x"),
+            f"The override 'trainer.default_local_dir=/x' (from env/ray/cpu.yaml) {FIXED}",
+        ),
+        (
+            BASE.replace("trainer.device=cpu", "trainer.device"),
+            f"The override 'trainer.device' (from env/ray/cpu.yaml) {NOT_HYDRA}",
+        ),
+        (
+            BASE.replace("entrypoint_num_cpus", "entrypoint_cpus"),
+            "env/ray/cpu.yaml has the unknown key 'entrypoint_cpus' in the document: did you mean 'entrypoint_num_cpus'? "
+            "known keys are address, entrypoint_num_cpus, entrypoint_resources, python_layers, runtime_env, trainer_overrides.",
+        ),
+        (
+            BASE.replace("address: {address}", "address: ray:8265"),
+            'address="ray:8265" in env/ray/cpu.yaml is not usable: it must match ^https?://.',
+        ),
+    ],
+)
+def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
+    assert submit(base=base).is_refusal(sentence)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--workload=pppo"], "WORKLOAD=pppo (from the command line) is unknown: use one of ppo."),
+        (["--submission-id="], f"submission_id '' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (["--submission-id=../x"], f"submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (["--submission-id=a b"], f"submission_id 'a b' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (["--submission-id=a\n"], f"submission_id 'a\\n' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (["--submission-id=.a"], f"submission_id '.a' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (
+            ["--submission-id=" + "a" * 300],
+            f"submission_id '{'a' * 40}… (300 characters)' (from SUBMISSION_ID on the command line) is not usable: {ID}",
+        ),
+        (["--override=word"], f"The override 'word' (from OVERRIDES) {NOT_HYDRA}"),
+        (["--override=trainer.default_local_dir=/x"], f"The override 'trainer.default_local_dir=/x' (from OVERRIDES) {FIXED}"),
+        (
+            ["--deadlines=1,2"],
+            "run.py submit: argument --deadlines: invalid parse value: '1,2' (see --help).",
+        ),
+    ],
+)
+def test_a_command_line_that_cannot_be_used(submit, args, sentence):
+    assert submit(*args).is_refusal(sentence)
+
+
+def test_a_code_id_without_a_snapshot_says_which_exist(submit, shared):
+    cure = "make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: codeA, codeB."
+    for args, spec, code_id, origin in (
+        (["--code-id=codeX"], SPEC, "codeA", "the command line"),
+        ([], f"{SPEC}code_id: codeX\n", "codeA", FILE),
+        ([], f"{SPEC}code_path: {shared.snapshots}/codeX\n", "codeA", FILE),
+        ([], SPEC, "codeX", "the knob CODE_ID"),
+    ):
+        assert submit(*args, spec=spec, code_id=code_id).is_refusal(
+            f"CODE_ID=codeX (from {origin}) has no snapshot under {shared.snapshots}: {cure}"
+        )
+
+
+@pytest.mark.parametrize("tail", ["", "/../verl/codeA", "/codeA/..", "/codeA/verl", "X/codeA"])
+def test_a_code_path_outside_the_snapshots(submit, shared, tail):
+    path = f"{shared.snapshots}{tail}"
+    assert submit(spec=f"{SPEC}code_path: {path}\n").is_refusal(
+        f"code_path={path} (from {FILE}) is not a snapshot: it must be a folder of {shared.snapshots}."
+    )
+
+
+def test_a_code_path_that_climbs_out_of_the_snapshots(submit, shared):
+    assert submit(spec=f"{SPEC}code_path: {shared.snapshots}/..\n").is_refusal(
+        "CODE_ID='..' cannot be used as a name: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$ (letters, digits, '_', "
+        "'.', '-'; at most 64)."
+    )
+
+
+def test_another_shared_root(submit, shared):
+    assert submit(spec=f"{SPEC}shared_root: /mnt/other\n").is_refusal(
+        f"shared_root=/mnt/other (from {FILE}) is not this cluster's {shared.path} (SHARED_ROOT): "
+        "leave it out, or set SHARED_ROOT and bring the cluster up anew."
+    )
+
+
+def test_a_workload_and_a_jobspec_for_another(submit, monkeypatch):
+    from verl_regress import workloads
+
+    monkeypatch.setitem(workloads.WORKLOADS, "sft", workloads.WORKLOADS["ppo"])
+    assert submit("--workload=sft").is_refusal(
+        f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: name one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [({"dataset": "none"}, "the knob DATASET"), ({"spec": f"{SPEC}dataset: none\n"}, FILE)],
+)
+def test_a_dataset_that_is_missing(submit, shared, given, origin):
+    assert submit(**given).is_refusal(
+        f"dataset=none (from {origin}) is not usable, {shared.datasets}/none/train.parquet is missing: "
+        "run 'make prepare', or name another dataset."
+    )
+
+
+def test_a_dataset_that_lacks_a_file(submit, shared):
+    (shared.datasets / "sums" / "test.parquet").unlink()
+    assert submit().is_refusal(
+        f"dataset=sums (from the knob DATASET) is not usable, {shared.datasets}/sums/test.parquet is missing: "
+        "run 'make prepare', or name another dataset."
+    )
+
+
+def test_a_dataset_that_cannot_be_read(submit, shared):
+    file = shared.datasets / "sums" / "train.parquet"
+    file.unlink()
+    file.mkdir()  # root may read everything else
+    assert submit().is_refusal(
+        f"dataset=sums (from the knob DATASET) is not usable, {file} is not readable ([Errno 21] Is a directory: "
+        f"'{file}'): run 'make prepare', or name another dataset."
+    )
+
+
+def test_a_dataset_with_a_name_that_no_file_system_takes(submit):
+    outcome = submit(dataset="d" * 300)
+    assert (outcome.status, outcome.created) == (2, [])
+    assert "is not readable ([Errno 36] File name too long: " in outcome.err
+
+
+def test_a_model_that_is_missing(submit, shared):
+    assert submit(model="none").is_refusal(
+        f"model=none (from the knob MODEL) is not usable, {shared.models}/none/config.json is missing: "
+        "run 'make prepare', or name another model."
+    )
+
+
+def test_a_submission_id_that_has_a_directory(submit, shared):
+    (shared.jobs / "mine").mkdir()
+    sentence = (
+        f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it "
+        "out and one is made."
+    )
+    assert submit("--submission-id=mine").is_refusal(sentence)
+    assert submit(spec=f"{SPEC}submission_id: mine\n").is_refusal(sentence)
+
+
+def test_a_submission_id_that_ray_knows(submit, ray, sdk):
+    ray.knows({"submission_id": "mine", "status": "RUNNING"})
+    assert submit("--submission-id=mine").is_refusal("submission_id 'mine' is taken in Ray: give another one.")
+    assert sdk.submitted == []
+
+
+def test_a_cluster_that_is_down(submit, ray):
+    ray.goes_away()
+    assert submit().is_refusal(
+        f"Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the cluster "
+        "up with 'make up'.",
+        status=8,
+    )
+
+
+def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
+    import io
+    import sys
+    import types
+
+    from streams import tar
+
+    for stream, problem in ((io.BytesIO(b"x" * 600), "invalid header"), (tar({"job_spec": b""}), "it lacks ray_config")):
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
+        outcome = run(
+            "submit", "--spec-name=s", "--base-name=b", "--profile=cpu", "--default-model=m", "--default-dataset=d",
+            "--default-code-id=c", "--deadlines=1,2,3",
+        )  # fmt: skip
+        assert outcome.is_refusal(
+            f"The stream on stdin is not the tar of job_spec and ray_config that the scripts send ({problem}): "
+            "submit with 'make submit'."
+        )

@@ -1,0 +1,201 @@
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from streams import state_of, tar
+
+from verl_regress import artefact, dataset, hub
+from verl_regress.errors import BadInput, RegressError
+from verl_regress.layout import SharedRoot
+
+GOOD = b'{"question": "How many?", "answer": "2+1,000.\\n#### 1,002"}\n'
+SHAPE = 'write one {"question": …, "answer": …} a line.'
+
+
+@pytest.fixture
+def root(tmp_path):
+    return SharedRoot(tmp_path / "shared root")
+
+
+@pytest.fixture
+def parquet_as_json(monkeypatch):
+    monkeypatch.setattr(dataset, "write_parquet", lambda rows, path: path.write_text(json.dumps(rows)))
+
+
+def prepare(root, source="path:/data", stream=None, name="", seed=1):
+    return dataset.prepare(root, source, name, seed, stream or io.BytesIO())
+
+
+def refusal(root, *args, **kwargs):
+    with pytest.raises(BadInput) as caught:
+        prepare(root, *args, **kwargs)
+    assert not list(root.datasets.glob("*"))
+    return str(caught.value)
+
+
+def gsm8k(train=GOOD, test=GOOD):
+    return tar({"train.jsonl": train, "test.jsonl": test})
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_gsm8k_becomes_rows_as_verl_reads_them(root):
+    manifest = prepare(root, stream=gsm8k(train=GOOD * 2))
+    rows = json.loads((root.datasets / "gsm8k/train.parquet").read_text())
+    assert rows[1] == {
+        "data_source": "openai/gsm8k",
+        "prompt": [
+            {
+                "role": "user",
+                "content": 'How many? Let\'s think step by step and output the final answer after "####".',
+            }
+        ],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "1002"},
+        "extra_info": {"split": "train", "index": 1, "answer": "2+1,000.\n#### 1,002", "question": "How many?"},
+    }
+    assert (manifest.source, manifest.seed, manifest.facts) == ("path:/data", None, {"train_rows": 2, "test_rows": 1})
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_a_second_run_skips_and_changed_files_are_another_source(root, capsys):
+    prepare(root, stream=gsm8k())
+    before = state_of(root.path)
+    capsys.readouterr()
+    prepare(root, stream=gsm8k(), seed=2)  # the seed has no part in GSM8K
+    assert capsys.readouterr().err == f"skip    {root.datasets}/gsm8k (exists, same source)\n"
+    with pytest.raises(BadInput, match="DATASET_SOURCE now asks for path:/data"):
+        prepare(root, stream=gsm8k(test=GOOD * 2))
+    assert state_of(root.path) == before
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_synthetic_rows_follow_the_seed_and_bear_their_own_name(root):
+    manifest = prepare(root, "synthetic")
+    assert (manifest.name, manifest.seed) == ("sums", 1)
+    again = prepare(root, "synthetic", name="other", seed=2)
+    assert again.revision != manifest.revision
+    train = json.loads((root.datasets / "sums/train.parquet").read_text())
+    assert set(train[0]) == {"data_source", "prompt", "ability", "reward_model", "extra_info"}
+    assert manifest.facts["train_rows"] == len(train)
+
+
+def test_generated_data_is_never_called_gsm8k_nor_gsm8k_sums(root):
+    assert refusal(root, "synthetic", name="gsm8k") == (
+        "DATASET=gsm8k is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums."
+    )
+    assert refusal(root, name="sums", stream=gsm8k()) == (
+        "DATASET=sums is the name of synthetic data and DATASET_SOURCE=path:/data is not: set DATASET=gsm8k."
+    )
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", ".hidden", "-x"])
+def test_a_bad_name_is_refused(root, name):
+    assert refusal(root, "synthetic", name=name) == (
+        f"DATASET={name!r} cannot be used as a name: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}$ "
+        "(letters, digits, '_', '.', '-'; at most 64)."
+    )
+
+
+def test_an_unknown_source_is_refused(root):
+    assert refusal(root, "gsm8k") == ("DATASET_SOURCE='gsm8k' is no source of data: use synthetic, path:DIR or hub.")
+
+
+@pytest.mark.parametrize(
+    ("train", "sentence"),
+    [
+        (b"", '/data/train.jsonl is empty: it must hold one {"question": …, "answer": …} a line.'),
+        (
+            GOOD + b"{'question'",
+            "/data/train.jsonl line 2 is not JSON (Expecting property name enclosed in double quotes: "
+            f"line 1 column 2 (char 1)): {SHAPE}",
+        ),
+        (
+            GOOD + b"\n" + GOOD,
+            f"/data/train.jsonl line 2 is not JSON (Expecting value: line 1 column 1 (char 0)): {SHAPE}",
+        ),
+        (b"[1]\n", f'/data/train.jsonl line 1 has no texts "question" and "answer": {SHAPE}'),
+        (b'{"question": "?", "answer": 3}', f'/data/train.jsonl line 1 has no texts "question" and "answer": {SHAPE}'),
+        (
+            GOOD * 2 + b'{"question": "?", "answer": "three"}',
+            "/data/train.jsonl line 3: the answer has no '#### number' at its end: "
+            "GSM8K's answers do; mend or drop that line.",
+        ),
+    ],
+)
+def test_bad_data_is_refused_with_its_file_and_line(root, train, sentence):
+    assert refusal(root, stream=gsm8k(train=train)) == sentence
+
+
+def test_data_that_is_no_utf8_is_refused(root):
+    assert refusal(root, stream=gsm8k(test=b'{"question": "\xff"}')).startswith("/data/test.jsonl line 1 is not JSON (")
+
+
+class Packages:
+    """Stands for huggingface_hub and datasets, online or not."""
+
+    def __init__(self, online=True):
+        self.online = online
+
+    def __call__(self, _name):
+        return self
+
+    def HfApi(self):
+        return self
+
+    def _answer(self, value):
+        if not self.online:
+            raise ConnectionError("Couldn't reach the Hub\nand more lines")
+        return value
+
+    def dataset_info(self, _repo):
+        return self._answer(type("Info", (), {"sha": "abc123"}))
+
+    def load_dataset(self, _repo, _config, revision):
+        assert revision == "abc123"
+        return self._answer({split: [json.loads(GOOD)] for split in dataset.SPLITS})
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_the_hub_is_asked_once(root, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "restored after the test")
+    monkeypatch.setattr(hub, "import_module", Packages())
+    manifest = prepare(root, "hub")
+    assert (manifest.name, manifest.source, manifest.revision) == ("gsm8k", "hub", "abc123")
+    assert os.environ["HF_HOME"] == f"{root.path}/hf"
+    monkeypatch.setattr(hub, "import_module", Packages(online=False))
+    assert prepare(root, "hub") == manifest
+
+
+def test_an_offline_hub_is_one_sentence(root, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "restored after the test")
+    monkeypatch.setattr(hub, "import_module", Packages(online=False))
+    with pytest.raises(RegressError) as caught:
+        prepare(root, "hub")
+    assert str(caught.value) == (
+        "DATASET_SOURCE=hub: 'openai/gsm8k' cannot be fetched from the Hugging Face hub (ConnectionError: Couldn't "
+        "reach the Hub): without a way out, use DATASET_SOURCE=path:DIR with its train.jsonl and test.jsonl."
+    )
+    assert not root.datasets.exists()
+
+
+def test_parquet_is_the_same_bytes_for_the_same_rows(root, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the node image, not needed on the host")
+    prepare(root, "synthetic")
+    prepare(root, "synthetic", name="again")
+    for split in dataset.SPLITS:
+        files = [root.datasets / name / f"{split}.parquet" for name in ("sums", "again")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    table = parquet.read_table(files[0])
+    assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
+
+
+@pytest.mark.skipif("GSM8K_DIR" not in os.environ, reason="GSM8K_DIR is not set: it names a folder with the real GSM8K")
+@pytest.mark.usefixtures("parquet_as_json")
+def test_the_real_gsm8k(root):
+    directory = Path(os.environ["GSM8K_DIR"])
+    contents = {name: (directory / name).read_bytes() for name in ("train.jsonl", "test.jsonl")}
+    manifest = prepare(root, f"path:{directory}", tar(contents))
+    assert manifest.facts == {f"{split}_rows": contents[f"{split}.jsonl"].count(b"\n") for split in dataset.SPLITS}
+    artefact.verify(root.datasets / "gsm8k")

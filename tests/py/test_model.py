@@ -1,0 +1,180 @@
+import io
+import tarfile
+from types import SimpleNamespace
+
+import pytest
+from streams import special, state_of, tar
+
+from verl_regress import artefact, hub, model, rehearsal
+from verl_regress.errors import BadInput, RegressError
+from verl_regress.layout import SharedRoot
+
+FOLDER = {"./config.json": b"{}", "./model.safetensors": b"weights"}
+
+
+class RehearsalError(Exception):
+    pass
+
+
+@pytest.fixture
+def root(tmp_path):
+    return SharedRoot(tmp_path / "shared root")
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Stands for verl_rehearsal, whose model takes torch and seconds; counts how often it was built."""
+    built = []
+
+    def build(actor, critic, *, seed):
+        if seed == 13:
+            raise RehearsalError("it knows too much: build it with another seed")
+        built.append(seed)
+        for directory in (actor, critic):
+            (directory / "config.json").write_text("{}")
+        return {"sampled_accuracy": 0.25, "warmup_steps": 90, "seconds": 5.0}
+
+    modules = {"tiny_model": SimpleNamespace(build=build), "errors": SimpleNamespace(RehearsalError=RehearsalError)}
+    monkeypatch.setattr(rehearsal, "module", modules.get)
+    return built
+
+
+def prepare(root, source, *, name="", seed=1, revision="", stream=None):
+    return model.prepare(root, source, name, seed, revision, stream or io.BytesIO())
+
+
+def refusal(root, *args, kind=BadInput, **kwargs):
+    with pytest.raises(kind) as caught:
+        prepare(root, *args, **kwargs)
+    assert not list(root.models.glob("*"))
+    assert not list(root.models.glob(".*"))
+    return str(caught.value)
+
+
+def test_the_tiny_model_comes_with_its_critic_and_says_what_it_knows(root, tiny, capsys):
+    actor, critic = prepare(root, "tiny")
+    assert (actor.name, critic.name) == ("tiny-qwen2", "tiny-qwen2-critic")
+    assert actor.facts == {"sampled_accuracy": 0.25, "warmup_steps": 90, "seconds": 5.0}
+    revision = actor.revision[:12]
+    told = f"made from tiny (revision {revision}, seed 1), sampled accuracy 0.25, warmup steps 90, seconds 5.0"
+    assert capsys.readouterr().err == (
+        f"changed {root.models}/tiny-qwen2 {told}\nchanged {root.models}/tiny-qwen2-critic {told}\n"
+    )
+    before = state_of(root.path)
+    prepare(root, "tiny")
+    assert state_of(root.path) == before
+    assert tiny == [1]
+    assert capsys.readouterr().err == (
+        f"skip    {root.models}/tiny-qwen2 (exists, same source)\n"
+        f"skip    {root.models}/tiny-qwen2-critic (exists, same source)\n"
+    )
+
+
+@pytest.mark.usefixtures("tiny")
+def test_another_seed_is_another_source(root):
+    revision = prepare(root, "tiny")[0].revision[:12]
+    with pytest.raises(BadInput) as caught:
+        prepare(root, "tiny", seed=2)
+    assert str(caught.value) == (
+        f"{root.models}/tiny-qwen2 was made from tiny (revision {revision}, seed 1), and MODEL_SOURCE now asks for "
+        f"tiny (revision {revision}, seed 2): remove that directory, or choose another name with MODEL=NAME."
+    )
+    assert [manifest.name for manifest in prepare(root, "tiny", seed=2, name="two")] == ["two", "two-critic"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_tiny_model_that_does_not_come_out_right_is_one_sentence(root):
+    assert refusal(root, "tiny", seed=13, kind=RegressError) == (
+        "MODEL_SOURCE=tiny with SEED=13: it knows too much: build it with another seed."
+    )
+
+
+def test_a_folder_of_the_host_bears_its_own_name(root):
+    (manifest,) = prepare(root, "path:/home/me/Qwen2.5-0.5B", revision="abc", stream=tar(FOLDER))
+    assert (manifest.name, manifest.revision, set(manifest.files)) == (
+        "Qwen2.5-0.5B",
+        "abc",
+        {"config.json", "model.safetensors"},
+    )
+    artefact.verify(root.models / "Qwen2.5-0.5B")
+
+
+def test_check_spares_the_stream(root, capsys):
+    def check():
+        asked = SimpleNamespace(shared_root=root.path, source="path:/m", name="", seed=1, revision="abc", check=True)
+        assert model.run(asked) == 0
+        return capsys.readouterr().out
+
+    assert check() == "absent\n"
+    prepare(root, "path:/m", revision="abc", stream=tar(FOLDER))
+    assert check() == "present\n"
+
+
+def test_a_folder_that_is_no_model_is_refused(root):
+    assert refusal(root, "path:/home/me/x", stream=tar({"./README.md": b""})) == (
+        "/home/me/x (from MODEL_SOURCE) has no config.json, so it is no Hugging Face model: give its folder."
+    )
+
+
+def test_a_hostile_folder_is_refused(root):
+    refusal(root, "path:/home/me/x", stream=tar(FOLDER, members=[special("l", tarfile.SYMTYPE, "/etc/passwd")]))
+
+
+@pytest.mark.parametrize("source", ["", "hub:", "path:", "Qwen/Qwen2.5-0.5B", "tiny:2"])
+def test_an_unknown_source_is_refused(root, source):
+    assert refusal(root, source) == (
+        f"MODEL_SOURCE={source!r} is no source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
+    )
+
+
+class Hub:
+    """Stands for huggingface_hub: a cache whose snapshot is links to blobs, as the real one's."""
+
+    def __init__(self, cache, online=True):
+        self.cache, self.online = cache, online
+
+    def __call__(self, _name):
+        return self
+
+    def HfApi(self):
+        return self
+
+    def model_info(self, _repo, revision):
+        if not self.online:
+            raise ConnectionError("no route to the hub")
+        return SimpleNamespace(sha=f"sha-of-{revision}")
+
+    def snapshot_download(self, _repo, revision):
+        blob, link = self.cache / "blobs" / "b10b", self.cache / "snapshots" / revision / "config.json"
+        for path in (blob, link):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_text("{}")
+        link.symlink_to("../../blobs/b10b")
+        return str(link.parent)
+
+
+@pytest.fixture
+def online(root, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "restored after the test")
+    hub_at = Hub(root.path / "hf")
+    monkeypatch.setattr(hub, "import_module", hub_at)
+    return hub_at
+
+
+@pytest.mark.parametrize(("at", "sha"), [("", "sha-of-None"), ("@v1", "sha-of-v1")])
+def test_a_model_of_the_hub_is_kept_once_and_asked_for_once(root, online, at, sha):
+    (manifest,) = prepare(root, f"hub:Qwen/Qwen2.5-0.5B{at}")
+    assert (manifest.name, manifest.revision) == ("Qwen2.5-0.5B", sha)
+    config = root.models / "Qwen2.5-0.5B" / "config.json"
+    assert not config.is_symlink()
+    assert config.samefile(root.path / "hf/blobs/b10b")
+    online.online = False
+    assert prepare(root, f"hub:Qwen/Qwen2.5-0.5B{at}") == [manifest]
+
+
+def test_an_offline_hub_is_one_sentence(root, online):
+    online.online = False
+    assert refusal(root, "hub:Qwen/Qwen2.5-0.5B", kind=RegressError) == (
+        "MODEL_SOURCE=hub:Qwen/Qwen2.5-0.5B: 'Qwen/Qwen2.5-0.5B' cannot be fetched from the Hugging Face hub "
+        "(ConnectionError: no route to the hub): check the name, or without a way out use MODEL_SOURCE=path:DIR."
+    )

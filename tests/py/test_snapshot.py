@@ -1,0 +1,223 @@
+import io
+import json
+import os
+import re
+import stat
+import tarfile
+import threading
+
+import pytest
+from streams import special, state_of, tar
+
+from verl_regress import snapshot
+from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.layout import SharedRoot
+
+TREE = {"verl/__init__.py": b"", "verl/version/version": b"0.7.1\n", "verl/trainer/main_ppo.py": b"print()\n"}
+
+
+@pytest.fixture
+def root(tmp_path):
+    return SharedRoot(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def removable(tmp_path):
+    """What is read-only must not outlive its test."""
+    yield
+    for folder, _, _ in os.walk(tmp_path):
+        os.chmod(folder, 0o755)  # noqa: PTH101
+
+
+def make(root, code_id="codeA", tree=TREE, source="pypi:0.7.1", revision="0.7.1", dirty=False, members=()):
+    return snapshot.create(root, code_id, source, revision, tar(tree, members=members), dirty=dirty)
+
+
+def refusal(root, code_id="codeA", *args, **kwargs):
+    before = state_of(root.snapshots)
+    with pytest.raises(BadInput) as caught:
+        make(root, code_id, *args, **kwargs)
+    assert state_of(root.snapshots) == before
+    return str(caught.value)
+
+
+def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
+    record = make(root)
+    target = root.snapshots / "codeA"
+    files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    bytecode = {name for name in files if "/__pycache__/" in name}
+    assert files - bytecode == {*TREE, "mvp_marker.py", "snapshot.json"}
+    assert len(bytecode) == sum(name.startswith("verl/") and name.endswith(".py") for name in TREE)
+    assert (target / "mvp_marker.py").read_text() == 'MARKER = "codeA"\n'
+    assert record == json.loads((target / "snapshot.json").read_text()) == snapshot.load(root, "codeA")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record.pop("created"))
+    assert re.fullmatch(r"[0-9a-f]{64}", record.pop("tree_sha256"))
+    assert record == {
+        "code_id": "codeA",
+        "source": "pypi:0.7.1",
+        "revision": "0.7.1",
+        "dirty": False,
+        "file_count": 3,
+        "verl_version": "0.7.1",
+    }
+    assert capsys.readouterr().err == (
+        f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files at {target}\n"
+    )
+
+
+def test_nothing_in_it_can_be_written_and_all_may_read_it(root):
+    script = special("run.sh", tarfile.REGTYPE)
+    script.mode = 0o755
+    make(root, members=[script, special("verl/link", tarfile.SYMTYPE, "__init__.py")])
+    target = root.snapshots / "codeA"
+    modes = {
+        path.relative_to(target).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in [target, *target.rglob("*")]
+    }
+    assert modes["."] == modes["verl"] == modes["verl/trainer"] == modes["run.sh"] == 0o555
+    assert modes["verl/__init__.py"] == modes["mvp_marker.py"] == modes["snapshot.json"] == 0o444
+
+
+def test_a_second_run_changes_no_byte_and_no_time(root, capsys):
+    make(root)
+    before = state_of(root.snapshots)
+    capsys.readouterr()
+    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "same"
+    make(root)
+    assert state_of(root.snapshots) == before
+    line = f"skip    snapshot codeA at {root.snapshots}/codeA (exists, same source)\n"
+    assert capsys.readouterr().err == 2 * line
+
+
+def test_the_same_tree_from_elsewhere_is_skipped_too(root, capsys):
+    make(root)
+    capsys.readouterr()
+    assert make(root, source="path:/home/me/verl", revision="", dirty=True)["source"] == "pypi:0.7.1"
+    assert capsys.readouterr().err == (
+        f"skip    snapshot codeA at {root.snapshots}/codeA (exists, same tree from pypi:0.7.1 at 0.7.1 (verl 0.7.1))\n"
+    )
+
+
+def test_another_tree_is_an_error_that_names_both_and_what_differs(root):
+    old = make(root)["tree_sha256"][:12]
+    tree = {**TREE, "verl/trainer/main_ppo.py": b"print(1)\n", "verl/new.py": b""}
+    new = make(root, "codeB", tree)["tree_sha256"][:12]
+    target = root.snapshots / "codeA"
+    assert refusal(root, "codeA", tree, "path:/home/me/verl", "abcdef0123456789", dirty=True) == (
+        f"CODE_ID=codeA is a snapshot of pypi:0.7.1 at 0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
+        f"path:/home/me/verl at abcdef012345 with uncommitted changes (verl 0.7.1), tree {new}: 2 of 4 files differ "
+        "(verl/new.py, verl/trainer/main_ppo.py); a snapshot is never changed: choose another CODE_ID, or remove it "
+        f"(chmod -R u+w {target} && rm -r {target}) and make it anew."
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"verl/a.py": b"1"}, {"verl/__init__.py": b"\n"}],
+)
+def test_the_hash_of_the_tree_follows_names_and_contents(root, change):
+    assert make(root)["tree_sha256"] != make(root, "codeB", {**TREE, **change})["tree_sha256"]
+
+
+def test_the_hash_of_the_tree_follows_the_x_bit_and_links_but_not_the_code_id(root):
+    plain, script, link = (special("verl/x", kind, "a") for kind in (tarfile.REGTYPE, tarfile.REGTYPE, tarfile.SYMTYPE))
+    script.mode = 0o755
+    hashes = [make(root, f"code{i}", members=[m])["tree_sha256"] for i, m in enumerate((plain, script, link, plain))]
+    assert len(set(hashes)) == 3
+    assert hashes[0] == hashes[3]
+
+
+def test_a_copy_of_a_snapshot_gets_its_own_marker(root):
+    first = make(root)
+    copied = {**TREE, "mvp_marker.py": b'MARKER = "codeA"\n', "snapshot.json": b"{}"}
+    assert make(root, "codeB", copied)["tree_sha256"] == first["tree_sha256"]
+    assert (root.snapshots / "codeB/mvp_marker.py").read_text() == 'MARKER = "codeB"\n'
+
+
+def test_a_tree_without_verl_is_refused(root):
+    assert refusal(root, tree={"README.md": b""}, source="git:https://example.org/x@main") == (
+        "git:https://example.org/x@main (from VERL_SOURCE) has no verl/__init__.py, so it is no verl source tree: "
+        "give the folder or the repository that holds the folder 'verl'."
+    )
+    assert list(root.snapshots.iterdir()) == []
+
+
+@pytest.mark.parametrize("code_id", ["../x", "", "a b", "-x", ".x", "a/b", "x" * 65])
+def test_a_bad_code_id_is_refused(root, code_id):
+    shown = repr(code_id) if len(code_id) < 65 else f"{'x' * 40!r}"[:-1] + "… (65 characters)'"
+    assert refusal(root, code_id) == (
+        f"CODE_ID={shown} cannot be used as a name: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}$ "
+        "(letters, digits, '_', '.', '-'; at most 64)."
+    )
+    assert not root.snapshots.exists()
+
+
+def test_a_hostile_or_broken_stream_leaves_nothing(root):
+    refusal(root, members=[special("verl/up", tarfile.SYMTYPE, "../../..")])
+    refusal(root, tree={**TREE, "../evil": b""})
+    with pytest.raises(BadInput):
+        snapshot.create(root, "codeA", "pypi:1", "1", io.BytesIO(tar(TREE).getvalue()[:2048]), dirty=False)
+    assert list(root.snapshots.iterdir()) == []
+
+
+def test_what_is_no_snapshot_is_left_alone(root):
+    (root.snapshots / "codeA").mkdir(parents=True)
+    assert refusal(root).startswith(
+        f"{root.snapshots}/codeA is there but is no snapshot made by verl-regress (snapshot.json: "
+    )
+
+
+def test_of_two_makers_at_once_one_wins_and_the_other_skips(root, capsys, monkeypatch):
+    barrier = threading.Barrier(2)
+    write_ours = snapshot._write_ours
+
+    def together(*args):
+        barrier.wait(timeout=10)
+        write_ours(*args)
+
+    monkeypatch.setattr(snapshot, "_write_ours", together)
+    threads = [threading.Thread(target=make, args=[root]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(line.split()[0] for line in capsys.readouterr().err.splitlines()) == ["changed", "skip"]
+    assert [path.name for path in root.snapshots.iterdir()] == ["codeA"]
+    snapshot.verify(root, "codeA")
+
+
+def test_check_tells_absent_from_other(root):
+    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "absent"
+    make(root, dirty=True)
+    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "other"
+    assert snapshot.check(root, "codeA", "pypi:0.8.0", "0.8.0") == "other"
+
+
+def test_a_snapshot_that_was_changed_is_found_out(root):
+    recorded = make(root)["tree_sha256"][:12]
+    target = root.snapshots / "codeA"
+    target.chmod(0o755)
+    (target / "new.py").write_text("")
+    with pytest.raises(RegressError) as caught:
+        snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1")
+    assert caught.value.status == Exit.CHECK_FAILED
+    assert re.sub(r"tree [0-9a-f]{12}", "tree HASH", str(caught.value)) == (
+        f"the snapshot {target} was changed after it was made (tree HASH, recorded {recorded}): "
+        f"remove it (chmod -R u+w {target} && rm -r {target}) and make it anew."
+    )
+
+
+def test_a_code_id_without_a_snapshot_is_told_which_exist(root):
+    none = (
+        f"CODE_ID=codeX (from the command line) has no snapshot under {root.snapshots}: "
+        "make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…'"
+    )
+    with pytest.raises(BadInput) as caught:
+        snapshot.load(root, "codeX")
+    assert str(caught.value) == f"{none}."
+    make(root, "codeB")
+    make(root)
+    (root.snapshots / "no-snapshot").mkdir()
+    assert snapshot.list_snapshots(root) == ["codeA", "codeB"]
+    with pytest.raises(BadInput) as caught:
+        snapshot.load(root, "codeX")
+    assert str(caught.value) == f"{none} or use one of: codeA, codeB."

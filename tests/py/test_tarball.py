@@ -1,0 +1,115 @@
+import io
+import os
+import tarfile
+
+import pytest
+from streams import special, tar
+
+from verl_regress import tarball
+from verl_regress.errors import BadInput
+
+
+def refusal(tmp_path, stream):
+    target = tmp_path / "inner" / "tree"
+    target.mkdir(parents=True)
+    with pytest.raises(BadInput) as caught:
+        tarball.unpack(stream, target, "path:/home/me/verl")
+    return str(caught.value)
+
+
+def test_files_directories_modes_and_inner_links_arrive(tmp_path):
+    script = special("bin/run", tarfile.REGTYPE)
+    script.mode = 0o4775
+    link = special("bin/again", tarfile.SYMTYPE, "../verl/a.py")
+    tarball.unpack(tar({"./verl/a.py": b"a = 1\n"}, members=[script, link]), tmp_path, "tree")
+    assert (tmp_path / "bin/again").read_bytes() == b"a = 1\n"
+    assert oct((tmp_path / "bin/run").stat().st_mode & 0o7777) == "0o755"
+    assert oct((tmp_path / "verl/a.py").stat().st_mode & 0o7777) == "0o644"
+
+
+@pytest.mark.parametrize("name", ["/etc/evil", "../evil", "verl/../../evil"])
+def test_a_name_outside_the_tree_is_refused(tmp_path, name):
+    assert refusal(tmp_path, tar({name: b"x"})) == (
+        f"'{name}' in path:/home/me/verl would be written outside the tree: leave it out."
+    )
+    assert [path.name for path in tmp_path.rglob("*")] == ["inner", "tree"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.LNKTYPE])
+def test_devices_pipes_and_hard_links_are_refused(tmp_path, kind):
+    assert refusal(tmp_path, tar(members=[special("verl/odd", kind, "verl/a.py")])) == (
+        "'verl/odd' in path:/home/me/verl is neither a file, a directory nor a symbolic link: leave it out."
+    )
+
+
+@pytest.mark.parametrize("points_to", ["/etc/passwd", "../../outside", ".."])
+def test_a_link_out_of_the_tree_is_refused(tmp_path, points_to):
+    assert refusal(tmp_path, tar(members=[special("link", tarfile.SYMTYPE, points_to)])) == (
+        f"the link 'link' in path:/home/me/verl points out of the tree, to '{points_to}': "
+        "leave it out, or copy what it points to."
+    )
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    members = [special("door", tarfile.SYMTYPE, ".."), special("door/evil", tarfile.REGTYPE)]
+    assert refusal(tmp_path, tar(members=members)) == "'door' comes twice in path:/home/me/verl: leave one out."
+    assert [path.parent.name for path in tmp_path.rglob("evil")] == ["door"]
+    assert not (tmp_path / "inner/evil").exists()
+
+
+def test_links_that_leave_only_together_are_refused(tmp_path):
+    members = [special("d/up", tarfile.SYMTYPE, ".."), special("out", tarfile.SYMTYPE, "d/up/..")]
+    assert "points out of the tree, to 'd/up/..'" in refusal(tmp_path, tar({"d/a": b""}, members=members))
+
+
+def test_a_member_that_comes_twice_is_refused(tmp_path):
+    twice = tar({"a": b"1"}, members=[special("a", tarfile.REGTYPE)])
+    assert refusal(tmp_path, twice) == "'a' comes twice in path:/home/me/verl: leave one out."
+
+
+def test_a_stream_that_stops_between_two_files_is_refused(tmp_path):
+    whole = tar({"a": b"1"}).getvalue()
+    assert refusal(tmp_path, io.BytesIO(whole[:1024])) == (
+        "the tar stream of path:/home/me/verl ends before the archive does: run the step again."
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"no tar at all" * 100])
+def test_what_is_no_tar_is_refused(tmp_path, data):
+    assert "the tar stream of path:/home/me/verl cannot be read (" in refusal(tmp_path, io.BytesIO(data))
+
+
+def test_a_stream_cut_inside_a_file_is_refused(tmp_path):
+    whole = tar({"a": bytes(5000)}).getvalue()
+    assert refusal(tmp_path, io.BytesIO(whole[:2000])) == (
+        "the tar stream of path:/home/me/verl cannot be read (unexpected end of data): "
+        "was it cut short? Run the step again."
+    )
+
+
+def test_the_whole_stream_is_read(tmp_path):
+    stream = io.BytesIO(tar({"a": b"1"}).getvalue() + bytes(1 << 21))
+    tarball.unpack(stream, tmp_path, "tree")
+    assert stream.read() == b""
+
+
+def test_names_that_are_no_utf8_arrive(tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    tarball.unpack(tar({name: b"1"}), tmp_path, "tree")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_read_files_wants_exactly_the_files_named():
+    names = ("train.jsonl", "test.jsonl")
+    assert tarball.read_files(tar({"train.jsonl": b"1", "test.jsonl": b"2"}), names, "/data") == {
+        "train.jsonl": b"1",
+        "test.jsonl": b"2",
+    }
+    with pytest.raises(BadInput) as caught:
+        tarball.read_files(tar({"train.jsonl": b"1"}), names, "/data")
+    assert str(caught.value) == "/data has no test.jsonl: it must hold train.jsonl and test.jsonl."
+    with pytest.raises(BadInput) as caught:
+        tarball.read_files(tar(members=[special("train.jsonl", tarfile.SYMTYPE, "/etc/passwd")]), names, "/data")
+    assert str(caught.value) == (
+        "'train.jsonl' in /data was not expected: it must hold train.jsonl and test.jsonl, each an ordinary file."
+    )
