@@ -39,7 +39,7 @@ logs: ## a job's driver log [JOB=latest, FOLLOW=1]
 ##@ Everything at once, without a GPU
 quickstart: export PROFILE := cpu
 quickstart: export WAIT := 1
-quickstart: export PHASES_FILE := $(shell mktemp)
+quickstart: export PHASES_FILE := build/phases-$(shell date +%s).tsv
 quickstart: ## from a bare machine to a trained PPO job on a three-container cluster
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/10_build_image.sh

@@ -14,7 +14,6 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-
 # Relative directories are the caller's; in manifests and messages they are absolute.
 source::absolute() {
   case $1 in

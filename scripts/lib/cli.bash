@@ -67,5 +67,7 @@ cli::_end() {
   else
     log::error "${CLI_NAME%.sh}: exit ${status} (${CLI_STATUS[$status]:-ended by a signal or a tool}) after ${seconds} s"
   fi
-  [[ -z ${PHASES_FILE:-} ]] || printf '%s\t%s\t%s\n' "${CLI_NAME%.sh}" "$seconds" "$status" >>"$PHASES_FILE"
+  [[ -z ${PHASES_FILE:-} ]] || cli::_record "$seconds"
 }
+
+cli::_record() { mkdir -p "$(dirname "$PHASES_FILE")" && printf '%s\t%s\n' "${CLI_NAME%.sh}" "$1" >>"$PHASES_FILE"; }

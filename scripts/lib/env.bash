@@ -59,7 +59,7 @@ env::_pick_profile() {
     env::_need_profile gpu "$profiles"
   elif [[ -e ${root}/kfd ]]; then
     [[ -r ${root}/kfd && -w ${root}/kfd ]] ||
-      cli::die 1 "${root}/kfd (AMD GPUs) is there but not readable and writable for $(id -un 2>/dev/null || id -u): join its group, or set PROFILE=cpu to rehearse without them."
+      cli::die 1 "${root}/kfd (AMD GPUs) is there but not readable and writable for $(id -un 2>/dev/null || true): join its group, or set PROFILE=cpu to rehearse without them."
     env::_need_profile rocm "$profiles"
   else
     printf 'cpu\n'

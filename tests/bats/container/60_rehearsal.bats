@@ -1,0 +1,31 @@
+#!/usr/bin/env bats
+# The rehearsal's hooks, inside the node image, against real torch and three real releases of verl: the image's own, the
+# default snapshot, and a later one.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  container::cluster
+  CODE_ID=verl080 VERL_SOURCE=pypi:0.8.0 scripts/31_snapshot_verl_code.sh
+  docker exec vrtest-quick-worker-0 rm -rf /tmp/tests
+  tar -C tests -c rehearsal | docker exec --interactive vrtest-quick-worker-0 tar -C /tmp -x
+  HELPER=$(. scripts/lib/regress.bash && cli::begin && trap - EXIT && env::load && helper::dir)
+  export HELPER
+}
+
+setup() { load container_helper; }
+
+# hooks_against VERSION [SNAPSHOT]: the suite with that verl on PYTHONPATH; the image's own where none is named.
+hooks_against() {
+  run docker exec --env PYTHONPATH="${2:+/private/common/code/verl/$2:}${HELPER}/hooks:${HELPER}/rehearsal" \
+    --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal vrtest-quick-worker-0 \
+    sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider .'
+  printf '%s\n' "$output" | tail -n 5 >&3
+  assert_status 0
+  assert_line "verl $1"
+  [[ $output =~ [1-9][0-9]*' passed' ]]
+}
+
+@test "verl 0.7.0, which the image carries" { hooks_against 0.7.0; }
+@test "verl 0.7.1, the default snapshot" { hooks_against 0.7.1 codeA; }
+@test "verl 0.8.0" { hooks_against 0.8.0 verl080; }

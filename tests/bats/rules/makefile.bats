@@ -1,0 +1,30 @@
+#!/usr/bin/env bats
+# The Makefile is a menu: a recipe with an if, a loop or a $$ is a script.
+
+setup() {
+  load rules_helper
+  rules::files Makefile
+  recipes=$(sed -n 's/^\t//p' Makefile)
+  [[ -n $recipes ]]
+}
+
+@test "recipes have no if, no loop, no \$\$, no chaining" {
+  run grep -nE '(^|[ @;])(if|for|while|until|case)[ (]|\$\$|&&|\|\||;|\\$' <<<"$recipes"
+  [[ $status == 1 ]]
+}
+
+@test "every recipe line calls one script that exists and is executable" {
+  while read -r line; do
+    [[ $line =~ ^@?(scripts/[A-Za-z0-9_/]+\.sh)( |$) && -x ${BASH_REMATCH[1]} ]] || {
+      printf '%s\n' "$line"
+      return 1
+    }
+  done <<<"$recipes"
+}
+
+@test "every target says what it is for, and make alone prints the menu" {
+  targets=$(grep -E '^[a-z][a-z-]*:' Makefile | grep -cvE ':=|: export')
+  [[ $(grep -cE '^[a-z][a-z-]*:.*## ' Makefile) == "$targets" ]]
+  run make --no-print-directory
+  [[ $status == 0 && $output == *quickstart* && $output == *test-container* ]]
+}

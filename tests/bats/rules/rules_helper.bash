@@ -1,0 +1,38 @@
+# How house rules look at our files. A rule has its reason in its name and one escape: a line that must break it says
+# "rule-ok: why".
+# shellcheck shell=bash
+
+REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+cd "$REPO" || exit 1
+
+# rules::files PATTERN...: sets FILES (tracked or about to be), says how many; none is a failure, not a pass.
+rules::files() {
+  local file
+  FILES=()
+  while IFS= read -r file; do
+    [[ ! -f $file ]] || FILES+=("$file")
+  done < <(git ls-files --cached --others --exclude-standard --deduplicate -- "$@")
+  printf '# looked at %d files\n' "${#FILES[@]}" >&3
+  ((${#FILES[@]} > 0))
+}
+
+# rules::leave_out REGEX: the places where the rule does not hold.
+rules::leave_out() {
+  local file kept=()
+  for file in "${FILES[@]}"; do [[ $file =~ $1 ]] || kept+=("$file"); done
+  FILES=("${kept[@]}")
+  ((${#FILES[@]} > 0))
+}
+
+# rules::none REGEX: no line of FILES matches, comments aside. Prints those that do.
+rules::none() {
+  local file found
+  found=$(for file in "${FILES[@]}"; do
+    sed -E 's/^[[:space:]]*#.*//; /rule-ok: /s/.*//; s/[[:space:]]#[[:space:]].*//' "$file" |
+      grep -nE -- "$1" | sed "s|^|${file}:|"
+  done || true)
+  [[ -z $found ]] || {
+    printf '%s\n' "$found"
+    return 1
+  }
+}

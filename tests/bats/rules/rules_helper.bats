@@ -1,0 +1,13 @@
+#!/usr/bin/env bats
+# The rules can fail: a check that finds nothing to look at, or cannot see a sin, would be a green light for nothing.
+
+setup() { load rules_helper; }
+
+@test "the rules themselves: a sin is found with file and line, a comment and a rule-ok are not" {
+  FILES=("${BATS_TEST_TMPDIR}/sinner.bash")
+  printf '# ray stop\ntrue # ray stop\nray stop # rule-ok: for this test\nray stop\n' >"${FILES[0]}"
+  run rules::none 'ray stop'
+  [[ $status == 1 && $output == "${FILES[0]}:4:ray stop" ]]
+  run rules::files '*.no-such-kind'
+  [[ $status == 1 ]]
+}

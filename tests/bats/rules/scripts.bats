@@ -1,0 +1,88 @@
+#!/usr/bin/env bats
+# House rules for Bash, each with its reason.
+
+setup() { load rules_helper; }
+
+@test "docker, podman, ssh and srun stand only where their subject is: everything else goes through node::exec" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::leave_out '^scripts/(lib/(transport|lifecycle)/|dev/|00_prereq_check\.sh)'
+  rules::none '(^|[^A-Za-z0-9_./-])(docker|podman|ssh|srun)([^A-Za-z0-9_.:-]|$)'
+}
+
+@test "no sleep: a wait is for a fact with a deadline (wait::until)" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'tests/*.bats' 'tests/*.bash' '.ci/*'
+  rules::leave_out '^tests/bats/rules/|/wait\.bash$'
+  rules::none '(^|[;&|({]|do|then|else) *sleep '
+}
+
+@test "no 'ray stop' and no killing by name: on a host they end other people's processes, containers included" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' Makefile '.ci/*'
+  rules::none 'ray stop|pkill|killall|"ray", *"stop"'
+}
+
+@test "numbered scripts are tables of contents: at most 60 lines" {
+  rules::files 'scripts/[0-9][0-9]_*.sh'
+  for file in "${FILES[@]}"; do
+    (($(wc -l <"$file") <= 60)) || {
+      wc -l "$file"
+      return 1
+    }
+  done
+}
+
+@test "numbered scripts never call each other: only the Makefile composes phases" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::none '^[^"'\'']*(/|^| )[0-9][0-9]_[a-z0-9_]+\.sh'
+}
+
+@test "every script has its manual in its header, and --help prints it" {
+  rules::files 'scripts/*.sh'
+  for file in "${FILES[@]}"; do
+    name=$(basename "$file" .sh)
+    run env -i PATH="$PATH" HOME="$BATS_TEST_TMPDIR" "./${file}" --help </dev/null
+    [[ $status == 0 && $output == "${name}: "* ]] || {
+      printf '%s --help: exit %d, %s\n' "$file" "$status" "$output"
+      return 1
+    }
+  done
+}
+
+@test "every script is executable, begins with the one source, and sets no options of its own" {
+  rules::files 'scripts/*.sh'
+  one_source='^source "[$](dirname "[$]0")/\(../\)\?lib/regress.bash"$'
+  for file in "${FILES[@]}"; do
+    [[ -x $file && $(head -n 1 "$file") == '#!/usr/bin/env bash' && $(grep -c "$one_source" "$file") == 1 ]] || {
+      printf '%s\n' "$file"
+      return 1
+    }
+  done
+  rules::none '^ *set -[a-z]*[eu]'
+}
+
+@test "libraries set no traps and never cd: their callers would pay for it" {
+  rules::files 'scripts/lib/*.bash'
+  rules::leave_out '/cli\.bash$'
+  rules::none '^ *(trap|cd|pushd) '
+}
+
+@test "where the shared directory is comes from SHARED_ROOT alone" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' docker-compose.yaml 'docker/*' Makefile
+  rules::none '(^|[^A-Za-z0-9_.$}-])/(private|mnt/shared)([^A-Za-z0-9_]|$)'
+}
+
+@test "a knob's default has one home, env/: no \${KNOB:-default} elsewhere" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash' docker-compose.yaml
+  knobs=$(sed -nE 's/^([A-Z][A-Z0-9_]*)=.*/\1/p' env/defaults.env | paste -sd'|')
+  rules::none "[$][{](${knobs}):?-[^}]"
+}
+
+@test "no index, registry or mirror is written down: the machine's own configuration names them" {
+  rules::files 'scripts/*' 'docker/*' 'env/*' '*.lock' '.ci/*' Makefile
+  rules::leave_out '\.py$'
+  rules::none '(index-url|find-links|mirror|registry)[= ]+"?(https?|file):'
+}
+
+@test "what runs on a node needs no more than the smallest base image has: no ps, ip, curl, git there" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::none '(node::(exec|exec_in|spawn)|transport::exec) +("[^"]*"|[^ ]+) +("[^"]*log" +)?(ps|pgrep|ip|ss|curl|wget|git|jq)( |$)'
+}

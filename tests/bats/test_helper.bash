@@ -1,0 +1,58 @@
+# The hostile sandbox of the unit tests: a copy of the scripts under a path with blanks, an empty HOME with blanks, and
+# a PATH that holds only what is put there. Copy tests/bats/unit/image.bats to begin a new file.
+# shellcheck shell=bash
+
+REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+export REPO
+
+# What a minimal Debian has (coreutils and friends); everything else is a stub or absent.
+SANDBOX_TOOLS=(awk basename bash cat chmod chown comm cp cut date dirname du env find grep gzip head id install ln ls mkdir
+  mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sort stat tail tar tee timeout touch tr uname uniq wc)
+
+# sandbox::make: sets BOX (the whole), HERE (the copy of the repo) and CALLS (what the stubs were called with).
+sandbox::make() {
+  local tool
+  BOX="${BATS_TEST_TMPDIR}/a box with blanks"
+  HERE="${BOX}/the repo"
+  CALLS="${BOX}/calls"
+  mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "$HERE"
+  cp -r "${REPO}/scripts" "${REPO}/env" "${REPO}/docker" "${REPO}/requirements-dev.lock" "$HERE"
+  : >"$CALLS"
+  for tool in "${SANDBOX_TOOLS[@]}"; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
+}
+
+# stub NAME [BODY]: a command that logs how it was called and then runs BODY (- : what is on stdin), which knows BOX.
+stub() {
+  local body=${2:-}
+  [[ $body != - ]] || body=$(cat)
+  rm -f "${BOX}/bin/$1"
+  {
+    printf '#!/bin/bash\nBOX=%q\n' "$BOX"
+    # shellcheck disable=SC2016  # expanded when the stub runs
+    printf 'printf "%%s\\n" "%s $*" >>"${BOX}/calls"\n%s\n' "$1" "$body"
+  } >"${BOX}/bin/$1"
+  chmod +x "${BOX}/bin/$1"
+}
+
+# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy with nothing of our own environment.
+sandbox::run() {
+  local knobs=(PROFILE=cpu NO_COLOR=1)
+  while [[ $1 == *=* ]]; do
+    knobs+=("$1")
+    shift
+  done
+  run env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" "${knobs[@]}" \
+    "${BOX}/bin/bash" "${HERE}/$1" "${@:2}"
+}
+
+# Assertions over bats' $status and $output; each says what it saw.
+assert_status() { [[ ${status-} == "$1" ]] || fail "exit status ${status-}, not $1"; }
+assert_line() { grep -qxF -- "$1" <<<"${output-}" || fail "no line: $1"; }
+refute_text() { [[ ${output-} != *"$1"* ]] || fail "unwanted: $1"; }
+assert_called() { grep -qF -- "$1" "$CALLS" || fail "not called: $1; calls: $(<"$CALLS")"; }
+refute_called() { ! grep -qF -- "$1" "$CALLS" || fail "called: $1; calls: $(<"$CALLS")"; }
+
+fail() {
+  printf '%s\n--- output\n%s\n' "$1" "${output:-}" >&2
+  return 1
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env bats
+# bootstrap_host: looks first, changes nothing where it cannot finish, and says skip the second time.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  printf 'ID=debian\n' >"${BOX}/root/etc/os-release"
+  # A machine that has everything but .venv.
+  for tool in make git jq apt-get iptables debootstrap dockerd; do stub "$tool"; done
+  stub apt-cache
+  stub parallel 'echo "GNU parallel 2022"'
+  user_id 0
+  stub docker - <<'SH'
+    [[ $* == "compose version"* ]] && echo v2.40.3 || echo 20.10
+SH
+  stub python3 - <<'SH'
+    case "$*" in
+      --version) echo "Python 3.11.7" ;;
+      "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+    esac
+SH
+}
+
+user_id() {
+  stub id - <<SH
+    case \$1 in -u) echo $1 ;; -un) echo alice ;; esac
+SH
+}
+bootstrap() { sandbox::run "$@"; }
+detached_starts() {
+  stub setsid - <<'SH'
+    shift
+    "$@" &
+    disown
+SH
+}
+# An engine that never answers, with what it says.
+no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2; exit 1"; }
+
+@test "makes .venv from the lock, and skips everything the second time" {
+  bootstrap scripts/dev/bootstrap_host.sh --engine
+  assert_status 0
+  assert_line "        will make ${HERE}/.venv from requirements-dev.lock"
+  assert_line "skip    packages (all there)"
+  assert_called "-m pip install -qq --disable-pip-version-check --requirement ${HERE}/requirements-dev.lock"
+  : >"$CALLS"
+  bootstrap scripts/dev/bootstrap_host.sh --engine
+  assert_status 0
+  assert_line "skip    packages (all there)"
+  assert_line "skip    ${HERE}/.venv (exists, same requirements-dev.lock)"
+  assert_line "skip    container engine (answers, version 20.10)"
+  assert_line "skip    Compose v2 (version v2.40.3)"
+  refute_text changed
+  refute_called "pip install"
+  refute_called "apt-get"
+}
+
+@test "a changed lock is installed" {
+  bootstrap scripts/dev/bootstrap_host.sh
+  printf 'extra==1\n' >>"${HERE}/requirements-dev.lock"
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_line "        will make ${HERE}/.venv from requirements-dev.lock"
+  [[ $output == *"changed ${HERE}/.venv (Python 3.11.7, "*" pinned packages)"* ]]
+}
+
+@test "installs what is missing, and moreutils' parallel is not GNU parallel" {
+  rm "${BOX}/bin/jq"
+  stub parallel 'echo "parallel: not this one"'
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 0
+  assert_line "        missing: jq parallel"
+  assert_line "        will install with apt-get: jq parallel"
+  assert_line "changed installed jq parallel"
+  assert_called "apt-get install --yes --no-install-recommends jq parallel"
+}
+
+@test "without --engine, the engine is nobody's business" {
+  no_engine
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 0
+  refute_called "docker "
+}
+
+@test "on another distribution it prints the exact list and changes nothing" {
+  printf 'ID=fedora\n' >"${BOX}/root/etc/os-release"
+  rm "${BOX}/bin/jq"
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 1
+  assert_line "error   This machine is not Debian or Ubuntu (${BOX}/root/etc/os-release). Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
+  refute_called "apt-get"
+  [[ ! -e ${HERE}/.venv ]]
+}
+
+@test "on another distribution that has everything it just makes .venv" {
+  printf 'ID=fedora\n' >"${BOX}/root/etc/os-release"
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 0
+}
+
+@test "without root and sudo it prints the exact list and changes nothing" {
+  rm "${BOX}/bin/jq"
+  user_id 1000
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 1
+  assert_line "error   This needs root, and alice is not root and has no working sudo. Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
+  refute_called "apt-get"
+}
+
+@test "a Python that is too old" {
+  stub python3 - <<'SH'
+    case "$*" in --version) echo "Python 3.9.2" ;; "-c import sys"*) exit 1 ;; esac
+SH
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 1
+  assert_line "error   python3 is Python 3.9.2, and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
+}
+
+@test "a user who is not in the group docker" {
+  no_engine 'permission denied while trying to connect'
+  bootstrap scripts/dev/bootstrap_host.sh --engine
+  assert_status 1
+  assert_line "error   The container engine runs, but alice may not use it: run 'sudo usermod -aG docker alice' and log in again, or run this as root."
+}
+
+@test "a DOCKER_HOST that does not answer is not replaced by an engine of ours" {
+  no_engine
+  bootstrap DOCKER_HOST=tcp://far:1 scripts/dev/bootstrap_host.sh --engine
+  assert_status 1
+  assert_line "error   DOCKER_HOST=tcp://far:1 (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
+}
+
+@test "a dockerd that ends at once is not waited for, and its last words are shown" {
+  no_engine
+  detached_starts
+  stub dockerd 'echo "failed to start daemon: no cgroups"; exit 1'
+  bootstrap scripts/dev/bootstrap_host.sh --engine
+  assert_status 1
+  assert_line "        will start the container engine (dockerd, log in ${BOX}/root/var/log/verl-regress-dockerd.log)"
+  assert_line "failed to start daemon: no cgroups"
+  assert_line "error   dockerd ended at once; the last lines of ${BOX}/root/var/log/verl-regress-dockerd.log are above."
+}
+
+@test "a dockerd that never answers meets its deadline" {
+  no_engine
+  detached_starts
+  stub dockerd 'read -rt 5 <> <(:)'
+  bootstrap HOST_ENGINE_SECONDS=1 scripts/dev/bootstrap_host.sh --engine
+  assert_status 1
+  assert_line "error   dockerd did not answer within 1 s; the last lines of ${BOX}/root/var/log/verl-regress-dockerd.log are above."
+}
+
+@test "where there is systemd, it starts the engine" {
+  no_engine
+  mkdir -p "${BOX}/root/run/systemd/system"
+  stub systemctl "printf '#!/bin/bash\necho 20.10\n' >'${BOX}/bin/docker'"
+  bootstrap scripts/dev/bootstrap_host.sh --engine
+  assert_line "changed container engine started (version 20.10)"
+  assert_called "systemctl start docker"
+  refute_called "dockerd"
+}
+
+@test "--stop-engine leaves an engine that is not ours" {
+  bootstrap scripts/dev/bootstrap_host.sh --stop-engine
+  assert_status 0
+  assert_line "skip    container engine (none that we started is running)"
+}
+
+@test "an argument it does not know" {
+  bootstrap scripts/dev/bootstrap_host.sh --engin
+  assert_status 2
+  assert_line "error   '--engin' is no argument of bootstrap_host.sh: see --help."
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# What is rendered and waited for, without an engine: compose's services, the last line of a script, waiting for a fact.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+}
+
+# in_lib BODY: runs the lines with the libraries and the knobs loaded.
+in_lib() {
+  {
+    printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n'
+    cat
+  } >"${HERE}/scripts/lines.sh"
+  sandbox::run "$@" scripts/lines.sh
+}
+
+@test "the worker services come from WORKERS, their names from CLUSTER_NAME" {
+  in_lib WORKERS=3 CLUSTER_NAME=mine <<<'compose::render_workers'
+  assert_status 0
+  assert_line 'services:'
+  assert_line '  worker-0:'
+  assert_line '  worker-2:'
+  assert_line '    container_name: mine-worker-2'
+  refute_text 'worker-3'
+}
+
+@test "only containers with our label are removed by down" {
+  stub docker - <<'STUB'
+case "$*" in
+  'ps --all --no-trunc --filter label=verl-regress.cluster=mine --format'*) printf 'mine-head\tid1\nmine-worker-0\tid2\n' ;;
+  'network ls --quiet --filter label=verl-regress.cluster=mine') printf 'net1\n' ;;
+esac
+STUB
+  in_lib CLUSTER_NAME=mine <<<'compose::ensure_down'
+  assert_status 0
+  assert_called 'docker rm --force id1 id2'
+  assert_called 'docker network rm net1'
+  [[ $(grep -cE '^docker (network )?rm ' "$CALLS") == 2 ]]
+}
+
+@test "wait::until: a fact that holds, a deadline, an early abort" {
+  in_lib <<'LINES'
+wait::until 5 - true && printf 'held\n'
+wait::until 0 - false || printf 'deadline %d\n' "$?"
+wait::until 5 true false || printf 'abort %d\n' "$?"
+LINES
+  assert_status 0
+  assert_line 'held'
+  assert_line 'deadline 1'
+  assert_line 'abort 2'
+}
+
+@test "the last line of a script is its result, with the table's words" {
+  in_lib <<<"cli::die 5 'It is so.'"
+  assert_status 5
+  assert_line 'error   It is so.'
+  [[ ${lines[-1]} =~ ^'error   lines: exit 5 (not schedulable in time) after '[0-9.]+' s'$ ]] || fail 'the last line'
+  in_lib <<<':'
+  [[ ${lines[-1]} =~ ^'==      lines: done in '[0-9.]+' s'$ ]] || fail 'the last line'
+}
+
+@test "what a script registers for its end happens, last first, however it ends" {
+  in_lib <<'LINES'
+cli::temp_dir dir
+printf '%s\n' "$dir" >"${HOME}/dir"
+cli::on_exit printf 'first\n'
+cli::on_exit printf 'second %s\n' 'with blanks'
+false
+LINES
+  assert_status 1
+  [[ $output == *$'second with blanks\nfirst'* ]]
+  [[ ! -e $(<"${BOX}/home dir/dir") ]]
+}
+
+@test "the token is made once, for its owner alone, and printed nowhere" {
+  stub od 'printf " 0a 1b\n"'
+  in_lib WORKDIR="${BOX}/work dir" <<<$'cluster::ensure_directories\ncluster::ensure_token\ncluster::ensure_token'
+  assert_status 0
+  [[ $(stat -c '%a' "${BOX}/work dir/secrets/mvp11.token") == 600 && $(stat -c '%a' "${BOX}/work dir/secrets") == 700 ]]
+  refute_text '0a1b'
+  [[ $(grep -c 'made Ray' <<<"$output") == 1 ]]
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bats
+# The knobs: who wins, what is refused, and which profile is taken.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  cat >"${HERE}/scripts/show.sh" <<'SHOW'
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin
+env::load
+for knob in "$@"; do printf '%s=<%s> from %s\n' "$knob" "${!knob}" "${ENV_ORIGIN[$knob]}"; done
+SHOW
+}
+
+@test "the environment wins over local.env, that over the profile, that over defaults.env" {
+  printf 'WORKERS=5\nDATASET=local\n' >"${HERE}/env/local.env"
+  sandbox::run WORKERS=7 scripts/show.sh WORKERS DATASET WORKER_GPUS GCS_PORT
+  assert_status 0
+  assert_line 'WORKERS=<7> from the command line or environment'
+  assert_line 'DATASET=<local> from env/local.env'
+  assert_line 'WORKER_GPUS=<4> from env/cpu.env'
+  assert_line 'GCS_PORT=<6379> from env/defaults.env'
+}
+
+@test "an explicitly empty value counts as given" {
+  sandbox::run WORKER_GPUS= scripts/show.sh WORKER_GPUS
+  assert_line 'WORKER_GPUS=<> from the command line or environment'
+}
+
+@test "values are read, never run" {
+  printf 'DATASET=$(touch %s/ran) `id` ${HOME}\n' "$BATS_TEST_TMPDIR" >"${HERE}/env/local.env"
+  sandbox::run scripts/show.sh DATASET
+  assert_line "DATASET=<\$(touch ${BATS_TEST_TMPDIR}/ran) \`id\` \${HOME}> from env/local.env"
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
+@test "a line that is no KEY=VALUE is refused with its file" {
+  printf 'export WORKERS=3\n' >"${HERE}/env/local.env"
+  sandbox::run scripts/show.sh
+  assert_status 2
+  assert_line "error   'export WORKERS=3' in ${HERE}/env/local.env is no KEY=VALUE line: write one knob a line, no spaces around '='."
+}
+
+@test "unusable values are refused with their origin, before anything is touched" {
+  while IFS='|' read -r setting sentence; do
+    sandbox::run "$setting" scripts/show.sh
+    assert_status 2
+    assert_line "error   ${sentence}"
+  done <<'CASES'
+WORKERS=0|WORKERS='0' (from the command line or environment) is not usable: use a number from 1 to 99.
+WORKERS=two|WORKERS='two' (from the command line or environment) is not usable: use a number from 1 to 99.
+CLUSTER_NAME=Mine!|CLUSTER_NAME='Mine!' (from the command line or environment) is not usable: use lower-case letters, digits, - and _, at most 40.
+DASHBOARD_PORT=http|DASHBOARD_PORT='http' (from the command line or environment) is not usable: use a free TCP port.
+SHARED_ROOT=private|SHARED_ROOT='private' (from the command line or environment) is not usable: use an absolute path without spaces.
+TRANSPORT=pigeon|TRANSPORT=pigeon has no scripts/lib/transport/pigeon.bash: use one of: container.
+SEED=x|SEED='x' (from the command line or environment) is not usable: use a whole number.
+PROFILE=tpu|PROFILE=tpu is not a profile: choose auto or one of: cpu.
+CASES
+}
+
+@test "PROFILE=auto is the rehearsal where no device is" {
+  mkdir "${BOX}/dev"
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE
+  assert_status 0
+  assert_line 'PROFILE=<cpu> from the command line or environment'
+}
+
+@test "GPU devices that are there but do not answer are an error, never a silent rehearsal" {
+  mkdir "${BOX}/dev"
+  touch "${BOX}/dev/nvidia0" "${BOX}/dev/nvidia1" "${BOX}/dev/nvidiactl"
+  stub nvidia-smi 'exit 9'
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE
+  assert_status 1
+  assert_line "error   ${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: mend the driver, or set PROFILE=cpu to rehearse without them."
+}
+
+@test "GPUs that answer are not rehearsed away either: the profile they need is named" {
+  mkdir "${BOX}/dev"
+  touch "${BOX}/dev/nvidia0"
+  stub nvidia-smi 'exit 0'
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE
+  assert_status 2
+  assert_line "error   PROFILE=auto found devices for the profile 'gpu', which env/ does not have (it has: cpu): set PROFILE=cpu to rehearse without them."
+}
