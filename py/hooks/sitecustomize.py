@@ -34,7 +34,7 @@ def _run_next_sitecustomize() -> None:
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
-    own_folder = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120 - pathlib costs 10 ms in every process
+    own_folder = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120 - every process would pay for pathlib
     other_folders = [entry for entry in sys.path if os.path.realpath(entry) != own_folder]
     spec = PathFinder.find_spec("sitecustomize", other_folders)
     if spec is not None and spec.loader is not None:

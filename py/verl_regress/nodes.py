@@ -32,7 +32,9 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
 
 def _joined(log_dir: Path) -> list[Node]:
     """The ALIVE nodes that carry the mark of their latest start: Ray calls a killed node ALIVE for half a minute more."""
-    return [node for node in RayApi(ADDRESS).nodes() if node.alive and node.labels.get("start") == _mark(log_dir, node.name)]
+    return [
+        node for node in RayApi(ADDRESS).nodes() if node.alive and node.labels.get("start") == _mark(log_dir, node.name)
+    ]
 
 
 def _mark(log_dir: Path, name: str) -> str | None:
@@ -49,7 +51,7 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_await(args: argparse.Namespace) -> int:
     """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU; print them."""
-    wanted = dict(node.split("=", 1) for node in args.nodes)
+    wanted = dict(node.partition("=")[::2] for node in args.nodes)
     if "head" not in wanted or len(wanted) < 2:
         raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
     end = time.monotonic() + args.deadline
@@ -60,7 +62,7 @@ def run_await(args: argparse.Namespace) -> int:
                 f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
             )
         except RegressError as error:
-            alive, problem = {}, str(error)
+            alive, problem = {}, str(error).rstrip(".")
         if len(alive) == len(wanted):
             break
         _abort_if_one_failed(sorted(wanted), args.log_dir)

@@ -152,8 +152,11 @@ def _read_stream(names: Mapping[str, str]) -> dict[str, str]:
                 try:
                     texts[member.name] = file.read().decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise BadInput(f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
-        problem = f"it lacks {', '.join(sorted(missing))}" if (missing := names.keys() - texts.keys()) else None
+                    raise BadInput(
+                        f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8."
+                    ) from None
+        missing = sorted(names.keys() - texts.keys())
+        problem = f"it lacks {', '.join(missing)}" if missing else None
     except tarfile.TarError as error:
         problem = str(error)
     if problem is not None:

@@ -44,7 +44,10 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
             f"resources.entrypoint_num_cpus=-1 in {FILE} is not usable: -1 is less than the minimum of 0.",
         ),
-        (f"{SPEC}workload: ppo\n", f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line."),
+        (
+            f"{SPEC}workload: ppo\n",
+            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line.",
+        ),
         (
             '{"workload": "ppo",\n "workload": "ppo"}',
             f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line.",
@@ -97,8 +100,14 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"{SPEC}env_vars: {{RAY_API_SERVER_ADDRESS: x}}\n",
             f"env_vars.RAY_API_SERVER_ADDRESS='x' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
         ),
-        (f"{SPEC}env_vars: {{VERL_FILE_LOGGER_PATH: /x}}\n", f"env_vars.VERL_FILE_LOGGER_PATH='/x' (from {FILE}) {FIXED}"),
-        (f"{SPEC}env_vars: {{VERL_REGRESS_JOB_DIR: /x}}\n", f"env_vars.VERL_REGRESS_JOB_DIR='/x' (from {FILE}) {FIXED}"),
+        (
+            f"{SPEC}env_vars: {{VERL_FILE_LOGGER_PATH: /x}}\n",
+            f"env_vars.VERL_FILE_LOGGER_PATH='/x' (from {FILE}) {FIXED}",
+        ),
+        (
+            f"{SPEC}env_vars: {{VERL_REGRESS_JOB_DIR: /x}}\n",
+            f"env_vars.VERL_REGRESS_JOB_DIR='/x' (from {FILE}) {FIXED}",
+        ),
         (
             f"{SPEC}env_vars: {{PYTHONPATH: '/x:${{PYTHONPATH}}'}}\n",
             f"env_vars.PYTHONPATH='/x:${{PYTHONPATH}}' (from {FILE}) is refused: Ray would fill in $ on the node, perhaps "
@@ -163,7 +172,7 @@ def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
             "known keys are address, entrypoint_num_cpus, entrypoint_resources, python_layers, runtime_env, trainer_overrides.",
         ),
         (
-            BASE.replace("address: {address}", "address: ray:8265"),
+            BASE.replace("ADDRESS", "ray:8265"),
             'address="ray:8265" in env/ray/cpu.yaml is not usable: it must match ^https?://.',
         ),
     ],
@@ -177,7 +186,10 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
     [
         (["--workload=pppo"], "WORKLOAD=pppo (from the command line) is unknown: use one of ppo."),
         (["--submission-id="], f"submission_id '' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
-        (["--submission-id=../x"], f"submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (
+            ["--submission-id=../x"],
+            f"submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: {ID}",
+        ),
         (["--submission-id=a b"], f"submission_id 'a b' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (["--submission-id=a\n"], f"submission_id 'a\\n' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (["--submission-id=.a"], f"submission_id '.a' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
@@ -186,7 +198,10 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
             f"submission_id '{'a' * 40}… (300 characters)' (from SUBMISSION_ID on the command line) is not usable: {ID}",
         ),
         (["--override=word"], f"The override 'word' (from OVERRIDES) {NOT_HYDRA}"),
-        (["--override=trainer.default_local_dir=/x"], f"The override 'trainer.default_local_dir=/x' (from OVERRIDES) {FIXED}"),
+        (
+            ["--override=trainer.default_local_dir=/x"],
+            f"The override 'trainer.default_local_dir=/x' (from OVERRIDES) {FIXED}",
+        ),
         (
             ["--deadlines=1,2"],
             "run.py submit: argument --deadlines: invalid parse value: '1,2' (see --help).",
@@ -236,9 +251,7 @@ def test_a_workload_and_a_jobspec_for_another(submit, monkeypatch):
     from verl_regress import workloads
 
     monkeypatch.setitem(workloads.WORKLOADS, "sft", workloads.WORKLOADS["ppo"])
-    assert submit("--workload=sft").is_refusal(
-        f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: name one."
-    )
+    assert submit("--workload=sft").is_refusal(f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: name one.")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +328,10 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
 
     from streams import tar
 
-    for stream, problem in ((io.BytesIO(b"x" * 600), "invalid header"), (tar({"job_spec": b""}), "it lacks ray_config")):
+    for stream, problem in (
+        (io.BytesIO(b"x" * 600), "invalid header"),
+        (tar({"job_spec": b""}), "it lacks ray_config"),
+    ):
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         outcome = run(
             "submit", "--spec-name=s", "--base-name=b", "--profile=cpu", "--default-model=m", "--default-dataset=d",

@@ -12,7 +12,7 @@ from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.sampling import Completion, Request, SamplingParams, parse_request, sample
 from verl_rehearsal.weights import sha256_of
 
-# Requests come one Ray call at a time, about 1 ms apart: a batch starts when none has come for this long.
+# Requests come one Ray call at a time: a batch starts when none has come for this long.
 QUIET_SECONDS = 0.005
 
 

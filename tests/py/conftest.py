@@ -1,0 +1,191 @@
+"""What several tests stand on: a prepared shared root, a Ray that answers what the test says, and a submission."""
+
+import http.server
+import io
+import json
+import sys
+import threading
+import types
+
+import pytest
+from streams import state_of, tar
+
+from verl_regress import cli, nodes
+from verl_regress.layout import JobDir, SharedRoot
+
+SPEC = "workload: ppo\n"
+BASE = """\
+address: ADDRESS
+entrypoint_num_cpus: 1
+entrypoint_resources: {worker_node: 1}
+python_layers: [rehearsal]
+runtime_env: {env_vars: {TORCHDYNAMO_DISABLE: "1"}}
+trainer_overrides: {ppo: [trainer.device=cpu, +critic.added=1]}
+"""
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A shared root with the snapshots codeA and codeB, the data set `sums` and the model `tiny`."""
+    root = SharedRoot(tmp_path / "shared")
+    root.ensure()
+    for code_id in ("codeA", "codeB"):
+        write(root.snapshots / code_id / "snapshot.json", json.dumps({"code_id": code_id}))
+        write(root.snapshots / code_id / "mvp_marker.py", f'MARKER = "{code_id}"\n')
+        write(root.snapshots / code_id / "verl" / "__init__.py", "")
+    for name in ("train", "test"):
+        write(root.datasets / "sums" / f"{name}.parquet", "rows")
+    write(root.models / "tiny" / "config.json", "{}")
+    return root
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def make_job(shared):
+    """Makes a job directory as a submission leaves it; `state` by name."""
+
+    def make(name="job", **state):
+        job = JobDir(shared.jobs / name)
+        for directory in (job.config, job.driver_log.parent, job.checkpoints, job.state):
+            directory.mkdir(parents=True)
+        resolved = {
+            "submission_id": name, "workload": "ppo", "code_id": "codeA", "profile": "cpu", "address": "http://ray:1",
+            "entrypoint_num_cpus": 1, "entrypoint_resources": {"worker_node": 1},
+        }  # fmt: skip
+        write(job.config / "resolved.json", json.dumps(resolved))
+        for key, content in {"submitted": {"accepted": True}, **state}.items():
+            if content is not None:
+                job.write_state(key, content)
+        return job
+
+    return make
+
+
+class FakeRay:
+    """Answers by path: (status, body); a body that is no bytes is sent as JSON. Remembers who asked for what."""
+
+    def __init__(self):
+        self.answers = {"/api/version": (200, {"ray_version": "2.60.0"}), "/api/jobs/": (200, [])}
+        self.seen = []
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                fake.seen.append((self.path, dict(self.headers)))
+                status, body = fake.answers.get(self.path, (404, b"does not exist"))
+                body = body() if callable(body) else body
+                body = body if isinstance(body, bytes) else json.dumps(body).encode()
+                if status is None:  # not even HTTP
+                    self.wfile.write(body)
+                    return
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def knows(self, *jobs):
+        self.answers["/api/jobs/"] = (200, list(jobs))
+        for job in jobs:
+            self.answers[f"/api/jobs/{job['submission_id']}"] = (200, job)
+
+    def has_nodes(self, *rows):
+        self.answers["/api/v0/nodes?limit=1000&detail=1"] = (200, {"data": {"result": {"result": list(rows)}}})
+
+    def goes_away(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    fake = FakeRay()
+    monkeypatch.setattr(nodes, "ADDRESS", fake.address)
+    yield fake
+    fake.goes_away()
+
+
+def node_row(name, address, state="ALIVE", **resources):
+    return {
+        "node_name": name, "node_ip": address, "state": state, "is_head_node": name == "head",
+        "resources_total": resources, "labels": {},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def sdk(monkeypatch):
+    """Ray's Python SDK: `submitted` is what came, `on_submit` what it does then."""
+    for name in ("no_proxy", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.setenv(name, "as it was")
+    fake = types.SimpleNamespace(addresses=[], submitted=[], on_submit=lambda **_: None)
+
+    class JobSubmissionClient:
+        def __init__(self, address):
+            fake.addresses.append(address)
+
+        def submit_job(self, **job):
+            fake.submitted.append(job)
+            fake.on_submit(**job)
+
+    module = types.ModuleType("ray.job_submission")
+    module.JobSubmissionClient = JobSubmissionClient
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    monkeypatch.setitem(sys.modules, "ray.job_submission", module)
+    return fake
+
+
+class Outcome:
+    """How a command ended."""
+
+    def __init__(self, status, captured, created):
+        self.status, self.out, self.err, self.created = status, captured.out, captured.err, created
+
+    def is_refusal(self, sentence, status=2):
+        """One sentence, that status, nothing on stdout, and nothing created or changed."""
+        assert (self.status, self.err, self.out) == (status, f"error   {sentence}\n", "")
+        assert self.created == []
+        return True
+
+
+@pytest.fixture
+def run(shared, capsys):
+    """Runs a subcommand of the helper in this process, as the scripts call it."""
+
+    def run(*args):
+        before = state_of(shared.path)
+        capsys.readouterr()
+        status = cli.main(["--shared-root", str(shared.path), *map(str, args)])
+        after = state_of(shared.path)
+        return Outcome(status, capsys.readouterr(), [name for name in after if before.get(name) != after[name]])
+
+    return run
+
+
+@pytest.fixture
+def submit(run, ray, sdk, monkeypatch):
+    """Submits a JobSpec as scripts/lib/job.bash does."""
+
+    def submit(*args, spec=SPEC, base=BASE, spec_name="my/ppo.yaml", dataset="sums", model="tiny", code_id="codeA"):
+        spec = spec.encode() if isinstance(spec, str) else spec
+        stream = tar({"job_spec": spec, "ray_config": base.replace("ADDRESS", ray.address).encode()})
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
+        return run(
+            "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu",
+            f"--default-model={model}", f"--default-dataset={dataset}", f"--default-code-id={code_id}",
+            "--deadlines=300,900,60", *args,
+        )  # fmt: skip
+
+    return submit

@@ -1,0 +1,52 @@
+"""Reports in the job directory: one file per kind and process, replaced whole."""
+
+import json
+import os
+import types
+
+import pytest
+
+import job_report
+
+
+def test_without_a_job_directory_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.delenv("VERL_REGRESS_JOB_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    job_report.write("training_actor", {"rank": 0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_replaced_whole_and_leaves_nothing_unfinished(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    monkeypatch.setattr(job_report, "node_ip", lambda: "10.0.0.2")
+    job_report.write("rollout_weights", {"updates": [1, 2]})
+    job_report.write("rollout_weights", {"updates": [3]})
+    reports = list((tmp_path / "state" / "reports").iterdir())
+    assert [report.name for report in reports] == [f"rollout_weights-10.0.0.2-{os.getpid()}.json"]
+    assert json.loads(reports[0].read_text()) == {"updates": [3]}
+
+
+def test_what_is_not_json_leaves_the_earlier_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    job_report.write("training_actor", {"rank": 0})
+    with pytest.raises(TypeError):
+        job_report.write("training_actor", {"rank": object()})
+    (report,) = (tmp_path / "state" / "reports").glob("*.json")
+    assert json.loads(report.read_text()) == {"rank": 0}
+
+
+def test_the_node_ip_is_rays_inside_a_ray_process(monkeypatch):
+    ray = types.SimpleNamespace(
+        is_initialized=lambda: True, util=types.SimpleNamespace(get_node_ip_address=lambda: "10.1.2.3")
+    )
+    monkeypatch.setitem(job_report.sys.modules, "ray", ray)
+    assert job_report.node_ip() == "10.1.2.3"
+
+
+def test_the_node_ip_of_an_unresolvable_host_is_unknown(monkeypatch):
+    def unresolvable(_name):
+        raise OSError
+
+    monkeypatch.setitem(job_report.sys.modules, "ray", None)
+    monkeypatch.setattr(job_report.socket, "gethostbyname", unresolvable)
+    assert job_report.node_ip() == "unknown"

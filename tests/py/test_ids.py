@@ -1,0 +1,29 @@
+import re
+
+import pytest
+
+from verl_regress import ids
+from verl_regress.errors import BadInput
+
+
+@pytest.mark.parametrize("good", ["a", "0", "A.b_c-d", "a..", "a" * 100])
+def test_an_id_that_may_be_used(good):
+    assert ids.check(good, "here") == good
+
+
+@pytest.mark.parametrize("bad", ["", "a" * 101, "-a", "_a", "a/b", "a b", "a\n", "ä", "a\0"])
+def test_an_id_that_may_not(bad):
+    with pytest.raises(BadInput, match=re.escape("(from here) is not usable: it must match")):
+        ids.check(bad, "here")
+
+
+def test_made_ids_say_what_runs_and_are_never_the_same():
+    made = {ids.make("ppo", "codeA") for _ in range(20)}
+    assert len(made) > 15  # four hex digits: two alike in twenty would be luck, five would not
+    for one in made:
+        assert re.fullmatch(r"ppo-codeA-\d{8}T\d{6}Z-[0-9a-f]{4}", one)
+        ids.check(one, "itself")
+
+
+def test_the_longest_code_id_still_makes_a_usable_id():
+    ids.check(ids.make("grpo", "c" * 64), "itself")

@@ -1,0 +1,116 @@
+import pytest
+
+from verl_regress.errors import Exit
+from verl_regress.job_status import Status, judge, observe
+
+OK = {"exit_code": 0, "reason": "the trainer ended"}
+BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
+KILLED = {"exit_code": -15, "reason": "the trainer was ended by SIGTERM"}
+REFUSED = {"accepted": False, "error": "Ray refused the job: no"}
+STARTED = {"started": {"node_ip": "10.0.0.2"}}
+LAUNCHER_GONE = "the launcher recorded no end, Ray says {}: bad news"
+ABOUT = "{}, Ray is about to say how"
+
+
+@pytest.mark.parametrize(
+    ("state", "ray", "status", "reason"),
+    [
+        # not yet, or never, in Ray
+        ({"submitted": None}, None, "NOT_SUBMITTED", "the submitter has not reached Ray, or ended before it did"),
+        ({"submitted": None}, "gone", "NOT_SUBMITTED", "the submitter has not reached Ray, or ended before it did"),
+        ({"submitted": REFUSED}, None, "NOT_SUBMITTED", "never submitted: Ray refused the job: no"),
+        # Ray knows it after all: the answer was lost, or its submitter died
+        ({"submitted": REFUSED}, "RUNNING", "RUNNING", "bad news"),
+        ({"submitted": None}, "PENDING", "PENDING", "bad news"),
+        # on its way
+        ({}, "PENDING", "PENDING", "bad news"),
+        (STARTED, "RUNNING", "RUNNING", "bad news"),
+        (STARTED, "STOPPED", "STOPPED", "bad news"),
+        # the launcher recorded the end
+        ({**STARTED, "ended": OK}, "SUCCEEDED", "SUCCEEDED", OK["reason"]),
+        ({**STARTED, "ended": OK}, None, "SUCCEEDED", OK["reason"]),
+        ({**STARTED, "ended": OK}, "gone", "SUCCEEDED", OK["reason"]),
+        ({**STARTED, "ended": OK}, "FAILED", "SUCCEEDED", OK["reason"]),
+        ({**STARTED, "ended": BAD}, "FAILED", "FAILED", BAD["reason"]),
+        ({**STARTED, "ended": BAD}, None, "FAILED", BAD["reason"]),
+        ({"ended": BAD}, "FAILED", "FAILED", BAD["reason"]),
+        # stopped: the launcher saw a signal, only Ray knows why
+        ({**STARTED, "ended": KILLED}, "RUNNING", "RUNNING", ABOUT.format(KILLED["reason"])),
+        ({**STARTED, "ended": KILLED}, "STOPPED", "STOPPED", "bad news"),
+        ({**STARTED, "ended": KILLED}, "FAILED", "FAILED", KILLED["reason"]),
+        ({**STARTED, "ended": KILLED, "observed": {"status": "STOPPED"}}, None, "STOPPED", ""),
+        # no end was recorded
+        ({}, "FAILED", "FAILED", "bad news"),
+        (STARTED, "FAILED", "LOST", LAUNCHER_GONE.format("FAILED")),
+        (STARTED, "SUCCEEDED", "LOST", LAUNCHER_GONE.format("SUCCEEDED")),
+        (STARTED, None, "LOST", "Ray does not know the job any more and it recorded no end"),
+        (STARTED, "gone", "UNKNOWN", "Ray does not answer and the job recorded no end"),
+        # Ray forgot it, but somebody had asked before
+        (
+            {**STARTED, "observed": {"status": "RUNNING"}},
+            None,
+            "LOST",
+            "Ray does not know the job any more and it recorded no end",
+        ),
+        ({**STARTED, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
+        ({"observed": {"status": "FAILED", "message": "by it"}}, None, "FAILED", "by it"),
+        (
+            {**STARTED, "observed": {"status": "FAILED", "message": "bad news"}},
+            "gone",
+            "LOST",
+            LAUNCHER_GONE.format("FAILED"),
+        ),
+    ],
+)
+def test_the_status_of_a_job(make_job, state, ray, status, reason):
+    details = None if ray in (None, "gone") else {"status": ray, "message": "first line\nbad news\n"}
+    judgement = judge(make_job(**state), details, reachable=ray != "gone")
+    assert (judgement.status.value, judgement.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("ray", "observed", "address"),
+    [
+        (None, None, None),
+        ({"driver_info": None}, None, None),
+        ({"driver_info": {"node_ip_address": "10.0.0.2"}}, None, "10.0.0.2"),
+        (None, {"driver_info": {"node_ip_address": "10.0.0.3"}}, "10.0.0.3"),
+        ({"driver_info": None}, {"driver_info": {"node_ip_address": "10.0.0.3"}}, "10.0.0.3"),
+    ],
+)
+def test_where_the_driver_is(make_job, ray, observed, address):
+    job = make_job(**STARTED, ended=OK, observed=observed)
+    assert judge(job, {"status": "SUCCEEDED", **ray} if ray else None).driver_ip == address
+
+
+def test_each_status_that_is_an_end_has_its_exit_status():
+    assert {status: status.exit for status in Status} == {
+        Status.NOT_SUBMITTED: Exit.BAD_INPUT,
+        Status.PENDING: None,
+        Status.RUNNING: None,
+        Status.UNKNOWN: None,
+        Status.SUCCEEDED: Exit.SUCCEEDED,
+        Status.FAILED: Exit.JOB_FAILED,
+        Status.STOPPED: Exit.STOPPED,
+        Status.LOST: Exit.LOST,
+    }
+
+
+def test_what_ray_said_is_kept_and_its_last_word_stays(make_job):
+    job = make_job()
+    observe(job, None)
+    assert job.read_state("observed") is None
+    for said, kept in (("PENDING", "PENDING"), ("RUNNING", "RUNNING"), ("STOPPED", "STOPPED"), ("RUNNING", "STOPPED")):
+        observe(job, {"status": said, "runtime_env": {"env_vars": {"A": "b"}}})
+        assert job.read_state("observed")["status"] == kept
+    assert "runtime_env" not in job.read_state("observed")
+
+
+def test_what_did_not_change_is_not_written_again(make_job):
+    job = make_job()
+    observe(job, {"status": "RUNNING"})
+    before = (job.state / "observed").stat().st_ino
+    observe(job, {"status": "RUNNING"})
+    assert (job.state / "observed").stat().st_ino == before
+    observe(job, {"status": "RUNNING", "driver_info": {"node_ip_address": "10.0.0.2"}})
+    assert (job.state / "observed").stat().st_ino != before

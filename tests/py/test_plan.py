@@ -1,0 +1,208 @@
+import json
+import os
+import shlex
+
+import pytest
+from conftest import BASE, SPEC
+
+from verl_regress import documents, plan
+from verl_regress.plan import CommandLine, Defaults
+
+HELPER = str(plan.HELPER_DIR)
+
+
+@pytest.fixture
+def planned(shared):
+    """Plans a submission of these documents."""
+
+    def make(spec=SPEC, base=BASE, said=None, **knobs):
+        defaults = Defaults(**{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", **knobs})
+        return plan.make(
+            shared,
+            documents.parse(spec, "ppo.yaml", "jobspec"),
+            documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config"),
+            CommandLine(**(said or {})),
+            defaults,
+        )
+
+    return make
+
+
+def overrides_of(planned):
+    return {override.parts()[1]: override.text for override in planned.overrides}
+
+
+def test_the_first_overrides_are_where_this_job_lives(planned, shared):
+    job = planned(said={"submission_id": "me"})
+    assert job.argv[:3] == ("python3", "-m", "verl.trainer.main_ppo")
+    assert [override.text for override in job.overrides if override.origin == "verl-regress"] == [
+        f"hydra.run.dir={shared.jobs}/me/logs/hydra",
+        "trainer.project_name=verl-regress",
+        "trainer.experiment_name=me",
+        "trainer.logger=[console,file]",
+        "trainer.total_epochs=1",
+        "trainer.save_freq=10",
+        f"trainer.default_local_dir={shared.jobs}/me/checkpoints",
+        "algorithm.adv_estimator=gae",
+        f"data.train_files={shared.datasets}/sums/train.parquet",
+        f"data.val_files={shared.datasets}/sums/test.parquet",
+        f"actor_rollout_ref.model.path={shared.models}/tiny",
+        f"critic.model.path={shared.models}/tiny",
+    ]
+    assert job.argv[3:] == tuple(override.text for override in job.overrides)
+
+
+@pytest.mark.parametrize(
+    ("base", "spec", "command_line", "result", "origin"),
+    [
+        ([], [], [], "trainer.save_freq=10", "verl-regress"),
+        (["trainer.save_freq=1"], [], [], "trainer.save_freq=1", "cpu.yaml"),
+        (["trainer.save_freq=1"], ["trainer.save_freq=2"], [], "trainer.save_freq=2", "ppo.yaml"),
+        (["trainer.save_freq=1"], ["trainer.save_freq=2"], ["trainer.save_freq=3"], "trainer.save_freq=3", "OVERRIDES"),
+        (["trainer.save_freq=1"], [], ["trainer.save_freq=a=b c"], "trainer.save_freq=a=b c", "OVERRIDES"),
+        (["+trainer.save_freq=1"], ["trainer.save_freq=2"], [], "+trainer.save_freq=2", "ppo.yaml"),
+        (
+            ["+trainer.save_freq=1"],
+            ["trainer.save_freq=2"],
+            ["trainer.save_freq=3"],
+            "+trainer.save_freq=3",
+            "OVERRIDES",
+        ),
+        (["+trainer.save_freq=1"], ["++trainer.save_freq=2"], [], "++trainer.save_freq=2", "ppo.yaml"),
+        ([], ["~trainer.save_freq"], [], "~trainer.save_freq", "ppo.yaml"),
+        (["~trainer.save_freq"], ["trainer.save_freq=2"], [], "trainer.save_freq=2", "ppo.yaml"),
+    ],
+)
+def test_the_nearest_to_the_user_wins(planned, base, spec, command_line, result, origin):
+    job = planned(
+        spec=f"{SPEC}trainer_overrides: {json.dumps(spec)}\n",
+        base=BASE.replace("[trainer.device=cpu, +critic.added=1]", json.dumps(base)),
+        said={"overrides": tuple(command_line)},
+    )
+    won = [override for override in job.overrides if override.parts()[1] == "trainer.save_freq"]
+    assert [(override.text, override.origin) for override in won] == [(result, origin)]
+
+
+def test_what_a_layer_added_and_a_later_one_deletes_is_left_out(planned):
+    assert "critic.added" in overrides_of(planned())
+    assert "critic.added" not in overrides_of(planned(said={"overrides": ("~critic.added",)}))
+
+
+def test_an_override_keeps_the_place_of_its_first_mention(planned):
+    usual, changed = planned(), planned(said={"overrides": ("trainer.total_epochs=2", "new.key=1")})
+    assert list(overrides_of(changed)) == [*overrides_of(usual), "new.key"]
+
+
+def test_shared_root_is_filled_in_and_what_is_hydras_stays(planned, shared):
+    text = "a=${shared_root}/x,${actor.path},$HOME"
+    filled = f"={shared.path}/x,${{actor.path}},$HOME"
+    job = planned(
+        spec=f"{SPEC}dataset: ${{shared_root}}/datasets/sums\nenv_vars: {{HERE: '${{shared_root}}/y'}}\n"
+        f"trainer_overrides: ['spec.{text}']\n",
+        base=BASE.replace("trainer.device=cpu", f"'base.{text}'"),
+        said={"overrides": (f"line.{text}",)},
+    )
+    overrides = overrides_of(job)
+    assert [overrides[f"{layer}.a"] for layer in ("base", "spec", "line")] == [
+        f"{layer}.a{filled}" for layer in ("base", "spec", "line")
+    ]
+    assert job.dataset == shared.datasets / "sums"
+    assert job.env_vars["HERE"] == f"{shared.path}/y"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said", "code_id"),
+    [
+        ("", {}, "codeA"),
+        ("code_id: codeB\n", {}, "codeB"),
+        ("code_path: ${shared_root}/common/code/verl/codeB/\n", {}, "codeB"),
+        ("code_id: codeB\n", {"code_id": "codeA"}, "codeA"),
+        ("code_path: ${shared_root}/common/code/verl/codeB\n", {"code_id": "codeA"}, "codeA"),
+    ],
+)
+def test_which_code(planned, shared, spec, said, code_id):
+    job = planned(spec=SPEC + spec, said=said)
+    assert (job.code["code_id"], job.code_path) == (code_id, shared.snapshots / code_id)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said", "submission_id"),
+    [
+        ("submission_id: a\n", {}, "a"),
+        ("submission_id: a\n", {"submission_id": "b"}, "b"),
+        ("", {"submission_id": "b"}, "b"),
+    ],
+)
+def test_which_submission_id(planned, shared, spec, said, submission_id):
+    job = planned(spec=SPEC + spec, said=said)
+    assert (job.submission_id, job.job_dir.path) == (submission_id, shared.jobs / submission_id)
+
+
+def test_what_the_jobspec_says_wins_over_the_base_config(planned):
+    job = planned(
+        spec=f"{SPEC}ray: {{address: 'http://other:2'}}\nresources: {{entrypoint_num_cpus: 0.5, entrypoint_resources: "
+        "{worker_node: 2, more: 1}}\nenv_vars: {TORCHDYNAMO_DISABLE: '0'}\n"
+    )
+    assert (job.address, job.entrypoint_num_cpus) == ("http://other:2", 0.5)
+    assert job.entrypoint_resources == {"worker_node": 2, "more": 1}
+    assert job.env_vars["TORCHDYNAMO_DISABLE"] == "0"
+
+
+def test_what_the_base_config_says_where_the_jobspec_is_silent(planned):
+    job = planned()
+    assert (job.address, job.entrypoint_num_cpus, job.entrypoint_resources) == ("http://ray:1", 1, {"worker_node": 1})
+    assert job.env_vars["TORCHDYNAMO_DISABLE"] == "1"
+
+
+@pytest.mark.parametrize("node", [None, "", "/node/a:/node/b", ":/node/a::/node/b:"])
+@pytest.mark.parametrize("base", [None, "/base"])
+@pytest.mark.parametrize("spec", [None, "", "/spec/a:/spec/b", "::/spec/a:/spec/b:", "${shared_root}/spec"])
+def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(planned, shared, monkeypatch, node, base, spec):
+    if node is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", node)
+    job = planned(
+        spec=SPEC if spec is None else f"{SPEC}env_vars: {{PYTHONPATH: '{spec}'}}\n",
+        base=BASE if base is None else BASE.replace('TORCHDYNAMO_DISABLE: "1"', f"PYTHONPATH: {base}"),
+    )
+    asked = base if spec is None else spec.replace("${shared_root}", str(shared.path))
+    wanted = [
+        str(shared.snapshots / "codeA"),
+        f"{HELPER}/hooks",
+        f"{HELPER}/rehearsal",
+        *(entry for entry in (asked or "").split(":") if entry),
+        *(["/node/a", "/node/b"] if node else []),
+    ]
+    assert job.env_vars["PYTHONPATH"].split(os.pathsep) == wanted
+
+
+def test_only_a_profile_that_names_the_rehearsal_gets_it(planned):
+    entries = planned(base=BASE.replace("python_layers: [rehearsal]\n", "")).env_vars["PYTHONPATH"].split(os.pathsep)
+    assert f"{HELPER}/hooks" in entries
+    assert f"{HELPER}/rehearsal" not in entries
+
+
+def test_a_job_is_told_its_own_places(planned, shared):
+    env_vars = planned(said={"submission_id": "me"}).env_vars
+    assert env_vars["VERL_REGRESS_JOB_DIR"] == f"{shared.jobs}/me"
+    assert env_vars["VERL_FILE_LOGGER_PATH"] == f"{shared.jobs}/me/logs/metrics.jsonl"
+    assert env_vars["HF_HOME"] == f"{shared.path}/hf"
+
+
+def test_the_command_line_comes_back_whole_from_a_shell(planned):
+    job = planned(spec=f"{SPEC}env_vars: {{QUOTES: 'it''s \"$HOME\" \\ new\n\n  line'}}\n")
+    argv = job.command_line()
+    assert shlex.split(shlex.join(argv)) == argv
+    assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == job.runtime_env()
+    assert json.loads(argv[argv.index("--entrypoint-resources") + 1]) == {"worker_node": 1}
+    assert argv[argv.index("--submission-id") + 1] == job.submission_id
+    assert argv[argv.index("--") + 1 :] == ["python3", f"{HELPER}/run.py", "launch", str(job.job_dir.path)]
+
+
+def test_a_plan_creates_nothing(planned, shared):
+    from streams import state_of
+
+    before = state_of(shared.path)
+    planned()
+    assert state_of(shared.path) == before

@@ -1,0 +1,221 @@
+"""What a submission leaves on the shared root and sends to Ray, and what it leaves when Ray refuses or goes away."""
+
+import json
+import re
+import shlex
+
+import pytest
+from conftest import BASE, SPEC
+
+from verl_regress import plan
+from verl_regress.job_status import Status, judge
+from verl_regress.layout import JobDir
+
+GIVEN = f"# my own words\r\n{SPEC}env_vars: {{A: 'ü'}}   \n\n"
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_a_submission_makes_one_directory_and_says_its_id(submit, shared):
+    outcome = submit()
+    assert outcome.status == 0
+    assert re.fullmatch(r"ppo-codeA-\d{8}T\d{6}Z-[0-9a-f]{4}\n", outcome.out)
+    name = outcome.out.strip()
+    assert outcome.err == f"changed submitted {name} (ppo, code codeA, profile cpu)\n"
+    assert [path.name for path in shared.jobs.iterdir()] == [name]
+    assert {path.name for path in (shared.jobs / name).iterdir()} == {"config", "logs", "checkpoints", "debug", "state"}
+    state = read(shared.jobs / name / "state" / "submitted")
+    assert state["accepted"] is True
+    assert set(state) == {"time", "accepted", "submitted_from_container", "submitted_from_ip"}
+
+
+def test_two_submissions_get_two_directories(submit, shared):
+    assert submit().out != submit().out
+    assert len(list(shared.jobs.iterdir())) == 2
+
+
+def test_ray_gets_what_was_planned(submit, ray, sdk, shared):
+    submit("--submission-id=me")
+    [job] = sdk.submitted
+    config = shared.jobs / "me" / "config"
+    assert sdk.addresses == [ray.address]
+    assert job["submission_id"] == "me"
+    assert job["entrypoint"] == shlex.join(["python3", f"{plan.HELPER_DIR}/run.py", "launch", f"{shared.jobs}/me"])
+    assert (job["entrypoint_num_cpus"], job["entrypoint_resources"]) == (1, {"worker_node": 1})
+    assert job["runtime_env"] == read(config / "runtime_env.json")
+    assert {"code_id": "codeA", "workload": "ppo", "profile": "cpu"}.items() <= job["metadata"].items()
+    assert job["metadata"]["submitted_from_ip"]
+    assert job["metadata"]["submitted_from_container"]
+
+
+def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
+    import os
+
+    seen = {}
+    sdk.on_submit = lambda **_: seen.update(os.environ)
+    submit()
+    assert "RAY_ADDRESS" not in seen
+    assert "RAY_API_SERVER_ADDRESS" not in seen
+    assert seen["no_proxy"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "files"),
+    [
+        ("a/ppo.yaml", GIVEN, {"job_spec.json", "job_spec.yaml"}),
+        ("a/ppo.json", '{"workload": "ppo",\t"env_vars": {"A": "ü"}}', {"job_spec.json"}),
+    ],
+)
+def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text, files):
+    assert submit("--submission-id=me", spec=text, spec_name=name).status == 0
+    config = shared.jobs / "me" / "config"
+    common = {"ray_config.yaml", "resolved.json", "runtime_env.json", "submit_cmd.txt", "code.json"}
+    assert {path.name for path in config.iterdir()} == common | files
+    if "job_spec.yaml" in files:
+        assert (config / "job_spec.yaml").read_bytes() == text.encode()
+    assert read(config / "job_spec.json") == {"workload": "ppo", "env_vars": {"A": "ü"}}
+    assert read(config / "code.json") == {"code_id": "codeA"}
+    resolved = read(config / "resolved.json")
+    assert resolved["argv"][:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    assert resolved["code_path"] == str(shared.snapshots / "codeA")
+    assert shlex.split((config / "submit_cmd.txt").read_text())[:3] == ["ray", "job", "submit"]
+
+
+def test_the_base_config_is_kept_verbatim(submit, ray, shared):
+    base = f"# a remark\r\n{BASE}\n\n"
+    submit("--submission-id=me", base=base)
+    kept = (shared.jobs / "me" / "config" / "ray_config.yaml").read_bytes()
+    assert kept == base.replace("ADDRESS", ray.address).encode()
+
+
+def test_config_is_whole_before_ray_hears_of_the_job(submit, sdk, shared):
+    seen = []
+    sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
+    submit()
+    assert len(seen) == 7
+
+
+def test_a_dry_run_prints_all_and_creates_nothing(submit, ray, sdk):
+    outcome = submit("--dry-run", "--submission-id=me")
+    assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
+    assert (ray.seen, sdk.submitted) == ([], [])
+    resolved, runtime_env, line = re.fullmatch(
+        r"# resolved config\n(.*)\n# runtime_env\n(.*)\n# the same as a command in the head [^\n]*\n([^\n]*)\n",
+        outcome.out,
+        re.DOTALL,
+    ).groups()
+    assert json.loads(resolved)["submission_id"] == "me"
+    argv = shlex.split(line)
+    assert argv[:4] == ["ray", "job", "submit", "--no-wait"]
+    assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == json.loads(runtime_env)
+
+
+def raises(error):
+    def on_submit(**_):
+        raise error
+
+    return on_submit
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RuntimeError("Request failed with status code 500: Traceback:\n  File x\nValueError: no such thing\n."),
+            "ValueError: no such thing",
+        ),
+        (ConnectionError("the head hung up"), "the head hung up"),
+        (OSError(), "OSError"),
+        (Exception("what no one foresaw"), "what no one foresaw"),
+    ],
+)
+def test_where_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, shared, error, said):
+    sdk.on_submit = raises(error)
+    outcome = submit("--submission-id=me")
+    job = JobDir(shared.jobs / "me")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == f"error   Ray refused the job: {said} ({job.path} is marked as never submitted)\n"
+    state = job.read_state("submitted")
+    assert (state["accepted"], state["error"]) == (False, f"Ray refused the job: {said}")
+    judgement = judge(job, None)
+    assert (judgement.status, judgement.reason) == (
+        Status.NOT_SUBMITTED,
+        f"never submitted: Ray refused the job: {said}",
+    )
+
+
+def test_where_ray_goes_away_in_the_middle(submit, ray, sdk, shared):
+    def on_submit(**_):
+        ray.goes_away()
+        raise ConnectionError("the head hung up")
+
+    sdk.on_submit = on_submit
+    outcome = submit("--submission-id=me")
+    job = JobDir(shared.jobs / "me")
+    sentence = (
+        f"Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the cluster "
+        "up with 'make up'."
+    )
+    assert (outcome.status, outcome.out) == (8, "")
+    assert outcome.err == f"error   {sentence} ({job.path} is marked as never submitted)\n"
+    assert judge(job, None, reachable=False).status is Status.NOT_SUBMITTED
+
+
+def test_a_lost_answer_to_a_job_that_was_accepted_is_a_submission(submit, ray, sdk, shared):
+    def on_submit(**_):
+        ray.knows({"submission_id": "me", "status": "PENDING"})
+        raise ConnectionError("the answer was lost")
+
+    sdk.on_submit = on_submit
+    outcome = submit("--submission-id=me")
+    assert (outcome.status, outcome.out) == (0, "me\n")
+    assert JobDir(shared.jobs / "me").read_state("submitted")["accepted"] is True
+
+
+def test_an_id_that_another_took_in_ray_at_the_same_moment(submit, sdk, shared):
+    sdk.on_submit = raises(
+        RuntimeError("Request failed with status code 500: Job with submission_id me already exists.")
+    )
+    outcome = submit("--submission-id=me")
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"error   submission_id 'me' is taken in Ray: give another one. ({shared.jobs}/me is marked as never submitted)\n"
+    )
+    assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
+
+
+def test_a_directory_that_another_made_at_the_same_moment(submit, shared, monkeypatch):
+    from verl_regress import submit as module
+
+    def meanwhile():
+        (shared.jobs / "me").mkdir()
+        return {}
+
+    monkeypatch.setattr(module, "submitted_from", meanwhile)
+    outcome = submit("--submission-id=me")
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"error   submission_id 'me' is taken: {shared.jobs}/me exists and is never reused; give another one.\n"
+    )
+    assert list((shared.jobs / "me").iterdir()) == []
+
+
+def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
+    sdk.on_submit = raises(KeyboardInterrupt())
+    assert submit("--submission-id=me").status == 130
+    assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
+
+
+def test_wait_ends_as_the_job_ends(submit, ray, sdk, shared):
+    def on_submit(submission_id, **_):
+        ray.knows({"submission_id": submission_id, "status": "FAILED"})
+        JobDir(shared.jobs / submission_id).write_state(
+            "ended", {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
+        )
+
+    sdk.on_submit = on_submit
+    outcome = submit("--wait", "--submission-id=me")
+    assert (outcome.status, outcome.out) == (3, "me\n")
+    assert "error   me FAILED (the trainer ended with exit status 7): read 'make logs JOB=me'.\n" in outcome.err
