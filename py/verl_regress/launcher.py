@@ -123,7 +123,7 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
     pipe = child.stdout.fileno()
     is_open = True
     while is_open and child.poll() is None:
-        if select.select([pipe], [], [], 1.0)[0]:
+        if select.select([pipe], [], [], 0.2)[0]:
             is_open = tee.move(pipe)
     code = child.wait()
     # A grandchild may hold the pipe open, and go on writing, after verl has ended: the end is the child's, not the pipe's.

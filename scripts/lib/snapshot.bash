@@ -33,7 +33,7 @@ snapshot::_from_pypi() {
     mkdir -p "${WORKDIR}/cache/verl"
     temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
     cli::on_exit rm -rf -- "$temporary"
-    "$pip" install --quiet --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
+    "$pip" install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
       cli::die 2 "verl==${version} (from VERL_SOURCE=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
     chmod 755 "$temporary"
     mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been first

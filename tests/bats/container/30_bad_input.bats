@@ -16,8 +16,12 @@ teardown_file() {
 
 setup() {
   load container_helper
-  before=$(container::listing)
+  remember
 }
+
+# remember, is_as_remembered: what there is under the shared root, and that nothing came to it.
+remember() { container::listing >"${BATS_TEST_TMPDIR}/before"; }
+is_as_remembered() { diff "${BATS_TEST_TMPDIR}/before" <(container::listing); }
 
 # refused STATUS SENTENCE COMMAND...: that status, that whole sentence, and nothing created.
 refused() {
@@ -26,7 +30,7 @@ refused() {
   run "$@"
   assert_status "$status_wanted"
   grep -qxF -- "error   ${sentence}" <<<"$output" || fail "no line: error   ${sentence}"
-  [[ $before == "$(container::listing)" ]] || fail 'something was created'
+  is_as_remembered || fail 'something was created'
 }
 
 spec() {
@@ -49,7 +53,7 @@ spec() {
   run scripts/44_submit_sdk.sh "$file"
   assert_status 2
   [[ $output == *"${file} has the unknown key 'trainer_override' in the document: did you mean 'trainer_overrides'? known keys are "* ]] || fail 'wrong sentence'
-  [[ $before == "$(container::listing)" ]]
+  is_as_remembered
 }
 
 @test "a JobSpec with a wrong type" {
@@ -78,7 +82,7 @@ spec() {
 @test "an existing submission id, and the directory it has stays as it was" {
   mkdir -p "${WORKDIR}/shared/jobs/taken"
   touch "${WORKDIR}/shared/jobs/taken/mine"
-  before=$(container::listing)
+  remember
   refused 2 "submission_id 'taken' is taken: /private/jobs/taken exists and is never reused; give another one, or leave it out and one is made." \
     env SUBMISSION_ID=taken scripts/40_submit_ppo_epoch1.sh
   rm -r "${WORKDIR}/shared/jobs/taken"
@@ -103,9 +107,9 @@ spec() {
   assert_line '# resolved config'
   assert_line '# runtime_env'
   line=$(grep '^ray job submit ' <<<"$output")
-  eval "argv=(${line})" # pasted: the shell that reads it gives back the words
-  [[ ${argv[*]: -3:2} == */run.py\ launch && ${#argv[@]} == 19 ]] || fail "${#argv[@]} words"
-  [[ $before == "$(container::listing)" ]]
+  eval "set -- ${line}" # pasted: the shell that reads it gives back the words
+  [[ $# == 19 && ${*: -3:2} == */run.py\ launch ]] || fail "$# words"
+  is_as_remembered
 }
 
 @test "GSM8K from a folder becomes datasets/gsm8k in verl's format" {

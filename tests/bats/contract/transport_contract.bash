@@ -9,8 +9,10 @@ NODE=worker-0
 on() { bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; "$@"' "$REPO" "$@"; }
 
 contract::hostile_words() {
+  # shellcheck disable=SC2016  # nothing here may be expanded anywhere
   local words=('a b' '' "it's" '"quoted"' '$HOME' '$(id)' '`id`' $'two\nlines' '-n' '--help' 'ünï' '*' '\\' ';exit 9' 'a&b|c>d')
   run on node::exec "$NODE" printf '<%s>\n' "${words[@]}"
+  # shellcheck disable=SC2154  # bats' run sets them
   [[ $status == 0 && $output == "$(printf '<%s>\n' "${words[@]}")" ]]
 }
 
@@ -47,6 +49,7 @@ contract::put_and_get() {
 contract::spawn() {
   local dir
   dir=$(on node::exec "$NODE" mktemp -d)
+  # shellcheck disable=SC2016  # expanded on the node
   on node::spawn "$NODE" "${dir}/a/log" sh -c 'echo begun; until [ -e "$1/go" ]; do :; done; exit 5' spawned "$dir"
   on wait::until 20 - node::exec "$NODE" grep -qx begun "${dir}/a/log"
   run ! on node::exec "$NODE" test -e "${dir}/a/log.exit"

@@ -9,6 +9,7 @@ setup() {
 # in_lib BODY: runs the lines with the libraries and the knobs loaded.
 in_lib() {
   {
+    # shellcheck disable=SC2016  # expanded in the script that is written here
     printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n'
     cat
   } >"${HERE}/scripts/lines.sh"

@@ -28,6 +28,7 @@ SHOW
 }
 
 @test "values are read, never run" {
+  # shellcheck disable=SC2016  # hostile on purpose
   printf 'DATASET=$(touch %s/ran) `id` ${HOME}\n' "$BATS_TEST_TMPDIR" >"${HERE}/env/local.env"
   sandbox::run scripts/show.sh DATASET
   assert_line "DATASET=<\$(touch ${BATS_TEST_TMPDIR}/ran) \`id\` \${HOME}> from env/local.env"

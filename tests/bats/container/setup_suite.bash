@@ -1,0 +1,18 @@
+# Before and after all container tests: nothing of an earlier run may help or hinder, and nothing is left behind.
+# shellcheck shell=bash
+
+setup_suite() {
+  suite::down
+  rm -rf "$(suite::repo)/build/container/workdir/shared"/{jobs,ray} "$(suite::repo)/build/container/workdir/secrets"
+}
+
+teardown_suite() { suite::down; }
+
+suite::repo() { (cd "${BATS_TEST_DIRNAME:-$(dirname "${BASH_SOURCE[0]}")}/../../.." && pwd); }
+
+suite::down() {
+  local cluster
+  for cluster in $(docker ps --all --filter label=verl-regress.cluster --format '{{.Label "verl-regress.cluster"}}' 2>/dev/null | sort -u); do
+    [[ $cluster != vrtest-* ]] || make --no-print-directory -C "$(suite::repo)" down CLUSTER_NAME="$cluster" >/dev/null 2>&1
+  done
+}

@@ -1,0 +1,229 @@
+"""The launcher as Ray runs it: a real process, a snapshot with a `verl` of its own, a trainer that does what a test says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import write
+
+from verl_regress import launcher
+from verl_regress.layout import JobDir
+
+RUN = Path(launcher.__file__).parents[1] / "run.py"
+
+
+class Launched:
+    """A job directory with a plan, and the launcher at work on it."""
+
+    def __init__(self, shared):
+        self.code_path = shared.snapshots / "codeA"
+        self.job = JobDir(shared.jobs / "job")
+        for directory in (self.job.config, self.job.driver_log.parent, self.job.state):
+            directory.mkdir(parents=True)
+        self.python_path = [str(self.code_path)]
+        self.process = None
+        self.out = shared.path / "out"
+
+    def start(self, trainer, code_id="codeA"):
+        write(self.code_path / "trainer.py", trainer)
+        argv = ["python3", "-m", "trainer", "a b=$HOME 'x'"]
+        plan = {"code_path": str(self.code_path), "code_id": code_id, "argv": argv}
+        write(self.job.config / "resolved.json", json.dumps(plan))
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, RUN, "launch", self.job.path],
+                env={**os.environ, "PYTHONPATH": ":".join(self.python_path)},
+                stdout=out,
+            )
+        return self
+
+    def await_line(self, line):
+        end = time.monotonic() + 10
+        while line.encode() not in self.log.splitlines():
+            assert time.monotonic() < end, self.log
+            time.sleep(0.01)
+
+    def finish(self):
+        """Its exit status, and what it wrote to its own stdout."""
+        return self.process.wait(timeout=20), self.out.read_bytes()
+
+    @property
+    def log(self):
+        return self.job.driver_log.read_bytes() if self.job.driver_log.exists() else b""
+
+    @property
+    def ended(self):
+        state = self.job.read_state("ended")
+        return state and (state["exit_code"], state["reason"])
+
+
+@pytest.fixture
+def launched(shared):
+    one = Launched(shared)
+    yield one
+    if one.process and one.process.poll() is None:
+        one.process.kill()
+        one.process.wait()
+
+
+def proof(code_path, code_id="codeA"):
+    return f"MVP_PRECHECK_VERL_FILE: {code_path}/verl/__init__.py\nMVP_PRECHECK_MARKER: {code_id}\n".encode()
+
+
+def test_the_code_is_proven_and_the_trainer_runs(launched):
+    """stdin is empty, stderr and bytes that are no text are passed on, the arguments come whole; in both places."""
+    trainer = (
+        "import os, sys\n"
+        "sys.stdout.buffer.write(b'\\xff\\x00 no text\\n')\n"
+        "print(sys.argv[1:], os.getcwd(), repr(sys.stdin.read()), flush=True)\n"
+        "print('to stderr', file=sys.stderr, flush=True)\n"
+        "print('no newline at the end', end='')\n"
+    )
+    status, out = launched.start(trainer).finish()
+    said = f"""["a b=$HOME 'x'"] {launched.job.path} ''\nto stderr\nno newline at the end""".encode()
+    assert (status, launched.ended) == (0, (0, "the trainer ended"))
+    assert out == launched.log == proof(launched.code_path) + b"\xff\x00 no text\n" + said
+    started = launched.job.read_state("started")
+    assert started["verl_file"] == f"{launched.code_path}/verl/__init__.py"
+    assert (started["marker"], started["pid"]) == ("codeA", launched.process.pid)
+    assert {"node_ip", "hostname", "time"} <= started.keys()
+
+
+def test_much_output_comes_whole_to_both_places(launched):
+    trainer = "import os\nfor i in range(40):\n  os.write(1, bytes([i]) * 100_003)\n"
+    status, out = launched.start(trainer).finish()
+    assert status == 0
+    assert out == launched.log == proof(launched.code_path) + b"".join(bytes([i]) * 100_003 for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "status", "ended"),
+    [
+        ("raise SystemExit(7)", 7, (7, "the trainer ended with exit status 7")),
+        ("import os; os.kill(os.getpid(), 9)", 137, (-9, "the trainer was ended by SIGKILL")),
+    ],
+)
+def test_a_trainer_that_fails(launched, trainer, status, ended):
+    assert launched.start(trainer).finish()[0] == status
+    assert launched.ended == ended
+
+
+def test_sigterm_reaches_the_whole_group(launched):
+    """A stop by Ray: the trainer and its own children hear of it, may end in their own way, and the end is recorded."""
+    child = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('child heard') or 5)); "
+    child += "print('ready', flush=True); time.sleep(30)"
+    trainer = (
+        "import signal, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        "signal.signal(15, lambda *_: sys.exit(child.wait()))\n"
+        "time.sleep(30)\n"
+    )
+    launched.start(trainer).await_line("ready")
+    launched.process.send_signal(signal.SIGTERM)
+    status, out = launched.finish()
+    assert (status, launched.ended) == (5, (5, "the trainer ended with exit status 5"))
+    assert out.endswith(b"child heard\n")
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (2, "SIGINT"), (1, "SIGHUP")])
+def test_a_trainer_that_a_forwarded_signal_ends(launched, number, name):
+    launched.start("import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(30)")
+    launched.await_line("ready")
+    launched.process.send_signal(number)
+    assert launched.finish()[0] == 128 + number
+    assert launched.ended == (-number, f"the trainer was ended by {name}")
+
+
+def test_a_launcher_that_is_killed_takes_the_trainer_with_it_and_records_no_end(launched):
+    launched.start("import os, time; print(os.getpid(), flush=True); print('ready', flush=True); time.sleep(30)")
+    launched.await_line("ready")
+    trainer = int(launched.log.splitlines()[-2])
+    launched.process.kill()
+    launched.process.wait()
+    end = time.monotonic() + 5
+    while Path(f"/proc/{trainer}/stat").exists() and ") Z " not in Path(f"/proc/{trainer}/stat").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert launched.ended is None
+
+
+@pytest.mark.parametrize(
+    "work", ["time.sleep(30)", "[(print('x' * 10_000, flush=True), time.sleep(0.001)) for _ in range(30_000)]"]
+)
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched, work):
+    trainer = (
+        "import os, sys, time\n"
+        f"if os.fork() == 0:\n  os.setsid(); print(f'grandchild {{os.getpid()}}', flush=True); {work}; os._exit(0)\n"
+        "time.sleep(0.2); print('last words')\n"
+    )
+    started = time.monotonic()
+    launched.start(trainer)
+    launched.process.wait(timeout=20)
+    took = time.monotonic() - started
+    pid = next(int(line.split()[1]) for line in launched.log.splitlines() if line.startswith(b"grandchild "))
+    os.kill(pid, signal.SIGKILL)
+    assert (launched.finish()[0], launched.ended) == (0, (0, "the trainer ended"))
+    assert b"last words" in launched.log
+    assert took < 10
+
+
+def refused(launched, reason):
+    status, out = launched.finish()
+    assert (status, launched.ended) == (1, (1, reason))
+    assert out == launched.log
+    assert out.decode().splitlines()[-1] == f"verl-regress: {reason}"
+    assert b"trained" not in out
+    assert launched.job.read_state("started") is None
+
+
+def test_verl_from_elsewhere_is_refused_before_training(launched, tmp_path):
+    write(tmp_path / "elsewhere" / "verl" / "__init__.py", "")
+    launched.python_path.insert(0, str(tmp_path / "elsewhere"))
+    launched.start("print('trained')")
+    refused(
+        launched,
+        f"The job imported verl from {tmp_path}/elsewhere/verl/__init__.py with marker codeA, but "
+        f"{launched.code_path}/verl/__init__.py with marker codeA was asked for: something stands before the snapshot on "
+        "PYTHONPATH.",
+    )
+    assert f"MVP_PRECHECK_VERL_FILE: {tmp_path}/elsewhere/verl/__init__.py\n".encode() in launched.log
+
+
+def test_another_marker_is_refused_before_training(launched):
+    launched.start("print('trained')", code_id="codeB")
+    refused(
+        launched,
+        f"The job imported verl from {launched.code_path}/verl/__init__.py with marker codeA, but "
+        f"{launched.code_path}/verl/__init__.py with marker codeB was asked for: something stands before the snapshot on "
+        "PYTHONPATH.",
+    )
+
+
+def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
+    write(launched.code_path / "verl" / "__init__.py", "import no_such_part")
+    launched.start("print('trained')")
+    refused(
+        launched,
+        f"verl cannot be imported from {launched.code_path} (ModuleNotFoundError: No module named 'no_such_part'): mend the "
+        "snapshot, or the image that it needs.",
+    )
+    assert b"Traceback" in launched.log
+
+
+def test_a_verl_that_talks_while_it_is_imported(launched):
+    write(launched.code_path / "verl" / "__init__.py", "print('hello')")
+    assert launched.start("").finish()[0] == 0
+
+
+def test_a_job_directory_without_a_plan(shared):
+    (shared.jobs / "job").mkdir()
+    ended = subprocess.run([sys.executable, RUN, "launch", shared.jobs / "job"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        f"error   {shared.jobs}/job/config/resolved.json is not there: submit with 'make submit', which writes it first.\n"
+    )

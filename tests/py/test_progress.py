@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from verl_regress import progress
+from verl_regress.progress import Step
+
+
+@pytest.mark.parametrize(
+    ("metrics", "total", "line"),
+    [
+        ({}, None, "step 3"),
+        ({}, 10, "step 3 of 10"),
+        ({"timing_s/step": 4.25, "critic/score/mean": 0.12345}, 10, "step 3 of 10, 4.2 s a step, critic/score/mean 0.123"),
+        ({"perf/time_per_step": 1, "critic/rewards/mean": -1}, 10, "step 3 of 10, 1.0 s a step, critic/rewards/mean -1.000"),
+        ({"train/loss": 2.5, "other": 1}, 10, "step 3 of 10, train/loss 2.500"),
+    ],
+)
+def test_the_line_of_a_step(metrics, total, line):
+    assert Step(3, metrics).line(total) == line
+
+
+def test_steps_are_the_training_steps(make_job):
+    job = make_job()
+    assert progress.steps(job.metrics) == []
+    rows = [
+        {"step": 0, "data": {"val-core/sums/acc": 0.1, "val-aux/num_turns/min": 2}},
+        {"step": 1, "data": {"actor/lr": 1e-4}},
+        {"step": 1, "data": {"val/loss": 1.5}},
+        {"step": 2, "data": {"actor/lr": 1e-4, "val-core/sums/acc": 0.2}},
+    ]
+    whole = "".join(json.dumps(row) + "\n" for row in rows)
+    job.metrics.write_text(whole + '{"step": 3, "da')
+    assert [step.number for step in progress.steps(job.metrics)] == [1, 2]
+    job.metrics.write_text(whole + '{"step": 3, "data": {"actor/lr": 1}}\n')
+    assert [step.number for step in progress.steps(job.metrics)] == [1, 2, 3]
+
+
+def test_the_total_is_what_the_trainer_said(make_job):
+    job = make_job()
+    assert progress.total_steps(job) is None
+    job.driver_log.write_bytes(b"\xff\nTotal training steps: x\n")
+    assert progress.total_steps(job) is None
+    job.driver_log.write_bytes(b"\xff\n(TaskRunner pid=1) Total training steps: 12\n")
+    assert progress.total_steps(job) == 12
+
+
+def test_lines_of_the_log(make_job):
+    job = make_job()
+    assert progress.log_lines(job, "MVP_") == []
+    job.driver_log.write_bytes(b"MVP_A: 1\n\xff MVP_B: 2\nMVP_C: 3")
+    assert progress.log_lines(job, "MVP_") == ["MVP_A: 1", "MVP_C: 3"]
+
+
+def test_checkpoints_in_the_order_of_their_steps(make_job):
+    job = make_job()
+    for name in ("global_step_10", "global_step_9", "global_step_x", "other"):
+        (job.checkpoints / name).mkdir()
+    (job.checkpoints / "global_step_1").write_text("a file")
+    assert progress.checkpoints(job) == ["global_step_9", "global_step_10"]

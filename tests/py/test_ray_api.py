@@ -1,0 +1,130 @@
+import json
+
+import pytest
+from conftest import node_row
+
+from verl_regress.errors import Exit, RegressError
+from verl_regress.ray_api import RayApi, Unreachable
+
+
+@pytest.fixture
+def api(ray):
+    return RayApi(ray.address, timeout=0.2)
+
+
+def sentence(ray, problem):
+    return f"Ray does not answer at {ray.address} as seen from the head ({problem}): bring the cluster up with 'make up'."
+
+
+def test_what_ray_says(api, ray):
+    ray.knows({"submission_id": "job", "status": "RUNNING", "job_id": "01"})
+    ray.answers["/api/jobs/"][1].append({"submission_id": None, "type": "DRIVER"})
+    ray.has_nodes(node_row("head", "10.0.0.1", CPU=0.0), node_row("worker-0", "10.0.0.2", state="DEAD"))
+    assert api.version() == "2.60.0"
+    assert api.job("job") == {"submission_id": "job", "status": "RUNNING", "job_id": "01"}
+    assert api.jobs() == {"job": api.job("job")}
+    head, worker = api.nodes()
+    assert (head.name, head.address, head.is_head, head.alive, head.resources) == ("head", "10.0.0.1", True, True, {"CPU": 0.0})
+    assert (worker.name, worker.is_head, worker.alive, worker.resources) == ("worker-0", False, False, {})
+
+
+def test_actors_are_asked_for_by_rays_own_job_id(api, ray):
+    ray.knows({"submission_id": "job", "job_id": "01"}, {"submission_id": "young", "job_id": None})
+    path = "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
+    ray.answers[path] = (200, {"data": {"result": {"result": [{"class_name": "Worker"}]}}})
+    assert api.actors("job") == [{"class_name": "Worker"}]
+    assert api.actors("young") == api.actors("nobody") == []
+
+
+def test_a_job_that_ray_does_not_know(api):
+    assert api.job("nobody") is None
+
+
+def test_an_id_is_one_part_of_the_path(api, ray):
+    assert api.job("../a b") is None
+    assert ray.seen[-1][0] == "/api/jobs/..%2Fa%20b"
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "header"),
+    [("token", True, "Bearer secret"), ("disabled", True, None), (None, True, None), ("token", False, None)],
+)
+def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeypatch, mode, path, header):
+    (tmp_path / "token").write_text("secret\n")
+    if mode:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    if path:
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    api.version()
+    assert ray.seen[-1][1].get("Authorization") == header
+
+
+def test_a_proxy_is_not_for_the_way_to_our_own_head(api, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert api.version() == "2.60.0"
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_token_that_is_refused(api, ray, code):
+    ray.answers["/api/version"] = (code, b"no")
+    with pytest.raises(RegressError) as caught:
+        api.version()
+    assert caught.value.status is Exit.UNREACHABLE
+    assert str(caught.value) == (
+        f"Ray at {ray.address} refuses our token (HTTP {code}): the cluster was started with another one; run 'make down up'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ((500, b"no"), "HTTP Error 500: Internal Server Error"),
+        ((404, b"no"), "HTTP Error 404: Not Found"),
+        ((200, b""), "Expecting value: line 1 column 1 (char 0)"),
+        ((200, b"<html>"), "Expecting value: line 1 column 1 (char 0)"),
+        ((200, b"\xff\xff\xff"), "invalid start byte"),
+        ((200, {}), "what answers there is not Ray"),
+        ((200, []), "what answers there is not Ray"),
+        ((None, b"SSH-2.0-OpenSSH\r\n"), "SSH-2.0-OpenSSH\r\n"),
+    ],
+)
+def test_an_answer_that_is_none(api, ray, answer, problem):
+    ray.answers["/api/version"] = answer
+    with pytest.raises(Unreachable) as caught:
+        api.version()
+    assert (str(caught.value), caught.value.status) == (sentence(ray, problem), Exit.UNREACHABLE)
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"data": {}}, {"data": {"result": None}}])
+def test_a_table_that_is_none(api, ray, answer):
+    ray.answers["/api/v0/nodes?limit=1000&detail=1"] = (200, answer)
+    with pytest.raises(Unreachable) as caught:
+        api.nodes()
+    assert str(caught.value) == sentence(ray, "what answers there is not Ray")
+
+
+def test_nobody_there(api, ray):
+    ray.goes_away()
+    for ask in (api.version, api.nodes, api.jobs, lambda: api.job("job")):
+        with pytest.raises(Unreachable) as caught:
+            ask()
+        assert str(caught.value) == sentence(ray, "[Errno 111] Connection refused")
+
+
+def test_somebody_who_never_answers(api, ray):
+    import threading
+
+    hung = threading.Event()
+    ray.answers["/api/version"] = (200, lambda: hung.wait(5) and b"")
+    with pytest.raises(Unreachable) as caught:
+        api.version()
+    hung.set()
+    assert str(caught.value) == sentence(ray, "timed out")
+
+
+def test_an_answer_that_breaks_off(api, ray):
+    ray.answers["/api/version"] = (None, b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\n" + json.dumps({}).encode())
+    with pytest.raises(Unreachable) as caught:
+        api.version()
+    assert str(caught.value) == sentence(ray, "IncompleteRead(2 bytes read, 98 more expected)")

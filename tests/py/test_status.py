@@ -1,0 +1,169 @@
+import io
+import json
+import threading
+import types
+
+import pytest
+from conftest import node_row
+
+from verl_regress import status
+
+
+@pytest.fixture
+def cluster(ray, make_job):
+    """A head, a worker that died and came back, another that did not; three jobs."""
+    ray.has_nodes(
+        node_row("worker-1", "10.0.0.3", state="DEAD", CPU=64.0),
+        node_row("worker-0", "10.0.0.9", state="DEAD", CPU=64.0),
+        node_row("worker-0", "10.0.0.2", CPU=64.0, GPU=4.0, worker_node=100.0),
+        node_row("head", "10.0.0.1", memory=5.0),
+    )
+    make_job("a-done", ended={"exit_code": 0, "reason": "the trainer ended"})
+    make_job("b-refused", submitted={"accepted": False, "error": "Ray refused the job: no"})
+    make_job("c-running", started={"node_ip": "10.0.0.2"})
+    ray.knows(
+        {"submission_id": "a-done", "status": "SUCCEEDED", "driver_info": {"node_ip_address": "10.0.0.7"}},
+        {"submission_id": "c-running", "status": "RUNNING", "driver_info": {"node_ip_address": "10.0.0.2"}},
+    )
+    return ray
+
+
+@pytest.fixture(autouse=True)
+def order_of_names(monkeypatch):
+    """Jobs made within one tick of the file system's clock."""
+    from verl_regress import jobs
+
+    monkeypatch.setattr(jobs, "_made", lambda _path: 0)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_page(run):
+    outcome = run("status", "--profile=cpu", "--cluster=mvp11")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out == (
+        "profile cpu (rehearsal: no GPU), cluster mvp11\n"
+        "\n"
+        "NODE      ADDRESS   STATE  CPU  GPU  WORKER_NODE\n"
+        "head      10.0.0.1  ALIVE  0    0    0\n"
+        "worker-0  10.0.0.2  ALIVE  64   4    100\n"
+        "worker-1  10.0.0.3  DEAD   64   0    0\n"
+        "\n"
+        "JOB        CODE   STATUS         DRIVER\n"
+        "c-running  codeA  RUNNING        worker-0 (10.0.0.2)\n"
+        "b-refused  codeA  NOT_SUBMITTED  -\n"
+        "a-done     codeA  SUCCEEDED      ? (10.0.0.7)\n"
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_same_as_json(run):
+    outcome = run("status", "--profile=gpu", "--cluster=mvp11", "--json", "--limit=1")
+    facts = json.loads(outcome.out)
+    assert {key: facts[key] for key in ("profile", "cluster", "ray_problem", "jobs_total")} == {
+        "profile": "gpu", "cluster": "mvp11", "ray_problem": None, "jobs_total": 3,
+    }  # fmt: skip
+    assert [(node["name"], node["state"]) for node in facts["nodes"]] == [
+        ("head", "ALIVE"),
+        ("worker-0", "ALIVE"),
+        ("worker-1", "DEAD"),
+    ]
+    assert facts["nodes"][1]["resources"] == {"CPU": 64.0, "GPU": 4.0, "worker_node": 100.0}
+    assert facts["jobs"] == [
+        {
+            "submission_id": "c-running", "workload": "ppo", "code_id": "codeA", "profile": "cpu", "status": "RUNNING",
+            "reason": "", "driver_ip": "10.0.0.2", "driver_node": "worker-0",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_gpu_run_is_not_called_a_rehearsal_and_earlier_jobs_are_counted(run):
+    out = run("status", "--profile=gpu", "--cluster=mvp11", "--limit=2").out.splitlines()
+    assert out[0] == "profile gpu, cluster mvp11"
+    assert out[-1] == "… 1 earlier jobs are not shown (LIMIT=3 shows all)"
+    assert not any(line.startswith("a-done") for line in out)
+
+
+def test_without_a_job(run, ray):
+    ray.has_nodes()
+    assert run("status", "--profile=cpu", "--cluster=c").out.endswith("no job yet: submit one with 'make submit'\n")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_without_an_answer_from_ray(run, cluster, refused):
+    if refused:
+        cluster.answers["/api/jobs/"] = (401, b"")
+        problem = f"Ray at {cluster.address} refuses our token (HTTP 401): the cluster was started with another one; run 'make down up'."
+    else:
+        cluster.goes_away()
+        problem = (
+            f"Ray does not answer at {cluster.address} as seen from the head ([Errno 111] Connection refused): bring the "
+            "cluster up with 'make up'."
+        )
+    outcome = run("status", "--profile=cpu", "--cluster=mvp11")
+    assert (outcome.status, outcome.created) == (0, [])
+    assert outcome.out == (
+        f"profile cpu (rehearsal: no GPU), cluster mvp11\n\n{problem}\n\n"
+        "NODE  ADDRESS  STATE  CPU  GPU  WORKER_NODE\n\n"
+        "JOB        CODE   STATUS         DRIVER\n"
+        "c-running  codeA  UNKNOWN        -\n"
+        "b-refused  codeA  NOT_SUBMITTED  -\n"
+        "a-done     codeA  SUCCEEDED      -\n"
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_asking_writes_nothing_but_what_ray_said(run):
+    created = run("status", "--profile=cpu", "--cluster=c").created
+    assert sorted(name for name in created if not name.endswith("state")) == [
+        "jobs/a-done/state/observed",
+        "jobs/c-running/state/observed",
+    ]
+
+
+@pytest.fixture
+def stdout(monkeypatch):
+    buffer = io.BytesIO()
+    monkeypatch.setattr(status.sys, "stdout", types.SimpleNamespace(buffer=buffer, flush=lambda: None))
+    return buffer
+
+
+def logs(shared, job, follow=False):
+    return status.run_logs(types.SimpleNamespace(shared_root=shared.path, job=job, follow=follow))
+
+
+def test_logs_are_the_bytes_of_the_drivers_log(shared, make_job, stdout):
+    make_job("job").driver_log.write_bytes(b"one\n\xff two")
+    assert logs(shared, "latest") == 0
+    assert stdout.getvalue() == b"one\n\xff two"
+
+
+@pytest.mark.parametrize(
+    ("state", "follow", "why"),
+    [
+        ({}, False, "UNKNOWN: Ray does not answer and the job recorded no end"),
+        ({"submitted": {"accepted": False, "error": "no"}}, True, "NOT_SUBMITTED: never submitted: no"),
+    ],
+)
+def test_no_log_yet(run, make_job, state, follow, why):
+    make_job("job", **state)
+    outcome = run("logs", "job", *(["--follow"] if follow else []))
+    assert (outcome.status, outcome.out) == (0, "")
+    assert outcome.err.strip() == f"job has no driver.log yet ({why})."
+
+
+def test_following_goes_on_until_the_end(shared, make_job, stdout, monkeypatch):
+    monkeypatch.setattr(status, "_LOOK_EVERY", 0.01)
+    job = make_job("job")
+    follower = threading.Thread(target=logs, args=(shared, "job", True), daemon=True)
+    follower.start()
+    with job.driver_log.open("wb", buffering=0) as log:
+        log.write(b"first\n")
+        while stdout.getvalue() != b"first\n":
+            pass
+        assert follower.is_alive()
+        log.write(b"last")
+    job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
+    follower.join(5)
+    assert not follower.is_alive()
+    assert stdout.getvalue() == b"first\nlast"

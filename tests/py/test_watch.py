@@ -1,0 +1,241 @@
+"""Following a job: a Ray that answers by script, and a clock that only moves when the follower sleeps."""
+
+import json
+
+import pytest
+
+from verl_regress import watch
+from verl_regress.errors import Exit
+from verl_regress.ray_api import Node, Unreachable
+from verl_regress.watch import Deadlines
+
+GONE = object()
+DEADLINES = Deadlines(pending=10, stall=20, unreachable=5)
+
+
+class Clock:
+    """Time, and what happens at which second."""
+
+    def __init__(self):
+        self.now, self.then = 0.0, {}
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert self.now < 200, "it follows for ever"
+        self.now += seconds
+        self.then.pop(round(self.now), lambda: None)()
+
+
+class ScriptedRay:
+    """Says what `script` has for each second; after its end, what it said last."""
+
+    def __init__(self, script, clock):
+        self.script, self.clock = script, clock
+
+    def job(self, _submission_id):
+        said = self.script[min(int(self.clock.now), len(self.script) - 1)]
+        if said is GONE:
+            raise Unreachable("http://ray:1", "no route")
+        driver = None if said == "PENDING" else {"node_ip_address": "10.0.0.2"}
+        return said and {"status": said, "message": "bad news", "driver_info": driver}
+
+    def nodes(self):
+        return [
+            Node("head", "10.0.0.1", True, True, {}),
+            Node("worker-0", "10.0.0.2", False, True, {"CPU": 64.0, "worker_node": 0.0}),
+            Node("worker-1", "10.0.0.3", False, False, {"CPU": 64.0}),
+        ]
+
+
+@pytest.fixture
+def follow(make_job, monkeypatch, capsys):
+    clock = Clock()
+    monkeypatch.setattr(watch, "time", clock)
+
+    def follow(script, job=None, then=None):
+        job = job or make_job()
+        clock.then = {second: lambda act=act: act(job) for second, act in (then or {}).items()}
+        ended = watch.follow(job, ScriptedRay(script, clock), DEADLINES)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return ended, [line.strip() for line in captured.err.splitlines()]
+
+    follow.clock = clock
+    return follow
+
+
+def started(job):
+    job.write_state("started", {"node_ip": "10.0.0.2"})
+
+
+def ends(code, reason="the trainer ended"):
+    return lambda job: job.write_state("ended", {"exit_code": code, "reason": reason})
+
+
+def step(number, **data):
+    def act(job):
+        with job.metrics.open("a") as metrics:
+            metrics.write(json.dumps({"step": number, "data": {"timing_s/step": 4.21, **data}}) + "\n")
+
+    return act
+
+
+def test_a_job_that_succeeds_has_a_line_a_step_and_its_facts_at_the_end(follow, make_job):
+    job = make_job()
+    job.driver_log.write_text(
+        "MVP_PRECHECK_VERL_FILE: /snapshot/verl/__init__.py\nMVP_PRECHECK_MARKER: codeA\n"
+        "(TaskRunner pid=7) Total training steps: 2\n"
+    )
+    for name in ("global_step_2", "global_step_10", "global_step_2.tmp"):
+        (job.checkpoints / name).mkdir()
+    ended, lines = follow(
+        ["PENDING", "RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"],
+        job,
+        then={1: started, 2: step(1, **{"critic/score/mean": 0.25}), 3: step(2, **{"critic/score/mean": 0.5}), 4: ends(0)},
+    )
+    assert ended is Exit.SUCCEEDED
+    assert lines == [
+        "job is PENDING",
+        "job is RUNNING",
+        "step 1 of 2, 4.2 s a step, critic/score/mean 0.250",
+        "step 2 of 2, 4.2 s a step, critic/score/mean 0.500",
+        "job is SUCCEEDED",
+        "MVP_PRECHECK_VERL_FILE: /snapshot/verl/__init__.py",
+        "MVP_PRECHECK_MARKER: codeA",
+        "driver_info.node_ip_address: 10.0.0.2",
+        "2 of 2 training steps, checkpoints/global_step_2, checkpoints/global_step_10",
+        f"outputs: {job.path}",
+        "ok      job SUCCEEDED (the trainer ended)",
+    ]
+
+
+def last(sentence):
+    return f"error   {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("script", "then", "ended", "sentence"),
+    [
+        (
+            ["RUNNING", "RUNNING", "FAILED"],
+            {1: started, 2: ends(7, "the trainer ended with exit status 7")},
+            Exit.JOB_FAILED,
+            "job FAILED (the trainer ended with exit status 7): read 'make logs JOB=job'.",
+        ),
+        (
+            ["RUNNING", "RUNNING", "STOPPED"],
+            {1: ends(-15, "the trainer was ended by SIGTERM")},  # a second before Ray says why
+            Exit.STOPPED,
+            "job STOPPED (bad news): read 'make logs JOB=job'.",
+        ),
+        (
+            ["RUNNING", "RUNNING", "FAILED"],
+            {1: started},
+            Exit.LOST,
+            "job LOST (the launcher recorded no end, Ray says FAILED: bad news): read 'make logs JOB=job'.",
+        ),
+        (
+            ["RUNNING", None],
+            {1: started},
+            Exit.LOST,
+            "job LOST (Ray does not know the job any more and it recorded no end): read 'make logs JOB=job'.",
+        ),
+    ],
+)
+def test_a_job_that_ends_otherwise(follow, script, then, ended, sentence):
+    found, lines = follow(script, then=then)
+    assert (found, lines[-1]) == (ended, last(sentence))
+    assert follow.clock.now == len(script) - 1
+
+
+def test_a_job_whose_driver_never_came_to_ray(follow):
+    _, lines = follow([None])
+    assert lines[1:3] == [
+        "driver_info.node_ip_address: none (the driver never called ray.init)",
+        "0 of ? training steps, no checkpoint",
+    ]
+
+
+def test_a_job_without_a_place(follow):
+    ended, lines = follow(["PENDING"])
+    assert ended is Exit.NOT_SCHEDULABLE
+    assert lines == [
+        "job is PENDING",
+        last(
+            "job found no place in 10 s (PENDING_TIMEOUT): it asked for {'CPU': 1, 'worker_node': 1}, the nodes have "
+            "{'head': {'CPU': 0, 'worker_node': 0}, 'worker-0': {'CPU': 64.0, 'worker_node': 0.0}}; wait for room, or ask "
+            "for less (resources)."
+        ),
+    ]
+    assert 10 < follow.clock.now <= 12
+
+
+def test_a_job_without_a_new_step(follow):
+    ended, lines = follow(["RUNNING"], then={15: step(1)})
+    assert ended is Exit.STALLED
+    assert lines[-2:] == [
+        "step 1, 4.2 s a step",
+        last("job has made no new step for 20 s (STALL_TIMEOUT), after step 1: read 'make logs JOB=job'."),
+    ]
+    assert 35 < follow.clock.now <= 37
+
+
+def test_each_step_gives_new_time(follow):
+    then = {second: step(second) for second in range(15, 100, 15)} | {100: ends(0)}
+    assert follow(["RUNNING"] * 100 + ["SUCCEEDED"], then=then)[0] is Exit.SUCCEEDED
+
+
+def test_time_without_a_place_does_not_count_as_time_without_a_step(follow):
+    ended, _ = follow(["PENDING"] * 9 + ["RUNNING"] * 19 + ["SUCCEEDED"], then={28: ends(0)})
+    assert ended is Exit.SUCCEEDED
+
+
+def test_a_ray_that_does_not_answer(follow):
+    ended, lines = follow(["RUNNING", GONE])
+    assert ended is Exit.UNREACHABLE
+    assert lines == [
+        "job is RUNNING",
+        "job is UNKNOWN",
+        last("Ray has not answered for 5 s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."),
+    ]
+    assert 5 < follow.clock.now <= 7
+
+
+def test_a_ray_that_comes_back(follow):
+    ended, lines = follow(["RUNNING", GONE, GONE, GONE, GONE, "RUNNING", "SUCCEEDED"], then={6: ends(0)})
+    assert ended is Exit.SUCCEEDED
+    assert lines[:4] == ["job is RUNNING", "job is UNKNOWN", "job is RUNNING", "job is SUCCEEDED"]
+
+
+def test_outages_do_not_hide_a_stall(follow):
+    assert follow(["RUNNING", "RUNNING", "RUNNING", GONE] * 20)[0] is Exit.STALLED
+    assert 20 < follow.clock.now <= 25
+
+
+def test_a_job_that_recorded_its_end_needs_no_ray(follow):
+    assert follow(["RUNNING", GONE], then={1: ends(0)})[0] is Exit.SUCCEEDED
+
+
+def test_a_job_that_was_never_submitted(follow, make_job):
+    job = make_job(submitted={"accepted": False, "error": "Ray refused the job: no"})
+    ended, lines = follow([None], job)
+    assert ended is Exit.BAD_INPUT
+    assert lines[-1] == last("job NOT_SUBMITTED (never submitted: Ray refused the job: no): read 'make logs JOB=job'.")
+
+
+def test_what_ray_said_on_the_way_is_kept(follow, make_job):
+    job = make_job()
+    follow(["RUNNING", "STOPPED"], job)
+    assert job.read_state("observed")["status"] == "STOPPED"
+
+
+def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch):
+    job = make_job()
+    plan = json.loads((job.config / "resolved.json").read_text()) | {"address": ray.address}
+    (job.config / "resolved.json").write_text(json.dumps(plan))
+    ray.knows({"submission_id": "job", "status": "STOPPED", "message": "by hand"})
+    outcome = run("wait", "latest", "--deadlines=1,2,3")
+    assert outcome.status == 4
+    assert outcome.err.endswith("error   job STOPPED (by hand): read 'make logs JOB=job'.\n")
