@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -44,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         add(subparsers.add_parser(name, help=help_text))
     try:
         args = parser.parse_args(argv)
-        return SUBCOMMANDS[args.subcommand][2](args)
+        exit_status = SUBCOMMANDS[args.subcommand][2](args)
+        sys.stdout.flush()  # here, where a reader that went away is met
+        return exit_status
     except RegressError as error:
         say.error(str(error))
         return int(error.status)

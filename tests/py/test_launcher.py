@@ -222,7 +222,9 @@ def test_a_verl_that_talks_while_it_is_imported(launched):
 
 def test_a_job_directory_without_a_plan(shared):
     (shared.jobs / "job").mkdir()
-    ended = subprocess.run([sys.executable, RUN, "launch", shared.jobs / "job"], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, RUN, "launch", shared.jobs / "job"], capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         f"error   {shared.jobs}/job/config/resolved.json is not there: submit with 'make submit', which writes it first.\n"

@@ -11,8 +11,16 @@ from verl_regress.progress import Step
     [
         ({}, None, "step 3"),
         ({}, 10, "step 3 of 10"),
-        ({"timing_s/step": 4.25, "critic/score/mean": 0.12345}, 10, "step 3 of 10, 4.2 s a step, critic/score/mean 0.123"),
-        ({"perf/time_per_step": 1, "critic/rewards/mean": -1}, 10, "step 3 of 10, 1.0 s a step, critic/rewards/mean -1.000"),
+        (
+            {"timing_s/step": 4.25, "critic/score/mean": 0.12345},
+            10,
+            "step 3 of 10, 4.2 s a step, critic/score/mean 0.123",
+        ),
+        (
+            {"perf/time_per_step": 1, "critic/rewards/mean": -1},
+            10,
+            "step 3 of 10, 1.0 s a step, critic/rewards/mean -1.000",
+        ),
         ({"train/loss": 2.5, "other": 1}, 10, "step 3 of 10, train/loss 2.500"),
     ],
 )

@@ -1,7 +1,7 @@
-import io
 import json
-import threading
-import types
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import node_row
@@ -121,21 +121,16 @@ def test_asking_writes_nothing_but_what_ray_said(run):
     ]
 
 
-@pytest.fixture
-def stdout(monkeypatch):
-    buffer = io.BytesIO()
-    monkeypatch.setattr(status.sys, "stdout", types.SimpleNamespace(buffer=buffer, flush=lambda: None))
-    return buffer
+def logs(shared, *args, stdout=subprocess.PIPE):
+    run = Path(status.__file__).parents[1] / "run.py"
+    return subprocess.Popen([sys.executable, run, "--shared-root", shared.path, "logs", *args], stdout=stdout)
 
 
-def logs(shared, job, follow=False):
-    return status.run_logs(types.SimpleNamespace(shared_root=shared.path, job=job, follow=follow))
-
-
-def test_logs_are_the_bytes_of_the_drivers_log(shared, make_job, stdout):
+def test_logs_are_the_bytes_of_the_drivers_log(shared, make_job):
     make_job("job").driver_log.write_bytes(b"one\n\xff two")
-    assert logs(shared, "latest") == 0
-    assert stdout.getvalue() == b"one\n\xff two"
+    with logs(shared, "latest") as process:
+        assert process.communicate(timeout=10)[0] == b"one\n\xff two"
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -152,18 +147,14 @@ def test_no_log_yet(run, make_job, state, follow, why):
     assert outcome.err.strip() == f"job has no driver.log yet ({why})."
 
 
-def test_following_goes_on_until_the_end(shared, make_job, stdout, monkeypatch):
-    monkeypatch.setattr(status, "_LOOK_EVERY", 0.01)
+def test_following_goes_on_until_the_end(shared, make_job):
     job = make_job("job")
-    follower = threading.Thread(target=logs, args=(shared, "job", True), daemon=True)
-    follower.start()
-    with job.driver_log.open("wb", buffering=0) as log:
-        log.write(b"first\n")
-        while stdout.getvalue() != b"first\n":
-            pass
-        assert follower.is_alive()
-        log.write(b"last")
-    job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
-    follower.join(5)
-    assert not follower.is_alive()
-    assert stdout.getvalue() == b"first\nlast"
+    with logs(shared, "job", "--follow") as process:
+        with job.driver_log.open("wb", buffering=0) as log:
+            log.write(b"first\n")
+            assert process.stdout.readline() == b"first\n"
+            log.write(b"last")
+        assert process.poll() is None
+        job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
+        assert process.communicate(timeout=10)[0] == b"last"
+    assert process.returncode == 0

@@ -93,7 +93,12 @@ def test_a_job_that_succeeds_has_a_line_a_step_and_its_facts_at_the_end(follow, 
     ended, lines = follow(
         ["PENDING", "RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"],
         job,
-        then={1: started, 2: step(1, **{"critic/score/mean": 0.25}), 3: step(2, **{"critic/score/mean": 0.5}), 4: ends(0)},
+        then={
+            1: started,
+            2: step(1, **{"critic/score/mean": 0.25}),
+            3: step(2, **{"critic/score/mean": 0.5}),
+            4: ends(0),
+        },
     )
     assert ended is Exit.SUCCEEDED
     assert lines == [

@@ -1,0 +1,119 @@
+import types
+
+import pytest
+from conftest import node_row, write
+
+from verl_regress import nodes
+
+HEAD, WORKER = "head=10.0.0.1", "worker-0=10.0.0.2"
+
+
+@pytest.fixture
+def await_nodes(run, shared, ray, monkeypatch):
+    """`await-nodes` with a clock that only moves when it sleeps; `then` is what happens at the first sleep."""
+
+    def await_nodes(*wanted, then=lambda: None, deadline=1):
+        clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+        def sleep(seconds):
+            clock.now += seconds
+            then()
+
+        clock.sleep = sleep
+        monkeypatch.setattr(nodes, "time", clock)
+        return run(
+            "await-nodes", f"--deadline={deadline}", f"--log-dir={shared.path}/ray/c", *(wanted or (HEAD, WORKER))
+        )
+
+    return await_nodes
+
+
+def started(shared, name, address, mark="1", **resources):
+    """The row of a node that joined with its latest start."""
+    write(shared.path / "ray" / "c" / f"{name}.start", "1\n")
+    return {**node_row(name, address, **resources), "labels": {"start": mark}}
+
+
+def test_all_are_there(await_nodes, ray, shared):
+    ray.has_nodes(
+        started(shared, "head", "10.0.0.1", memory=5.0),
+        started(shared, "worker-0", "10.0.0.2", CPU=64.0, GPU=4.0, worker_node=100.0),
+    )
+    outcome = await_nodes()
+    assert (outcome.status, outcome.out) == (0, "")
+    assert outcome.err == (
+        "ok      head is ALIVE at 10.0.0.1: CPU 0, GPU 0\n"
+        "ok      worker-0 is ALIVE at 10.0.0.2: CPU 64, GPU 4, worker_node 100\n"
+    )
+
+
+def test_it_waits_for_the_last_one(await_nodes, ray, shared):
+    rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2")]
+    ray.has_nodes(rows[0])
+    assert await_nodes(then=lambda: ray.has_nodes(*rows)).status == 0
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"state": "DEAD"},
+        {"node_ip": "10.0.0.9"},
+        {"labels": {"start": "an earlier one"}},
+        {"node_name": "worker-1"},
+    ],
+)
+def test_a_node_that_is_not_the_one_that_was_started(await_nodes, ray, shared, late):
+    worker = started(shared, "worker-0", "10.0.0.2")
+    ray.has_nodes(started(shared, "head", "10.0.0.1"), {**worker, **late})
+    write(shared.path / "ray/c/worker-0.log", "".join(f"line {i}\n" for i in range(20)))
+    write(shared.path / "ray/c/worker-1.start", "1")
+    outcome = await_nodes()
+    assert outcome.status == 8
+    assert outcome.err == (
+        "error   1 of 2 nodes are ALIVE, missing: worker-0, after 1 s (CLUSTER_TIMEOUT): the last lines of worker-0's log "
+        "are\n" + "".join(f"line {i}\n" for i in range(5, 20))
+    )
+
+
+def test_ray_never_answers(await_nodes, ray, shared):
+    ray.goes_away()
+    outcome = await_nodes()
+    assert outcome.status == 8
+    assert outcome.err == (
+        f"error   Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the "
+        "cluster up with 'make up', after 1 s (CLUSTER_TIMEOUT): the last lines of head's log are\n"
+        f"(no log at {shared.path}/ray/c/head.log)\n"
+    )
+
+
+def test_a_start_that_failed_ends_the_wait_at_once(await_nodes, ray, shared):
+    ray.has_nodes(started(shared, "head", "10.0.0.1"))
+    write(shared.path / "ray/c/head.log.exit", "0\n")
+    write(shared.path / "ray/c/worker-0.log.exit", "1\n")
+    write(shared.path / "ray/c/worker-0.log", "why\n")
+    outcome = await_nodes(then=lambda: pytest.fail("it waits"), deadline=100)
+    assert outcome.status == 1
+    assert (
+        outcome.err == "error   'ray start' on worker-0 ended with exit status 1: the last lines of its log are\nwhy\n"
+    )
+
+
+def test_a_head_that_offers_cpus(await_nodes, ray, shared):
+    ray.has_nodes(started(shared, "head", "10.0.0.1", CPU=2.0), started(shared, "worker-0", "10.0.0.2"))
+    assert await_nodes().is_refusal(
+        "The head shows CPU 2, GPU 0: it must have CPU 0 and GPU 0; run 'make down up'.", status=1
+    )
+
+
+@pytest.mark.parametrize("wanted", [[HEAD], [WORKER, "worker-1=10.0.0.3"]])
+def test_a_cluster_is_a_head_and_a_worker(await_nodes, wanted):
+    assert await_nodes(*wanted).is_refusal(f"await-nodes got {wanted}: name the head and at least one worker.")
+
+
+def test_the_nodes_that_joined(run, ray, shared):
+    ray.has_nodes(
+        started(shared, "head", "10.0.0.1"),
+        started(shared, "worker-0", "10.0.0.2", mark="an earlier one"),
+        {**started(shared, "worker-1", "10.0.0.3"), "state": "DEAD"},
+    )
+    assert run("nodes", f"--log-dir={shared.path}/ray/c").out == "head=10.0.0.1\n"
