@@ -7,7 +7,7 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-args=(--profile "$PROFILE" --cluster "$CLUSTER_NAME" "--limit=${LIMIT}")
+args=(--profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--limit=${LIMIT}")
 [[ $JSON != 1 ]] || args+=(--json)
 helper::ensure
 helper::run head status "${args[@]}"

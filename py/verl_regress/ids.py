@@ -13,6 +13,8 @@ SUBMISSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 def check(submission_id: str, origin: str) -> str:
     """Return the id as it is, or raise BadInput; `origin` says where it was given."""
+    if submission_id == "latest":
+        raise BadInput(f"submission_id 'latest' (from {origin}) is not usable: that word stands for the latest job.")
     if SUBMISSION_ID.fullmatch(submission_id) is None:
         shown = (
             submission_id if len(submission_id) <= 40 else f"{submission_id[:40]}… ({len(submission_id)} characters)"

@@ -33,7 +33,9 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
 def _joined(log_dir: Path) -> list[Node]:
     """The ALIVE nodes that carry the mark of their latest start: Ray calls a killed node ALIVE for half a minute more."""
     return [
-        node for node in RayApi(ADDRESS).nodes() if node.alive and node.labels.get("start") == _mark(log_dir, node.name)
+        node
+        for node in RayApi(ADDRESS).nodes()
+        if node.alive and node.labels.get("start", "none") == _mark(log_dir, node.name)
     ]
 
 

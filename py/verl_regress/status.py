@@ -20,7 +20,7 @@ _LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`status --profile P --cluster NAME [--json] [--limit N]`."""
-    parser.add_argument("--profile", required=True)
+    parser.add_argument("--profile", required=True, help="as the head of the page names it")
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
     parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
@@ -82,10 +82,7 @@ def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], r
 
 
 def _page(facts: dict[str, Any]) -> list[str]:
-    lines = [
-        f"profile {facts['profile']}{' (rehearsal: no GPU)' if facts['profile'] == 'cpu' else ''}, cluster {facts['cluster']}",
-        "",
-    ]
+    lines = [f"profile {facts['profile']}, cluster {facts['cluster']}", ""]
     if facts["ray_problem"]:
         lines += [facts["ray_problem"], ""]
     rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]

@@ -15,6 +15,7 @@ env::load() {
   env::_read_file "${REPO_DIR}/env/${PROFILE}.env"
   env::_read_file "${REPO_DIR}/env/defaults.env"
   env::_check
+  [[ -n $PROFILE_TITLE ]] || PROFILE_TITLE=$PROFILE
   WORKDIR=$(realpath -m -- "$WORKDIR")
 }
 

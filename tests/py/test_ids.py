@@ -27,3 +27,9 @@ def test_made_ids_say_what_runs_and_are_never_the_same():
 
 def test_the_longest_code_id_still_makes_a_usable_id():
     ids.check(ids.make("grpo", "c" * 64), "itself")
+
+
+def test_latest_is_a_word_and_no_id():
+    with pytest.raises(BadInput) as caught:
+        ids.check("latest", "here")
+    assert str(caught.value) == "submission_id 'latest' (from here) is not usable: that word stands for the latest job."

@@ -38,7 +38,7 @@ def order_of_names(monkeypatch):
 
 @pytest.mark.usefixtures("cluster")
 def test_the_page(run):
-    outcome = run("status", "--profile=cpu", "--cluster=mvp11")
+    outcome = run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=mvp11")
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out == (
         "profile cpu (rehearsal: no GPU), cluster mvp11\n"
@@ -86,7 +86,7 @@ def test_a_gpu_run_is_not_called_a_rehearsal_and_earlier_jobs_are_counted(run):
 
 def test_without_a_job(run, ray):
     ray.has_nodes()
-    assert run("status", "--profile=cpu", "--cluster=c").out.endswith("no job yet: submit one with 'make submit'\n")
+    assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").out.endswith("no job yet: submit one with 'make submit'\n")
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -100,7 +100,7 @@ def test_without_an_answer_from_ray(run, cluster, refused):
             f"Ray does not answer at {cluster.address} as seen from the head ([Errno 111] Connection refused): bring the "
             "cluster up with 'make up'."
         )
-    outcome = run("status", "--profile=cpu", "--cluster=mvp11")
+    outcome = run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=mvp11")
     assert (outcome.status, outcome.created) == (0, [])
     assert outcome.out == (
         f"profile cpu (rehearsal: no GPU), cluster mvp11\n\n{problem}\n\n"
@@ -114,7 +114,7 @@ def test_without_an_answer_from_ray(run, cluster, refused):
 
 @pytest.mark.usefixtures("cluster")
 def test_asking_writes_nothing_but_what_ray_said(run):
-    created = run("status", "--profile=cpu", "--cluster=c").created
+    created = run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").created
     assert sorted(name for name in created if not name.endswith("state")) == [
         "jobs/a-done/state/observed",
         "jobs/c-running/state/observed",
