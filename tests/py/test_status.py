@@ -86,7 +86,9 @@ def test_a_gpu_run_is_not_called_a_rehearsal_and_earlier_jobs_are_counted(run):
 
 def test_without_a_job(run, ray):
     ray.has_nodes()
-    assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").out.endswith("no job yet: submit one with 'make submit'\n")
+    assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").out.endswith(
+        "no job yet: submit one with 'make submit'\n"
+    )
 
 
 @pytest.mark.parametrize("refused", [False, True])

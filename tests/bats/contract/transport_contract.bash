@@ -10,7 +10,7 @@ on() { bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; "
 
 contract::hostile_words() {
   # shellcheck disable=SC2016  # nothing here may be expanded anywhere
-  local words=('a b' '' "it's" '"quoted"' '$HOME' '$(id)' '`id`' $'two\nlines' '-n' '--help' 'ünï' '*' '\\' ';exit 9' 'a&b|c>d')
+  local words=('a b' '' "it's" '"quoted"' '$HOME' '$(id)' '`id`' $'two\nlines' '-n' '--help' 'ünï' '*' 'back\slash' ';exit 9' 'a&b|c>d')
   run on node::exec "$NODE" printf '<%s>\n' "${words[@]}"
   # shellcheck disable=SC2154  # bats' run sets them
   [[ $status == 0 && $output == "$(printf '<%s>\n' "${words[@]}")" ]]
