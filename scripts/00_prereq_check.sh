@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # 00_prereq_check: look before anything is touched: container engine, Compose v2, the node image, names that are ours,
-# ports, disk, memory, leftovers of version 1. Changes nothing; the first thing that is wrong ends it.
+# ports, disk, memory, GPUs, leftovers of version 1. Changes nothing; the first thing that is wrong ends it.
 #
 #   scripts/00_prereq_check.sh
 #
-# Knobs: CLUSTER_NAME DASHBOARD_PORT WORKDIR MIN_DISK_GIB MIN_MEMORY_GIB
+# Knobs: CLUSTER_NAME DASHBOARD_PORT WORKDIR MIN_DISK_GIB MIN_MEMORY_GIB GPUS_PER_WORKER WORKERS
+#        WORKER_DEVICES
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
@@ -16,4 +17,5 @@ prereq::foreign_names
 prereq::port
 prereq::disk
 prereq::memory
-log::ok "7 of 7 checks passed"
+prereq::gpus
+log::ok "8 of 8 checks passed"

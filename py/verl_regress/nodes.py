@@ -45,9 +45,10 @@ def _mark(log_dir: Path, name: str) -> str | None:
 
 
 def add_await_arguments(parser: argparse.ArgumentParser) -> None:
-    """`await-nodes --deadline S --log-dir DIR head=IP worker-0=IP …`."""
+    """`await-nodes --deadline S --log-dir DIR [--worker-gpus N] head=IP worker-0=IP …`."""
     parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob CLUSTER_TIMEOUT")
     _add_log_dir(parser)
+    parser.add_argument("--worker-gpus", type=int, help="the knob GPUS_PER_WORKER, where Ray counts a worker's GPUs")
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
 
 
@@ -79,6 +80,12 @@ def run_await(args: argparse.Namespace) -> int:
     head = alive["head"]
     if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
         raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
+    for name in sorted(set(wanted) - {"head"}):
+        if args.worker_gpus is not None and alive[name].resources.get("GPU", 0) != args.worker_gpus:
+            raise RegressError(
+                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is wanted: "
+                "see which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
+            )
     for name in wanted:
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
     return 0

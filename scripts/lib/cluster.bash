@@ -57,9 +57,10 @@ cluster::ensure_workers() {
 
 # cluster::await_ready: one head without CPU and GPU and every worker ALIVE, as Ray itself says; prints the nodes.
 cluster::await_ready() {
-  local node nodes=()
+  local node nodes=() gpus=()
   for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
-  helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${nodes[@]}"
+  [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they those that it should have?
+  helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${gpus[@]}" "${nodes[@]}"
 }
 
 # The nodes that joined with their latest start, as name=address; none while Ray's API is still starting.
@@ -87,8 +88,9 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark
+  local node=$1 mark name without=()
   shift
+  for name in $RAY_UNSET; do without+=(-u "$name"); done
   wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$node" ||
     cluster::_die_with_log "$node" "An earlier 'ray start' on ${node} did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
   # Inside our own container, never on a host: what an earlier cluster left there would be in the way.
@@ -99,7 +101,8 @@ cluster::_start() {
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
-  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" ray start --node-name="$node" --labels="start=${mark}" \
+  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" \
+    ray start --node-name="$node" --labels="start=${mark}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
 }
 

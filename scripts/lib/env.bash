@@ -57,26 +57,24 @@ env::_pick_profile() {
   if compgen -G "${root}/nvidia[0-9]*" >/dev/null; then
     nvidia-smi -L >/dev/null 2>&1 ||
       cli::die 1 "${root} has $(compgen -G "${root}/nvidia[0-9]*" | wc -l) NVIDIA devices but 'nvidia-smi -L' fails: mend the driver, or set PROFILE=cpu to rehearse without them."
-    env::_need_profile gpu "$profiles"
+    printf 'gpu\n'
   elif [[ -e ${root}/kfd ]]; then
     [[ -r ${root}/kfd && -w ${root}/kfd ]] ||
       cli::die 1 "${root}/kfd (AMD GPUs) is there but not readable and writable for $(id -un 2>/dev/null || true): join its group, or set PROFILE=cpu to rehearse without them."
-    env::_need_profile rocm "$profiles"
+    printf 'rocm\n'
   else
+    log::info "No GPU is visible (neither ${root}/nvidia<n> nor ${root}/kfd), so the profile is cpu: a rehearsal."
     printf 'cpu\n'
   fi
-}
-
-env::_need_profile() {
-  [[ " $2 " == *" $1 "* ]] ||
-    cli::die 2 "PROFILE=auto found devices for the profile '$1', which env/ does not have (it has: $2): set PROFILE=cpu to rehearse without them."
-  printf '%s\n' "$1"
 }
 
 # env::_check: a wrong knob is refused here, with its name, before anything is touched.
 env::_check() {
   env::_must_match CLUSTER_NAME '^[a-z0-9][a-z0-9_-]{0,39}$' 'use lower-case letters, digits, - and _, at most 40'
   env::_must_match WORKERS '^[1-9][0-9]?$' 'use a number from 1 to 99'
+  env::_must_match GPUS_PER_WORKER '^[1-9][0-9]?$' 'use a number from 1 to 99'
+  env::_must_match WORKER_DEVICES '^(/dev/[A-Za-z0-9_./-]+ ?)*$' 'use paths under /dev, separated by one blank'
+  env::_must_match RAY_UNSET '^([A-Z][A-Z0-9_]* ?)*$' 'use names of environment variables, separated by one blank'
   env::_must_match DASHBOARD_PORT '^[1-9][0-9]{1,4}$' 'use a free TCP port'
   env::_must_match TRANSPORT '^[a-z]+$' 'use container'
   env::_must_match SEED '^[0-9]+$' 'use a whole number'

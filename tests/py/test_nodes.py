@@ -105,6 +105,21 @@ def test_a_head_that_offers_cpus(await_nodes, ray, shared):
     )
 
 
+def test_workers_with_the_gpus_that_they_should_have(await_nodes, ray, shared):
+    ray.has_nodes(started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", CPU=8.0, GPU=4.0))
+    assert await_nodes("--worker-gpus=4", HEAD, WORKER).status == 0
+
+
+@pytest.mark.parametrize("found", [0, 3, 8])
+def test_a_worker_with_fewer_or_more_gpus(await_nodes, ray, shared, found):
+    ray.has_nodes(started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", CPU=8.0, GPU=found))
+    assert await_nodes("--worker-gpus=4", HEAD, WORKER).is_refusal(
+        f"worker-0 shows CPU 8, GPU {found}, and GPUS_PER_WORKER=4 is wanted: see which GPUs its container has and "
+        "whether its user may open them, or set WORKER_GPUS.",
+        status=1,
+    )
+
+
 @pytest.mark.parametrize("wanted", [[HEAD], [WORKER, "worker-1=10.0.0.3"]])
 def test_a_cluster_is_a_head_and_a_worker(await_nodes, wanted):
     assert await_nodes(*wanted).is_refusal(f"await-nodes got {wanted}: name the head and at least one worker.")

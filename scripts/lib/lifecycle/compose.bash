@@ -10,19 +10,51 @@ compose::need_image() {
     cli::die 1 "The node image ${NODE_IMAGE} is not on this machine: build it with 'make build'."
 }
 
+# compose::_template: the file whose service "worker" all workers extend, from REPO_DIR: the profile's own where it has one.
+compose::_template() {
+  local file="docker-compose.${PROFILE}.yaml"
+  [[ -f ${REPO_DIR}/${file} ]] || file=docker-compose.yaml
+  printf '%s\n' "$file"
+}
+
 # compose::render_workers: the worker services, as a compose file on stdout.
 compose::render_workers() {
-  local worker
+  local worker template
+  template=$(compose::_template)
   printf 'services:\n'
   for worker in $(node::list_workers); do
     printf '  %s:\n    extends: {file: %s, service: worker}\n    container_name: %s\n    profiles: !reset []\n' \
-      "$worker" docker-compose.yaml "${CLUSTER_NAME}-${worker}"
+      "$worker" "$template" "${CLUSTER_NAME}-${worker}"
+    [[ -z $WORKER_DEVICES ]] || printf '    devices: [%s]\n' "${WORKER_DEVICES// /, }"
+    compose::_render_gpus "${worker#worker-}"
   done
+}
+
+# compose::_gpus INDEX: the ids, on this host, of the GPUs of worker-INDEX: the one place that knows them.
+compose::_gpus() { seq -s, "$(($1 * GPUS_PER_WORKER))" "$((($1 + 1) * GPUS_PER_WORKER - 1))"; }
+
+# compose::_render_gpus INDEX: how worker-INDEX is given its GPUs, which is another way for each vendor.
+compose::_render_gpus() {
+  local ids
+  ids=$(compose::_gpus "$1")
+  case $PROFILE in
+    gpu)
+      printf '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["%s"], capabilities: [gpu]}]}}}\n' \
+        "${ids//,/\", \"}"
+      ;;
+    rocm)
+      printf '    environment: {HIP_VISIBLE_DEVICES: "%s", ROCR_VISIBLE_DEVICES: "%s", CUDA_VISIBLE_DEVICES: "%s"}\n' \
+        "$ids" "$ids" "$ids"
+      ;;
+  esac
 }
 
 # compose::run ARGS...: docker compose over the whole rendered cluster.
 compose::run() {
-  compose::render_workers | docker compose --project-directory "$REPO_DIR" --file "${REPO_DIR}/docker-compose.yaml" --file - "$@"
+  local files=(--file "${REPO_DIR}/docker-compose.yaml") template
+  template=$(compose::_template)
+  [[ $template == docker-compose.yaml ]] || files+=(--file "${REPO_DIR}/${template}")
+  compose::render_workers | docker compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
 }
 
 # compose::ensure_up: all containers of this cluster run, with today's settings; those beyond WORKERS are removed.

@@ -104,7 +104,7 @@ image::_ensure_base() {
   fi
 }
 
-image::_pull() { timeout 600 docker pull --quiet "$1" >/dev/null 2>&1; }
+image::_pull() { timeout "$IMAGE_PULL_TIMEOUT" docker pull --quiet "$1" >/dev/null 2>&1; }
 
 image::_ensure_base_from_packages() {
   local codename mirror root

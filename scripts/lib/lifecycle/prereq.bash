@@ -61,3 +61,41 @@ prereq::memory() {
     cli::die 1 "This machine has ${free} GiB of memory available and MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are wanted: stop something, or lower the knob."
   log::ok "${free} GiB of memory available (wanted: ${MIN_MEMORY_GIB})"
 }
+
+# prereq::gpus: the GPUs and devices that this profile's workers get are on this machine, and the engine can hand them out.
+prereq::gpus() {
+  case $PROFILE in
+    gpu)
+      prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)"
+      prereq::_nvidia_runtime
+      ;;
+    rocm)
+      prereq::_worker_devices
+      prereq::_enough_gpus 'GPUs (/dev/dri/renderD*)' "$(compgen -G "${DEVICE_ROOT:-/dev}/dri/renderD*" | wc -l)"
+      ;;
+    *) log::ok "no GPU is wanted (profile ${PROFILE})" ;;
+  esac
+}
+
+prereq::_enough_gpus() {
+  ((WORKERS * GPUS_PER_WORKER <= $2)) ||
+    cli::die 1 "This machine has $2 $1, and WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are wanted (profile ${PROFILE}): lower one of the knobs."
+  log::ok "$2 $1 (wanted: $((WORKERS * GPUS_PER_WORKER)))"
+}
+
+prereq::_nvidia_runtime() {
+  local runtimes
+  runtimes=$(docker info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')
+  [[ " $runtimes" == *' nvidia '* ]] || command -v nvidia-container-runtime-hook >/dev/null ||
+    cli::die 1 "The container engine cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+  log::ok "the container engine can hand out NVIDIA GPUs"
+}
+
+prereq::_worker_devices() {
+  local device
+  for device in $WORKER_DEVICES; do
+    [[ -e ${DEVICE_ROOT:-/dev}${device#/dev} ]] ||
+      cli::die 1 "${device} (WORKER_DEVICES, from ${ENV_ORIGIN[WORKER_DEVICES]}) is not on this machine: load its driver, or leave it out of WORKER_DEVICES."
+  done
+  log::ok "devices for the workers: ${WORKER_DEVICES}"
+}

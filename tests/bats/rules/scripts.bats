@@ -66,12 +66,12 @@ setup() { load rules_helper; }
 }
 
 @test "where the shared directory is comes from SHARED_ROOT alone" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' docker-compose.yaml 'docker/*' Makefile
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' 'docker-compose*.yaml' 'docker/*' Makefile
   rules::none '(^|[^A-Za-z0-9_.$}-])/(private|mnt/shared)([^A-Za-z0-9_]|$)'
 }
 
 @test "a knob's default has one home, env/: no \${KNOB:-default} elsewhere" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash' docker-compose.yaml
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'docker-compose*.yaml'
   knobs=$(sed -nE 's/^([A-Z][A-Z0-9_]*)=.*/\1/p' env/defaults.env | paste -sd'|')
   rules::none "[$][{](${knobs}):?-[^}]"
 }

@@ -26,6 +26,36 @@ in_lib() {
   refute_text 'worker-3'
 }
 
+@test "Ray is started without the variables of RAY_UNSET, and with all of them where none is named" {
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) echo true ;;
+  *raylet* | *--disable-usage-stats\ /proc*) exit 1 ;;
+esac
+STUB
+  in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379'
+  assert_status 0
+  assert_called 'worker-0.log env -u ONE -u TWO ray start --node-name=worker-0'
+  in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
+  assert_called 'worker-1.log env ray start --node-name=worker-1'
+}
+
+@test "where Ray counts the GPUs of a worker, GPUS_PER_WORKER is what it must find" {
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) echo true ;;
+  *'hostname -i') echo 10.0.0.1 ;;
+esac
+STUB
+  in_lib WORKERS=1 WORKER_GPUS= GPUS_PER_WORKER=8 <<<'cluster::await_ready'
+  assert_status 0
+  assert_called 'await-nodes --deadline 120 --log-dir /private/ray/mvp11 --worker-gpus 8 head=10.0.0.1 worker-0=10.0.0.1'
+  : >"$CALLS"
+  in_lib WORKERS=1 WORKER_GPUS=4 <<<'cluster::await_ready'
+  assert_called 'await-nodes --deadline 120'
+  refute_called '--worker-gpus'
+}
+
 @test "only containers with our label are removed by down" {
   stub docker - <<'STUB'
 case "$*" in

@@ -104,6 +104,14 @@ name() {
   assert_line "error   NODE_IMAGE=mine:1 is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
 }
 
+@test "an image that is pulled may take IMAGE_PULL_TIMEOUT seconds" {
+  stub timeout '"${@:2}"'
+  build NODE_IMAGE=mine:1 IMAGE_PULL_TIMEOUT=77 scripts/10_build_image.sh
+  assert_status 0
+  assert_line "changed node image mine:1 (pulled)"
+  assert_called "timeout 77 docker pull --quiet mine:1"
+}
+
 @test "no registry, and a distribution without Python 3.11" {
   rm "${BOX}/registry"
   stub apt-cache 'echo "python3-venv | 3.12.3-0 | somewhere"'

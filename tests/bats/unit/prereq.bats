@@ -1,0 +1,92 @@
+#!/usr/bin/env bats
+# 00_prereq_check, its look at the GPUs: what the profile wants, and every sentence it can end with.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nprereq::gpus\n' >"${HERE}/scripts/gpus.sh"
+  mkdir -p "${BOX}/dev/dri"
+  nvidia_gpus 8
+  runtimes 'io.containerd.runc.v2 nvidia runc '
+}
+
+# As many GPUs as nvidia-smi lists; MIG slices stand below theirs, indented.
+nvidia_gpus() { stub nvidia-smi "for ((i = 0; i < $1; i++)); do echo \"GPU \$i: NVIDIA H200 (UUID: GPU-\$i)\"; echo '  MIG 1g'; done"; }
+runtimes() { stub docker "[[ \$1 == info ]] && printf '%s\n' '$1'"; }
+amd_devices() {
+  local i
+  touch "${BOX}/dev/kfd"
+  mkdir "${BOX}/dev/infiniband"
+  for ((i = 0; i < $1; i++)); do touch "${BOX}/dev/dri/renderD$((128 + i))"; done
+}
+gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
+
+@test "a rehearsal wants none" {
+  gpus
+  assert_status 0
+  assert_line "ok      no GPU is wanted (profile cpu)"
+  refute_called nvidia-smi
+}
+
+@test "NVIDIA: as many GPUs as the workers want, and an engine that can hand them out" {
+  gpus PROFILE=gpu
+  assert_status 0
+  assert_line "ok      8 NVIDIA GPUs (nvidia-smi -L) (wanted: 8)"
+  assert_line "ok      the container engine can hand out NVIDIA GPUs"
+}
+
+@test "NVIDIA: fewer GPUs than the workers want" {
+  nvidia_gpus 4
+  gpus PROFILE=gpu
+  assert_status 1
+  assert_line "error   This machine has 4 NVIDIA GPUs (nvidia-smi -L), and WORKERS=2 with GPUS_PER_WORKER=4 each are wanted (profile gpu): lower one of the knobs."
+  gpus PROFILE=gpu GPUS_PER_WORKER=2
+  assert_status 0
+}
+
+@test "NVIDIA: a machine without the driver" {
+  rm "${BOX}/bin/nvidia-smi"
+  gpus PROFILE=gpu
+  assert_status 1
+  assert_line "error   This machine has 0 NVIDIA GPUs (nvidia-smi -L), and WORKERS=2 with GPUS_PER_WORKER=4 each are wanted (profile gpu): lower one of the knobs."
+}
+
+@test "NVIDIA: an engine that cannot hand them out" {
+  runtimes 'io.containerd.runc.v2 runc '
+  gpus PROFILE=gpu
+  assert_status 1
+  assert_line "error   The container engine cannot hand out NVIDIA GPUs (its runtimes are: io.containerd.runc.v2 runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+}
+
+@test "NVIDIA: the toolkit's hook is enough, the engine need not list its runtime" {
+  runtimes 'runc '
+  stub nvidia-container-runtime-hook
+  gpus PROFILE=gpu
+  assert_status 0
+}
+
+@test "AMD: every device and as many GPUs as the workers want" {
+  amd_devices 8
+  gpus PROFILE=rocm
+  assert_status 0
+  assert_line "ok      devices for the workers: /dev/kfd /dev/dri /dev/infiniband"
+  assert_line "ok      8 GPUs (/dev/dri/renderD*) (wanted: 8)"
+  refute_called nvidia-smi
+}
+
+@test "AMD: a device that is not there, and how to do without" {
+  amd_devices 8
+  rmdir "${BOX}/dev/infiniband"
+  gpus PROFILE=rocm
+  assert_status 1
+  assert_line "error   /dev/infiniband (WORKER_DEVICES, from env/rocm.env) is not on this machine: load its driver, or leave it out of WORKER_DEVICES."
+  gpus PROFILE=rocm WORKER_DEVICES='/dev/kfd /dev/dri'
+  assert_status 0
+}
+
+@test "AMD: fewer GPUs than the workers want" {
+  amd_devices 4
+  gpus PROFILE=rocm
+  assert_status 1
+  assert_line "error   This machine has 4 GPUs (/dev/dri/renderD*), and WORKERS=2 with GPUS_PER_WORKER=4 each are wanted (profile rocm): lower one of the knobs."
+}

@@ -1,0 +1,165 @@
+"""The profiles as wholes, against files in tests/expected/ that were written by hand: no GPU is here to try them on."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import compose_model
+import pytest
+import yaml
+from conftest import write
+
+from verl_regress import documents, plan
+
+REPO = Path(__file__).parents[2]
+EXPECTED = REPO / "tests" / "expected"
+# What a profile leaves to the machine or to a build.
+GIVEN = {"WORKDIR": "/srv/workdir", "RUN_AS": "1000:1000"}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what the scripts read, without anybody's env/local.env, and a `docker` that only notes its call."""
+    root = tmp_path / "checkout"
+    for name in ("scripts", "env"):
+        shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env"))
+    for file in REPO.glob("docker-compose*.yaml"):
+        shutil.copy(file, root)
+    docker = write(
+        tmp_path / "bin" / "docker",
+        f'#!/bin/sh\nprintf "%s\\0" "$@" >"{tmp_path}/argv"; cat >"{tmp_path}/stdin"; env -0 >"{tmp_path}/environment"\n',
+    )
+    docker.chmod(0o755)
+    return root
+
+
+def run_in(checkout, lines, **knobs):
+    """What these lines of Bash print once the knobs are loaded, with nothing of our own environment."""
+    return subprocess.run(
+        ["bash", "-c", f"source scripts/lib/regress.bash; cli::begin; env::load; {lines}"],
+        cwd=checkout,
+        env={"PATH": f"{checkout.parent}/bin:{os.environ['PATH']}", **knobs},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+
+
+def composed(checkout, **knobs):
+    """The project that `docker compose` is given under these knobs."""
+    run_in(checkout, "compose::run up", **GIVEN, **knobs)
+    argv, environment = (
+        (checkout.parent / name).read_text().split("\0")[:-1] for name in ("argv", "environment")
+    )
+    assert argv[:3] == ["compose", "--project-directory", str(checkout)]
+    assert argv[-1] == "up"
+    files = argv[3:-1]
+    assert set(files[::2]) == {"--file"}
+    texts = [(checkout.parent / "stdin" if name == "-" else Path(name)).read_text() for name in files[1::2]]
+    return compose_model.config(checkout, texts, dict(line.split("=", 1) for line in environment))
+
+
+def expected(name):
+    return yaml.safe_load((EXPECTED / f"{name}.yaml").read_text())
+
+
+@pytest.mark.parametrize(("profile", "knobs"), [("cpu", {"NODE_IMAGE": "node:1"}), ("gpu", {}), ("rocm", {})])
+def test_the_whole_project_is_the_expected_one(checkout, profile, knobs):
+    assert composed(checkout, PROFILE=profile, **knobs) == expected(f"compose.{profile}")
+
+
+def gpus_of(project, profile):
+    """The GPU ids of every service, as that profile's engine or runtime reads them; none: an empty list."""
+    ids = {}
+    for name, service in project["services"].items():
+        if profile == "gpu":
+            reserved = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+            ids[name] = [number for device in reserved for number in device["device_ids"]]
+        else:
+            lists = {service["environment"].get(f"{kind}_VISIBLE_DEVICES") for kind in ("HIP", "ROCR", "CUDA")}
+            assert len(lists) == 1
+            ids[name] = [number for numbers in lists if numbers for number in numbers.split(",")]
+    return ids
+
+
+@pytest.mark.parametrize("profile", ["gpu", "rocm"])
+@pytest.mark.parametrize(
+    ("workers", "each", "ids"),
+    [
+        ("1", "8", {"worker-0": "01234567"}),
+        ("3", "2", {"worker-0": "01", "worker-1": "23", "worker-2": "45"}),
+        ("2", "1", {"worker-0": "0", "worker-1": "1"}),
+    ],
+)
+def test_gpus_are_dealt_out_once_and_never_to_the_head(checkout, profile, workers, each, ids):
+    project = composed(checkout, PROFILE=profile, WORKERS=workers, GPUS_PER_WORKER=each)
+    assert gpus_of(project, profile) == {"head": [], **{name: list(numbers) for name, numbers in ids.items()}}
+
+
+def test_the_tuning_of_amd_gpus_is_made_of_knobs(checkout):
+    knobs = {
+        name: f"a-{name}"
+        for name in (
+            "NCCL_DEBUG", "GPU_MAX_HW_QUEUES", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_CHECKS_DISABLE", "NCCL_IB_HCA",
+            "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_PROTO", "RCCL_MSCCL_ENABLE",
+            "TOKENIZERS_PARALLELISM", "HSA_NO_SCRATCH_RECLAIM",
+        )
+    }  # fmt: skip
+    services = composed(checkout, PROFILE="rocm", **knobs)["services"]
+    assert knobs.items() <= services["worker-1"]["environment"].items()
+    assert not knobs.keys() & services["head"]["environment"].keys()
+
+
+def test_devices_of_the_workers_are_a_knob_of_every_profile(checkout):
+    services = composed(checkout, PROFILE="gpu", WORKER_DEVICES="/dev/infiniband")["services"]
+    device = {"source": "/dev/infiniband", "target": "/dev/infiniband", "permissions": "rwm"}
+    assert [services[name].get("devices") for name in ("head", "worker-0", "worker-1")] == [None, [device], [device]]
+
+
+@pytest.fixture
+def prepared(shared):
+    """The shared root once `make prepare snapshot` has run under a GPU profile."""
+    write(shared.models / "Qwen2.5-0.5B-Instruct" / "config.json", "{}")
+    for split in ("train", "test"):
+        write(shared.datasets / "gsm8k" / f"{split}.parquet", "rows")
+    return shared
+
+
+@pytest.mark.parametrize("profile", ["gpu", "rocm"])
+def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatch, profile):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    printed = run_in(
+        checkout, 'printf "%s\\n" "$RAY_BASE_CONFIG" "$PROFILE" "$MODEL" "$DATASET" "$CODE_ID"', PROFILE=profile
+    )
+    base, *defaults = printed.splitlines()
+    planned = plan.make(
+        prepared,
+        documents.parse((REPO / "jobspecs/ppo.yaml").read_text(), "jobspecs/ppo.yaml", "jobspec"),
+        documents.parse((REPO / base).read_text(), base, "base_config"),
+        plan.CommandLine(submission_id="expected"),
+        plan.Defaults(*defaults),
+    )
+    text = json.dumps({"resolved": planned.resolved(), "runtime_env": planned.runtime_env()})
+    text = text.replace(str(prepared.path), "/private").replace(str(plan.HELPER_DIR), "/helper")
+    assert json.loads(text) == expected(f"plan.ppo.{profile}")
+
+
+@pytest.mark.parametrize("profile", ["gpu", "rocm"])
+def test_where_data_and_model_of_a_gpu_run_come_from(checkout, profile):
+    printed = run_in(checkout, 'printf "%s\\n" "$MODEL_SOURCE" "$MODEL" "$DATASET_SOURCE" "$DATASET"', PROFILE=profile)
+    assert printed.splitlines() == [
+        "hub:Qwen/Qwen2.5-0.5B-Instruct", "Qwen2.5-0.5B-Instruct", "hub", "gsm8k",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
+def test_a_gpu_run_has_nothing_of_the_rehearsal(workload):
+    text = (REPO / "env/ray/dev.yaml").read_text()
+    document = documents.parse(text, "env/ray/dev.yaml", "base_config").content
+    assert "python_layers" not in document
+    assert "VERL_REGRESS_HOOKS" not in document["runtime_env"]["env_vars"]
+    overrides = document["trainer_overrides"][workload]
+    assert {"trainer.nnodes=2", "trainer.n_gpus_per_node=4"} <= set(overrides)
+    assert not [text for text in overrides if "cpu" in text or "tiny" in text]
