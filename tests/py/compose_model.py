@@ -69,7 +69,9 @@ def in_long_form(own):
     own["shm_size"] = str(int(size) * UNITS[unit])
     own["networks"] = dict.fromkeys(own["networks"])
     own["secrets"] = [{"source": name, "target": f"/run/secrets/{name}"} for name in own["secrets"]]
-    own["volumes"] = [{**volume, "bind": {}} for volume in own["volumes"]]  # create_host_path: false is the default there
+    own["volumes"] = [
+        {**volume, "bind": {}} for volume in own["volumes"]
+    ]  # create_host_path: false is the default there
     if "ports" in own:
         own["ports"] = [port_in_long_form(port) for port in own["ports"]]
     if "devices" in own:

@@ -50,9 +50,7 @@ def run_in(checkout, lines, **knobs):
 def composed(checkout, **knobs):
     """The project that `docker compose` is given under these knobs."""
     run_in(checkout, "compose::run up", **GIVEN, **knobs)
-    argv, environment = (
-        (checkout.parent / name).read_text().split("\0")[:-1] for name in ("argv", "environment")
-    )
+    argv, environment = ((checkout.parent / name).read_text().split("\0")[:-1] for name in ("argv", "environment"))
     assert argv[:3] == ["compose", "--project-directory", str(checkout)]
     assert argv[-1] == "up"
     files = argv[3:-1]
@@ -147,11 +145,24 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
-def test_where_data_and_model_of_a_gpu_run_come_from(checkout, profile):
-    printed = run_in(checkout, 'printf "%s\\n" "$MODEL_SOURCE" "$MODEL" "$DATASET_SOURCE" "$DATASET"', PROFILE=profile)
-    assert printed.splitlines() == [
-        "hub:Qwen/Qwen2.5-0.5B-Instruct", "Qwen2.5-0.5B-Instruct", "hub", "gsm8k",
-    ]  # fmt: skip
+def test_what_a_gpu_run_prepares_and_waits_for(checkout, profile):
+    knobs = {
+        "MODEL_SOURCE": "hub:Qwen/Qwen2.5-0.5B-Instruct",
+        "MODEL": "Qwen2.5-0.5B-Instruct",
+        "DATASET_SOURCE": "hub",
+        "DATASET": "gsm8k",
+        "WORKER_CPUS": "",  # Ray counts them
+        "WORKER_GPUS": "",
+        "OBJECT_STORE_BYTES": "20000000000",
+        "CLUSTER_TIMEOUT": "600",
+        "STALL_TIMEOUT": "1800",
+        "IMAGE_PULL_TIMEOUT": "7200",
+        "MIN_DISK_GIB": "100",
+        "MIN_MEMORY_GIB": "64",
+    }
+    names = " ".join(knobs)
+    printed = run_in(checkout, f'for knob in {names}; do printf "%s=%s\n" "$knob" "${{!knob}}"; done', PROFILE=profile)
+    assert printed.splitlines() == [f"{name}={value}" for name, value in knobs.items()]
 
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
