@@ -105,6 +105,7 @@ name() {
 }
 
 @test "an image that is pulled may take IMAGE_PULL_TIMEOUT seconds" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
   stub timeout '"${@:2}"'
   build NODE_IMAGE=mine:1 IMAGE_PULL_TIMEOUT=77 scripts/10_build_image.sh
   assert_status 0

@@ -4,6 +4,7 @@
 setup() {
   load ../test_helper
   sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nprereq::gpus\n' >"${HERE}/scripts/gpus.sh"
   mkdir -p "${BOX}/dev/dri"
   nvidia_gpus 8
