@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from verl_regress import ids, snapshot
+from verl_regress.compose import Override, compose
 from verl_regress.documents import Document
 from verl_regress.errors import BadInput
 from verl_regress.layout import JobDir, SharedRoot
@@ -29,8 +29,6 @@ _REFUSED_ENV = {
     "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
     "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
 }
-# Only ~key may stand without a value.
-_OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class CommandLine:
     workload: str | None = None
     code_id: str | None = None
     submission_id: str | None = None
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,23 +49,6 @@ class Defaults:
     model: str
     dataset: str
     code_id: str
-
-
-@dataclass(frozen=True)
-class Override:
-    """One Hydra override and which layer it comes from."""
-
-    text: str
-    origin: str
-
-    def parts(self) -> tuple[str, str]:
-        """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
-        match = _OVERRIDE.fullmatch(self.text)
-        if match is None or (match["value"] is None and match["prefix"] != "~"):
-            raise BadInput(
-                f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value."
-            )
-        return match["prefix"] or "", match["key"]
 
 
 @dataclass(frozen=True)
@@ -87,8 +68,10 @@ class Plan:
     env_vars: Mapping[str, str]
     argv: tuple[str, ...]
     overrides: tuple[Override, ...]
+    left_out: tuple[Override, ...]
     model: Path
     dataset: Path
+    verl_config: str = field(repr=False)
     spec: Document = field(repr=False)
     base: Document = field(repr=False)
 
@@ -113,6 +96,7 @@ class Plan:
             "entrypoint_resources": dict(self.entrypoint_resources),
             "argv": list(self.argv),
             "overrides": [asdict(override) for override in self.overrides],
+            "left_out": [asdict(override) for override in self.left_out],
         }
 
     def command_line(self) -> list[str]:
@@ -160,17 +144,19 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
     overrides = _merge(
         [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
         [
-            Override(_in_root(root, text), base.origin)
+            Override(_in_root(root, text.removeprefix("?")), base.origin, optional=text.startswith("?"))
             for text in base.content.get("trainer_overrides", {}).get(workload_name, [])
         ],
         [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
-        [Override(_in_root(root, text), "OVERRIDES") for text in said.overrides],
+        [replace(override, text=_in_root(root, override.text)) for override in said.overrides],
     )
     resources = {
         **base.content["entrypoint_resources"],
         **spec.content.get("resources", {}).get("entrypoint_resources", {}),
     }
     _check_resources(resources, spec, base)
+    env_vars = _env_vars(root, job_dir, code_path, spec, base)
+    composed = compose(code_path, code, workload.module, overrides)
     return Plan(
         submission_id=submission_id,
         workload=workload_name,
@@ -184,11 +170,13 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
             "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
         ),
         entrypoint_resources=resources,
-        env_vars=_env_vars(root, job_dir, code_path, spec, base),
-        argv=("python3", "-m", workload.module, *(override.text for override in overrides)),
-        overrides=tuple(overrides),
+        env_vars=env_vars,
+        argv=("python3", "-m", workload.module, *(override.text for override in composed.overrides)),
+        overrides=composed.overrides,
+        left_out=composed.left_out,
         model=model,
         dataset=dataset,
+        verl_config=composed.text,
         spec=spec,
         base=base,
     )
@@ -263,7 +251,7 @@ def _merge(*layers: list[Override]) -> list[Override]:
                 del merged[key]
                 continue
             kept = earlier.replace("~", "") if not prefix else ""
-            merged[key] = Override(kept + override.text, override.origin)
+            merged[key] = replace(override, text=kept + override.text)
     return list(merged.values())
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress import documents, plan, say, watch
+from verl_regress.compose import Override
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.layout import SharedRoot, write_atomically
 from verl_regress.ray_api import RayApi
 
 # The members of the stream that scripts/lib/job.bash sends.
-_SPEC, _BASE = "job_spec", "ray_config"
+_SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", help="command line's WORKLOAD")
     parser.add_argument("--code-id", help="command line's CODE_ID")
     parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
+    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes on stdin")
     parser.add_argument("--override", action="append", default=[], help="one of the command line's OVERRIDES")
     parser.add_argument("--profile", required=True, help="the profile's name")
     parser.add_argument("--default-model", required=True, help="the knob MODEL")
@@ -42,12 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Submit (and with --wait follow) one job; the submission id is the one line on stdout."""
     root = SharedRoot(args.shared_root)
-    texts = _read_stream({_SPEC: args.spec_name, _BASE: args.base_name})
+    names = {_SPEC: args.spec_name, _BASE: args.base_name}
+    if args.overrides_name is not None:
+        names[_OVERRIDES] = args.overrides_name
+    texts = _read_stream(names)
     spec = documents.parse(texts[_SPEC], args.spec_name, "jobspec")
     base = documents.parse(texts[_BASE], args.base_name, "base_config")
-    said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(args.override))
+    overrides = [
+        *_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
+        *(Override(text, "OVERRIDES") for text in args.override),
+    ]
+    said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
     defaults = plan.Defaults(args.profile, args.default_model, args.default_dataset, args.default_code_id)
     planned = plan.make(root, spec, base, said, defaults)
+    for override in planned.left_out:
+        say.skip(
+            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
+        )
     if args.dry_run:
         print_plan(planned)
         return 0
@@ -62,10 +75,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _lines(text: str, origin: str) -> list[Override]:
+    """The overrides of a file, one a line and taken as they are; an empty line and one that begins with # are none."""
+    return [
+        Override(line, f"{origin} line {number}")
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+
+
 def print_plan(planned: plan.Plan) -> None:
-    """The dry run: resolved config, runtime_env and a line to paste, on stdout."""
+    """The dry run: resolved config, verl's own with all overrides, runtime_env and a line to paste, on stdout."""
     print("# resolved config")
     print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
+    print("# verl's config")
+    print(planned.verl_config, end="")
     print("# runtime_env")
     print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
     print(
@@ -115,6 +139,7 @@ def _write_config(planned: plan.Plan) -> None:
         "job_spec.json": _pretty(planned.spec.content),
         "ray_config.yaml": planned.base.text,
         "resolved.json": _pretty(planned.resolved()),
+        "verl_config.yaml": planned.verl_config,
         "runtime_env.json": _pretty(planned.runtime_env()),
         "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
         "code.json": _pretty(planned.code),

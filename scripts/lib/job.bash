@@ -11,7 +11,7 @@ job::spec_of() {
 
 # job::submit SPEC: sends the JobSpec file SPEC and the Ray base config to the head; the submission id on stdout.
 job::submit() {
-  local spec=$1 stream words word args=()
+  local spec=$1 stream words word args=() members=(job_spec ray_config)
   cli::temp_dir stream
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
@@ -21,9 +21,13 @@ job::submit() {
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
   read -r -d '' -a words <<<"$OVERRIDES" || true
   for word in "${words[@]}"; do args+=("--override=${word}"); done
+  if [[ -n $OVERRIDES_FILE ]]; then
+    job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "${stream}/overrides"
+    args+=(--overrides-name "$OVERRIDES_FILE") members+=(overrides)
+  fi
   [[ $DRY_RUN != 1 ]] || args+=(--dry-run)
   [[ $WAIT != 1 ]] || args+=(--wait)
-  tar -C "$stream" -c job_spec ray_config | helper::run_in head submit "${args[@]}" "$(job::_deadlines)"
+  tar -C "$stream" -c "${members[@]}" | helper::run_in head submit "${args[@]}" "$(job::_deadlines)"
 }
 
 # job::follow JOB: the same as WAIT=1, later and from any terminal.

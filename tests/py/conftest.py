@@ -23,6 +23,21 @@ runtime_env: {env_vars: {TORCHDYNAMO_DISABLE: "1"}}
 trainer_overrides: {ppo: [trainer.device=cpu, +critic.added=1]}
 """
 
+# A trainer as verl has them: its config stands beside it, and nothing of it can be imported here.
+TRAINER = """\
+import hydra, torch
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config): ...
+"""
+CONFIG = """\
+trainer:
+  {project_name: x, experiment_name: x, logger: [console], total_epochs: 30, save_freq: -1, default_local_dir: x, device: cuda}
+algorithm: {adv_estimator: gae, kl: {coef: 0.001}}
+data: {train_files: x, val_files: x, train_batch_size: 1024}
+actor_rollout_ref: {model: {path: x}}
+critic: {model: {path: x, tokenizer: "${actor_rollout_ref.model.path}"}, optim: {lr: 1e-5}}
+"""
+
 
 @pytest.fixture
 def shared(tmp_path):
@@ -30,9 +45,11 @@ def shared(tmp_path):
     root = SharedRoot(tmp_path / "shared")
     root.ensure()
     for code_id in ("codeA", "codeB"):
-        write(root.snapshots / code_id / "snapshot.json", json.dumps({"code_id": code_id}))
+        write(root.snapshots / code_id / "snapshot.json", json.dumps({"code_id": code_id, "verl_version": "0.7.1"}))
         write(root.snapshots / code_id / "mvp_marker.py", f'MARKER = "{code_id}"\n')
         write(root.snapshots / code_id / "verl" / "__init__.py", "")
+        write(root.snapshots / code_id / "verl" / "trainer" / "main_ppo.py", TRAINER)
+        write(root.snapshots / code_id / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG)
     for name in ("train", "test"):
         write(root.datasets / "sums" / f"{name}.parquet", "rows")
     write(root.models / "tiny" / "config.json", "{}")
@@ -179,9 +196,19 @@ def run(shared, capsys):
 def submit(run, ray, sdk, monkeypatch):
     """Submits a JobSpec as scripts/lib/job.bash does."""
 
-    def submit(*args, spec=SPEC, base=BASE, spec_name="my/ppo.yaml", dataset="sums", model="tiny", code_id="codeA"):
+    def submit(
+        *args,
+        spec=SPEC,
+        base=BASE,
+        overrides=None,
+        spec_name="my/ppo.yaml",
+        dataset="sums",
+        model="tiny",
+        code_id="codeA",
+    ):
         spec = spec.encode() if isinstance(spec, str) else spec
-        stream = tar({"job_spec": spec, "ray_config": base.replace("ADDRESS", ray.address).encode()})
+        members = {"job_spec": spec, "ray_config": base.replace("ADDRESS", ray.address).encode()}
+        stream = tar(members if overrides is None else {**members, "overrides": overrides})
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         return run(
             "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu",

@@ -6,6 +6,7 @@ import pytest
 from conftest import BASE, SPEC
 
 from verl_regress import documents, plan
+from verl_regress.compose import Override
 from verl_regress.plan import CommandLine, Defaults
 
 HELPER = str(plan.HELPER_DIR)
@@ -16,12 +17,13 @@ def planned(shared):
     """Plans a submission of these documents."""
 
     def make(spec=SPEC, base=BASE, said=None, **knobs):
+        given = tuple(Override(text, "OVERRIDES") for text in (said or {}).get("overrides", ()))
         defaults = Defaults(**{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", **knobs})
         return plan.make(
             shared,
             documents.parse(spec, "ppo.yaml", "jobspec"),
             documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config"),
-            CommandLine(**(said or {})),
+            CommandLine(**{**(said or {}), "overrides": given}),
             defaults,
         )
 
@@ -59,16 +61,10 @@ def test_the_first_overrides_are_where_this_job_lives(planned, shared):
         (["trainer.save_freq=1"], [], [], "trainer.save_freq=1", "cpu.yaml"),
         (["trainer.save_freq=1"], ["trainer.save_freq=2"], [], "trainer.save_freq=2", "ppo.yaml"),
         (["trainer.save_freq=1"], ["trainer.save_freq=2"], ["trainer.save_freq=3"], "trainer.save_freq=3", "OVERRIDES"),
-        (["trainer.save_freq=1"], [], ["trainer.save_freq=a=b c"], "trainer.save_freq=a=b c", "OVERRIDES"),
-        (["+trainer.save_freq=1"], ["trainer.save_freq=2"], [], "+trainer.save_freq=2", "ppo.yaml"),
-        (
-            ["+trainer.save_freq=1"],
-            ["trainer.save_freq=2"],
-            ["trainer.save_freq=3"],
-            "+trainer.save_freq=3",
-            "OVERRIDES",
-        ),
-        (["+trainer.save_freq=1"], ["++trainer.save_freq=2"], [], "++trainer.save_freq=2", "ppo.yaml"),
+        (["trainer.save_freq=1"], [], ["trainer.save_freq='a=b c'"], "trainer.save_freq='a=b c'", "OVERRIDES"),
+        (["+trainer.new=1"], ["trainer.new=2"], [], "+trainer.new=2", "ppo.yaml"),
+        (["+trainer.new=1"], ["trainer.new=2"], ["trainer.new=3"], "+trainer.new=3", "OVERRIDES"),
+        (["+trainer.new=1"], ["++trainer.new=2"], [], "++trainer.new=2", "ppo.yaml"),
         ([], ["~trainer.save_freq"], [], "~trainer.save_freq", "ppo.yaml"),
         (["~trainer.save_freq"], ["trainer.save_freq=2"], [], "trainer.save_freq=2", "ppo.yaml"),
     ],
@@ -79,7 +75,8 @@ def test_the_nearest_to_the_user_wins(planned, base, spec, command_line, result,
         base=BASE.replace("[trainer.device=cpu, +critic.added=1]", json.dumps(base)),
         said={"overrides": tuple(command_line)},
     )
-    won = [override for override in job.overrides if override.parts()[1] == "trainer.save_freq"]
+    key = Override(result, origin).parts()[1]
+    won = [override for override in job.overrides if override.parts()[1] == key]
     assert [(override.text, override.origin) for override in won] == [(result, origin)]
 
 
@@ -89,22 +86,22 @@ def test_what_a_layer_added_and_a_later_one_deletes_is_left_out(planned):
 
 
 def test_an_override_keeps_the_place_of_its_first_mention(planned):
-    usual, changed = planned(), planned(said={"overrides": ("trainer.total_epochs=2", "new.key=1")})
+    usual, changed = planned(), planned(said={"overrides": ("trainer.total_epochs=2", "+new.key=1")})
     assert list(overrides_of(changed)) == [*overrides_of(usual), "new.key"]
 
 
 def test_shared_root_is_filled_in_and_what_is_hydras_stays(planned, shared):
-    text = "a=${shared_root}/x,${actor.path},$HOME"
-    filled = f"={shared.path}/x,${{actor.path}},$HOME"
+    text = 'a="${shared_root}/x ${critic.model.path} $HOME"'
+    filled = f'="{shared.path}/x ${{critic.model.path}} $HOME"'
     job = planned(
         spec=f"{SPEC}dataset: ${{shared_root}}/datasets/sums\nenv_vars: {{HERE: '${{shared_root}}/y'}}\n"
-        f"trainer_overrides: ['spec.{text}']\n",
-        base=BASE.replace("trainer.device=cpu", f"'base.{text}'"),
-        said={"overrides": (f"line.{text}",)},
+        f"trainer_overrides: ['+spec.{text}']\n",
+        base=BASE.replace("trainer.device=cpu", f"'+base.{text}'"),
+        said={"overrides": (f"+line.{text}",)},
     )
     overrides = overrides_of(job)
     assert [overrides[f"{layer}.a"] for layer in ("base", "spec", "line")] == [
-        f"{layer}.a{filled}" for layer in ("base", "spec", "line")
+        f"+{layer}.a{filled}" for layer in ("base", "spec", "line")
     ]
     assert job.dataset == shared.datasets / "sums"
     assert job.env_vars["HERE"] == f"{shared.path}/y"

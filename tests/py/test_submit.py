@@ -5,6 +5,7 @@ import re
 import shlex
 
 import pytest
+import yaml
 from conftest import BASE, SPEC
 
 from verl_regress import plan
@@ -71,12 +72,12 @@ def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
 def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text, files):
     assert submit("--submission-id=me", spec=text, spec_name=name).status == 0
     config = shared.jobs / "me" / "config"
-    common = {"ray_config.yaml", "resolved.json", "runtime_env.json", "submit_cmd.txt", "code.json"}
+    common = {"ray_config.yaml", "resolved.json", "runtime_env.json", "submit_cmd.txt", "code.json", "verl_config.yaml"}
     assert {path.name for path in config.iterdir()} == common | files
     if "job_spec.yaml" in files:
         assert (config / "job_spec.yaml").read_bytes() == text.encode()
     assert read(config / "job_spec.json") == {"workload": "ppo", "env_vars": {"A": "ü"}}
-    assert read(config / "code.json") == {"code_id": "codeA"}
+    assert read(config / "code.json") == {"code_id": "codeA", "verl_version": "0.7.1"}
     resolved = read(config / "resolved.json")
     assert resolved["argv"][:3] == ["python3", "-m", "verl.trainer.main_ppo"]
     assert resolved["code_path"] == str(shared.snapshots / "codeA")
@@ -94,19 +95,20 @@ def test_config_is_whole_before_ray_hears_of_the_job(submit, sdk, shared):
     seen = []
     sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
     submit()
-    assert len(seen) == 7
+    assert len(seen) == 8
 
 
 def test_a_dry_run_prints_all_and_creates_nothing(submit, ray, sdk):
     outcome = submit("--dry-run", "--submission-id=me")
     assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
     assert (ray.seen, sdk.submitted) == ([], [])
-    resolved, runtime_env, line = re.fullmatch(
-        r"# resolved config\n(.*)\n# runtime_env\n(.*)\n# the same as a command in the head [^\n]*\n([^\n]*)\n",
+    resolved, verl_config, runtime_env, line = re.fullmatch(
+        r"# resolved config\n(.*)\n# verl's config\n(.*)\n# runtime_env\n(.*)\n# the same as a command in the head [^\n]*\n([^\n]*)\n",
         outcome.out,
         re.DOTALL,
     ).groups()
     assert json.loads(resolved)["submission_id"] == "me"
+    assert yaml.safe_load(verl_config)["trainer"]["experiment_name"] == "me"
     argv = shlex.split(line)
     assert argv[:4] == ["ray", "job", "submit", "--no-wait"]
     assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == json.loads(runtime_env)

@@ -1,0 +1,184 @@
+"""Overrides against the snapshot's own Hydra config: composed as the job will compose it, without importing verl.
+
+Read in hydra-core 1.3 (`hydra.compose`) and in verl 0.7.0, 0.7.1 and 0.8.0 (`@hydra.main` of each trainer).
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_regress.errors import BadInput
+
+# Only ~key may stand without a value.
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
+# What Hydra and OmegaConf put behind their sentence, for those who read their manuals.
+_BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Override:
+    """One Hydra override and which layer it comes from; an optional one is left out where its key does not exist."""
+
+    text: str
+    origin: str
+    optional: bool = False
+
+    def parts(self) -> tuple[str, str]:
+        """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
+        match = _OVERRIDE.fullmatch(self.text)
+        if match is None or (match["value"] is None and match["prefix"] != "~"):
+            raise BadInput(
+                f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value."
+            )
+        return match["prefix"] or "", match["key"]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What came of the overrides: those that stay, the optional ones without a key, and verl's config as YAML."""
+
+    overrides: tuple[Override, ...]
+    left_out: tuple[Override, ...]
+    text: str
+
+
+def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
+    """Compose the config of verl's `module` in the snapshot at `code_path`, whose record is `code`.
+
+    Raises BadInput for a snapshot without that trainer, and for an override that Hydra cannot parse, whose key the
+    config lacks, or whose value it refuses.
+    """
+    told = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
+    directory, name = _config_of(code_path, module, told)
+    kept, left_out = list(overrides), list[Override]()
+    # Imported here: Hydra costs the other subcommands more than all the rest of them.
+    from hydra import initialize_config_dir
+
+    with initialize_config_dir(str(directory), version_base=None), _without_verl():
+        while True:
+            try:
+                config = _compose(name, kept)
+                return Composed(tuple(kept), tuple(left_out), _as_yaml(config, kept))
+            except _HydraRefused as refused:
+                culprit = refused.culprit
+                if culprit is None or not culprit.optional or not refused.lacks_key:
+                    raise _sentence(refused, name, kept, told) from None
+                kept.remove(culprit)
+                left_out.append(culprit)
+
+
+class _HydraRefused(Exception):
+    """What Hydra said, and of which override it spoke (None: it does not say)."""
+
+    def __init__(self, error: Exception, culprit: Override | None) -> None:
+        said = error.__cause__ if str(error).startswith("Error merging override ") else error
+        super().__init__(" ".join(_BEHIND.split(str(said))[0].split()))
+        self.lacks_key = str(error).startswith("Could not override '")
+        self.is_grammar = hasattr(error, "override")
+        self.culprit = culprit
+
+
+def _culprit(message: str, overrides: Sequence[Override]) -> Override | None:
+    """The override whose text, else whose key, stands in Hydra's message."""
+    for override in overrides:
+        if re.search(rf"(^|\s|'){re.escape(override.text)}('|\s|$)", message):
+            return override
+    return next((override for override in overrides if f"'{override.parts()[1]}'" in message), None)
+
+
+def _config_of(code_path: Path, module: str, told: str) -> tuple[Path, str]:
+    """The directory and the name of the config, as the snapshot's own `@hydra.main` gives them."""
+    file = code_path.joinpath(*module.split(".")).with_suffix(".py")
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BadInput(
+            f"{told} has no {module} that can be read ({error}): name a snapshot that has it, or another workload."
+        ) from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hydra.main":
+            given = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+            return file.parent / given["config_path"], given["config_name"]
+    raise BadInput(
+        f"{told} has no @hydra.main in {file}, which would name its config: name another snapshot, or another workload."
+    )
+
+
+@contextmanager
+def _without_verl() -> Iterator[None]:
+    """No verl runs in the submitter, neither the image's nor another: to look into pkg://verl… Hydra would import it."""
+    sys.modules["verl"] = None  # type: ignore[assignment]  # Python's own way to say that it cannot be imported
+    try:
+        yield
+    finally:
+        del sys.modules["verl"]
+
+
+def _compose(name: str, overrides: Sequence[Override]) -> Any:
+    from hydra import compose
+
+    try:
+        return compose(name, overrides=[override.text for override in overrides])
+    except Exception as error:  # besides its own errors, Hydra lets ValueError and AssertionError through
+        said = f"{getattr(error, 'override', '')}\n{error}"
+        raise _HydraRefused(error, _culprit(said, overrides)) from error
+
+
+def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
+    """The config with every ${…} filled in; as it is where that takes what only the job's processes have."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return str(OmegaConf.to_yaml(config, resolve=True))
+    except OmegaConfBaseException as error:
+        where = f"{error.full_key}."
+        for override in overrides:
+            if where.replace("[", ".").startswith(f"{override.parts()[1]}."):
+                raise _HydraRefused(error, override) from error
+        return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(config)}"
+
+
+def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], told: str) -> BadInput:
+    culprit = refused.culprit
+    if culprit is None:
+        return BadInput(f"The overrides do not fit {name} of {told}, as Hydra says ({refused}): mend them.")
+    given = f"The override {culprit.text!r} (from {culprit.origin})"
+    if refused.is_grammar:
+        return BadInput(f"{given} cannot be parsed by Hydra ({refused}): mend it, or quote its value as in key='a, b'.")
+    if not refused.lacks_key:
+        return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): mend it, or leave it out.")
+    near = _nearest(_compose(name, overrides[: overrides.index(culprit)]), culprit.parts()[1])
+    cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
+    return BadInput(f"{given} sets a key that {name} of {told} lacks: {cure} a new key, write '+{culprit.text}'.")
+
+
+def _nearest(config: Any, key: str) -> list[str]:
+    """The real keys that `key` may have meant: those that end alike first, then the likest."""
+    from omegaconf import OmegaConf
+
+    keys = list(_keys(OmegaConf.to_container(config)))
+    alike = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
+    near = [
+        *difflib.get_close_matches(key, alike, _SHOWN, cutoff=0.3),
+        *difflib.get_close_matches(key, keys, _SHOWN, cutoff=0.75),
+    ]
+    return list(dict.fromkeys(near))[:_SHOWN]
+
+
+def _keys(node: Any, above: str = "") -> Iterator[str]:
+    """The dotted keys that hold a value; an empty mapping is one."""
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _keys(value, f"{above}.{key}" if above else str(key))
+    else:
+        yield above

@@ -1,0 +1,269 @@
+"""Overrides against a snapshot's own config: what is refused, with which words, and that no verl is imported for it."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from conftest import BASE, SPEC, write
+from streams import state_of
+
+from verl_regress.compose import Override, compose
+from verl_regress.errors import BadInput
+
+CODE = {"code_id": "codeA", "verl_version": "0.7.1"}
+WHOLE = "ppo_trainer of CODE_ID=codeA (verl 0.7.1)"
+SAVE = "trainer.save_freq"
+
+
+@pytest.fixture
+def snapshot(shared):
+    return shared.snapshots / "codeA"
+
+
+def composed(snapshot, *overrides, module="verl.trainer.main_ppo"):
+    given = [item if isinstance(item, Override) else Override(item, "OVERRIDES") for item in overrides]
+    return compose(snapshot, CODE, module, given)
+
+
+def refusal(snapshot, *overrides, **kwargs):
+    with pytest.raises(BadInput) as caught:
+        composed(snapshot, *overrides, **kwargs)
+    return str(caught.value)
+
+
+def test_the_config_is_the_snapshots_with_the_overrides_and_with_its_references_filled_in(snapshot):
+    result = composed(snapshot, "trainer.save_freq=5", "actor_rollout_ref.model.path=/m", "+critic.new={a: [1, x]}")
+    config = yaml.safe_load(result.text)
+    assert config["trainer"]["save_freq"] == 5
+    assert config["critic"]["model"]["tokenizer"] == "/m"
+    assert config["critic"]["new"] == {"a": [1, "x"]}
+    assert config["data"]["train_batch_size"] == 1024
+    assert (len(result.overrides), result.left_out) == (3, ())
+
+
+def test_each_snapshot_is_asked_for_its_own_config(snapshot):
+    write(snapshot.parent / "codeB" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", "only: {here: 1}\n")
+    assert yaml.safe_load(composed(snapshot.parent / "codeB", "only.here=2").text) == {"only": {"here": 2}}
+    assert "only.here" in refusal(snapshot, "only.here=2")
+
+
+def test_the_trainer_itself_names_its_config(snapshot):
+    trainer = (
+        '@hydra.main(config_path="elsewhere", config_name="sft_trainer_engine", version_base=None)\ndef main(c): ...\n'
+    )
+    write(snapshot / "verl" / "trainer" / "sft_trainer_ray.py", trainer)
+    write(
+        snapshot / "verl" / "trainer" / "elsewhere" / "sft_trainer_engine.yaml", "defaults: [part@optim: one, _self_]\n"
+    )
+    write(snapshot / "verl" / "trainer" / "elsewhere" / "part" / "one.yaml", "lr: 1\n")
+    write(snapshot / "verl" / "trainer" / "elsewhere" / "part" / "two.yaml", "lr: 2\n")
+    module = "verl.trainer.sft_trainer_ray"
+    assert yaml.safe_load(composed(snapshot, "optim.lr=3", module=module).text) == {"optim": {"lr": 3}}
+    assert yaml.safe_load(composed(snapshot, "part@optim=two", module=module).text) == {"optim": {"lr": 2}}
+
+
+@pytest.mark.parametrize(
+    ("override", "cure"),
+    [
+        ("trainer.totl_epochs=2", "did you mean trainer.total_epochs? To add"),
+        ("traner.total_epochs=2", "did you mean trainer.total_epochs? To add"),
+        ("total_epochs=2", "did you mean trainer.total_epochs? To add"),
+        ("train_batch_size=2", "did you mean data.train_batch_size? To add"),
+        ("critic.lr=2", "did you mean critic.optim.lr? To add"),
+        ("data.val_file=x", "did you mean data.val_files or data.train_files? To add"),
+        ("trainer.save_freq.often=1", "did you mean trainer.save_freq? To add"),
+        ("model.path=x", "did you mean critic.model.path or actor_rollout_ref.model.path? To add"),
+        ("xyz=1", "to add"),
+    ],
+)
+def test_a_misspelt_key_is_told_the_nearest_real_ones(snapshot, override, cure):
+    assert refusal(snapshot, "trainer.save_freq=1", override, "trainer.total_epochs=2") == (
+        f"The override '{override}' (from OVERRIDES) sets a key that {WHOLE} lacks: {cure} a new key, write '+{override}'."
+    )
+
+
+def test_a_key_that_an_earlier_override_adds_is_real(snapshot):
+    composed(snapshot, "+critic.new={a: 1}", "critic.new.a=2")
+    assert "did you mean critic.new.alpha? " in refusal(snapshot, "+critic.new={alpha: 1}", "critic.new.alhpa=2")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trainer.total_epochs=[1", "no viable alternative at input '[1'"),
+        ("trainer.logger=a=b", "mismatched input '=' expecting <EOF>"),
+        ("trainer.logger[0]=a", "LexerNoViableAltException: trainer.logger[0]=a ^"),
+    ],
+)
+def test_what_hydra_cannot_parse(snapshot, override, said):
+    message = refusal(snapshot, override)
+    assert message.startswith(f"The override {override!r} (from OVERRIDES) cannot be parsed by Hydra (")
+    assert message.endswith(f"{said}): mend it, or quote its value as in key='a, b'.")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("hydra.job.num=abc", "Value 'abc' of type 'str' could not be converted to Integer"),
+        ("trainer.logger={a: 1}", "Cannot merge DictConfig with ListConfig"),
+        ("trainer.save_freq=${no.where}", "Interpolation key 'no.where' not found"),
+        ("+trainer={save_freq: '${no.where}'}", "Interpolation key 'no.where' not found"),
+        ("~trainer.nothing", "Could not delete from config. 'trainer.nothing' does not exist."),
+        (
+            "+trainer.save_freq=1",
+            "Could not append to config. An item is already at 'trainer.save_freq'. Either remove + prefix: "
+            "'trainer.save_freq=1' Or add a second + to add or override 'trainer.save_freq': '++trainer.save_freq=1'",
+        ),
+        (
+            "trainer.save_freq=1,2",
+            "Ambiguous value for argument 'trainer.save_freq=1,2' 1. To use it as a list, use key=[value1,value2] 2. To use "
+            "it as string, quote the value: key='value1,value2' 3. To sweep over it, add --multirun to your command line",
+        ),
+    ],
+)
+def test_a_value_that_hydra_refuses(snapshot, override, said):
+    assert refusal(snapshot, "trainer.total_epochs=1", override) == (
+        f"The override {override!r} (from OVERRIDES) does not fit {WHOLE}, as Hydra says ({said}): mend it, or leave it out."
+    )
+
+
+def test_what_hydra_says_of_no_override_in_particular(snapshot):
+    assert refusal(snapshot, "trainer.total_epochs=1", "hydra.searchpath=x") == (
+        f"The overrides do not fit {WHOLE}, as Hydra says (hydra.searchpath must be a list of strings. Got: x): mend them."
+    )
+
+
+def test_a_reference_that_only_the_job_can_fill_in_stays(snapshot):
+    config = snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    write(config, "here: ${oc.env:ONLY_IN_THE_JOB}\nother: 1\n")
+    first, *rest = composed(snapshot, "other=2").text.splitlines()
+    assert first.startswith("# ${…} is not filled in: ")
+    assert "ONLY_IN_THE_JOB" in first
+    assert yaml.safe_load("\n".join(rest)) == {"here": "${oc.env:ONLY_IN_THE_JOB}", "other": 2}
+
+
+def test_an_optional_override_is_left_out_where_its_key_is_not_there(snapshot):
+    present, absent, other = (
+        Override(text, "env/ray/cpu.yaml", optional=True) for text in ("trainer.save_freq=7", "trainer.no=1", "no.no=1")
+    )
+    result = composed(snapshot, absent, present, other, "trainer.total_epochs=3")
+    assert result.left_out == (absent, other)
+    assert [override.text for override in result.overrides] == ["trainer.save_freq=7", "trainer.total_epochs=3"]
+    assert yaml.safe_load(result.text)["trainer"]["save_freq"] == 7
+
+
+@pytest.mark.parametrize("text", ["trainer.save_freq=[1", "trainer.logger={a: 1}"])
+def test_an_optional_override_with_a_wrong_value_is_refused_like_any_other(snapshot, text):
+    assert text in refusal(snapshot, Override(text, "env/ray/cpu.yaml", optional=True))
+
+
+def test_a_snapshot_without_the_trainer(snapshot):
+    assert refusal(snapshot, module="verl.trainer.sft_trainer_ray").startswith(
+        "CODE_ID=codeA (verl 0.7.1) has no verl.trainer.sft_trainer_ray that can be read ("
+    )
+
+
+def test_a_trainer_that_names_no_config(snapshot):
+    file = write(snapshot / "verl" / "trainer" / "main_ppo.py", "def main(): ...\n")
+    assert refusal(snapshot) == (
+        f"CODE_ID=codeA (verl 0.7.1) has no @hydra.main in {file}, which would name its config: name another snapshot, or "
+        "another workload."
+    )
+
+
+def test_no_verl_is_imported_even_where_hydra_would_look_into_a_package(snapshot, tmp_path):
+    """In an interpreter of its own, with a verl on its path that ends it: hydra.searchpath makes Hydra import packages."""
+    ends = "raise SystemExit('verl was imported')\n"
+    for place in (snapshot, tmp_path / "site"):
+        write(place / "verl" / "__init__.py", ends)
+        write(place / "verl" / "trainer" / "__init__.py", ends)
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom verl_regress.compose import Override, compose\n"
+        f"compose(Path({str(snapshot)!r}), {CODE!r}, 'verl.trainer.main_ppo', "
+        "[Override('hydra.searchpath=[pkg://verl.trainer]', 'x')])\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] in ('verl', 'torch')]\n"
+    )
+    path = ":".join([str(tmp_path / "site"), *sys.path])
+    ended = subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": path}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    probe = [sys.executable, "-c", "import verl"]
+    assert subprocess.run(probe, env={"PYTHONPATH": path}, capture_output=True).returncode == 1  # it would have ended
+
+
+# --- as `make submit` hands them over
+
+
+def test_a_misspelt_key_of_each_layer_says_where_it_came_from_and_creates_nothing(submit, ray, shared):
+    def lacks(origin):
+        return (
+            f"The override 'trainer.save_frq=1' (from {origin}) sets a key that {WHOLE} lacks: did you mean {SAVE}? To add a "
+            "new key, write '+trainer.save_frq=1'."
+        )
+
+    text = "trainer.save_frq=1"
+    assert submit(f"--override={text}").is_refusal(lacks("OVERRIDES"))
+    assert submit(spec=f"{SPEC}trainer_overrides: [{text}]\n").is_refusal(lacks("my/ppo.yaml"))
+    assert submit(base=BASE.replace("trainer.device=cpu", text)).is_refusal(lacks("env/ray/cpu.yaml"))
+    overrides = f"# a remark\n\n{SAVE}=3\n{text}\n".encode()
+    assert submit("--overrides-name=my/o.txt", overrides=overrides).is_refusal(lacks("OVERRIDES_FILE my/o.txt line 4"))
+    assert ray.seen == []
+
+
+def test_an_overrides_file_is_taken_as_it_is_and_overrides_wins_over_it(submit, shared):
+    lines = [
+        "trainer.project_name='a  b $HOME $(x) # no'",
+        "#trainer.project_name=z",
+        f"{SAVE}=3",
+        "  ",
+        "~data.val_files",
+    ]
+    for end in ("\n", "\r\n"):
+        outcome = submit(
+            "--overrides-name=o.txt", f"--override={SAVE}=4", "--dry-run", overrides=end.join(lines).encode()
+        )
+        assert outcome.status == 0, outcome.err
+        config = yaml.safe_load(outcome.out.split("# verl's config\n")[1].split("# runtime_env\n")[0])
+        assert config["trainer"]["project_name"] == "a  b $HOME $(x) # no"
+        assert config["trainer"]["save_freq"] == 4
+        assert "val_files" not in config["data"]
+
+
+def test_an_optional_override_of_the_base_config_is_left_out_aloud(submit, shared):
+    base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1', '?trainer.device=cpu'")
+    outcome = submit("--submission-id=me", base=base)
+    assert outcome.err == (
+        "skip    override trainer.gone=1 (optional in env/ray/cpu.yaml, verl 0.7.1 has no such key)\n"
+        "changed submitted me (ppo, code codeA, profile cpu)\n"
+    )
+    config = shared.jobs / "me" / "config"
+    assert yaml.safe_load((config / "verl_config.yaml").read_text())["trainer"]["device"] == "cpu"
+    resolved = yaml.safe_load((config / "resolved.json").read_text())
+    assert [item["text"] for item in resolved["left_out"]] == ["trainer.gone=1"]
+    assert "trainer.device=cpu" in resolved["argv"]
+    assert not any("gone" in word for word in resolved["argv"])
+
+
+@pytest.mark.parametrize("where", ["spec", "line"])
+def test_only_the_base_config_may_call_an_override_optional(submit, where):
+    text = f"?{SAVE}=1"
+    given = {"spec": f"{SPEC}trainer_overrides: ['{text}']\n"} if where == "spec" else {}
+    outcome = submit(*([] if given else [f"--override={text}"]), **given)
+    origin = "my/ppo.yaml" if given else "OVERRIDES"
+    assert outcome.is_refusal(
+        f"The override '{text}' (from {origin}) is not Hydra's key=value: write it as a.b.c=value."
+    )
+
+
+def test_what_the_user_says_of_an_optional_key_is_not_optional(submit):
+    base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1'")
+    assert (
+        "The override 'trainer.gone=2' (from OVERRIDES) sets a key"
+        in submit("--override=trainer.gone=2", base=base).err
+    )
+
+
+def test_composing_changes_nothing_in_the_snapshot(snapshot):
+    before = state_of(snapshot)
+    composed(snapshot, "trainer.save_freq=1")
+    assert state_of(snapshot) == before
