@@ -1,19 +1,14 @@
 #!/usr/bin/env bash
-# 00_prereq_check: look before anything is touched: container engine, Compose v2, the node image, names that are ours,
-# ports, disk, memory, leftovers of version 1. Changes nothing; the first thing that is wrong ends it.
+# 00_prereq_check: look before anything is touched. Changes nothing; the first thing that is wrong ends it.
+#
+#   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory
+#   TRANSPORT=ssh        nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
 #
 #   scripts/00_prereq_check.sh
 #
-# Knobs: CLUSTER_NAME DASHBOARD_PORT WORKDIR MIN_DISK_GIB MIN_MEMORY_GIB
+# Knobs: CLUSTER_NAME DASHBOARD_PORT WORKDIR MIN_DISK_GIB MIN_MEMORY_GIB NODES_FILE SSH_CONFIG SHARED_ROOT GCS_PORT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 log::step "prerequisites of ${CLUSTER_NAME} (profile ${PROFILE}, from ${ENV_ORIGIN[PROFILE]})"
-prereq::engine
-prereq::compose
-prereq::version1_leftovers
-prereq::foreign_names
-prereq::port
-prereq::disk
-prereq::memory
-log::ok "7 of 7 checks passed"
+nodes::check

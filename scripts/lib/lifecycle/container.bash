@@ -1,0 +1,31 @@
+# lifecycle/container: nodes that are containers of ours: checked for, made and removed with Compose.
+# shellcheck shell=bash
+
+# What Ray's dashboard listens on; compose publishes it on the host's 127.0.0.1 only.
+readonly NODES_DASHBOARD_HOST=0.0.0.0
+
+# nodes::check: what must hold before anything is touched.
+nodes::check() {
+  prereq::engine
+  prereq::compose
+  prereq::version1_leftovers
+  prereq::foreign_names
+  prereq::port
+  prereq::disk
+  prereq::memory
+  log::ok "7 of 7 checks passed"
+}
+
+# nodes::need: what ensure_up cannot do without.
+nodes::need() {
+  image::need_engine
+  compose::need_image
+}
+
+nodes::ensure_up() { compose::ensure_up; }
+
+nodes::ensure_down() {
+  image::need_engine
+  cluster::lock
+  compose::ensure_down
+}
