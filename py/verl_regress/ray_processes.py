@@ -7,11 +7,13 @@ when the shared root is gone: standard library only.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "VERL_REGRESS_RAY"
@@ -19,33 +21,49 @@ _GRACE = 5.0  # seconds between the request to end and the end
 _LOOK_EVERY = 0.1
 
 
-def marked(cluster: str) -> dict[int, str]:
-    """The command line of each process, by pid: of our user, in our PID namespace (root sees those of containers too)."""
-    wanted, own = f"{MARK}={cluster}".encode(), os.readlink("/proc/self/ns/pid")
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                path.stat().st_uid == os.geteuid()
-                and wanted in (path / "environ").read_bytes().split(b"\0")
-                and os.readlink(path / "ns/pid") == own
-            ):
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has just ended, or is not ours
-    return found
+@dataclass(frozen=True)
+class _Process:
+    session: int
+    is_marked: bool
+    command: str
+
+
+def ours(cluster: str) -> dict[int, str]:
+    """The command line of each process, by pid: those that carry the mark, and those of their sessions.
+
+    Ray gives its workers a title and so overwrites the environment that the kernel shows (2.60), but all that `ray start`
+    leaves behind stays in the session that the scripts made for it.
+    """
+    table = {int(path.name): row for path in Path("/proc").glob("[0-9]*") if (row := _look(path, cluster))}
+    sessions = {row.session for row in table.values() if row.is_marked}
+    sessions -= {pid for pid, row in table.items() if not row.is_marked}  # led by somebody else: a login, say
+    return {pid: row.command for pid, row in table.items() if row.is_marked or row.session in sessions}
+
+
+def _look(path: Path, cluster: str) -> _Process | None:
+    """One process of our user in our PID namespace (root would see those of containers too)."""
+    try:
+        if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
+            return None
+        return _Process(
+            session=os.getsid(int(path.name)),
+            is_marked=f"{MARK}={cluster}".encode() in (path / "environ").read_bytes().split(b"\0"),
+            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"),
+        )
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # it has just ended, or is not ours
 
 
 def is_running(cluster: str, program: str) -> bool:
     """Is a process among them that is `program` (raylet, gcs_server) or has it as a word of its command line?"""
-    return any(program in (Path(line.split(" ")[0]).name, *line.split()) for line in marked(cluster).values())
+    return any(program in (Path(line.split(" ")[0]).name, *line.split()) for line in ours(cluster).values())
 
 
 def stop(cluster: str) -> int:
     """End them all, the stubborn ones by force; how many there were. Raises TimeoutError where one cannot be ended."""
     asked: set[int] = set()
     began = time.monotonic()
-    while found := marked(cluster):
+    while found := ours(cluster):
         waited = time.monotonic() - began
         if waited > 2 * _GRACE:
             raise TimeoutError(f"{len(found)} processes of Ray cannot be ended: {sorted(found)}")
@@ -58,30 +76,24 @@ def stop(cluster: str) -> int:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it ended by itself
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """`stop CLUSTER` prints how many there were; `is-running CLUSTER PROGRAM` exits with 0 or 1."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    subparsers = parser.add_subparsers(dest="question", required=True)
-    subparsers.add_parser("stop").add_argument("cluster")
-    asking = subparsers.add_parser("is-running")
-    asking.add_argument("cluster")
-    asking.add_argument("program")
-    args = parser.parse_args()
-    if args.question == "is-running":
-        return 0 if is_running(args.cluster, args.program) else 1
-    try:
-        print(stop(args.cluster))
-    except TimeoutError as error:
-        print(f"error   {error}: look at them on that node.", file=sys.stderr)
-        return 1
-    return 0
+    match argv:
+        case ["is-running", cluster, program]:
+            return 0 if is_running(cluster, program) else 1
+        case ["stop", cluster]:
+            try:
+                print(stop(cluster))
+            except TimeoutError as error:
+                print(f"error   {error}: look at them on that node.", file=sys.stderr)
+                return 1
+            return 0
+    raise ValueError(argv)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -32,7 +32,8 @@ cluster::ensure_head() {
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
-  cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$NODES_DASHBOARD_HOST" --dashboard-port=8265 --num-cpus=0 --num-gpus=0
+  cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
+    --num-cpus=0 --num-gpus=0
   wait::until "$CLUSTER_TIMEOUT" cluster::_head_failed cluster::is_head_up ||
     cluster::_die_with_log head "Ray on the head did not open port ${GCS_PORT} within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
   log::changed "head: Ray started"

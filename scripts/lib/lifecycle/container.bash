@@ -1,8 +1,8 @@
 # lifecycle/container: nodes that are containers of ours: checked for, made and removed with Compose.
 # shellcheck shell=bash
 
-# What Ray's dashboard listens on; compose publishes it on the host's 127.0.0.1 only.
-readonly NODES_DASHBOARD_HOST=0.0.0.0
+# nodes::dashboard_host: what Ray's dashboard listens on; compose publishes it on the host's 127.0.0.1 only.
+nodes::dashboard_host() { printf '0.0.0.0\n'; }
 
 # nodes::check: what must hold before anything is touched.
 nodes::check() {

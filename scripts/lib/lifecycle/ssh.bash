@@ -2,9 +2,10 @@
 # started there.
 # shellcheck shell=bash
 
-# What Ray's dashboard listens on: nobody publishes it for us, so it is not for the network.
-readonly NODES_DASHBOARD_HOST=127.0.0.1
 readonly NODES_MAX_SKEW=5 # seconds between the clocks of two nodes
+
+# nodes::dashboard_host: what Ray's dashboard listens on. Nobody publishes it for us, so it is not for the network.
+nodes::dashboard_host() { printf '127.0.0.1\n'; }
 
 nodes::check() {
   nodes::_check_reach
@@ -37,23 +38,30 @@ nodes::ensure_up() {
 # nodes::ensure_down: nothing that we started runs on any node, and the token is gone. A node that does not answer does not
 # keep the others.
 nodes::ensure_down() {
-  local node count lost=() changes=0
+  local node stopped report lost=()
   cluster::lock
-  for node in $(node::list); do
-    if ! node::is_alive "$node"; then
-      lost+=("$node")
-      continue
-    fi
-    count=$(cluster::stop_ray "$node")
-    # shellcheck disable=SC2016  # expanded on the node
-    node::exec "$node" sh -c 'rm -f "$RAY_AUTH_TOKEN_PATH"; rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true'
-    ssh::disconnect "$node"
-    ((count == 0)) || log::changed "${node}: stopped Ray (${count} processes)"
-    changes=$((changes + count))
-  done
+  # Ray takes its seconds to end: all nodes at once.
+  report=$(
+    for node in $(node::list); do nodes::_release "$node" & done
+    wait
+  )
+  while read -r node stopped; do
+    ((stopped == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
+  done < <(sort <<<"$report")
+  for node in $(node::list); do grep -q "^${node} " <<<"$report" || lost+=("$node"); done
   ((${#lost[@]} == 0)) ||
-    cli::die 8 "Nobody answers on ${lost[*]} (from ${NODES_FILE}), so Ray may still run there: run 'make down' again when they are back."
-  ((changes > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
+    cli::die 8 "Ray may still run on ${lost[*]} (from ${NODES_FILE}): run 'make down' again when they answer."
+  ((${LOG_CHANGES:-0} > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
+}
+
+# nodes::_release NODE: prints NODE and how many processes there were; nothing where it could not be asked.
+nodes::_release() {
+  local stopped
+  stopped=$(cluster::stop_ray "$1")
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec "$1" sh -c 'rm -f "$RAY_AUTH_TOKEN_PATH"; rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true'
+  ssh::disconnect "$1"
+  printf '%s %s\n' "$1" "$stopped"
 }
 
 nodes::_check_reach() {
@@ -107,7 +115,7 @@ nodes::_check_shared_root() {
   nonce="$(date +%s)-$$-${RANDOM}"
   file="${SHARED_ROOT}/.verl-regress-${nonce}"
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec head sh -c 'case $HOME/ in "$3"/*) echo "HOME=$HOME is on the shared root, and the token would be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
+  node::exec head sh -c 'case $HOME/ in "$3"/*) echo "HOME=$HOME is on the shared root, where Ray'\''s token must not be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
     nonce "$file" "$nonce" "$SHARED_ROOT" ||
     cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT), as it says above: mount it there, writable for the user of ${NODES_FILE}."
   for node in $(node::list_workers); do

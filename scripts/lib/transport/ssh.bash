@@ -37,11 +37,13 @@ ssh::_take_line() {
     cli::die 2 "'${target}' (${where}) is no place to log in to: use user@host or user@host:port."
   _SSH_TARGET[$name]=${BASH_REMATCH[2]}${BASH_REMATCH[4]:-${BASH_REMATCH[3]}} _SSH_PORT[$name]=${BASH_REMATCH[6]}
   for word in "${words[@]:2}"; do
-    case $word in
-      path=/*) _SSH_PATH[$name]=${word#path=} ;;
-      address=[0-9A-Fa-f]*) _SSH_ADDRESS[$name]=${word#address=} ;;
-      *) cli::die 2 "'${word}' (${where}) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)." ;;
-    esac
+    if [[ $word =~ ^path=(/[A-Za-z0-9_./:+@-]*)$ ]]; then
+      _SSH_PATH[$name]=${BASH_REMATCH[1]}
+    elif [[ $word =~ ^address=([0-9A-Fa-f.:]+)$ ]]; then
+      _SSH_ADDRESS[$name]=${BASH_REMATCH[1]}
+    else
+      cli::die 2 "'${word}' (${where}) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)."
+    fi
   done
 }
 
@@ -87,7 +89,7 @@ transport::_need() {
 ssh::_connect() {
   mkdir -m 700 -- "$SSH_SOCKETS" 2>/dev/null || [[ -d $SSH_SOCKETS && ! -L $SSH_SOCKETS && -O $SSH_SOCKETS ]] ||
     cli::die 1 "${SSH_SOCKETS}, where connections are kept, belongs to somebody else: have it removed."
-  ssh::_is_connected "$1" || ssh::_client "$1" -E "$2" -o ControlMaster=yes -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
+  ssh::_is_connected "$1" || ssh::_client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
 }
 
 ssh::_is_connected() { ssh::_client "$1" -O check >/dev/null 2>&1; }

@@ -39,7 +39,7 @@ ssh_nodes::remove() {
 # The node image and openssh-server, from what apt finds missing there: no registry, no network in the build.
 ssh_nodes::_image() {
   local dir=$1 image
-  image=$(scripts/10_build_image.sh --name 2>/dev/null)
+  image=$(TRANSPORT=container scripts/10_build_image.sh --name 2>/dev/null)
   mkdir -p "${dir}/context/partial"
   docker run --rm --network none "$image" cat /var/lib/dpkg/status >"${dir}/dpkg-status"
   apt-get -qq --yes --no-install-recommends --download-only -o "Dir::State::status=${dir}/dpkg-status" \

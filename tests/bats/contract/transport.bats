@@ -2,6 +2,7 @@
 # What every transport must do: hand words over as they are, status, stdin and output back. Here with stand-ins for engine
 # and ssh that run the words on this machine; the same lines run on real containers in tests/bats/container/50_transport.bats
 # and over a real sshd in 80_ssh.bats.
+# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
 
 setup() {
   load transport_contract
