@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
             job.write_state("ended", {"exit_code": 1, "reason": str(error)})
             return 1
         job.write_state(
-            "started", {"node_ip": this_node.address(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported}
+            "started",
+            {"node_ip": this_node.address(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported},
         )
         code = _run_child(plan["argv"], job, tee)
     reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
