@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# 02_down: remove the cluster's containers and network, that is exactly what bears its label. The shared directory and
-# everything that jobs wrote stay as they are.
+# 02_down: remove the cluster's containers and network, that is exactly what bears its label; on nodes that existed already
+# (TRANSPORT=ssh) end exactly the Ray that we started. The shared directory and all that jobs wrote stay as they are.
 #
 #   scripts/02_down.sh
 #
-# Knobs: CLUSTER_NAME WORKDIR
+# Knobs: CLUSTER_NAME WORKDIR TRANSPORT NODES_FILE SSH_CONFIG
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-log::step "remove the containers of ${CLUSTER_NAME}"
-image::need_engine
-cluster::lock
-compose::ensure_down
+log::step "take ${CLUSTER_NAME} down"
+nodes::ensure_down

@@ -41,6 +41,10 @@ class Override:
             )
         return match["prefix"] or "", match["key"]
 
+    def told(self) -> dict[str, str]:
+        """What config/resolved.json says of it."""
+        return {"text": self.text, "origin": self.origin}
+
 
 @dataclass(frozen=True)
 class Composed:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from verl_regress import jobs
+from verl_regress import jobs, this_node
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
 
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
             job.write_state("ended", {"exit_code": 1, "reason": str(error)})
             return 1
         job.write_state(
-            "started", {"node_ip": _node_ip(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported}
+            "started",
+            {"node_ip": this_node.address(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported},
         )
         code = _run_child(plan["argv"], job, tee)
     reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
@@ -137,10 +138,6 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
 def _die_with_parent() -> None:
     """If the launcher is killed, training without anybody to record its end would go on unseen."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _node_ip() -> str:
-    return socket.gethostbyname(socket.gethostname())
 
 
 def _describe(code: int) -> str:

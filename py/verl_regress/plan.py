@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,8 @@ class Plan:
             "entrypoint_num_cpus": self.entrypoint_num_cpus,
             "entrypoint_resources": dict(self.entrypoint_resources),
             "argv": list(self.argv),
-            "overrides": [asdict(override) for override in self.overrides],
-            "left_out": [asdict(override) for override in self.left_out],
+            "overrides": [override.told() for override in self.overrides],
+            "left_out": [override.told() for override in self.left_out],
         }
 
     def command_line(self) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress import documents, plan, say, watch
+from verl_regress import documents, plan, say, this_node, watch
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.layout import SharedRoot, write_atomically
@@ -161,7 +161,7 @@ def submitted_from() -> dict[str, str]:
     )
     return {
         "submitted_from_container": match[1] if match else socket.gethostname(),
-        "submitted_from_ip": socket.gethostbyname(socket.gethostname()),
+        "submitted_from_ip": this_node.address(),
     }
 
 

@@ -27,6 +27,7 @@ host::look_for_tools() {
 }
 
 host::look_for_engine() {
+  host::_want openssh-client command -v ssh # the container tests log in to nodes of their own
   host::is_engine_answering || host::_look_for_stopped_engine
   host::is_compose_there || HOST_PLAN+=("put Compose v2 (PyPI ${HOST_COMPOSE}) at ${HOST_COMPOSE_PLUGIN}")
 }

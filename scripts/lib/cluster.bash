@@ -32,7 +32,8 @@ cluster::ensure_head() {
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
-  cluster::_start head --head --port="$GCS_PORT" --dashboard-host=0.0.0.0 --dashboard-port=8265 --num-cpus=0 --num-gpus=0
+  cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
+    --num-cpus=0 --num-gpus=0
   wait::until "$CLUSTER_TIMEOUT" cluster::_head_failed cluster::is_head_up ||
     cluster::_die_with_log head "Ray on the head did not open port ${GCS_PORT} within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
   log::changed "head: Ray started"
@@ -66,14 +67,23 @@ cluster::await_ready() {
 # The nodes that joined with their latest start, as name=address; none while Ray's API is still starting.
 cluster::_alive() { helper::run head nodes --log-dir "$(cluster::_log_dir)" 2>/dev/null || true; }
 
+# cluster::is_head_up: its GCS listens, and is ours: on a host that we did not make it may be another Ray's.
 cluster::is_head_up() {
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
+  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null &&
+    cluster::_processes head is-running "$CLUSTER_NAME" gcs_server
 }
 
-# cluster::is_ray_running NODE: a raylet lives there. Read from /proc: not every image has pgrep.
-cluster::is_ray_running() {
-  node::exec "$1" sh -c 'grep -qx raylet /proc/[0-9]*/comm 2>/dev/null'
+# cluster::is_ray_running NODE: a raylet of this cluster lives there.
+cluster::is_ray_running() { cluster::_processes "$1" is-running "$CLUSTER_NAME" raylet; }
+
+# cluster::stop_ray NODE: ends every process of this cluster's Ray there, and no other; prints how many there were.
+cluster::stop_ray() { cluster::_processes "$1" stop "$CLUSTER_NAME"; }
+
+cluster::_processes() {
+  local node=$1
+  shift
+  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/ray_processes.py"
 }
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
@@ -88,26 +98,24 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark name without=()
+  local node=$1 mark name without=() stopped
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$node" ||
     cluster::_die_with_log "$node" "An earlier 'ray start' on ${node} did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
-  # Inside our own container, never on a host: what an earlier cluster left there would be in the way.
-  if cluster::is_ray_running "$node"; then
-    node::exec "$node" ray stop --force >/dev/null # rule-ok: inside our own container
-    log::info "${node}: stopped the Ray of an earlier cluster"
-  fi
+  # What an earlier start left there would be in the way.
+  stopped=$(cluster::stop_ray "$node")
+  ((stopped == 0)) || log::info "${node}: stopped the Ray of an earlier start"
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
-  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" \
-    ray start --node-name="$node" --labels="start=${mark}" \
+  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
+    ray start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
 }
 
 # cluster::is_start_over NODE: no `ray start` is at work there; the flag is one that only `ray start` itself has.
-cluster::is_start_over() { ! node::exec "$1" sh -c 'grep -qzx -- --disable-usage-stats /proc/[0-9]*/cmdline 2>/dev/null'; }
+cluster::is_start_over() { ! cluster::_processes "$1" is-running "$CLUSTER_NAME" --disable-usage-stats; }
 
 cluster::_head_failed() {
   # shellcheck disable=SC2016  # expanded on the node

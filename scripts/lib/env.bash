@@ -10,13 +10,17 @@ env::load() {
     PROFILE=$(sed -n 's/^PROFILE=//p' "${REPO_DIR}/env/defaults.env")
     ENV_ORIGIN[PROFILE]="env/defaults.env: ${PROFILE}"
   fi
-  PROFILE=$(env::_pick_profile "$PROFILE")
+  local asked=$PROFILE
+  PROFILE=$(env::_pick_profile "$asked")
   export PROFILE
   env::_read_file "${REPO_DIR}/env/${PROFILE}.env"
   env::_read_file "${REPO_DIR}/env/defaults.env"
   env::_check
   [[ -n $PROFILE_TITLE ]] || PROFILE_TITLE=$PROFILE
+  [[ $asked != auto || $TRANSPORT == container ]] ||
+    cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are others: say which profile they are for."
   WORKDIR=$(realpath -m -- "$WORKDIR")
+  node::load
 }
 
 # Where each knob's value came from, for messages and for what only counts when a person said it.
@@ -76,7 +80,7 @@ env::_check() {
   env::_must_match WORKER_DEVICES '^(/dev/[A-Za-z0-9_./-]+ ?)*$' 'use paths under /dev, separated by one blank'
   env::_must_match RAY_UNSET '^([A-Z][A-Z0-9_]* ?)*$' 'use names of environment variables, separated by one blank'
   env::_must_match DASHBOARD_PORT '^[1-9][0-9]{1,4}$' 'use a free TCP port'
-  env::_must_match TRANSPORT '^[a-z]+$' 'use container'
+  env::_must_match TRANSPORT '^[a-z]+$' 'name a file of scripts/lib/transport'
   env::_must_match SEED '^[0-9]+$' 'use a whole number'
   env::_must_match SHARED_ROOT '^/[A-Za-z0-9_./-]*[A-Za-z0-9_]$' 'use an absolute path without spaces'
   [[ -f ${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash ]] ||

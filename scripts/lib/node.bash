@@ -2,10 +2,13 @@
 # How a node is reached is scripts/lib/transport/${TRANSPORT}.bash, which defines the transport:: half of each verb.
 # shellcheck shell=bash
 
-node::_transport() {
-  if declare -F transport::exec >/dev/null; then return; fi
+# node::load: takes the transport and the lifecycle that TRANSPORT names; env::load calls it.
+node::load() {
   # shellcheck disable=SC1090  # chosen by the knob TRANSPORT, checked by env::load
   source "${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash"
+  # shellcheck disable=SC1090  # the same
+  source "${REPO_DIR}/scripts/lib/lifecycle/${TRANSPORT}.bash"
+  transport::load
 }
 
 # node::list: the nodes that this cluster should have, head first, one a line.
@@ -20,16 +23,10 @@ node::list_workers() {
 }
 
 # node::exec NODE ARGV...: runs the words as they are; its output and exit status are the command's. No stdin.
-node::exec() {
-  node::_transport
-  transport::exec "$@" </dev/null
-}
+node::exec() { transport::exec "$@" </dev/null; }
 
 # node::exec_in NODE ARGV...: the same, with our stdin handed through.
-node::exec_in() {
-  node::_transport
-  transport::exec_in "$@"
-}
+node::exec_in() { transport::exec_in "$@"; }
 
 # node::put NODE LOCAL_DIR REMOTE_DIR: copies what is in LOCAL_DIR into REMOTE_DIR, which must not exist yet; it
 # appears whole or not at all. Further words are file patterns to leave out.
@@ -59,10 +56,7 @@ node::spawn() {
 }
 
 # node::is_alive NODE: can we run a command there?
-node::is_alive() {
-  node::_transport
-  transport::is_alive "$1"
-}
+node::is_alive() { transport::is_alive "$1"; }
 
 # node::address NODE: the IP by which the other nodes reach it.
-node::address() { node::exec "$1" hostname -i | awk '{ print $1 }'; }
+node::address() { transport::address "$1" </dev/null; }

@@ -6,7 +6,7 @@ REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 export REPO
 
 # What a minimal Debian has (coreutils and friends); everything else is a stub or absent.
-SANDBOX_TOOLS=(awk basename bash cat chmod chown comm cp cut date dirname du env find grep gzip head id install ln ls mkdir
+SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find grep gzip head id install ln ls mkdir
   mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sort stat tail tar tee timeout touch tr uname uniq wc)
 
 # sandbox::make: sets BOX (the whole), HERE (the copy of the repo) and CALLS (what the stubs were called with).
@@ -16,7 +16,7 @@ sandbox::make() {
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "$HERE"
-  cp -r "${REPO}/scripts" "${REPO}/env" "${REPO}/docker" "${REPO}/requirements-dev.lock" "$HERE"
+  cp -r "${REPO}/scripts" "${REPO}/env" "${REPO}/docker" "${REPO}/py" "${REPO}/requirements-dev.lock" "$HERE"
   : >"$CALLS"
   for tool in "${SANDBOX_TOOLS[@]}"; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
 }

@@ -1,6 +1,8 @@
 # transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; serves every engine with docker's words.
 # shellcheck shell=bash
 
+transport::load() { :; } # the names of the containers say it all
+
 transport::exec() {
   local node=$1
   shift
@@ -18,6 +20,8 @@ transport::exec_in() {
 transport::is_alive() {
   [[ $(docker inspect --format '{{.State.Running}}' "${CLUSTER_NAME}-$1" 2>/dev/null) == true ]]
 }
+
+transport::address() { transport::exec "$1" hostname -i | awk '{ print $1 }'; }
 
 # Says in one sentence why a node cannot be reached; asked once a node and script, then remembered.
 declare -gA _TRANSPORT_SEEN=()

@@ -85,7 +85,7 @@ setup() {
   output=$(<"${BATS_FILE_TMPDIR}/second")
   [[ $before == "$(cd "$JOB_DIR" && find . -printf '%p %T@\n' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum)" ]]
   assert_line 'skip    node image .*'
-  assert_line 'skip    the containers \(nothing to change\)'
+  assert_line 'skip    the nodes \(nothing to change\)'
   assert_line "skip    Ray's head \(nothing to change\)"
   assert_line "skip    Ray's workers \(nothing to change\)"
   assert_line 'skip    /private/datasets/sums \(exists, same source\)'

@@ -13,7 +13,7 @@ setup() { load container_helper; }
   before=$(docker ps --no-trunc --format '{{.ID}} {{.Names}}' | sort)
   run make --no-print-directory up
   assert_status 0
-  assert_line 'skip    the containers \(nothing to change\)'
+  assert_line 'skip    the nodes \(nothing to change\)'
   assert_line "skip    Ray's workers \(nothing to change\)"
   [[ $(grep -c '^changed' <<<"$output") == 0 ]]
   [[ $before == "$(docker ps --no-trunc --format '{{.ID}} {{.Names}}' | sort)" ]]

@@ -1,10 +1,12 @@
 #!/usr/bin/env bats
-# What every transport must do: hand words over as they are, status, stdin and output back. Here with a stand-in engine
-# that runs the words on this machine; tests/bats/container/50_transport.bats runs the same lines on real containers.
+# What every transport must do: hand words over as they are, status, stdin and output back. Here with stand-ins for engine
+# and ssh that run the words on this machine; the same lines run on real containers in tests/bats/container/50_transport.bats
+# and over a real sshd in 80_ssh.bats.
+# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
 
 setup() {
   load transport_contract
-  export TRANSPORT=container CLUSTER_NAME=stand-in WORKERS=1 SHARED_ROOT=$BATS_TEST_TMPDIR
+  export CLUSTER_NAME=stand-in SHARED_ROOT=$BATS_TEST_TMPDIR
   mkdir "${BATS_TEST_TMPDIR}/bin"
   cat >"${BATS_TEST_TMPDIR}/bin/docker" <<'STANDIN'
 #!/bin/bash
@@ -18,13 +20,58 @@ case $1 in
     ;;
 esac
 STANDIN
-  chmod +x "${BATS_TEST_TMPDIR}/bin/docker"
+  # Joins what follows the host with blanks and gives it to the login shell, as sshd does.
+  cat >"${BATS_TEST_TMPDIR}/bin/ssh" <<'STANDIN'
+#!/bin/bash
+host=''
+while (($#)); do
+  case $1 in
+    -F | -p | -o | -E) shift 2 ;;
+    -T | -N | -f) shift ;;
+    -O) exit 0 ;;
+    --) shift && break ;;
+    *) host=$1 && shift ;;
+  esac
+done
+[[ $host == me@10.0.0.2 ]] || exit 255
+export HOME=/tmp SSH_CONNECTION='10.0.0.1 40000 10.0.0.2 22'
+exec "${LOGIN_SHELL:-sh}" -c "$*"
+STANDIN
+  chmod +x "${BATS_TEST_TMPDIR}/bin/docker" "${BATS_TEST_TMPDIR}/bin/ssh"
+  printf '%s\n' 'head me@10.0.0.1' '  # a comment' '' 'worker-0  me@10.0.0.2:2222 path=/a/b:/c' >"${BATS_TEST_TMPDIR}/nodes"
   PATH="${BATS_TEST_TMPDIR}/bin:${PATH}"
 }
 
-@test "container: hostile words arrive as they are" { contract::hostile_words; }
-@test "container: the exit status is the command's" { contract::exit_status; }
-@test "container: stdin is handed through, and only where asked" { contract::stdin; }
-@test "container: big output arrives whole" { contract::big_output; }
-@test "container: put brings a directory whole, once, and get brings it back" { contract::put_and_get; }
-@test "container: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
+over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes"; }
+
+@test "container: hostile words arrive as they are" { over container && contract::hostile_words; }
+@test "container: the exit status is the command's" { over container && contract::exit_status; }
+@test "container: stdin is handed through, and only where asked" { over container && contract::stdin; }
+@test "container: big output arrives whole" { over container && contract::big_output; }
+@test "container: put brings a directory whole, once, and get brings it back" { over container && contract::put_and_get; }
+@test "container: spawn outlives the caller and leaves log and exit status" { over container && contract::spawn; }
+
+@test "ssh: hostile words arrive as they are" { over ssh && contract::hostile_words; }
+@test "ssh: the exit status is the command's" { over ssh && contract::exit_status; }
+@test "ssh: stdin is handed through, and only where asked" { over ssh && contract::stdin; }
+@test "ssh: big output arrives whole" { over ssh && contract::big_output; }
+@test "ssh: put brings a directory whole, once, and get brings it back" { over ssh && contract::put_and_get; }
+@test "ssh: spawn outlives the caller and leaves log and exit status" { over ssh && contract::spawn; }
+
+@test "ssh: hostile words arrive as they are whatever the login shell" {
+  over ssh
+  for shell in dash bash; do
+    LOGIN_SHELL=$(command -v "$shell")
+    export LOGIN_SHELL
+    contract::hostile_words
+  done
+  # fish, csh and the like read other things into a line: but nothing into letters between single quotes.
+  run on ssh::_command worker-0 printf '%s\n' "it's" $'two\nlines' '$HOME' '!!'
+  [[ $output =~ ^'exec sh -c '\''script=$(printf %s '[A-Za-z0-9+/=]+' | base64 -d) && eval "$script"'\'$ ]]
+}
+
+@test "ssh: a command on a node has the environment that compose gives it in our own containers" {
+  over ssh
+  run on node::exec worker-0 sh -c 'echo "$SHARED_ROOT $RAY_AUTH_MODE $RAY_AUTH_TOKEN_PATH $RAY_USAGE_STATS_ENABLED $VERL_REGRESS_NODE_IP ${PATH%%:/usr*}"'
+  [[ $output == "${SHARED_ROOT} token /tmp/.verl-regress/stand-in.token 0 10.0.0.2 /a/b:/c:${BATS_TEST_TMPDIR}/bin"* ]]
+}

@@ -6,7 +6,7 @@ REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 NODE=worker-0
 
 # on ARGV...: a call of the node library in a shell of its own, as scripts make it.
-on() { bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; "$@"' "$REPO" "$@"; }
+on() { PROFILE=cpu bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; env::load; "$@"' "$REPO" "$@"; }
 
 contract::hostile_words() {
   # shellcheck disable=SC2016  # nothing here may be expanded anywhere
@@ -21,6 +21,11 @@ contract::exit_status() {
   [[ $status == 7 ]]
   run on node::exec_in "$NODE" sh -c 'exit 7'
   [[ $status == 7 ]]
+  run on node::exec "$NODE" sh -c 'exit 255'
+  [[ $status == 255 ]]
+  # shellcheck disable=SC2016  # expanded on the node
+  run on node::exec "$NODE" sh -c 'kill -9 "$$"'
+  [[ $status == 137 ]]
 }
 
 contract::stdin() {

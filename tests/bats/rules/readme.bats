@@ -31,7 +31,7 @@ setup() {
   ((${#targets[@]} > 5))
   for target in "${targets[@]}"; do grep -qE "^${target}:" Makefile || { printf '%s\n' "$target" && false; }; done
   # shellcheck disable=SC2016  # backticks of Markdown
-  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs)/[A-Za-z0-9_./-]+`' README.md CONTRIBUTING.md | tr -d '`' | grep -vE '^env/local.env|NN' | sort -u)
+  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs)/[A-Za-z0-9_./-]+`' README.md CONTRIBUTING.md | tr -d '`' | grep -vE '^env/(local.env|nodes)$|NN' | sort -u)
   ((${#files[@]} > 10))
   for file in "${files[@]}"; do [[ -e $file ]] || { printf '%s\n' "$file" && false; }; done
 }

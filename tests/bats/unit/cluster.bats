@@ -30,14 +30,15 @@ in_lib() {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
-  *raylet* | *--disable-usage-stats\ /proc*) exit 1 ;;
+  *' is-running '*) exit 1 ;;
+  *' stop '*) echo 0 ;;
 esac
 STUB
   in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379'
   assert_status 0
-  assert_called 'worker-0.log env -u ONE -u TWO ray start --node-name=worker-0'
+  assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine ray start --node-name=worker-0'
   in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
-  assert_called 'worker-1.log env ray start --node-name=worker-1'
+  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine ray start --node-name=worker-1'
 }
 
 @test "where Ray counts the GPUs of a worker, GPUS_PER_WORKER is what it must find" {

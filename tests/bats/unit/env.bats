@@ -56,7 +56,7 @@ RAY_UNSET=a=b|RAY_UNSET='a=b' (from the command line or environment) is not usab
 CLUSTER_NAME=Mine!|CLUSTER_NAME='Mine!' (from the command line or environment) is not usable: use lower-case letters, digits, - and _, at most 40.
 DASHBOARD_PORT=http|DASHBOARD_PORT='http' (from the command line or environment) is not usable: use a free TCP port.
 SHARED_ROOT=private|SHARED_ROOT='private' (from the command line or environment) is not usable: use an absolute path without spaces.
-TRANSPORT=pigeon|TRANSPORT=pigeon has no scripts/lib/transport/pigeon.bash: use one of: container.
+TRANSPORT=pigeon|TRANSPORT=pigeon has no scripts/lib/transport/pigeon.bash: use one of: container ssh.
 SEED=x|SEED='x' (from the command line or environment) is not usable: use a whole number.
 PROFILE=tpu|PROFILE=tpu is not a profile: choose auto or one of: cpu gpu rocm.
 CASES

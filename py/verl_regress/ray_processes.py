@@ -1,0 +1,99 @@
+"""The processes of one cluster's Ray on this node: those that carry its mark in their environment.
+
+Ray's own way ends every Ray that it finds by name, other people's too. Ours was started with VERL_REGRESS_RAY=<cluster>, which
+all that Ray starts inherits. Scripts send this file to `python3 -` on a node, so that it works before the helper is there and
+when the shared root is gone: standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "VERL_REGRESS_RAY"
+_GRACE = 5.0  # seconds between the request to end and the end
+_LOOK_EVERY = 0.1
+
+
+@dataclass(frozen=True)
+class _Process:
+    session: int
+    is_marked: bool
+    command: str
+
+
+def ours(cluster: str) -> dict[int, str]:
+    """The command line of each process, by pid: those that carry the mark, and those of their sessions.
+
+    Ray gives its workers a title and so overwrites the environment that the kernel shows (2.60), but all that `ray start`
+    leaves behind stays in the session that the scripts made for it.
+    """
+    table = {int(path.name): row for path in Path("/proc").glob("[0-9]*") if (row := _look(path, cluster))}
+    sessions = {row.session for row in table.values() if row.is_marked}
+    sessions -= {pid for pid, row in table.items() if not row.is_marked}  # led by somebody else: a login, say
+    return {pid: row.command for pid, row in table.items() if row.is_marked or row.session in sessions}
+
+
+def _look(path: Path, cluster: str) -> _Process | None:
+    """One process of our user in our PID namespace (root would see those of containers too)."""
+    try:
+        if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
+            return None
+        return _Process(
+            session=os.getsid(int(path.name)),
+            is_marked=f"{MARK}={cluster}".encode() in (path / "environ").read_bytes().split(b"\0"),
+            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"),
+        )
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # it has just ended, or is not ours
+
+
+def is_running(cluster: str, program: str) -> bool:
+    """Is a process among them that is `program` (raylet, gcs_server) or has it as a word of its command line?"""
+    return any(program in (Path(line.split(" ")[0]).name, *line.split()) for line in ours(cluster).values())
+
+
+def stop(cluster: str) -> int:
+    """End them all, the stubborn ones by force; how many there were. Raises TimeoutError where one cannot be ended."""
+    asked: set[int] = set()
+    began = time.monotonic()
+    while found := ours(cluster):
+        waited = time.monotonic() - began
+        if waited > 2 * _GRACE:
+            raise TimeoutError(f"{len(found)} processes of Ray cannot be ended: {sorted(found)}")
+        for pid in found:
+            if pid not in asked or waited > _GRACE:
+                _signal(pid, signal.SIGTERM if waited <= _GRACE else signal.SIGKILL)
+        asked.update(found)
+        time.sleep(_LOOK_EVERY)
+    return len(asked)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself
+        os.kill(pid, number)
+
+
+def main(argv: Sequence[str]) -> int:
+    """`stop CLUSTER` prints how many there were; `is-running CLUSTER PROGRAM` exits with 0 or 1."""
+    match argv:
+        case ["is-running", cluster, program]:
+            return 0 if is_running(cluster, program) else 1
+        case ["stop", cluster]:
+            try:
+                print(stop(cluster))
+            except TimeoutError as error:
+                print(f"error   {error}: look at them on that node.", file=sys.stderr)
+                return 1
+            return 0
+    raise ValueError(argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,32 @@
+# lifecycle/container: nodes that are containers of ours: checked for, made and removed with Compose.
+# shellcheck shell=bash
+
+# nodes::dashboard_host: what Ray's dashboard listens on; compose publishes it on the host's 127.0.0.1 only.
+nodes::dashboard_host() { printf '0.0.0.0\n'; }
+
+# nodes::check: what must hold before anything is touched.
+nodes::check() {
+  prereq::engine
+  prereq::compose
+  prereq::version1_leftovers
+  prereq::foreign_names
+  prereq::port
+  prereq::disk
+  prereq::memory
+  prereq::gpus
+  log::ok "8 of 8 checks passed"
+}
+
+# nodes::need: what ensure_up cannot do without.
+nodes::need() {
+  image::need_engine
+  compose::need_image
+}
+
+nodes::ensure_up() { compose::ensure_up; }
+
+nodes::ensure_down() {
+  image::need_engine
+  cluster::lock
+  compose::ensure_down
+}

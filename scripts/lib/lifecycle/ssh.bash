@@ -1,0 +1,166 @@
+# lifecycle/ssh: nodes that exist already. They are looked at, given Ray's token, and left as they were but for what we
+# started there.
+# shellcheck shell=bash
+
+readonly NODES_MAX_SKEW=5 # seconds between the clocks of two nodes
+
+# nodes::dashboard_host: what Ray's dashboard listens on. Nobody publishes it for us, so it is not for the network.
+nodes::dashboard_host() { printf '127.0.0.1\n'; }
+
+nodes::check() {
+  nodes::_check_reach
+  nodes::_check_tools
+  nodes::_check_ray
+  nodes::_check_addresses
+  nodes::_check_shared_root
+  nodes::_check_clocks
+  nodes::_check_ports
+  log::ok "7 of 7 checks passed"
+}
+
+nodes::need() { nodes::_check_reach; }
+
+# nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root.
+nodes::ensure_up() {
+  local node state
+  for node in $(node::list); do
+    # shellcheck disable=SC2016  # expanded on the node; the token itself comes on stdin
+    state=$(node::exec_in "$node" sh -c '
+      set -e; umask 077; file=$RAY_AUTH_TOKEN_PATH; token=$(cat)
+      mkdir -p "${file%/*}"; chmod 700 "${file%/*}"
+      [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; echo same; exit; }
+      printf %s "$token" >"$file.tmp"; mv "$file.tmp" "$file"; echo put' token <"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
+    [[ $state == same ]] || log::changed "${node}: put Ray's token at ~/$(ssh::token_path) (mode 600)"
+  done
+  log::ok "nodes: $(node::list | paste -sd' ')"
+}
+
+# nodes::ensure_down: nothing that we started runs on any node, and the token is gone. A node that does not answer does not
+# keep the others.
+nodes::ensure_down() {
+  local node stopped report lost=()
+  cluster::lock
+  # Ray takes its seconds to end: all nodes at once.
+  report=$(
+    for node in $(node::list); do nodes::_release "$node" & done
+    wait
+  )
+  while read -r node stopped; do
+    ((stopped == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
+  done < <(sort <<<"$report")
+  for node in $(node::list); do grep -q "^${node} " <<<"$report" || lost+=("$node"); done
+  ((${#lost[@]} == 0)) ||
+    cli::die 8 "Ray may still run on ${lost[*]} (from ${NODES_FILE}): run 'make down' again when they answer."
+  ((${LOG_CHANGES:-0} > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
+}
+
+# nodes::_release NODE: prints NODE and how many processes there were; nothing where it could not be asked.
+nodes::_release() {
+  local stopped
+  stopped=$(cluster::stop_ray "$1")
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec "$1" sh -c 'rm -f "$RAY_AUTH_TOKEN_PATH"; rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true'
+  ssh::disconnect "$1"
+  printf '%s %s\n' "$1" "$stopped"
+}
+
+nodes::_check_reach() {
+  local node
+  for node in $(node::list); do transport::_need "$node"; done
+  log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from ${NODES_FILE})"
+}
+
+nodes::_check_tools() {
+  local node missing
+  for node in $(node::list); do
+    # shellcheck disable=SC2016  # expanded on the node
+    missing=$(node::exec "$node" sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
+      python3 ray tar setsid bash grep | paste -sd' ')
+    [[ -z $missing ]] ||
+      cli::die 1 "${node} ($(ssh::_place "$node")) lacks: ${missing}: install them there, or name their directory with path= in ${NODES_FILE}."
+  done
+  log::ok "every node has python3, ray, tar, setsid, bash and grep"
+}
+
+# Ray's token auth is all that stands between the network and the nodes: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
+nodes::_check_ray() {
+  local node version first=''
+  for node in $(node::list); do
+    version=$(node::exec "$node" python3 -c 'from importlib.metadata import version; print(version("ray"))') ||
+      cli::die 1 "${node} ($(ssh::_place "$node")): its python3 has no Ray, as it says above: name the directory of the right one with path= in ${NODES_FILE}."
+    [[ $version =~ ^(2\.(5[4-9]|[6-9][0-9]|[1-9][0-9]{2,})|[3-9]|[1-9][0-9]+)(\.|$) ]] ||
+      cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
+    [[ $version == "${first:=$version}" ]] ||
+      cli::die 1 "${node} has Ray ${version} and head has ${first}: install the same version on every node."
+  done
+  log::ok "every node has Ray ${first}"
+}
+
+nodes::_check_addresses() {
+  local node address seen=' '
+  for node in $(node::list); do
+    address=$(node::address "$node")
+    [[ $address != 127.* && $address != ::1 && -n $address ]] ||
+      cli::die 1 "${node} sees itself at '${address}', where no other node reaches it: give its address with address= in ${NODES_FILE}."
+    [[ $seen != *" ${address} "* ]] ||
+      cli::die 1 "${node} has the address ${address} of another node of ${NODES_FILE}: two nodes in one network namespace are not supported."
+    seen+="${address} "
+  done
+  log::ok "every node has an address of its own:${seen% }"
+}
+
+# What the head writes every worker reads, and with the same user's rights writes too.
+nodes::_check_shared_root() {
+  local node nonce file
+  nonce="$(date +%s)-$$-${RANDOM}"
+  file="${SHARED_ROOT}/.verl-regress-${nonce}"
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec head sh -c 'case $HOME/ in "$3"/*) echo "HOME=$HOME is on the shared root, where Ray'\''s token must not be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
+    nonce "$file" "$nonce" "$SHARED_ROOT" ||
+    cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT), as it says above: mount it there, writable for the user of ${NODES_FILE}."
+  for node in $(node::list_workers); do
+    [[ $(node::exec "$node" cat "$file" 2>/dev/null) == "$nonce" ]] || {
+      node::exec head rm -f "$file"
+      cli::die 1 "${node} does not see at ${SHARED_ROOT} (SHARED_ROOT) what the head wrote there: mount the same directory on every node."
+    }
+    # shellcheck disable=SC2016  # expanded on the node
+    node::exec "$node" sh -c 'test -w "$1"' writable "$SHARED_ROOT" || {
+      node::exec head rm -f "$file"
+      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT): make it writable for the user of ${NODES_FILE}."
+    }
+  done
+  node::exec head rm -f "$file"
+  log::ok "${SHARED_ROOT} is one directory on every node"
+}
+
+nodes::_check_clocks() {
+  local node offset least=0 most=0
+  for node in $(node::list); do
+    offset=$(($(node::exec "$node" date +%s) - $(date +%s)))
+    [[ $node != head ]] || least=$offset most=$offset
+    ((offset >= least)) || least=$offset
+    ((offset <= most)) || most=$offset
+    ((most - least <= NODES_MAX_SKEW)) ||
+      cli::die 1 "The clocks of the nodes differ by $((most - least)) s, ${node}'s the latest looked at: set them (NTP) to within ${NODES_MAX_SKEW} s."
+  done
+  log::ok "the clocks of the nodes differ by at most ${NODES_MAX_SKEW} s"
+}
+
+# Ports that Ray listens on at fixed numbers; where our own Ray is at work they are its.
+nodes::_check_ports() {
+  local node ports taken
+  for node in $(node::list); do
+    ! cluster::is_ray_running "$node" || continue
+    ports=(52365) # Ray's agent on every node
+    [[ $node != head ]] || ports+=("$GCS_PORT" 8265)
+    taken=$(node::exec "$node" python3 -c '
+import socket, sys
+for port in sys.argv[1:]:
+    with socket.socket() as client:
+        if client.connect_ex(("127.0.0.1", int(port))) == 0:
+            print(port)' "${ports[@]}" | paste -sd' ')
+    [[ -z $taken ]] ||
+      cli::die 1 "Somebody listens on port ${taken} of ${node} ($(ssh::_place "$node")), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
+  done
+  log::ok "the ports that Ray needs are free, or our own Ray's"
+}

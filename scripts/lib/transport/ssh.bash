@@ -1,0 +1,135 @@
+# transport/ssh: nodes that exist already, and that we log in to. Which they are stands in NODES_FILE; how to get there
+# (keys, known hosts, jump hosts) is ssh's own configuration, or SSH_CONFIG. An unknown host key is refused, never taken.
+# shellcheck shell=bash
+
+declare -gA _SSH_TARGET=() _SSH_PORT=() _SSH_PATH=() _SSH_ADDRESS=() _SSH_SEEN=()
+readonly SSH_SOCKETS="/tmp/verl-regress-${UID}" # short: the path of a socket ends at 107 bytes
+
+# transport::load: reads NODES_FILE, whose lines are parsed and never run; WORKERS follows from it.
+transport::load() {
+  local file=$NODES_FILE line number=0 count
+  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${NODES_FILE}"
+  [[ -f $file && -r $file ]] ||
+    cli::die 2 "NODES_FILE=${NODES_FILE} is not a readable file: copy env/nodes.example there and name your nodes in it."
+  while IFS= read -r line || [[ -n $line ]]; do
+    number=$((number + 1))
+    [[ $line =~ ^[[:space:]]*(#|$) ]] || ssh::_take_line "$line" "line ${number} of ${NODES_FILE}"
+  done <"$file"
+  [[ -v _SSH_TARGET[head] ]] || cli::die 2 "${NODES_FILE} (NODES_FILE) names no head: give it a line 'head user@host'."
+  for ((count = 0; count < ${#_SSH_TARGET[@]} - 1; count++)); do
+    [[ -v _SSH_TARGET[worker-$count] ]] ||
+      cli::die 2 "${NODES_FILE} (NODES_FILE) has no worker-${count} but $((${#_SSH_TARGET[@]} - 1)) workers: number them from worker-0, without a gap."
+  done
+  ((count > 0)) || cli::die 2 "${NODES_FILE} (NODES_FILE) names no worker: give it a line 'worker-0 user@host'."
+  ! env::is_given WORKERS || ((WORKERS == count)) ||
+    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${NODES_FILE} names ${count} workers: leave WORKERS out, it follows from that file."
+  WORKERS=$count
+}
+
+# ssh::_take_line LINE WHERE: NAME [USER@]HOST[:PORT] [path=DIRECTORIES] [address=IP]
+ssh::_take_line() {
+  local where=$2 words=() name target word
+  read -r -a words <<<"$1"
+  name=${words[0]} target=${words[1]:-}
+  [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is no node: use head, worker-0, worker-1, …."
+  [[ ! -v _SSH_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) stands there twice: name each node once."
+  [[ $target =~ ^(([A-Za-z0-9_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[([0-9A-Fa-f:.]+)\]))(:([1-9][0-9]{0,4}))?$ ]] ||
+    cli::die 2 "'${target}' (${where}) is no place to log in to: use user@host or user@host:port."
+  _SSH_TARGET[$name]=${BASH_REMATCH[2]}${BASH_REMATCH[4]:-${BASH_REMATCH[3]}} _SSH_PORT[$name]=${BASH_REMATCH[6]}
+  for word in "${words[@]:2}"; do
+    if [[ $word =~ ^path=(/[A-Za-z0-9_./:+@-]*)$ ]]; then
+      _SSH_PATH[$name]=${BASH_REMATCH[1]}
+    elif [[ $word =~ ^address=([0-9A-Fa-f.:]+)$ ]]; then
+      _SSH_ADDRESS[$name]=${BASH_REMATCH[1]}
+    else
+      cli::die 2 "'${word}' (${where}) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)."
+    fi
+  done
+}
+
+transport::exec() { transport::exec_in "$@"; }
+
+# ssh's own words go to a file: what comes on stderr is the command's, and a 255 can be told from ssh's own.
+transport::exec_in() {
+  local node=$1 said="${SSH_SOCKETS}/${BASHPID}.said" status=0
+  transport::_need "$node"
+  ssh::_client "$node" -E "$said" -- "$(ssh::_command "$@")" || status=$?
+  if ((status == 255)) && { [[ -s $said ]] || ! ssh::_is_connected "$node"; }; then
+    cli::die 8 "The connection to the node '${node}' ($(ssh::_place "$node")) was lost while '${2}' ran there ($(ssh::_last_words "$said")): look at the node, then run this again."
+  fi
+  rm -f -- "$said"
+  return "$status"
+}
+
+transport::is_alive() {
+  local said="${SSH_SOCKETS}/${BASHPID}.said" status=0
+  ssh::_connect "$1" "$said" || status=$?
+  rm -f -- "$said"
+  return "$status"
+}
+
+# transport::address NODE: address= of NODES_FILE, or the address of the node that our own connection ends at.
+transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
+
+# ssh::disconnect NODE: ends the connection that is kept open for the next script.
+ssh::disconnect() { ssh::_client "$1" -O exit >/dev/null 2>&1 || true; }
+
+# Says in one sentence why a node cannot be reached; asked once a node and script, then remembered.
+transport::_need() {
+  local said="${SSH_SOCKETS}/${BASHPID}.said"
+  [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
+  [[ -v _SSH_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
+  ssh::_connect "$1" "$said" ||
+    cli::die 8 "The node '$1' ($(ssh::_place "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_place_alone "$1") true' must work without a question; mend that first."
+  rm -f -- "$said"
+  _SSH_SEEN[$1]=1
+}
+
+# One connection a node is opened and shared by all commands; it closes five minutes after the last one.
+ssh::_connect() {
+  mkdir -m 700 -- "$SSH_SOCKETS" 2>/dev/null || [[ -d $SSH_SOCKETS && ! -L $SSH_SOCKETS && -O $SSH_SOCKETS ]] ||
+    cli::die 1 "${SSH_SOCKETS}, where connections are kept, belongs to somebody else: have it removed."
+  ssh::_is_connected "$1" || ssh::_client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
+}
+
+ssh::_is_connected() { ssh::_client "$1" -O check >/dev/null 2>&1; }
+
+# ssh::_client NODE ARGS...: the options are those of a robot: no question, no terminal, none of our keys handed on.
+ssh::_client() {
+  local node=$1 options=()
+  shift
+  [[ -z $SSH_CONFIG ]] || options+=(-F "$SSH_CONFIG")
+  [[ -z ${_SSH_PORT[$node]} ]] || options+=(-p "${_SSH_PORT[$node]}")
+  ssh "${options[@]}" -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR \
+    -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes -o RemoteCommand=none -o ControlMaster=no \
+    -o ControlPath="${SSH_SOCKETS}/%C" "${_SSH_TARGET[$node]}" "$@"
+}
+
+# ssh::_command NODE ARGV...: the one string that sshd hands to the login shell, whichever that is: sh, csh and fish agree on
+# what stands in it. It unpacks to plain sh, which gives the command its environment, as compose does in our own containers.
+ssh::_command() {
+  local node=$1 script word single=\' escaped="'\\''"
+  shift
+  script="export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" RAY_USAGE_STATS_ENABLED=0
+set -- \$SSH_CONNECTION
+export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$node]:-\$3}\" PATH=\"${_SSH_PATH[$node]:+${_SSH_PATH[$node]}:}\$PATH\"
+(exec"
+  for word in "$@"; do script+=" '${word//$single/$escaped}'"; done
+  # shellcheck disable=SC2016  # expanded on the node
+  printf 'exec sh -c '\''script=$(printf %%s %s | base64 -d) && eval "$script"'\' "$(printf '%s)\nexit "$?"\n' "$script" | base64 | tr -d '\n')"
+}
+
+# ssh::token_path: Ray's token on a node, below the HOME there.
+ssh::token_path() { printf '.verl-regress/%s.token\n' "$CLUSTER_NAME"; }
+
+ssh::_place_alone() { printf '%s%s\n' "${_SSH_PORT[$1]:+-p ${_SSH_PORT[$1]} }" "${_SSH_TARGET[$1]}"; }
+ssh::_place() { printf '%s, from %s\n' "${_SSH_TARGET[$1]}${_SSH_PORT[$1]:+:${_SSH_PORT[$1]}}" "$NODES_FILE"; }
+
+# ssh::_last_words FILE: ssh's last line, without the full stop and the carriage return that it may end with.
+ssh::_last_words() {
+  local words
+  words=$(tail -n 1 -- "$1" 2>/dev/null | tr -d '\r')
+  words=${words%.}
+  printf '%s\n' "${words:-ssh says nothing}"
+  rm -f -- "$1"
+}

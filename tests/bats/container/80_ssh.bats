@@ -1,0 +1,143 @@
+#!/usr/bin/env bats
+# Nodes that a platform made (TRANSPORT=ssh), over a real sshd: the transport contract, then a cluster that comes up, trains
+# and goes, on hosts where other people's processes live too.
+# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
+
+setup_file() {
+  load container_helper
+  load ssh_nodes
+  container::use ssh 18285
+  export TRANSPORT=ssh SHARED_ROOT=/private SHARED="${BATS_FILE_TMPDIR}/shared"
+  ssh_nodes::make "$BATS_FILE_TMPDIR"
+}
+
+teardown_file() {
+  load container_helper
+  load ssh_nodes
+  make --no-print-directory down >/dev/null 2>&1
+  ssh_nodes::remove "$BATS_FILE_TMPDIR"
+}
+
+setup() {
+  load container_helper
+  load ../contract/transport_contract
+}
+
+# in_node NODE ARGV...: seen from outside, not through ssh.
+in_node() { docker exec "${CLUSTER_NAME}-$1" "${@:2}"; }
+programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
+
+@test "contract: hostile words arrive as they are, whether the login shell is bash or dash" {
+  contract::hostile_words
+  NODE=worker-1 contract::hostile_words
+}
+@test "contract: the exit status is the command's" { contract::exit_status; }
+@test "contract: stdin is handed through, and only where asked" { contract::stdin; }
+@test "contract: big output arrives whole" { contract::big_output; }
+@test "contract: put brings a directory whole, once, and get brings it back" { contract::put_and_get; }
+@test "contract: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
+
+@test "a connection that is lost is told in one sentence, exit 8, and is no exit status of the command" {
+  run on node::exec worker-1 sh -c 'kill -9 "$(cut -d" " -f4 "/proc/$PPID/stat")"; tail -f /dev/null'
+  assert_status 8
+  assert_line "error   The connection to the node 'worker-1' \(trainer@[0-9.]+, from ${NODES_FILE}\) was lost while 'sh' ran there \(.+\): look at the node, then run this again\."
+}
+
+@test "a node that does not answer, and one whose host key we do not know, are named with ssh's own words" {
+  sed '/^worker-0/s/ path/:1 path/' "$NODES_FILE" >"${BATS_TEST_TMPDIR}/nodes"
+  NODES_FILE="${BATS_TEST_TMPDIR}/nodes" run on node::exec worker-0 true
+  assert_status 8
+  assert_line "error   The node 'worker-0' \(trainer@[0-9.]+:1, from .*/nodes\) cannot be reached \(ssh: connect to host [0-9.]+ port 1: Connection refused\): 'ssh -p 1 trainer@[0-9.]+ true' must work without a question; mend that first\."
+  on ssh::disconnect worker-0
+  printf 'UserKnownHostsFile /dev/null\nGlobalKnownHostsFile /dev/null\n' | cat - "$SSH_CONFIG" >"${BATS_TEST_TMPDIR}/config"
+  SSH_CONFIG="${BATS_TEST_TMPDIR}/config" run on node::exec worker-0 true
+  assert_status 8
+  assert_line "error   The node 'worker-0' \(trainer@[0-9.]+, from .*\) cannot be reached \(Host key verification failed\): .*"
+}
+
+@test "a shared root that is not the same directory everywhere is refused, and so is a port that somebody has" {
+  in_node worker-1 mkdir -m 777 /elsewhere
+  in_node head mkdir -m 777 /elsewhere
+  SHARED_ROOT=/elsewhere run scripts/00_prereq_check.sh
+  assert_status 1
+  assert_line 'error   worker-0 does not see at /elsewhere \(SHARED_ROOT\) what the head wrote there: mount the same directory on every node\.'
+  in_node head sh -c '[ -z "$(ls -A /elsewhere)" ]'
+  docker exec --detach "${CLUSTER_NAME}-head" sh -c 'echo "$$" >/tmp/server; exec python3 -m http.server --bind 127.0.0.1 8265'
+  on wait::until 20 - docker exec "${CLUSTER_NAME}-head" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8265' 2>/dev/null
+  run scripts/00_prereq_check.sh
+  assert_status 1
+  assert_line 'error   Somebody listens on port 8265 of head \(.*\), which Ray needs: another Ray\? .*'
+  in_node head sh -c 'kill "$(cat /tmp/server)"'
+}
+
+@test "make up: all ALIVE, the token for its user alone and off the shared root, the dashboard off the network" {
+  run make --no-print-directory up prepare snapshot CODE_ID=codeA
+  assert_status 0
+  assert_line 'ok      /private is one directory on every node'
+  assert_line 'ok      7 of 7 checks passed'
+  for node in head worker-0 worker-1; do
+    assert_line "ok      ${node} is ALIVE at $(container::ip "$node"): .*"
+    [[ $(in_node "$node" stat -c '%a %U' "/home/trainer/.verl-regress/${CLUSTER_NAME}.token") == '600 trainer' ]]
+  done
+  run ! grep -rF "$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")" "$SHARED"
+  run in_node worker-0 bash -c "exec 3<>/dev/tcp/$(container::ip head)/8265"
+  assert_status 1
+}
+
+@test "a second make up changes nothing and says so" {
+  before=$(programs head && programs worker-0 && programs worker-1)
+  run make --no-print-directory up
+  assert_status 0
+  assert_line 'skip    the nodes \(nothing to change\)'
+  assert_line "skip    Ray's head \(nothing to change\)"
+  assert_line "skip    Ray's workers \(nothing to change\)"
+  [[ $(grep -c '^changed' <<<"$output") == 0 ]]
+  [[ $before == "$(programs head && programs worker-0 && programs worker-1)" ]]
+}
+
+@test "prod.yaml is a base config that a submission takes" {
+  DRY_RUN=1 RAY_BASE_CONFIG=env/ray/prod.yaml run scripts/40_submit_ppo_epoch1.sh
+  assert_status 0
+  assert_line ' *"text": "trainer.n_gpus_per_node=4",'
+  assert_line ' *"NCCL_DEBUG": "WARN",'
+}
+
+@test "a PPO job trains two steps" {
+  run make --no-print-directory submit WAIT=1 SUBMISSION_ID=over-ssh OVERRIDES=trainer.total_training_steps=2
+  assert_status 0
+  assert_line 'ok      over-ssh SUCCEEDED \(the trainer ended\)'
+  assert_line ' *2 of 2 training steps, .*'
+  run make --no-print-directory status
+  assert_line 'over-ssh +codeA +SUCCEEDED +worker-[01] \([0-9.]+\)'
+}
+
+@test "placement: submitted from the head, driven on a worker, by Ray's own word and the launcher's" {
+  driver=$(JSON=1 scripts/50_status.sh 2>/dev/null | jq -r '.jobs[0].driver_ip')
+  [[ $driver == "$(container::ip worker-0)" || $driver == "$(container::ip worker-1)" ]]
+  [[ $(jq -r .node_ip "${SHARED}/jobs/over-ssh/state/started") == "$driver" ]]
+  [[ $(jq -r .submitted_from_ip "${SHARED}/jobs/over-ssh/state/submitted") == "$(container::ip head)" ]]
+}
+
+@test "a Ray that died on a living node is back after make up" {
+  in_node worker-1 sh -c 'kill -9 $(grep -lx raylet /proc/[0-9]*/comm | cut -d/ -f3)'
+  run make --no-print-directory up
+  assert_status 0
+  assert_line "ok      worker-1 is ALIVE at $(container::ip worker-1): .*"
+}
+
+@test "make down ends our Ray and takes the token; a process of another user and one with Ray's name live on" {
+  in_node worker-0 cp /bin/sleep /tmp/raylet
+  docker exec --detach --user trainer "${CLUSTER_NAME}-worker-0" /tmp/raylet 600
+  docker exec --detach --env VERL_REGRESS_RAY="$CLUSTER_NAME" "${CLUSTER_NAME}-worker-0" sleep 600 # root's
+  run make --no-print-directory down
+  assert_status 0
+  assert_line 'changed worker-0: stopped Ray \([1-9][0-9]* processes\)'
+  [[ $(programs worker-0 | grep -cx sleep) == 1 ]] || fail "on worker-0: $(programs worker-0)"
+  for node in head worker-0 worker-1; do
+    [[ $(programs "$node" | grep -E '^(raylet|gcs_server|ray|python)') == "$([[ $node != worker-0 ]] || echo raylet)" ]] || fail "on ${node}: $(programs "$node")"
+    run ! in_node "$node" test -e /home/trainer/.verl-regress
+  done
+  run make --no-print-directory down
+  assert_status 0
+  assert_line "skip    no Ray of ${CLUSTER_NAME} runs on head worker-0 worker-1"
+}

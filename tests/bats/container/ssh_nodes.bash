@@ -1,0 +1,56 @@
+# Three "hosts" that a platform made: containers of the node image with a real sshd, throw-away keys, one shared directory.
+# The cluster's own code sees nothing of the engine behind them.
+# shellcheck shell=bash
+
+# ssh_nodes::make: head, worker-0 and worker-1 are up and let us in; NODES_FILE and SSH_CONFIG name them. The login shell is
+# bash on head and worker-0, and dash on worker-1.
+ssh_nodes::make() {
+  local dir=$1 node ip
+  SSH_UID=$(id -u)
+  ((SSH_UID != 0)) || SSH_UID=4242 # nobody who trains should have to be root
+  mkdir -p "${dir}/shared"
+  [[ $(id -u) != 0 ]] || chown "$SSH_UID" "${dir}/shared"
+  ssh-keygen -q -t ed25519 -N '' -f "${dir}/key"
+  ssh_nodes::_image "$dir"
+  docker network create --label "verl-regress.cluster=${CLUSTER_NAME}" "$CLUSTER_NAME" >/dev/null
+  : >"${dir}/known_hosts"
+  : >"${dir}/nodes"
+  for node in head worker-0 worker-1; do
+    docker run --detach --init --name "${CLUSTER_NAME}-${node}" --network "$CLUSTER_NAME" --shm-size 2g \
+      --label "verl-regress.cluster=${CLUSTER_NAME}" --volume "${dir}/shared:/private" "$CLUSTER_NAME" \
+      /usr/sbin/sshd -D -e -o UsePAM=no -o AuthorizedKeysFile=/etc/ssh/authorized_keys >/dev/null
+    ip=$(container::ip "$node")
+    printf '%s %s\n' "$ip" "$(docker exec "${CLUSTER_NAME}-${node}" cat /etc/ssh/ssh_host_ed25519_key.pub)" >>"${dir}/known_hosts"
+    printf '%s trainer@%s path=/opt/venv/bin\n' "$node" "$ip" >>"${dir}/nodes"
+  done
+  docker exec "${CLUSTER_NAME}-worker-1" usermod --shell /bin/dash trainer
+  printf 'IdentityFile %s\nIdentitiesOnly yes\nUserKnownHostsFile %s\n' "${dir}/key" "${dir}/known_hosts" >"${dir}/config"
+  export NODES_FILE="${dir}/nodes" SSH_CONFIG="${dir}/config"
+}
+
+# ssh_nodes::remove: the containers, the network, the image, and what read-only snapshots would keep.
+ssh_nodes::remove() {
+  docker rm --force "${CLUSTER_NAME}"-{head,worker-0,worker-1} >/dev/null 2>&1
+  docker network rm "$CLUSTER_NAME" >/dev/null 2>&1
+  docker image rm --force "$CLUSTER_NAME" >/dev/null 2>&1
+  chmod -R u+w "$1/shared"
+}
+
+# The node image and openssh-server, from what apt finds missing there: no registry, no network in the build.
+ssh_nodes::_image() {
+  local dir=$1 image
+  image=$(TRANSPORT=container scripts/10_build_image.sh --name 2>/dev/null)
+  mkdir -p "${dir}/context/partial"
+  docker run --rm --network none "$image" cat /var/lib/dpkg/status >"${dir}/dpkg-status"
+  apt-get -qq --yes --no-install-recommends --download-only -o "Dir::State::status=${dir}/dpkg-status" \
+    -o "Dir::Cache::archives=${dir}/context" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 install openssh-server >/dev/null
+  cp "${dir}/key.pub" "${dir}/context/authorized_keys"
+  cat >"${dir}/context/Dockerfile" <<DOCKERFILE
+FROM ${image}
+COPY *.deb /debs/
+RUN DEBIAN_FRONTEND=noninteractive dpkg --install /debs/*.deb >/dev/null && rm -r /debs && mkdir -p /run/sshd \\
+ && useradd --uid ${SSH_UID} --create-home --shell /bin/bash --password '*' trainer
+COPY authorized_keys /etc/ssh/authorized_keys
+DOCKERFILE
+  docker build --quiet --network none --tag "$CLUSTER_NAME" "${dir}/context" >/dev/null 2>&1
+}

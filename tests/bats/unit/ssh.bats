@@ -1,0 +1,163 @@
+#!/usr/bin/env bats
+# Nodes that exist already: their file, and what they are refused for, with a stand-in ssh that runs the words on this machine
+# as the host it was asked for.
+# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2' >"${HERE}/env/nodes"
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  mkdir "${BATS_TEST_TMPDIR}/shared"
+  # 10.0.0.9 lets nobody in.
+  stub ssh - <<'STUB'
+    said=/dev/null
+    until [[ $1 == -- ]]; do
+      case $1 in
+        -F | -p | -o) shift ;;
+        -E) said=$2 && shift ;;
+        -O) [[ $HOST != 10.0.0.9 ]] && exit ;;
+        me@*) export HOST=${1#me@} ;;
+      esac
+      shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
+    done
+    export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
+    exec bash -c "${*:2}"
+STUB
+  stub ray
+  stub setsid
+  stub printenv 'printf "%s\n" "$VERL_REGRESS_NODE_IP"'
+  stub python3 'case "$*" in *version*) cat "${BOX}/ray-of-${HOST}" ;; *socket*) cat "${BOX}/ports-of-${HOST}" ;; *) exit 1 ;; esac'
+  for host in 10.0.0.1 10.0.0.2; do
+    printf '2.60.0\n' >"${BOX}/ray-of-${host}"
+    : >"${BOX}/ports-of-${host}"
+  done
+}
+
+# on_ssh [KNOB=VALUE...] ARGV...: a verb of the libraries with TRANSPORT=ssh.
+on_ssh() {
+  local knobs=(TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared")
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+@test "WORKERS follows from the file; comments and empty lines are nothing" {
+  printf '%s\n' '# mine' '' '  worker-1 [fd00::3]:2222 address=fd00::3' 'worker-0 gpu-0' 'head  me@gpu.example.org path=/a:/b' >"${HERE}/env/nodes"
+  on_ssh node::list
+  assert_status 0
+  assert_line 'worker-1'
+  on_ssh ssh::_place worker-1
+  assert_line 'fd00::3:2222, from env/nodes'
+}
+
+@test "a wrong line is refused with its number, before anything is touched" {
+  while IFS='|' read -r line sentence; do
+    printf '%s\n' 'head me@10.0.0.1' "$line" >"${HERE}/env/nodes"
+    on_ssh node::list
+    assert_status 2
+    assert_line "error   ${sentence}"
+  done <<'CASES'
+boss me@10.0.0.2|'boss' (line 2 of env/nodes) is no node: use head, worker-0, worker-1, ….
+head me@10.0.0.2|'head' (line 2 of env/nodes) stands there twice: name each node once.
+worker-0|'' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
+worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
+worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
+worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+worker-0 me@10.0.0.2 path=/a"$(id)"|'path=/a"$(id)"' (line 2 of env/nodes) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+worker-1 me@10.0.0.2|env/nodes (NODES_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
+worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+#|env/nodes (NODES_FILE) names no worker: give it a line 'worker-0 user@host'.
+CASES
+}
+
+@test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
+  on_ssh WORKERS=3 node::list
+  assert_status 2
+  assert_line 'error   WORKERS=3 (from the command line or environment) but env/nodes names 1 workers: leave WORKERS out, it follows from that file.'
+  mkdir "${BOX}/dev"
+  on_ssh PROFILE=auto DEVICE_ROOT="${BOX}/dev" node::list
+  assert_status 2
+  assert_line 'error   PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are others: say which profile they are for.'
+  printf 'worker-0 me@10.0.0.2\n' >"${HERE}/env/nodes"
+  on_ssh node::list
+  assert_line "error   env/nodes (NODES_FILE) names no head: give it a line 'head user@host'."
+  on_ssh NODES_FILE=/nowhere node::list
+  assert_status 2
+  assert_line 'error   NODES_FILE=/nowhere is not a readable file: copy env/nodes.example there and name your nodes in it.'
+}
+
+@test "the example is a nodes file" {
+  on_ssh NODES_FILE=env/nodes.example node::list
+  assert_status 0
+  assert_line 'worker-1'
+}
+
+@test "good nodes pass every check, and each check says what it saw" {
+  on_ssh nodes::check
+  assert_status 0
+  assert_line 'ok      2 nodes answer: head worker-0 (from env/nodes)'
+  assert_line 'ok      every node has Ray 2.60.0'
+  assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
+  assert_line "ok      ${BATS_TEST_TMPDIR}/shared is one directory on every node"
+  assert_line 'ok      7 of 7 checks passed'
+  refute_text 'error'
+  [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
+}
+
+@test "Ray that is too old, or not the same everywhere, is refused with the reason" {
+  printf '2.53.1\n' >"${BOX}/ray-of-10.0.0.1"
+  on_ssh nodes::check
+  assert_status 1
+  assert_line 'error   head has Ray 2.53.1, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node.'
+  printf '2.60.0\n' >"${BOX}/ray-of-10.0.0.1"
+  printf '2.54.0\n' >"${BOX}/ray-of-10.0.0.2"
+  on_ssh nodes::check
+  assert_status 1
+  assert_line 'error   worker-0 has Ray 2.54.0 and head has 2.60.0: install the same version on every node.'
+}
+
+@test "a tool that is missing is named, with the node" {
+  rm "${BOX}/bin/setsid"
+  on_ssh nodes::check
+  assert_status 1
+  assert_line 'error   head (me@10.0.0.1, from env/nodes) lacks: setsid: install them there, or name their directory with path= in env/nodes.'
+}
+
+@test "an address that no other node reaches, or that two nodes share, is refused" {
+  on_ssh ADDRESS=127.0.0.1 nodes::check
+  assert_status 1
+  assert_line "error   head sees itself at '127.0.0.1', where no other node reaches it: give its address with address= in env/nodes."
+  on_ssh ADDRESS=10.0.0.7 nodes::check
+  assert_status 1
+  assert_line 'error   worker-0 has the address 10.0.0.7 of another node of env/nodes: two nodes in one network namespace are not supported.'
+}
+
+@test "a port that somebody has and clocks that differ are refused" {
+  printf '52365\n' >"${BOX}/ports-of-10.0.0.2"
+  on_ssh nodes::check
+  assert_status 1
+  assert_line 'error   Somebody listens on port 52365 of worker-0 (me@10.0.0.2, from env/nodes), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=6379).'
+  real=$(command -v date)
+  stub date "[[ \$HOST == 10.0.0.2 ]] && ${real} -d '+90 seconds' \"\$@\" || ${real} \"\$@\""
+  on_ssh nodes::check
+  assert_status 1
+  [[ $output =~ 'error   The clocks of the nodes differ by '(89|90|91)" s, worker-0's the latest looked at: set them (NTP) to within 5 s." ]] || fail 'no such sentence'
+}
+
+@test "a shared root that the nodes' HOME lies in, or that is not there, is refused" {
+  mkdir "${BATS_TEST_TMPDIR}/home"
+  mv "${BOX}/home dir" "${BATS_TEST_TMPDIR}/home/me"
+  on_ssh HOME="${BATS_TEST_TMPDIR}/home/me" SHARED_ROOT="${BATS_TEST_TMPDIR}/home" nodes::check
+  assert_status 1
+  assert_line "HOME=${BATS_TEST_TMPDIR}/home/me is on the shared root, where Ray's token must not be"
+  on_ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/nowhere" nodes::check
+  assert_status 1
+  assert_line "error   The head cannot use ${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT), as it says above: mount it there, writable for the user of env/nodes."
+}
+
+@test "a node that refuses us is named with ssh's own words" {
+  printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.9:2222' >"${HERE}/env/nodes"
+  on_ssh nodes::check
+  assert_status 8
+  assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a question; mend that first."
+}

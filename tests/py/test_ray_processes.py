@@ -1,0 +1,84 @@
+"""Real processes: those that carry our mark end, nobody else's do."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from verl_regress import ray_processes
+from verl_regress.ray_processes import MARK, is_running, main, ours, stop
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def start():
+    """start(cluster, argv…): a process that carries the cluster's mark (none: no mark)."""
+    started = []
+
+    def _start(cluster, *argv):
+        environment = {**os.environ, **({MARK: cluster} if cluster else {})}
+        started.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, start_new_session=True))
+        return started[-1]
+
+    yield _start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_only_the_marked_are_found_and_ended(start):
+    own = start("here", sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])")
+    other, longer, bare = start("there", "sleep", "60"), start("here-too", "sleep", "60"), start(None, "sleep", "60")
+    while len(ours("here")) < 2:
+        pass
+    assert own.pid in ours("here")
+    assert is_running("here", "sleep")
+    assert not is_running("here", "raylet")
+    assert stop("here") == 2
+    assert own.wait() == -15
+    assert [other.poll(), longer.poll(), bare.poll()] == [None, None, None]
+    assert stop("here") == 0
+
+
+def test_one_without_a_mark_that_shares_their_session_is_theirs(start):
+    """As Ray's workers, whose title covers their environment."""
+    own = start("here", sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'], env={})")
+    while len(ours("here")) < 2:
+        pass
+    assert stop("here") == 2
+    assert own.wait() == -15
+
+
+def test_a_session_that_somebody_else_leads_is_not_theirs(start):
+    script = f"import subprocess; subprocess.run(['sleep', '60'], env={{'{MARK}': 'here'}})"
+    leader = start(None, sys.executable, "-c", script)
+    while not ours("here"):
+        pass
+    assert stop("here") == 1
+    assert leader.wait() == 0
+
+
+def test_one_that_does_not_listen_is_killed(start, monkeypatch):
+    monkeypatch.setattr(ray_processes, "_GRACE", 0.3)
+    process = start("here", sys.executable, "-c", STUBBORN)
+    process.stdout.readline()
+    assert stop("here") == 1
+    assert process.wait() == -9
+
+
+def test_the_questions_that_scripts_ask(start, capsys):
+    start("here", "sleep", "60")
+    assert main(["is-running", "here", "60"]) == 0
+    assert main(["is-running", "here", "--disable-usage-stats"]) == 1
+    assert main(["stop", "here"]) == 0
+    assert capsys.readouterr().out == "1\n"
+
+
+def test_a_process_that_cannot_be_ended_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(ray_processes, "_GRACE", 0.1)
+    monkeypatch.setattr(ray_processes, "ours", lambda cluster: {4242: "raylet"})
+    monkeypatch.setattr(ray_processes, "_signal", lambda pid, number: None)
+    assert main(["stop", "here"]) == 1
+    assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: look at them on that node.\n"
