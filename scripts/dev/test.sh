@@ -21,10 +21,11 @@ suite::container() { suite::_bats 1 container; } # one machine, one cluster at a
 suite::py() { .venv/bin/pytest --junit-xml="${REPORTS}/py.xml"; }
 
 suite::_bats() {
-  local tests=()
+  local tests=() parallel=()
+  (($1 == 1)) || parallel=(--jobs "$1" --no-parallelize-within-files)
   mapfile -t tests < <(compgen -G "tests/bats/$2/*.bats")
   ((${#tests[@]})) || cli::die 1 "tests/bats/$2 has no .bats file: a suite without tests is a failure."
-  .venv/bin/bats --jobs "$1" --no-parallelize-within-files --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
+  .venv/bin/bats "${parallel[@]}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
 
 # suite::run NAME: leaves NAME's report and its exit status; never ends the script.
