@@ -37,6 +37,11 @@ class SharedRoot:
         """Immutable verl source trees, one directory per code id."""
         return self.path / "common" / "code" / "verl"
 
+    @property
+    def objects(self) -> Path:
+        """What snapshots share, by content."""
+        return self.path / "common" / "code" / "objects"
+
     def ensure(self) -> list[Path]:
         """Create what is missing; returns the directories that were created.
 
@@ -44,7 +49,7 @@ class SharedRoot:
         """
         wanted = [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
         open_to_all = [
-            *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
+            *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl", "code/objects")),
             *(self.path / "user" / part for part in ("", "code")),
         ]
         created = [directory for directory in [*wanted, *open_to_all] if not directory.is_dir()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import compileall
 import hashlib
 import json
 import os
@@ -15,20 +14,21 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from verl_regress import naming, say, tarball
+from verl_regress import naming, objects, say, tarball
 from verl_regress.errors import BadInput, Exit, RegressError
 from verl_regress.layout import SharedRoot
 
 MARKER_FILE = "mvp_marker.py"
 RECORD_FILE = "snapshot.json"
+# How a dirty tree differs from its revision: a member of the stream (scripts/lib/snapshot.bash), kept in the record.
+DIFF_MEMBER = ".verl-regress.diff"
 KNOB = "CODE_ID"
 
 # Written by us at the top of every snapshot, so no part of the tree that its hash stands for.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
-_BYTECODE = "__pycache__"
 
 Record = dict[str, Any]
-"""What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created."""
+"""What `snapshot.json` holds: code_id, source, revision, dirty, diff, tree_sha256, file_count, verl_version, created."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,17 +74,20 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         ) from error
     try:
         tarball.unpack(stream, directory, source)
+        diff = _take_diff(directory)
         if not (directory / "verl" / "__init__.py").is_file():
             raise BadInput(
                 f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is no verl source tree: "
                 "give the folder or the repository that holds the folder 'verl'."
             )
+        _drop_bytecode(directory)
         tree = _tree(directory)
         record: Record = {
             "code_id": code_id,
             "source": source,
             "revision": revision,
             "dirty": dirty,
+            "diff": diff,
             "tree_sha256": _tree_sha256(tree),
             "file_count": len(tree),
             "verl_version": _verl_version(directory),
@@ -93,7 +96,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         if os.path.lexists(target):
             return _keep(target, record, tree)
         _write_ours(directory, record)
-        _compile(directory, target)
+        shared = objects.share(root.objects, directory, tree)
         _make_read_only(directory)
         try:
             directory.rename(target)
@@ -103,7 +106,10 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             return _keep(target, record, tree)
     finally:
         _remove(directory)
-    say.changed(f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files at {target}")
+    objects.prune(root.objects, root.snapshots)
+    say.changed(
+        f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files ({shared} shared) at {target}"
+    )
     return record
 
 
@@ -210,7 +216,7 @@ def _tree(directory: Path) -> dict[str, str]:
 
 def _files(directory: Path) -> Iterator[tuple[str, Path]]:
     for folder, directories, files in os.walk(directory):
-        directories[:] = [name for name in directories if name != _BYTECODE]
+        directories[:] = [name for name in directories if name != objects.BYTECODE]
         links = [name for name in directories if (Path(folder) / name).is_symlink()]
         for name in [*files, *links]:
             path = Path(folder) / name
@@ -229,6 +235,22 @@ def _tree_sha256(tree: Mapping[str, str]) -> str:
     return hashlib.sha256(b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in tree.items())).hexdigest()
 
 
+def _take_diff(directory: Path) -> str | None:
+    """The text of DIFF_MEMBER, which is no part of the tree, or None; bytes that are no text are lost."""
+    file = directory / DIFF_MEMBER
+    if not file.is_file():
+        return None
+    text = file.read_text(encoding="utf-8", errors="replace")
+    file.unlink()
+    return text
+
+
+def _drop_bytecode(directory: Path) -> None:
+    """What a tree brings was compiled elsewhere; a job's processes get ours, as they cannot write their own."""
+    for brought in [path for path in directory.rglob(objects.BYTECODE) if path.is_dir()]:
+        shutil.rmtree(brought)
+
+
 def _verl_version(directory: Path) -> str:
     file = directory / "verl" / "version" / "version"
     return file.read_text(encoding="utf-8").strip() if file.is_file() else "unknown"
@@ -243,13 +265,6 @@ def _write_ours(directory: Path, record: Record) -> None:
         # A tree that is itself a copy of a snapshot brings its own.
         file.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")
-
-
-def _compile(directory: Path, target: Path) -> None:
-    """Leave verl's bytecode beside it: a job's many processes could not write it there, and would each compile anew."""
-    for brought in [path for path in directory.rglob(_BYTECODE) if path.is_dir()]:
-        shutil.rmtree(brought)
-    compileall.compile_dir(directory / "verl", quiet=2, workers=0, stripdir=directory, prependdir=target)
 
 
 def _make_read_only(directory: Path) -> None:
@@ -273,7 +288,8 @@ def _told(record: Record) -> str:
 
 
 def _cure(target: Path) -> str:
-    return f"remove it (chmod -R u+w {target} && rm -r {target}) and make it anew"
+    # The directories alone: its files are other snapshots' too, and must stay read-only there.
+    return f"remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it anew"
 
 
 def _short(digest: str) -> str:

@@ -1,6 +1,9 @@
 # snapshot: verl's source as an immutable tree on the shared root. Fetched on this host, streamed to the head.
 # shellcheck shell=bash
 
+# The member of a dirty tree's stream that goes into its record; the same name as in py/verl_regress/snapshot.py.
+readonly SNAPSHOT_DIFF=.verl-regress.diff
+
 # snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR.
 snapshot::ensure() {
   case $2 in
@@ -82,7 +85,7 @@ snapshot::_commit() {
 
 # A git checkout gives what git would: all but what it ignores (environments, outputs, checkpoints of earlier runs).
 snapshot::_from_path() {
-  local code_id=$1 dir git commit='' argv=() list=(printf '.\0')
+  local code_id=$1 dir git commit='' argv=() list=(printf '.\0') diff=() temporary
   dir=$(realpath -m -- "$3")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
@@ -90,11 +93,23 @@ snapshot::_from_path() {
   git=(git -c "safe.directory=${dir}" -C "$dir")
   if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then
     commit=$("${git[@]}" rev-parse --quiet --verify HEAD) || commit=''
-    [[ -z $("${git[@]}" status --porcelain) ]] || argv=(--dirty)
+    if [[ -n $("${git[@]}" status --porcelain) ]]; then
+      cli::temp_dir temporary
+      snapshot::_diff "$commit" "${git[@]}" >"${temporary}/${SNAPSHOT_DIFF}"
+      argv=(--dirty) diff=(-C "$temporary" "$SNAPSHOT_DIFF")
+    fi
     list=(snapshot::_list_checkout "$dir" "${git[@]}")
   fi
-  "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c |
+  "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c "${diff[@]}" |
     snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
+}
+
+# How the working tree differs from COMMIT, for its record: the files that git does not know yet, and `git diff`.
+snapshot::_diff() {
+  local commit=$1
+  shift
+  "$@" ls-files --others --exclude-standard | sed 's/^/# untracked: /'
+  [[ -z $commit ]] || "$@" diff --no-color --no-ext-diff --no-textconv "$commit"
 }
 
 # The files of the working tree, each ended by a NUL; one that was deleted is still in git's list.

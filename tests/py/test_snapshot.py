@@ -3,6 +3,7 @@ import json
 import os
 import re
 import stat
+import sys
 import tarfile
 import threading
 
@@ -45,9 +46,10 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
     record = make(root)
     target = root.snapshots / "codeA"
     files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
-    bytecode = {name for name in files if "/__pycache__/" in name}
-    assert files - bytecode == {*TREE, "mvp_marker.py", "snapshot.json"}
-    assert len(bytecode) == sum(name.startswith("verl/") and name.endswith(".py") for name in TREE)
+    assert files == {*TREE, "mvp_marker.py", "snapshot.json"}
+    tag = sys.implementation.cache_tag
+    assert [path.name for path in (target / "verl" / "__pycache__").iterdir()] == [f"__init__.{tag}.pyc"]
+    assert [path.name for path in (target / "verl/trainer/__pycache__").iterdir()] == [f"main_ppo.{tag}.pyc"]
     assert (target / "mvp_marker.py").read_text() == 'MARKER = "codeA"\n'
     assert record == json.loads((target / "snapshot.json").read_text()) == snapshot.load(root, "codeA")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record.pop("created"))
@@ -57,11 +59,12 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "source": "pypi:0.7.1",
         "revision": "0.7.1",
         "dirty": False,
+        "diff": None,
         "file_count": 3,
         "verl_version": "0.7.1",
     }
     assert capsys.readouterr().err == (
-        f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files at {target}\n"
+        f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files (0 shared) at {target}\n"
     )
 
 
@@ -106,8 +109,17 @@ def test_another_tree_is_an_error_that_names_both_and_what_differs(root):
         f"CODE_ID=codeA is a snapshot of pypi:0.7.1 at 0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
         f"path:/home/me/verl at abcdef012345 with uncommitted changes (verl 0.7.1), tree {new}: 2 of 4 files differ "
         "(verl/new.py, verl/trainer/main_ppo.py); a snapshot is never changed: choose another CODE_ID, or remove it "
-        f"(chmod -R u+w {target} && rm -r {target}) and make it anew."
+        f"(find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it anew."
     )
+
+
+def test_the_diff_of_a_dirty_tree_is_in_its_record_and_not_in_its_hash(root):
+    clean = make(root)
+    diff = b"# untracked: new.py\ndiff --git a/verl/x b/verl/x\n+\xff\n"
+    dirty = make(root, "codeB", {**TREE, snapshot.DIFF_MEMBER: diff}, dirty=True)
+    assert dirty["diff"] == snapshot.load(root, "codeB")["diff"] == diff.decode(errors="replace")
+    assert (dirty["tree_sha256"], dirty["file_count"]) == (clean["tree_sha256"], clean["file_count"])
+    assert not (root.snapshots / "codeB" / snapshot.DIFF_MEMBER).exists()
 
 
 @pytest.mark.parametrize(
@@ -202,7 +214,7 @@ def test_a_snapshot_that_was_changed_is_found_out(root):
     assert caught.value.status == Exit.CHECK_FAILED
     assert re.sub(r"tree [0-9a-f]{12}", "tree HASH", str(caught.value)) == (
         f"the snapshot {target} was changed after it was made (tree HASH, recorded {recorded}): "
-        f"remove it (chmod -R u+w {target} && rm -r {target}) and make it anew."
+        f"remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it anew."
     )
 
 

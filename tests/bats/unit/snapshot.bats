@@ -1,0 +1,64 @@
+#!/usr/bin/env bats
+# 31_snapshot_verl_code from a git checkout: what goes into the stream, with a head that is this machine's own Python.
+
+setup() {
+  bats_require_minimum_version 1.5.0
+  REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+  ROOT="${BATS_TEST_TMPDIR}/shared root"
+  TREE="${BATS_TEST_TMPDIR}/my verl"
+  export PYTHONDONTWRITEBYTECODE=1 HOME="$BATS_TEST_TMPDIR"
+  mkdir -p "${TREE}/verl"
+  printf 'one = 1\n' | tee "${TREE}/verl/__init__.py" >"${TREE}/verl/gone.py"
+  my_git init --quiet
+  my_git add .
+  my_git -c user.name=me -c user.email=me@example.org commit --quiet --message first
+}
+
+teardown() { find "$ROOT" -type d -exec chmod u+w {} + 2>/dev/null || true; }
+
+my_git() { git -C "$TREE" "$@"; }
+
+# snap CODE_ID: as the script does it, but without a node.
+snap() {
+  run --separate-stderr bash -c '
+    source "$1/scripts/lib/regress.bash" && cli::begin
+    helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
+    ROOT=$4 && snapshot::ensure "$2" "path:$3"' scripts/any "$REPO" "$1" "$TREE" "$ROOT"
+  [[ $status == 0 ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
+}
+
+# recorded FILTER: of the snapshot that was made last.
+recorded() { jq -r "$1" "$RECORD"; }
+
+@test "a clean checkout: its commit, not dirty, no diff" {
+  snap codeA
+  [[ $(recorded .revision) == "$(my_git rev-parse HEAD)" ]]
+  [[ $(recorded '.dirty, .diff') == $'false\nnull' ]]
+}
+
+@test "a dirty checkout: what changed and what git does not know is in the record; the tree is as it lies there" {
+  printf 'one = 2\n' >"${TREE}/verl/__init__.py"
+  rm "${TREE}/verl/gone.py"
+  printf 'two = 2\n' | tee "${TREE}/verl/new one.py" >"${TREE}/ignored.log"
+  printf '*.log\n' >"${TREE}/.git/info/exclude"
+  my_git config diff.external /no/such/command
+  snap codeA
+  [[ $(recorded .dirty) == true ]]
+  [[ $(recorded .diff | head -n 1) == '# untracked: verl/new one.py' ]]
+  [[ $(recorded .diff) == *$'-one = 1\n+one = 2'* && $(recorded .diff) == *'deleted file mode'* ]]
+  # The record is enough to make that tree again, but for what git did not know.
+  recorded .diff | my_git apply --reverse
+  [[ $(my_git status --porcelain) == '?? "verl/new one.py"' ]]
+  [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/__init__.py\n./verl/new one.py' ]]
+}
+
+@test "the same dirty tree again is skipped, and shares its files under another id" {
+  printf 'one = 2\n' >"${TREE}/verl/__init__.py"
+  snap codeA
+  snap codeA
+  [[ $stderr == *"skip    snapshot codeA at ${ROOT}/common/code/verl/codeA (exists, same source)"* ]]
+  snap codeB
+  [[ $stderr == *'2 files (2 shared) at '* ]]
+  [[ ${ROOT}/common/code/verl/codeA/verl/gone.py -ef ${ROOT}/common/code/verl/codeB/verl/gone.py ]]
+}
