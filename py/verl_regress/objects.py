@@ -1,7 +1,8 @@
 """What snapshots share, by content, at `common/code/objects`: each file by hard link, each folder's bytecode by a link.
 
-    <sha256>.f, <sha256>.x   one content, plain or executable; also the file of every snapshot that holds it
-    <sha256>.bytecode/       what Python compiled from one set of names and contents
+    <sha256>.f, <sha256>.x   one content, plain or executable: the file of every snapshot that holds it
+    <sha256>.cpython-311     what Python compiled from that content
+    <26 letters>/            the bytecode of a folder: of one set of names and contents
 
 An object is only used where this user owns it and its bytes are those of its name: a link shares what happens to it.
 Where links do not work the copy stays. Bytecode is bound to its source by hash (PEP 552), not by time: it stays valid.
@@ -9,6 +10,7 @@ Where links do not work the copy stays. Bytecode is bound to its source by hash 
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import os
@@ -24,6 +26,7 @@ from pathlib import Path
 
 BYTECODE = "__pycache__"
 _MODES = {"f": 0o444, "x": 0o555}
+_PYTHON = sys.implementation.cache_tag
 
 
 def share(objects: Path, directory: Path, tree: Mapping[str, str]) -> int:
@@ -47,13 +50,13 @@ def prune(objects: Path, snapshots: Path) -> None:
         if not is_locked:
             return
         used = {link.readlink().name for link in snapshots.glob(f"*/verl/**/{BYTECODE}") if link.is_symlink()}
-        for path in objects.iterdir():
-            if path.stat().st_uid != os.getuid():
-                continue
+        ours = [path for path in objects.iterdir() if _is_ours(path)]
+        for path in ours:
             if path.is_dir() and path.name not in used:
                 path.chmod(0o755)
                 shutil.rmtree(path)
-            elif path.is_file() and path.stat().st_nlink == 1:
+        for path in ours:
+            if path.is_file() and path.stat().st_nlink == 1:
                 path.unlink()
 
 
@@ -102,32 +105,51 @@ def _share_bytecode(objects: Path, directory: Path, tree: Mapping[str, str]) -> 
     for name in tree:
         if name.startswith("verl/") and name.endswith(".py"):
             folders.setdefault(Path(name).parent, []).append(name)
-    missing: dict[Path, Path] = {}
+    missing: dict[Path, list[str]] = {}
     for folder, names in folders.items():
         contents = "".join(f"{Path(name).name}\0{tree[name]}\0" for name in sorted(names))
-        key = hashlib.sha256(f"{sys.implementation.cache_tag} {MAGIC_NUMBER.hex()}\0{contents}".encode()).hexdigest()
-        shared = objects / f"{key}.bytecode"
-        if not (shared.is_dir() and shared.stat().st_uid == os.getuid()):
-            missing[shared] = folder
+        digest = hashlib.sha256(f"{_PYTHON} {MAGIC_NUMBER.hex()}\0{contents}".encode()).digest()
+        # Short: a link of up to 59 bytes takes no block of its own on ext4.
+        shared = objects / base64.b32encode(digest[:16]).decode().rstrip("=").lower()
+        if not _is_ours(shared):
+            missing[shared] = names
         (directory / folder / BYTECODE).symlink_to(os.path.relpath(shared, directory / folder))
-    if missing:
+    compiled = {name: objects / f"{tree[name].split()[1]}.{_PYTHON}" for names in missing.values() for name in names}
+    jobs = {path: name for name, path in compiled.items() if not _is_ours(path)}
+    if jobs:
         with ProcessPoolExecutor() as pool:
-            list(pool.map(_compile_folder, [directory] * len(missing), missing.values(), missing.keys()))
+            list(pool.map(_compile, [directory] * len(jobs), jobs.values(), jobs.keys(), chunksize=8))
+    for shared, names in missing.items():
+        _gather(shared, {f"{Path(name).stem}.{_PYTHON}.pyc": compiled[name] for name in names})
 
 
-def _compile_folder(directory: Path, folder: Path, shared: Path) -> None:
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
+
+
+def _compile(directory: Path, name: str, compiled: Path) -> None:
+    # The name in it is put right when it is imported; until then it stands for all files of this content.
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    try:
+        py_compile.compile(str(directory / name), str(compiled), name, doraise=True, invalidation_mode=mode)
+        compiled.chmod(0o444)
+    except py_compile.PyCompileError:
+        return  # a template, or for another Python: who imports it is told
+
+
+def _gather(shared: Path, files: Mapping[str, Path]) -> None:
+    """Make the folder `shared` of links to `files`, whole or not at all."""
     temporary = shared.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.tmp")
     temporary.mkdir()
-    for source in (directory / folder).glob("*.py"):
-        compiled = temporary / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
-        try:
-            py_compile.compile(
-                str(source), str(compiled), str(folder / source.name), doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
-            )  # fmt: skip
-            compiled.chmod(0o444)
-        except py_compile.PyCompileError:
-            continue  # a template, or for another Python: who imports it is told
+    for name, path in files.items():
+        if path.exists():
+            try:
+                os.link(path, temporary / name)
+            except OSError:
+                shutil.copy2(path, temporary / name)
     temporary.chmod(0o555)
     try:
         temporary.rename(shared)
