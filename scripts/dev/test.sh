@@ -23,7 +23,7 @@ suite::py() { .venv/bin/pytest --junit-xml="${REPORTS}/py.xml"; }
 suite::_bats() {
   local tests=() parallel=()
   (($1 == 1)) || parallel=(--jobs "$1" --no-parallelize-within-files)
-  mapfile -t tests < <(compgen -G "tests/bats/$2/*.bats")
+  mapfile -t tests < <(compgen -G "tests/bats/$2/*.bats" | sort)
   ((${#tests[@]})) || cli::die 1 "tests/bats/$2 has no .bats file: a suite without tests is a failure."
   .venv/bin/bats "${parallel[@]}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }

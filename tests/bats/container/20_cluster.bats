@@ -71,12 +71,12 @@ setup() { load container_helper; }
 }
 
 @test "a job that verl refuses ends FAILED, with exit status 3 and verl's words in the log" {
-  OVERRIDES=actor_rollout_ref.actor.no_such_key=1 WAIT=1 run scripts/40_submit_ppo_epoch1.sh
+  OVERRIDES=actor_rollout_ref.actor.ppo_mini_batch_size=999 WAIT=1 run scripts/40_submit_ppo_epoch1.sh
   assert_status 3
   assert_line 'error   ppo-codeA-.* FAILED \(the trainer ended with exit status 1\): read .*'
   assert_line 'error   40_submit_ppo_epoch1: exit 3 \(job failed\) after [0-9.]+ s'
   job=$(grep -oxE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output")
-  grep -q no_such_key "${WORKDIR}/shared/jobs/${job}/logs/driver.log"
+  grep -q 'ppo_mini_batch_size' "${WORKDIR}/shared/jobs/${job}/logs/driver.log"
 }
 
 @test "a job that no node can take ends with exit status 5 and says what it asked for and what there is" {

@@ -13,7 +13,12 @@ container::use() {
 }
 
 # container::cluster: two workers ALIVE, data, model and codeA there.
-container::cluster() { make --no-print-directory up prepare snapshot CODE_ID=codeA >"${BATS_FILE_TMPDIR}/up" 2>&1; }
+container::cluster() {
+  make --no-print-directory up prepare snapshot CODE_ID=codeA >"${BATS_FILE_TMPDIR}/up" 2>&1 || {
+    tail -n 30 "${BATS_FILE_TMPDIR}/up" >&3
+    return 1
+  }
+}
 
 # container::listing: every path and content under the shared root but for the helper, to see that nothing was created.
 container::listing() {
