@@ -9,7 +9,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from verl_regress import dataset, jobs, launcher, layout, model, nodes, say, snapshot, status, submit, watch
+from verl_regress import (
+    dataset,
+    debug,
+    jobs,
+    launcher,
+    layout,
+    model,
+    nodes,
+    say,
+    snapshot,
+    status,
+    stop,
+    submit,
+    watch,
+)
 from verl_regress.errors import BadInput, Exit, RegressError
 
 _Add = Callable[[argparse.ArgumentParser], None]
@@ -27,6 +41,8 @@ SUBCOMMANDS: dict[str, tuple[str, _Add, _Run]] = {
     "wait": ("follow a job to its end", watch.add_arguments, watch.run),
     "status": ("what the cluster and its jobs are", status.add_arguments, status.run),
     "where": ("a job's directory", jobs.add_job, jobs.run_where),
+    "stop": ("stop a job and wait until it is over", stop.add_arguments, stop.run),
+    "debug": ("take a debug bundle of a job", debug.add_arguments, debug.run),
     "logs": ("a job's driver log", status.add_logs_arguments, status.run_logs),
 }
 

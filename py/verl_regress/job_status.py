@@ -60,7 +60,8 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         succeeded = ended["exit_code"] == 0
         return Judgement(Status.SUCCEEDED if succeeded else Status.FAILED, str(ended["reason"]), driver_ip)
-    if ray is None and observed.get("status") in ("STOPPED", "FAILED"):
+    # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
+    if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
     if ray is not None:
         message = str(ray.get("message") or "").strip().splitlines()

@@ -15,10 +15,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from verl_regress import jobs, this_node
+from verl_regress import debug, jobs, this_node
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
 
@@ -46,14 +48,19 @@ def run(args: argparse.Namespace) -> int:
         except RegressError as error:
             tee.line(f"verl-regress: {error}")
             job.write_state("ended", {"exit_code": 1, "reason": str(error)})
+            debug.attempt(job, plan["address"], "failed", logs=True)
             return 1
         job.write_state(
             "started",
             {"node_ip": this_node.address(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported},
         )
-        code = _run_child(plan["argv"], job, tee)
+        running = partial(debug.attempt_beside, job, plan["address"], "running")
+        code, told_to_stop = _run_child(plan["argv"], job, tee, running)
     reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
     job.write_state("ended", {"exit_code": code, "reason": reason})
+    # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
+    is_failed = code != 0 and not told_to_stop
+    debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
     return code if code >= 0 else 128 - code
 
 
@@ -102,8 +109,12 @@ class _Tee:
         self.write(text.encode("utf-8", "replace") + b"\n")
 
 
-def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
-    """Run verl in a process group of its own; signals are forwarded to the whole group. Negative: ended by a signal."""
+def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], object]) -> tuple[int, bool]:
+    """Run verl in a process group of its own; signals are forwarded to the whole group.
+
+    Returns its exit status (negative: ended by a signal) and whether we were told to stop it.
+    `on_start` is called when it runs: no thread may be there before, for the fork runs Python in the child.
+    """
     child = subprocess.Popen(
         [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
         cwd=job.path,
@@ -114,12 +125,17 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
         preexec_fn=_die_with_parent,
     )
 
+    told_to_stop = False
+
     def forward(number: int, _frame: FrameType | None) -> None:
+        nonlocal told_to_stop
+        told_to_stop = True
         if child.poll() is None:
             os.killpg(child.pid, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, forward)
+    on_start()
     assert child.stdout is not None
     pipe = child.stdout.fileno()
     is_open = True
@@ -132,7 +148,7 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee) -> int:
     end = time.monotonic() + 5
     while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
         pass
-    return code
+    return code, told_to_stop
 
 
 def _die_with_parent() -> None:

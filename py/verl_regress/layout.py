@@ -95,6 +95,11 @@ class JobDir:
         return self.path / "checkpoints"
 
     @property
+    def debug(self) -> Path:
+        """What Ray and the nodes were like at the job's turns, one directory a moment (verl_regress.debug)."""
+        return self.path / "debug"
+
+    @property
     def state(self) -> Path:
         """Small JSON files, one writer each: submitted, started, ended, observed."""
         return self.path / "state"

@@ -99,8 +99,12 @@ class Plan:
             "left_out": [override.told() for override in self.left_out],
         }
 
-    def command_line(self) -> list[str]:
-        """The equivalent `ray job submit`, as argv."""
+    def metadata(self) -> dict[str, str]:
+        """What Ray keeps with the job; the submitter adds where it was sent from, and how."""
+        return {"code_id": str(self.code["code_id"]), "workload": self.workload, "profile": self.profile}
+
+    def command_line(self, **metadata: str) -> list[str]:
+        """`ray job submit` of this plan as argv, with `metadata` besides its own."""
         return [
             "ray", "job", "submit", "--no-wait",
             "--address", self.address,
@@ -108,6 +112,7 @@ class Plan:
             "--entrypoint-num-cpus", f"{self.entrypoint_num_cpus:g}",
             "--entrypoint-resources", json.dumps(self.entrypoint_resources),
             "--runtime-env-json", json.dumps(self.runtime_env()),
+            "--metadata-json", json.dumps(metadata | self.metadata()),
             "--", *shlex.split(self.entrypoint),
         ]  # fmt: skip
 
@@ -291,6 +296,7 @@ def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document
         "HYDRA_FULL_ERROR": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot brings its own, made once
         "PYTHONUNBUFFERED": "1",
+        "RAY_JOB_STOP_WAIT_TIME_S": "15",  # of Ray's 3 s nothing is left for the launcher to record the end
         "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
         **asked,
         "VERL_REGRESS_JOB_DIR": str(job_dir.path),

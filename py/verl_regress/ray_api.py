@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from verl_regress.errors import BadInput, Exit, RegressError
 
 # A proxy in the environment is for the world outside, not for the way to our own head.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# Ray's SDK and its command would follow these instead of the address that they are given (Ray 2.60).
+_MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+_SUBMIT_SECONDS = 60.0  # the command has no deadline of its own; it takes 2
 
 
 class Unreachable(RegressError):
@@ -107,8 +111,7 @@ class RayApi:
         metadata: Mapping[str, str],
     ) -> None:
         """Submit through Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
-        # The SDK would follow these instead of the address that it is given (Ray 2.60), and a proxy on the way to it.
-        for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        for name in _MISLEADING:
             os.environ.pop(name, None)
         os.environ["no_proxy"] = "*"
         from ray.job_submission import JobSubmissionClient
@@ -123,13 +126,56 @@ class RayApi:
                 metadata=dict(metadata),
             )
         except Exception as error:  # RuntimeError, requests' own, RayError, …: whatever it is, it was not "accepted"
-            if "already exists" in str(error):
-                raise BadInput(f"submission_id '{submission_id}' is taken in Ray: give another one.") from None
-            # The answer may be lost although the job was accepted: ask before saying that it was not.
-            if self.job(submission_id) is None:
-                # Ray sends a traceback: its last line is what happened.
-                said = str(error).rstrip(". \n").splitlines() or [type(error).__name__]
-                raise RegressError(f"Ray refused the job: {said[-1]}") from error
+            self._need_accepted(submission_id, str(error) or type(error).__name__)
+
+    def submit_by_command(self, submission_id: str, argv: Sequence[str]) -> None:
+        """Submit by the command `ray job submit …`; raises as `submit` does."""
+        environ = {name: value for name, value in os.environ.items() if name not in _MISLEADING} | {"no_proxy": "*"}
+        try:
+            said = subprocess.run(
+                argv, env=environ, capture_output=True, text=True, timeout=_SUBMIT_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self._need_accepted(submission_id, str(error))
+            return
+        if said.returncode != 0:
+            self._need_accepted(submission_id, said.stderr.strip() or said.stdout)
+
+    def _need_accepted(self, submission_id: str, said: str) -> None:
+        """The answer to a submission went wrong: raises what it means, unless Ray has the job all the same."""
+        if "already exists" in said:
+            raise BadInput(f"submission_id '{submission_id}' is taken in Ray: give another one.")
+        if self.job(submission_id) is None:
+            # Ray sends a traceback: its last line is what happened.
+            lines = said.rstrip(". \n").splitlines() or ["nothing"]
+            raise RegressError(f"Ray refused the job: {lines[-1]}")
+
+    def stop(self, submission_id: str) -> None:
+        """Ask Ray to stop a job, and return before it has. One that is PENDING goes on waiting (2.60): see `cancel`."""
+        self._get(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
+
+    def cancel(self, submission_id: str, record: Callable[[], None]) -> bool:
+        """End a job that waits for a place, by the actor that would run it; False where there is none any more.
+
+        Ray 2.60 offers nothing else for such a job, and calls it FAILED a second later: `record` is called right before.
+        To be called in the head.
+        """
+        import ray
+
+        # The names are those of ray.dashboard.modules.job.common (2.60).
+        ray.init(address="auto", namespace="verl-regress", log_to_driver=False, logging_level="ERROR")
+        try:
+            supervisor = ray.get_actor(
+                f"_ray_internal_job_actor_{submission_id}", namespace="SUPERVISOR_ACTOR_RAY_NAMESPACE"
+            )
+        except ValueError:
+            return False
+        else:
+            record()
+            ray.kill(supervisor, no_restart=True)
+            return True
+        finally:
+            ray.shutdown()
 
     def _rows(self, path: str) -> list[dict[str, Any]]:
         """The table that Ray's state API answers with."""
@@ -139,11 +185,22 @@ class RayApi:
             raise Unreachable(self.address, "what answers there is not Ray") from None
         return rows
 
-    def _get(self, path: str, *, none_on_404: bool = False) -> Any:
-        request = urllib.request.Request(self.address + path, headers=_authorization())
+    def ask(self, path: str) -> Any:
+        """What the dashboard answers at `path`, as JSON. Raises Unreachable."""
+        return self._get(path)
+
+    def read(self, path: str) -> bytes:
+        """What the dashboard answers at `path`, as it is. Raises Unreachable."""
+        content: bytes = self._get(path, parse=bytes)
+        return content
+
+    def _get(
+        self, path: str, *, method: str = "GET", none_on_404: bool = False, parse: Callable[[bytes], Any] = json.loads
+    ) -> Any:
+        request = urllib.request.Request(self.address + path, headers=_authorization(), method=method)
         try:
             with _OPENER.open(request, timeout=self.timeout) as response:
-                return json.load(response)
+                return parse(response.read())
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise RegressError(
@@ -160,7 +217,13 @@ class RayApi:
 
 def _authorization() -> dict[str, str]:
     """The header that Ray's token auth wants (2.52 and later), where the node has a token."""
+    secret = token()
+    return {"Authorization": f"Bearer {secret}"} if secret else {}
+
+
+def token() -> str | None:
+    """Ray's token, where the node has one. Raises OSError where it should and cannot be read."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     if os.environ.get("RAY_AUTH_MODE") != "token" or not path:
-        return {}
-    return {"Authorization": f"Bearer {Path(path).read_text(encoding='ascii').strip()}"}
+        return None
+    return Path(path).read_text(encoding="ascii").strip()

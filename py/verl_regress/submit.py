@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress import documents, plan, say, this_node, watch
+from verl_regress import debug, documents, plan, say, this_node, watch
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.layout import SharedRoot, write_atomically
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-model", required=True, help="the knob MODEL")
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
+    parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
     parser.add_argument("--wait", action="store_true", help="follow the job to its end")
     watch.add_deadlines(parser)
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     api.version()  # the cluster answers, or nothing is created
     if api.job(planned.submission_id) is not None:
         raise BadInput(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
-    send(planned, api)
+    send(planned, api, args.via)
     print(planned.submission_id, flush=True)
     if args.wait:
         return int(watch.follow(planned.job_dir, api, args.deadlines))
@@ -98,36 +99,35 @@ def print_plan(planned: plan.Plan) -> None:
     print(shlex.join(planned.command_line()))
 
 
-def send(planned: plan.Plan, api: RayApi) -> None:
-    """Reserve the directory, write `config/`, submit through the SDK, record what came of it in `state/submitted`."""
-    job, origin = planned.job_dir, submitted_from()
+def send(planned: plan.Plan, api: RayApi, via: str) -> None:
+    """Reserve the directory, write `config/`, submit, record what came of it in `state/submitted`."""
+    job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
     try:
         job.path.mkdir()
     except FileExistsError:
         raise BadInput(
             f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one."
         ) from None
-    for directory in (job.config, job.driver_log.parent, job.checkpoints, job.path / "debug", job.state):
+    for directory in (job.config, job.driver_log.parent, job.checkpoints, job.debug, job.state):
         directory.mkdir()
     _write_config(planned)
     try:
-        api.submit(
-            submission_id=planned.submission_id,
-            entrypoint=planned.entrypoint,
-            entrypoint_num_cpus=planned.entrypoint_num_cpus,
-            entrypoint_resources=planned.entrypoint_resources,
-            runtime_env=planned.runtime_env(),
-            metadata={
-                **origin,
-                "code_id": planned.code["code_id"],
-                "workload": planned.workload,
-                "profile": planned.profile,
-            },
-        )
+        if via == "cli":
+            api.submit_by_command(planned.submission_id, planned.command_line(**origin))
+        else:
+            api.submit(
+                submission_id=planned.submission_id,
+                entrypoint=planned.entrypoint,
+                entrypoint_num_cpus=planned.entrypoint_num_cpus,
+                entrypoint_resources=planned.entrypoint_resources,
+                runtime_env=planned.runtime_env(),
+                metadata=origin | planned.metadata(),
+            )
     except RegressError as error:
         job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
         raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
     job.write_state("submitted", {"accepted": True, **origin})
+    debug.attempt(job, planned.address, "submitted")
     say.changed(
         f"submitted {planned.submission_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})"
     )

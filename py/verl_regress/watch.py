@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress import jobs, progress, say
+from verl_regress import debug, jobs, progress, say
 from verl_regress.errors import Exit
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
@@ -80,6 +80,9 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             say.info(step.line(progress.total_steps(job)))
             steps_shown, moved = len(steps), time.monotonic()
         if (end := judgement.status.exit) is not None:
+            if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
+                # The launcher, which takes the bundles, never ran or is gone.
+                debug.attempt(job, api.address, judgement.status.value.lower(), logs=True)
             summarise(job, judgement)
             return end
         waited = time.monotonic() - moved
@@ -89,9 +92,11 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             )
             return Exit.UNREACHABLE
         if shown is Status.PENDING and waited > deadlines.pending:
+            debug.attempt(job, api.address, "not-schedulable")
             say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
             return Exit.NOT_SCHEDULABLE
         if shown is Status.RUNNING and waited > deadlines.stall:
+            debug.attempt(job, api.address, "stalled", logs=True)
             say.error(
                 f"{job.path.name} has made no new step for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step "
                 f"{steps[-1].number if steps else 0}: read 'make logs JOB={job.path.name}'."

@@ -9,13 +9,14 @@ job::spec_of() {
   printf '%s\n' "$file"
 }
 
-# job::submit SPEC: sends the JobSpec file SPEC and the Ray base config to the head; the submission id on stdout.
+# job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits through VIA: sdk
+# (Ray's Python SDK) or cli (`ray job submit`). The submission id on stdout.
 job::submit() {
-  local spec=$1 stream words word args=() members=(job_spec ray_config)
+  local spec=$1 via=${2:-sdk} stream words word args=() members=(job_spec ray_config)
   cli::temp_dir stream
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
-  args=(--spec-name "$spec" --base-name "$RAY_BASE_CONFIG" --profile "$PROFILE")
+  args=(--spec-name "$spec" --base-name "$RAY_BASE_CONFIG" --profile "$PROFILE" --via "$via")
   args+=(--default-model "$MODEL" --default-dataset "$DATASET" --default-code-id "$CODE_ID")
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")

@@ -68,7 +68,7 @@ def make_job(shared):
 
     def make(name="job", **state):
         job = JobDir(shared.jobs / name)
-        for directory in (job.config, job.driver_log.parent, job.checkpoints, job.state):
+        for directory in (job.config, job.driver_log.parent, job.checkpoints, job.debug, job.state):
             directory.mkdir(parents=True)
         resolved = {
             "submission_id": name, "workload": "ppo", "code_id": "codeA", "profile": "cpu", "address": "http://ray:1",
@@ -93,6 +93,12 @@ class FakeRay:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
+                self.answer()
+
+            def do_POST(self):
+                self.answer()
+
+            def answer(self):
                 fake.seen.append((self.path, dict(self.headers)))
                 status, body = fake.answers.get(self.path, (404, b"does not exist"))
                 body = body() if callable(body) else body

@@ -1,8 +1,10 @@
 """The launcher as Ray runs it: a real process, a snapshot with a `verl` of its own, a trainer that does what a test says."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,16 +25,17 @@ class Launched:
     def __init__(self, shared):
         self.code_path = shared.snapshots / "codeA"
         self.job = JobDir(shared.jobs / "job")
-        for directory in (self.job.config, self.job.driver_log.parent, self.job.state):
+        for directory in (self.job.config, self.job.driver_log.parent, self.job.debug, self.job.state):
             directory.mkdir(parents=True)
         self.python_path = [str(self.code_path)]
+        self.address = "http://127.0.0.1:1"  # nobody answers there
         self.process = None
         self.out = shared.path / "out"
 
     def start(self, trainer, code_id="codeA"):
         write(self.code_path / "trainer.py", trainer)
         argv = ["python3", "-m", "trainer", "a b=$HOME 'x'"]
-        plan = {"code_path": str(self.code_path), "code_id": code_id, "argv": argv}
+        plan = {"code_path": str(self.code_path), "code_id": code_id, "argv": argv, "address": self.address}
         write(self.job.config / "resolved.json", json.dumps(plan))
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
@@ -55,6 +58,14 @@ class Launched:
     @property
     def log(self):
         return self.job.driver_log.read_bytes() if self.job.driver_log.exists() else b""
+
+    @property
+    def bundles(self):
+        """The phases of the debug bundles, in order of time."""
+        found = sorted(
+            self.job.debug.iterdir(), key=lambda path: json.loads((path / "bundle.json").read_text())["asked"]
+        )
+        return [path.name.partition("-")[2] for path in found]
 
     @property
     def ended(self):
@@ -111,6 +122,9 @@ def test_much_output_comes_whole_to_both_places(launched):
 def test_a_trainer_that_fails(launched, trainer, status, ended):
     assert launched.start(trainer).finish()[0] == status
     assert launched.ended == ended
+    assert launched.bundles == ["running", "failed"]
+    [failed] = launched.job.debug.glob("*-failed")
+    assert "MVP_PRECHECK_MARKER: codeA" in (failed / "logs" / "driver.log").read_text().splitlines()
 
 
 def test_sigterm_reaches_the_whole_group(launched):
@@ -127,6 +141,7 @@ def test_sigterm_reaches_the_whole_group(launched):
     launched.process.send_signal(signal.SIGTERM)
     status, out = launched.finish()
     assert (status, launched.ended) == (5, (5, "the trainer ended with exit status 5"))
+    assert launched.bundles == ["running", "ended"]
     assert out.endswith(b"child heard\n")
 
 
@@ -166,7 +181,10 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched, work):
     launched.process.wait(timeout=20)
     took = time.monotonic() - started
     pid = next(int(line.split()[1]) for line in launched.log.splitlines() if line.startswith(b"grandchild "))
-    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(
+        ProcessLookupError
+    ):  # the one that writes ends by itself: nobody holds the pipe's other end
+        os.kill(pid, signal.SIGKILL)
     assert (launched.finish()[0], launched.ended) == (0, (0, "the trainer ended"))
     assert b"last words" in launched.log
     assert took < 10
@@ -179,6 +197,22 @@ def refused(launched, reason):
     assert out.decode().splitlines()[-1] == f"verl-regress: {reason}"
     assert b"trained" not in out
     assert launched.job.read_state("started") is None
+    assert launched.bundles == ["failed"]
+
+
+def test_a_ray_that_does_not_answer_costs_the_job_nothing(launched):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        launched.address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        assert launched.start("").finish()[0] == 0
+        assert time.monotonic() - began < 10
+    assert "ended" in launched.bundles
+
+
+def test_a_debug_directory_that_is_not_there_costs_the_job_nothing(launched):
+    launched.job.debug.rmdir()
+    assert launched.start("").finish()[0] == 0
+    assert launched.ended == (0, "the trainer ended")
 
 
 def test_verl_from_elsewhere_is_refused_before_training(launched, tmp_path):

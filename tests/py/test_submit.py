@@ -1,6 +1,7 @@
 """What a submission leaves on the shared root and sends to Ray, and what it leaves when Ray refuses or goes away."""
 
 import json
+import os
 import re
 import shlex
 
@@ -29,7 +30,9 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, shared):
     assert {path.name for path in (shared.jobs / name).iterdir()} == {"config", "logs", "checkpoints", "debug", "state"}
     state = read(shared.jobs / name / "state" / "submitted")
     assert state["accepted"] is True
-    assert set(state) == {"time", "accepted", "submitted_from_container", "submitted_from_ip"}
+    assert set(state) == {"time", "accepted", "submitted_from_container", "submitted_from_ip", "submitted_via"}
+    [bundle] = (shared.jobs / name / "debug").iterdir()
+    assert bundle.name.endswith("-submitted")
 
 
 def test_two_submissions_get_two_directories(submit, shared):
@@ -52,14 +55,79 @@ def test_ray_gets_what_was_planned(submit, ray, sdk, shared):
 
 
 def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
-    import os
-
     seen = {}
     sdk.on_submit = lambda **_: seen.update(os.environ)
     submit()
     assert "RAY_ADDRESS" not in seen
     assert "RAY_API_SERVER_ADDRESS" not in seen
     assert seen["no_proxy"] == "*"
+
+
+@pytest.fixture
+def ray_command(monkeypatch, tmp_path):
+    """A `ray` on PATH that keeps its argv and environment, says SAY and ends with STATUS."""
+    ray = tmp_path / "bin" / "ray"
+    ray.parent.mkdir()
+    ray.write_text(
+        "#!/bin/sh\n"
+        f'for word; do printf "%s\\0" "$word"; done >"{tmp_path}/argv"\n'
+        f'env >"{tmp_path}/env"; printf "%s\\n" "$SAY" >&2; exit "${{STATUS:-0}}"\n'
+    )
+    ray.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ray.parent}:{os.environ['PATH']}")
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.setenv(name, "elsewhere")
+    return tmp_path
+
+
+def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_command, monkeypatch):
+    monkeypatch.setattr("verl_regress.submit.submitted_from", lambda: {"submitted_from_ip": "10.0.0.1"})
+    assert submit("--submission-id=me").status == 0
+    config = {path.name: path.read_bytes() for path in (shared.jobs / "me" / "config").iterdir()}
+    (shared.jobs / "me").rename(shared.path / "first")
+    outcome = submit("--submission-id=me", "--via=cli")
+    assert (outcome.status, outcome.out) == (0, "me\n")
+    assert config == {path.name: path.read_bytes() for path in (shared.jobs / "me" / "config").iterdir()}
+
+    [by_sdk] = sdk.submitted
+    argv = (ray_command / "argv").read_text().split("\0")[:-1]
+    options = dict(zip(argv[3:13:2], argv[4:14:2], strict=True))
+    metadata = json.loads(argv[argv.index("--metadata-json") + 1])
+    assert argv[:3] == ["job", "submit", "--no-wait"]
+    assert options["--submission-id"] == by_sdk["submission_id"] == "me"
+    assert float(options["--entrypoint-num-cpus"]) == by_sdk["entrypoint_num_cpus"]
+    assert json.loads(options["--entrypoint-resources"]) == by_sdk["entrypoint_resources"]
+    assert json.loads(options["--runtime-env-json"]) == by_sdk["runtime_env"]
+    assert shlex.join(argv[argv.index("--") + 1 :]) == by_sdk["entrypoint"]
+    assert metadata == by_sdk["metadata"] | {"submitted_via": "cli"}
+    assert by_sdk["metadata"]["submitted_via"] == "sdk"
+    assert "elsewhere" not in (ray_command / "env").read_text()
+    # What stands in config/ is the same line, less where it was sent from.
+    line = shlex.split((shared.jobs / "me" / "config" / "submit_cmd.txt").read_text())
+    assert json.loads(line[line.index("--metadata-json") + 1]) == {
+        "code_id": "codeA",
+        "workload": "ppo",
+        "profile": "cpu",
+    }
+
+
+@pytest.mark.parametrize(
+    ("say", "status", "sentence"),
+    [
+        ("Traceback:\nRuntimeError: no such thing", 1, "Ray refused the job: RuntimeError: no such thing"),
+        (
+            "Job with submission_id me already exists. Please use",
+            2,
+            "submission_id 'me' is taken in Ray: give another one.",
+        ),
+    ],
+)
+def test_where_the_command_line_is_refused(submit, shared, ray_command, monkeypatch, say, status, sentence):
+    monkeypatch.setenv("SAY", say)
+    monkeypatch.setenv("STATUS", "1")
+    outcome = submit("--submission-id=me", "--via=cli")
+    assert (outcome.status, outcome.out) == (status, "")
+    assert outcome.err == f"error   {sentence} ({shared.jobs}/me is marked as never submitted)\n"
 
 
 @pytest.mark.parametrize(

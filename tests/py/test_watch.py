@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from verl_regress import watch
+from verl_regress import debug, watch
 from verl_regress.errors import Exit
 from verl_regress.ray_api import Node, Unreachable
 from verl_regress.watch import Deadlines
@@ -31,6 +31,8 @@ class Clock:
 class ScriptedRay:
     """Says what `script` has for each second; after its end, what it said last."""
 
+    address = "http://ray:1"
+
     def __init__(self, script, clock):
         self.script, self.clock = script, clock
 
@@ -53,6 +55,8 @@ class ScriptedRay:
 def follow(make_job, monkeypatch, capsys):
     clock = Clock()
     monkeypatch.setattr(watch, "time", clock)
+    bundles = []
+    monkeypatch.setattr(debug, "attempt", lambda _job, _address, phase, *, logs=False: bundles.append((phase, logs)))
 
     def follow(script, job=None, then=None):
         job = job or make_job()
@@ -62,7 +66,7 @@ def follow(make_job, monkeypatch, capsys):
         assert captured.out == ""
         return ended, [line.strip() for line in captured.err.splitlines()]
 
-    follow.clock = clock
+    follow.clock, follow.bundles = clock, bundles
     return follow
 
 
@@ -153,6 +157,22 @@ def test_a_job_that_ends_otherwise(follow, script, then, ended, sentence):
     found, lines = follow(script, then=then)
     assert (found, lines[-1]) == (ended, last(sentence))
     assert follow.clock.now == len(script) - 1
+
+
+@pytest.mark.parametrize(
+    ("script", "then", "bundles"),
+    [
+        (["RUNNING", "FAILED"], {0: started, 1: ends(7)}, []),  # the launcher took it
+        (["RUNNING", "STOPPED"], {}, []),
+        (["RUNNING", "FAILED"], {1: started}, [("lost", True)]),
+        (["PENDING", "FAILED"], {}, [("failed", True)]),
+        (["PENDING"], {}, [("not-schedulable", False)]),
+        (["RUNNING"], {}, [("stalled", True)]),
+    ],
+)
+def test_who_follows_takes_the_bundle_that_no_launcher_took(follow, script, then, bundles):
+    follow(script, then=then)
+    assert follow.bundles == bundles
 
 
 def test_a_job_whose_driver_never_came_to_ray(follow):

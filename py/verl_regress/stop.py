@@ -1,0 +1,64 @@
+"""Stopping a job, running or still waiting for a place, and waiting for the fact that it is over."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from verl_regress import jobs, say
+from verl_regress.errors import RegressError
+from verl_regress.job_status import Judgement, Status, judge, observe
+from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.ray_api import RayApi
+
+_LOOK_EVERY = 0.2  # seconds between two looks at the job
+_ABOUT_TO_RUN = 2.0  # seconds in which a job that is PENDING may just be starting, and then stops as a running one does
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`stop JOB --deadline S`."""
+    jobs.add_job(parser)
+    parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob STOP_TIMEOUT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stop a job; one that is over is left as it is. Raises RegressError where it is not over in time."""
+    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    api = jobs.api_of(job)
+    before = _look(job, api)
+    if before.status.exit is not None:
+        say.skip(f"{job.path.name} is over: {before.status.value} ({before.reason})")
+        return 0
+    api.stop(job.path.name)
+    began = time.monotonic()
+    is_cancelled = False
+    while (now := _look(job, api)).status.exit is None or _has_actors(job, api):
+        waited = time.monotonic() - began
+        if now.status is Status.PENDING and waited > _ABOUT_TO_RUN and not is_cancelled:
+            is_cancelled = _cancel(job, api)
+        if waited > args.deadline:
+            raise RegressError(
+                f"{job.path.name} is {now.status.value} still, {args.deadline:.0f} s (STOP_TIMEOUT) after it was told to "
+                f"stop: see 'make status', and 'make debug JOB={job.path.name}' for what holds it."
+            )
+        time.sleep(_LOOK_EVERY)
+    say.changed(f"{job.path.name} was {before.status.value}, is {now.status.value} ({now.reason})")
+    return 0
+
+
+def _look(job: JobDir, api: RayApi) -> Judgement:
+    details = api.job(job.path.name)
+    observe(job, details)
+    return judge(job, details)
+
+
+def _has_actors(job: JobDir, api: RayApi) -> bool:
+    """Processes of the job still hold what it had; its end is when the next job can have it."""
+    return any(actor["state"] != "DEAD" for actor in api.actors(job.path.name))
+
+
+def _cancel(job: JobDir, api: RayApi) -> bool:
+    """Take the job from the queue, and record what Ray will not say: that it was stopped, and did not fail."""
+    details = api.job(job.path.name) or {}
+    said = {**details, "status": "STOPPED", "message": "stopped while it waited for a place"}
+    return api.cancel(job.path.name, lambda: observe(job, said))

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# 55_debug: a debug bundle of a job, running or over: ray status, jobs, nodes, actors, placement groups, disk, memory, GPU
+# and clock of every node, the tails of its logs. Its directory under jobs/<id>/debug/ is the one line on stdout.
+#
+#   JOB=latest scripts/55_debug.sh
+#
+# TAR=1 leaves a tar of all that the job has recorded, bundles included and checkpoints not, and prints its path instead.
+#
+# Knobs: JOB TAR
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+args=("$JOB")
+[[ $TAR != 1 ]] || args+=(--tar)
+helper::ensure
+helper::run head debug "${args[@]}"

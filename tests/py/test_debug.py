@@ -1,0 +1,242 @@
+"""Debug bundles against a Ray that answers what the test says, or nothing."""
+
+import json
+import re
+import socket
+import tarfile
+import threading
+import time
+
+import pytest
+from conftest import node_row, write
+
+from verl_regress import debug
+
+KINDS = {
+    "ray_status.txt", "jobs.json", "job_info.json", "nodes.json", "actors.json", "placement_groups.json", "node_facts.json",
+}  # fmt: skip
+REPORTED = {
+    "now": 1e9, "ip": "10.0.0.2", "hostname": "w0", "mem": [100, 60, 40.0, 40], "disk": {"/": {"free": 7}}, "gpus": [],
+    "raylet": {"nodeName": "worker-0", "state": "ALIVE"},
+}  # fmt: skip
+
+
+def table(*rows):
+    return 200, {"data": {"result": {"total": len(rows), "result": list(rows)}}}
+
+
+@pytest.fixture
+def full(ray, monkeypatch, tmp_path):
+    """A Ray that answers every question about `job`, whose id of Ray is 01; this node is the head, and has logs."""
+    ray.knows(
+        {"submission_id": "job", "status": "RUNNING", "job_id": "01", "runtime_env": {"env_vars": {"KEY": "hidden"}}}
+    )
+    ray.answers["/api/cluster_status?format=1"] = (200, {"data": {"clusterStatus": "Node status: 2 active"}})
+    nodes = [
+        {**node_row(name, ip), "node_id": f"id-{name}"} for name, ip in (("head", "10.0.0.1"), ("worker-0", "10.0.0.2"))
+    ]
+    ray.answers["/api/v0/nodes?limit=1000&detail=1"] = table(*nodes)
+    actor = {
+        "state": "ALIVE",
+        "node_id": "id-worker-0",
+        "pid": 7,
+        "death_cause": None,
+        "serialized_runtime_env": "hidden",
+    }
+    ray.answers["/api/v0/actors?limit=1000&detail=1"] = table(actor)
+    ray.answers["/api/v0/placement_groups?limit=1000&detail=1"] = table()
+    ray.answers["/nodes?view=summary&nocache=1"] = (
+        200,
+        {"data": {"summary": [REPORTED, {"raylet": {"state": "DEAD"}}]}},
+    )
+    ray.answers["/api/v0/logs?node_id=id-worker-0&glob=worker-%2A-01-%2A&timeout=2"] = (
+        200, {"data": {"result": {"worker_err": ["worker-a-01-7.err"]}}},
+    )  # fmt: skip
+    for name in ("worker-a-01-7.err", "raylet.out", "raylet.err"):
+        path = f"/api/v0/logs/file?node_id=id-worker-0&filename={name}&lines=200&timeout=2"
+        ray.answers[path] = (200, f"{name} of worker-0".encode())
+    monkeypatch.setenv("VERL_REGRESS_NODE_IP", "10.0.0.1")
+    monkeypatch.setattr(debug, "_LOCAL_LOGS", tmp_path / "session")
+    write(tmp_path / "session" / "raylet.out", "raylet.out of the head")
+    return ray
+
+
+def content(bundle, name):
+    return json.loads((bundle / name).read_text(encoding="utf-8"))
+
+
+def test_a_bundle_has_every_kind_each_with_the_time_when_it_was_asked(full, make_job):
+    job = make_job(started={"pid": 1})
+    began = time.monotonic()
+    bundle = debug.take(job, full.address, "running")
+    assert time.monotonic() - began < 1
+    assert bundle.parent == job.debug
+    assert re.fullmatch(r"\d{8}T\d{6}Z-running", bundle.name)
+    assert {path.name for path in bundle.iterdir()} == KINDS | {"bundle.json"}
+    summary = content(bundle, "bundle.json")
+    assert (summary["phase"], summary["submission_id"], summary["errors"]) == ("running", "job", {})
+    assert summary["files"] == sorted(KINDS)
+    stamp = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
+    for name in KINDS - {"ray_status.txt"}:
+        assert re.fullmatch(stamp, content(bundle, name)["asked"])
+    assert re.fullmatch(rf"# asked {stamp}\nNode status: 2 active\n", (bundle / "ray_status.txt").read_text())
+    info = content(bundle, "job_info.json")["answer"]
+    assert (info["ray"]["status"], info["state"]["started"]["pid"], info["state"]["ended"]) == ("RUNNING", 1, None)
+
+
+def test_node_facts(full, make_job):
+    job = make_job()
+    facts = content(debug.take(job, full.address, "running"), "node_facts.json")["answer"]
+    node, gone = facts["nodes"]
+    assert (node["name"], node["state"], node["clock"]) == ("worker-0", "ALIVE", "2001-09-09T01:46:40.000+00:00")
+    assert node["clock_behind_ours_seconds"] > 1e6
+    assert node["memory_bytes"] == {"total": 100, "available": 60, "used": 40}
+    assert (node["disk_bytes"], node["gpus"]) == ({"/": {"free": 7}}, [])
+    assert (gone["state"], gone["clock"], gone["disk_bytes"]) == ("DEAD", None, None)
+    assert facts["shared_storage_bytes"]["free"] > 0
+
+
+def test_no_runtime_env_and_no_token_is_in_any_file(full, make_job, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(write(tmp_path / "token", "s3cr3t\n")))
+    job = make_job()
+    write(job.driver_log, "Authorization: Bearer s3cr3t\n")
+    bundle = debug.take(job, full.address, "failed", logs=True)
+    assert any(headers.get("Authorization") == "Bearer s3cr3t" for _, headers in full.seen)
+    texts = {path.name: path.read_text() for path in bundle.rglob("*") if path.is_file()}
+    assert texts["driver.log"].endswith("Authorization: Bearer <Ray's token>\n")
+    assert [name for name, text in texts.items() if "s3cr3t" in text or "hidden" in text] == []
+
+
+def test_log_tails_of_every_node(full, make_job):
+    job = make_job()
+    write(job.driver_log, "".join(f"line {number}\n" for number in range(1000)))
+    bundle = debug.take(job, full.address, "failed", logs=True)
+    names = {str(path.relative_to(bundle / "logs")) for path in (bundle / "logs").rglob("*") if path.is_file()}
+    remote = {f"worker-0/{name}" for name in ("worker-a-01-7.err", "raylet.out", "raylet.err")}
+    assert names == {"driver.log", "head/raylet.out"} | remote
+    lines = (bundle / "logs" / "driver.log").read_text().splitlines()
+    assert lines[0].startswith("# asked ")
+    assert lines[1:] == [f"line {number}" for number in range(800, 1000)]
+    assert (bundle / "logs/worker-0/worker-a-01-7.err").read_text().splitlines()[1:] == [
+        "worker-a-01-7.err of worker-0"
+    ]
+    assert content(bundle, "bundle.json")["errors"] == {}
+
+
+def test_a_tail_is_bounded_whatever_the_lines_are(tmp_path):
+    text = debug.tail(write(tmp_path / "log", "x" * 1_000_000 + "\nlast\n"))
+    assert text.endswith("x\nlast")
+    assert len(text) == 65535
+
+
+def test_logs_of_what_died_of_itself_come_first():
+    def dead(pid, **cause):
+        return {"state": "DEAD", "node_id": "n", "pid": pid, "death_cause": cause}
+
+    def died(reason, message=""):
+        return {"actor_died_error_context": {"reason": reason, "error_message": message}}
+
+    actors = [
+        dead(1, **died("OWNER_DIED")),
+        dead(2, **died("WORKER_DIED", "Worker exit type: SYSTEM_ERROR")),
+        dead(3, **died("WORKER_DIED", "Worker exit type: INTENDED_SYSTEM_EXIT")),
+        dead(4, creation_task_failure_context={}),
+        {"state": "ALIVE", "node_id": "n", "pid": 5, "death_cause": None},
+    ]
+    logs = [("w", f"worker-x-01-{pid}.{kind}") for pid in range(1, 6) for kind in ("out", "err")]
+    logs.sort(key=debug._most_telling_first(actors, {"n": "w"}))
+    assert [name[12:] for _, name in logs[:5]] == ["2.err", "4.err", "2.out", "4.out", "1.err"]
+
+
+def test_one_source_that_fails_costs_no_other(full, make_job):
+    full.answers["/api/v0/actors?limit=1000&detail=1"] = (500, b"no")
+    full.answers["/api/cluster_status?format=1"] = (200, b"no JSON")
+    bundle = debug.take(make_job(), full.address, "running")
+    errors = content(bundle, "bundle.json")["errors"]
+    assert set(errors) == {"actors.json", "ray_status.txt"}
+    assert errors["actors.json"].startswith(f"Unreachable: Ray does not answer at {full.address} ")
+    assert content(bundle, "actors.json")["error"] == errors["actors.json"]
+    assert (bundle / "ray_status.txt").read_text().splitlines()[1] == f"# {errors['ray_status.txt']}"
+    assert content(bundle, "jobs.json")["answer"][0]["status"] == "RUNNING"
+
+
+def test_where_ray_is_gone_this_nodes_logs_are_still_there(full, make_job):
+    full.goes_away()
+    bundle = debug.take(make_job(started={"pid": 1}), full.address, "failed", logs=True)
+    assert (bundle / "logs/here/raylet.out").read_text().splitlines()[1] == "raylet.out of the head"
+    assert set(content(bundle, "bundle.json")["errors"]) == KINDS | {"logs/driver.log"}
+
+
+def test_a_ray_that_never_answers_is_given_up(make_job, monkeypatch):
+    monkeypatch.setattr(debug, "_DEADLINE", 1.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        bundle = debug.take(make_job(), f"http://127.0.0.1:{silent.getsockname()[1]}", "failed", logs=True)
+        assert time.monotonic() - began < 3
+    assert "timed out" in content(bundle, "jobs.json")["error"]
+
+
+def test_an_answer_that_drips_is_given_up_too(make_job, monkeypatch):
+    monkeypatch.setattr(debug, "_DEADLINE", 0.3)
+    forever = threading.Event()
+    monkeypatch.setattr(debug, "_sources", lambda *_: {"nodes.json": forever.wait, "job_info.json": lambda: {}})
+    bundle = debug.take(make_job(), "http://127.0.0.1:1", "running")
+    forever.set()
+    assert content(bundle, "nodes.json")["error"] == "no answer within the 0 s that a bundle may take"
+    assert content(bundle, "job_info.json")["answer"] == {}
+
+
+def test_two_bundles_of_one_second_are_two(full, make_job):
+    job = make_job()
+    bundles = {debug.take(job, full.address, "asked") for _ in range(3)}
+    assert len(bundles) == len(list(job.debug.iterdir())) == 3
+
+
+def test_a_bundle_that_cannot_be_written_is_one_line(full, make_job, capsys):
+    job = make_job()
+    job.debug.rmdir()
+    job.debug.write_text("in the way")
+    debug.attempt(job, full.address, "running")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.strip().startswith("no debug bundle 'running' of job: NotADirectoryError: ")
+
+
+@pytest.mark.parametrize(
+    ("address", "gcs", "seen"),
+    [
+        ("http://127.0.0.1:8265", "10.0.0.1:6379", "http://10.0.0.1:8265"),
+        ("http://localhost:8265", "10.0.0.1:6379", "http://10.0.0.1:8265"),
+        ("http://127.0.0.1:8265", "[fd00::1]:6379", "http://[fd00::1]:8265"),
+        ("http://127.0.0.1:8265", "", "http://127.0.0.1:8265"),
+        ("http://127.0.0.1:8265", "auto", "http://127.0.0.1:8265"),
+        ("http://head.example:8265", "10.0.0.1:6379", "http://head.example:8265"),
+    ],
+)
+def test_where_the_dashboard_is_seen_from_here(address, gcs, seen):
+    assert debug.seen_from_here(address, {"RAY_ADDRESS": gcs} if gcs else {}) == seen
+
+
+def test_on_demand_the_directory_is_the_one_line_on_stdout(full, make_job, run):
+    job = make_job()
+    plan = json.loads((job.config / "resolved.json").read_text())
+    write(job.config / "resolved.json", json.dumps(plan | {"address": full.address}))
+    outcome = run("debug", "job")
+    [bundle] = job.debug.iterdir()
+    assert (outcome.status, outcome.out) == (0, f"{bundle}\n")
+    assert re.search(rf"changed {bundle} \(12 files, \d\.\d s\)\n$", outcome.err)
+
+
+def test_a_tar_has_all_records_and_no_checkpoint(full, make_job, run):
+    job = make_job()
+    plan = json.loads((job.config / "resolved.json").read_text())
+    write(job.config / "resolved.json", json.dumps(plan | {"address": full.address}))
+    write(job.checkpoints / "global_step_1" / "weights", "large")
+    write(job.driver_log, "said\n")
+    path = run("debug", "job", "--tar").out.strip()
+    assert path.endswith("-asked.tar.gz")
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+    assert {"job/config/resolved.json", "job/state/submitted", "job/logs/driver.log"} < set(names)
+    assert any(name.endswith("-asked/nodes.json") for name in names)
+    assert not any("checkpoints" in name or name.endswith(".tar.gz") for name in names)
