@@ -2,7 +2,7 @@
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help check build up down prepare snapshot submit ppo wait logs status quickstart test test-container lint
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo wait stop debug logs status quickstart test test-container lint
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -15,10 +15,15 @@ build: ## the node image (skipped when its inputs are unchanged)
 up: ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
+	@scripts/12_install_py_deps.sh
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 down: ## remove exactly what bears our label; the shared directory stays
 	@scripts/02_down.sh
+deps: ## the helper, and the Python packages that it needs where a node lacks them [WHEELHOUSE]
+	@scripts/12_install_py_deps.sh
+cleanup-legacy: ## remove the containers of version 1, named exactly as it named them
+	@scripts/03_cleanup_v1_legacy.sh
 status: ## profile, nodes, jobs [JSON=1]
 	@scripts/50_status.sh
 
@@ -29,10 +34,16 @@ snapshot: ## an immutable copy of a verl source tree [CODE_ID, VERL_SOURCE=pypi:
 	@scripts/31_snapshot_verl_code.sh
 submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1]
 	@scripts/44_submit_sdk.sh $(JOBSPEC)
+submit-cli: ## the same through the command line `ray job submit` [JOBSPEC]
+	@scripts/43_submit_jobspec.sh $(JOBSPEC)
 ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
 	@scripts/40_submit_ppo_epoch1.sh
 wait: ## follow a job to its end [JOB=latest]
 	@scripts/52_wait.sh
+stop: ## stop a job, running or waiting, and wait until it is over [JOB]
+	@scripts/54_stop.sh
+debug: ## a debug bundle of a job [JOB=latest, TAR=1]
+	@scripts/55_debug.sh
 logs: ## a job's driver log [JOB=latest, FOLLOW=1]
 	@scripts/51_logs.sh
 
@@ -45,6 +56,7 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 	@scripts/10_build_image.sh
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
+	@scripts/12_install_py_deps.sh
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 	@scripts/30_prepare_data_and_model.sh

@@ -1,5 +1,13 @@
 """The helper's front door: `python3 run.py SUBCOMMAND …`, on a node."""
 
-from verl_regress.cli import main
+import sys
+
+from deps import PACKAGES
+
+sys.path.append(str(PACKAGES))  # behind the node's own packages
+try:
+    from verl_regress.cli import main
+except ModuleNotFoundError as error:
+    raise SystemExit(f"error   This node's Python has no package '{error.name}': bring it with 'make deps'.") from None
 
 raise SystemExit(main())

@@ -15,5 +15,4 @@ cluster::ensure_directories
 cluster::lock
 cluster::ensure_token
 nodes::ensure_up
-helper::ensure
 log::verdict "the nodes"

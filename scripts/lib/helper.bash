@@ -14,15 +14,20 @@ helper::dir() {
 
 # helper::ensure: this version is there, and the directories of the shared root with it.
 helper::ensure() {
-  local dir
-  dir=$(helper::dir)
-  if node::exec head test -d "$dir"; then
-    log::ok "helper is at ${dir}"
+  if helper::is_put; then
+    log::ok "helper is at $(helper::dir)"
     return
   fi
-  node::put head "${REPO_DIR}/py" "$dir" __pycache__ '.*_cache'
+  helper::put
   helper::run head layout
-  log::changed "helper put at ${dir}"
+}
+
+helper::is_put() { node::exec head test -d "$(helper::dir)"; }
+
+# helper::put: this version comes to lie there; it need not be able to run yet (deps::ensure).
+helper::put() {
+  node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
+  log::changed "helper put at $(helper::dir)"
 }
 
 # helper::run NODE SUBCOMMAND ARGS...: the helper's front door on that node.

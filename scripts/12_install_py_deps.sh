@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# 12_install_py_deps: the helper on the shared root, and the Python packages that it needs (py/requirements.txt) where a
+# node's own Python lacks them, as verl's GPU images may. They come to lie beside the helper on the shared root: nothing
+# is installed in the image, and no root is needed.
+#
+#   scripts/12_install_py_deps.sh
+#
+# Knobs: WHEELHOUSE (a folder of wheels on this host; empty: the node's own pip and index)
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+log::step "the helper, and what it needs of the nodes' Python"
+helper::is_put || helper::put
+deps::ensure
+helper::run head layout
+log::verdict "the helper"

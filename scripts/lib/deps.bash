@@ -1,0 +1,42 @@
+# deps: the Python packages that the helper needs on the nodes. py/requirements.txt says which, py/deps.py does it there.
+# shellcheck shell=bash
+
+# deps::ensure: every node's Python has them, its own or those beside the helper on the shared root.
+deps::ensure() {
+  local node missing
+  for node in $(node::list); do
+    missing=$(deps::missing "$node")
+    if [[ -z $missing ]]; then
+      log::skip "${node}: the helper's packages (all there)"
+      continue
+    fi
+    deps::_install "$node" ||
+      cli::die 1 "${node} lacks ${missing} and its pip could not bring them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
+    missing=$(deps::missing "$node")
+    [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had brought them: look at $(helper::dir)/../packages-*."
+    log::changed "${node}: brought the helper's packages, beside $(helper::dir)"
+  done
+}
+
+# deps::missing NODE: what is missing there, on stdout.
+deps::missing() { node::exec "$1" python3 "$(helper::dir)/deps.py" missing; }
+
+# From WHEELHOUSE only the wheels that count are sent: it may hold gigabytes of others.
+deps::_install() {
+  local node=$1 wheels=() file name
+  if [[ -z $WHEELHOUSE ]]; then
+    node::exec "$node" python3 "$(helper::dir)/deps.py" install
+    return
+  fi
+  [[ -d $WHEELHOUSE && -r $WHEELHOUSE ]] ||
+    cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) is no directory that can be read: name one, or leave it empty."
+  for file in "$WHEELHOUSE"/*.whl; do
+    name=$(basename -- "$file")
+    ! grep -qiE "^$(sed 's/-.*//; s/_/[-_.]/g' <<<"$name")([=>]|\$)" "${REPO_DIR}/py/requirements.txt" || wheels+=("$name")
+  done
+  ((${#wheels[@]})) || cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) has none of the wheels of py/requirements.txt: put them there ('pip wheel -r py/requirements.txt')."
+  # shellcheck disable=SC2016  # expanded on the node
+  tar -C "$WHEELHOUSE" -c -- "${wheels[@]}" | node::exec_in "$node" sh -c '
+    dir=$(mktemp -d) && trap "rm -rf \"$dir\"" EXIT && tar -C "$dir" --no-same-owner -x && python3 "$1/deps.py" install "$dir"' \
+    install "$(helper::dir)"
+}
