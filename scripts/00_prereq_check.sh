@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # 00_prereq_check: look before anything is touched. Changes nothing; the first thing that is wrong ends it.
 #
-#   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs
+#   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
+#                        shared root, verl's source
 #   TRANSPORT=ssh        nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
 #
 #   scripts/00_prereq_check.sh
 #
 # Knobs: CLUSTER_NAME DASHBOARD_PORT WORKDIR MIN_DISK_GIB MIN_MEMORY_GIB GPUS_PER_WORKER WORKERS WORKER_DEVICES
-#        NODES_FILE SSH_CONFIG SHARED_ROOT GCS_PORT
+#        VERL_SOURCE NODES_FILE SSH_CONFIG SHARED_ROOT GCS_PORT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -14,7 +14,10 @@ nodes::check() {
   prereq::disk
   prereq::memory
   prereq::gpus
-  log::ok "8 of 8 checks passed"
+  prereq::shared_root
+  prereq::shared_mount
+  prereq::verl_source
+  log::ok "11 of 11 checks passed"
 }
 
 # nodes::need: what ensure_up cannot do without.

@@ -1,6 +1,9 @@
 # lifecycle/prereq: what must hold before a cluster is brought up. Each check says what it saw; none changes anything.
 # shellcheck shell=bash
 
+# What the shared root holds; the helper makes it (py/verl_regress/layout.py).
+readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
+
 prereq::engine() {
   image::need_engine
   log::ok "container engine $(docker version --format '{{.Server.Version}}')"
@@ -17,11 +20,49 @@ prereq::compose() {
 
 prereq::version1_leftovers() {
   local left
-  left=$(docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
-    awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }' | paste -sd' ')
+  left=$(legacy::list | paste -sd' ')
   [[ -z $left ]] ||
-    cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'docker rm --force ${left}'."
+    cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'make cleanup-legacy'."
   log::ok "no container of version 1 (mvp-ray-head, mvp-ray-worker-<n>)"
+}
+
+# prereq::verl_source: a tree that `make snapshot` is to freeze is there. What is fetched is looked at when it is.
+prereq::verl_source() {
+  local dir
+  if [[ $VERL_SOURCE != path:* ]]; then
+    log::ok "verl comes from ${VERL_SOURCE}"
+    return
+  fi
+  dir=$(realpath -m -- "${VERL_SOURCE#path:}")
+  [[ -r $dir/verl/__init__.py ]] ||
+    cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+  log::ok "verl's source is at ${dir}"
+}
+
+# prereq::shared_root: every directory of the shared root is there and ours to write to, or can be made.
+prereq::shared_root() {
+  local shared=${WORKDIR}/shared directory above missing=0
+  for directory in "${SHARED_ROOT_DIRECTORIES[@]/#/${shared}/}"; do
+    above=$directory
+    until [[ -e $above ]]; do above=$(dirname -- "$above"); done
+    [[ -d $above && -w $above && -x $above ]] ||
+      cli::die 1 "${above} is no directory that $(id -un 2>/dev/null || true) (uid $(id -u)) can write to, and ${directory} wants to be one: mend its mode or owner, or point WORKDIR elsewhere."
+    [[ $above == "$directory" ]] || missing=$((missing + 1))
+  done
+  log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
+}
+
+# prereq::shared_mount: a running cluster's nodes see the shared root and may write to it.
+prereq::shared_mount() {
+  local node seen=()
+  for node in $(node::list); do
+    node::is_alive "$node" || continue
+    # shellcheck disable=SC2016  # expanded on the node
+    node::exec "$node" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$node" 2>/dev/null ||
+      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): mend the directory's owner, or run 'make down up' with another RUN_AS."
+    seen+=("$node")
+  done
+  log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"
 }
 
 prereq::foreign_names() {

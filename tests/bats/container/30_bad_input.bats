@@ -159,5 +159,5 @@ sys.exit(subprocess.run(["scripts/00_prereq_check.sh"], env={**os.environ, "DASH
   run scripts/00_prereq_check.sh
   docker rm mvp-ray-worker-7 >/dev/null
   assert_status 1
-  assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'docker rm --force mvp-ray-worker-7'\."
+  assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'make cleanup-legacy'\."
 }

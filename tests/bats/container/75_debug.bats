@@ -1,0 +1,159 @@
+#!/usr/bin/env bats
+# Debug bundles, both ways of submitting, stopping, and what the helper needs of a bare node.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  container::cluster
+  export FAILS=data.train_files=/no/such.parquet # the first process that verl starts fails over it
+}
+
+setup() { load container_helper; }
+
+teardown_file() {
+  load container_helper
+  container::use bare 18275
+  make --no-print-directory down WORKDIR="${BATS_FILE_TMPDIR}/bare" >/dev/null 2>&1
+}
+
+job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
+
+# bundle_of JOB PHASE: that bundle's directory; there is exactly one.
+bundle_of() {
+  local found=("$(job_dir "$1")/debug/"*"Z-$2")
+  [[ ${#found[@]} == 1 && -f ${found[0]}/bundle.json ]] || fail "${#found[@]} bundles of $2"
+  printf '%s\n' "${found[0]}"
+}
+
+# whole BUNDLE: every kind of Ray's state is there, stamped with the moment, and no source failed.
+whole() {
+  local kind
+  [[ $(jq -c .errors "$1/bundle.json") == '{}' ]] || fail "$(<"$1/bundle.json")"
+  for kind in jobs job_info nodes actors placement_groups node_facts; do
+    [[ $(jq -r .asked "$1/${kind}.json") == 20*T*+00:00 ]] || fail "$1/${kind}.json"
+  done
+  grep -q '^# asked 20' "$1/ray_status.txt" && grep -q '128.0 CPU' "$1/ray_status.txt"
+  [[ $(jq -c '[.answer.result[] | select(.state == "ALIVE") | .node_name] | sort' "$1/nodes.json") == '["head","worker-0","worker-1"]' ]]
+}
+
+@test "43 and 44 make the same job record but for how it was sent" {
+  OVERRIDES=$FAILS SUBMISSION_ID=sent-cli scripts/43_submit_jobspec.sh jobspecs/ppo.yaml
+  OVERRIDES=$FAILS SUBMISSION_ID=sent-sdk scripts/44_submit_sdk.sh jobspecs/ppo.yaml
+  JOB=sent-cli run scripts/52_wait.sh
+  assert_status 3
+  JOB=sent-sdk run scripts/52_wait.sh
+  assert_status 3
+  for job in sent-cli sent-sdk; do
+    (cd "$(job_dir "$job")/config" && ls && cat -- *) | sed "s/${job}/ID/g" >"${BATS_TEST_TMPDIR}/${job}.config"
+    container::api "/api/jobs/${job}" | jq -S "del(.start_time, .end_time, .job_id, .driver_info, .driver_node_id, .driver_agent_http_address, .message)" |
+      sed "s/${job}/ID/g" >"${BATS_TEST_TMPDIR}/${job}.ray"
+  done
+  diff "${BATS_TEST_TMPDIR}/sent-cli.config" "${BATS_TEST_TMPDIR}/sent-sdk.config"
+  run diff "${BATS_TEST_TMPDIR}/sent-cli.ray" "${BATS_TEST_TMPDIR}/sent-sdk.ray"
+  [[ $(grep -c '^[<>]' <<<"$output") == 2 ]] || fail 'they differ in more than one line'
+  assert_line '<     "submitted_via": "cli",?'
+  assert_line '>     "submitted_via": "sdk",?'
+}
+
+@test "bundles at submission, at RUNNING and at once on failure, each of every kind and within a second" {
+  local moments=() bundle
+  for phase in submitted running failed; do
+    bundle=$(bundle_of sent-cli "$phase")
+    whole "$bundle"
+    moments+=("$(jq -r .asked "$bundle/bundle.json")")
+    printf '# %s: %s s\n' "$phase" "$(jq .seconds "$bundle/bundle.json")" >&3
+    [[ $(jq '.seconds < 2' "$bundle/bundle.json") == true ]]
+  done
+  [[ ${moments[0]} < ${moments[1]} && ${moments[1]} < ${moments[2]} ]]
+  bundle=$(bundle_of sent-cli running)
+  [[ $(jq -r .answer.ray.status "$bundle/job_info.json") == RUNNING ]]
+  [[ $(jq -r .asked_by.ray "$bundle/bundle.json") == "http://$(container::ip head):8265" ]]
+}
+
+@test "node facts: disk, memory, GPUs and clock of every node, a few seconds old at most" {
+  facts=$(bundle_of sent-cli failed)/node_facts.json
+  [[ $(jq -c '[.answer.nodes[] | select(.state == "ALIVE") | .name] | sort' "$facts") == '["head","worker-0","worker-1"]' ]]
+  [[ $(jq '[.answer.nodes[] | select(.state == "ALIVE") | .disk_bytes["/"].free > 0 and .memory_bytes.available > 0 and .gpus == []
+    and .clock_behind_ours_seconds > -2 and .clock_behind_ours_seconds < 20] | all' "$facts") == true ]]
+}
+
+@test "a job that failed leaves the tails of its logs, of every node, in the moment it failed" {
+  bundle=$(bundle_of sent-cli failed)
+  grep -q '/no/such.parquet' "${bundle}/logs/driver.log"
+  ray_id=$(container::api /api/jobs/sent-cli | jq -r .job_id)
+  compgen -G "${bundle}/logs/worker-*/worker-*-${ray_id}-*.err" >/dev/null || fail 'no log of the process that failed'
+  for node in head worker-0 worker-1; do [[ -s ${bundle}/logs/${node}/raylet.out ]] || fail "$node"; done
+  ended=$(jq -r .time "$(job_dir sent-cli)/state/ended")
+  (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 2))
+}
+
+@test "make debug takes one more of a job that is over, and a tar of all but its checkpoints" {
+  run make --no-print-directory debug JOB=sent-cli TAR=1
+  assert_status 0
+  tar=$(grep -x '/private/jobs/sent-cli/debug/.*-asked.tar.gz' <<<"$output")
+  list=$(docker exec vrtest-quick-head tar -tzf "$tar")
+  for part in config/resolved.json state/ended logs/driver.log; do grep -qxF "sent-cli/${part}" <<<"$list" || fail "$part"; done
+  grep -qE '^sent-cli/debug/[0-9TZ]+-failed/nodes.json$' <<<"$list"
+}
+
+@test "make stop ends a job that runs, which records its end and leaves no process, and then skips it" {
+  job=$(SUBMISSION_ID=to-stop scripts/40_submit_ppo_epoch1.sh 2>/dev/null)
+  # Its driver has come to Ray: from here on it has processes on both workers.
+  run timeout 60 bash -c "source scripts/lib/wait.bash; driver_is_known() { [[ -s '$(job_dir to-stop)/logs/driver.log' ]] && grep -q TaskRunner '$(job_dir to-stop)/logs/driver.log'; }; wait::until 60 - driver_is_known"
+  assert_status 0
+  run make --no-print-directory stop JOB="$job"
+  assert_status 0
+  assert_line 'changed to-stop was RUNNING, is STOPPED \(Job was intentionally stopped\.\)'
+  [[ $(jq -r .status "$(job_dir to-stop)/state/observed") == STOPPED && -s $(job_dir to-stop)/state/ended ]]
+  whole "$(bundle_of to-stop ended)"
+  ray_id=$(container::api /api/jobs/to-stop | jq -r .job_id)
+  [[ $(container::api "/api/v0/actors?detail=1&limit=1000" | jq "[.data.result.result[] | select(.job_id == \"${ray_id}\" and .state != \"DEAD\")] | length") == 0 ]]
+  run make --no-print-directory stop JOB="$job"
+  assert_status 0
+  assert_line 'skip    to-stop is over: STOPPED \(Job was intentionally stopped\.\)'
+  JOB=to-stop run scripts/52_wait.sh
+  assert_status 4
+}
+
+@test "make stop ends a job that waits for a place, and it never runs" {
+  printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
+  SUBMISSION_ID=too-big scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
+  run make --no-print-directory stop JOB=too-big
+  assert_status 0
+  assert_line 'changed too-big was PENDING, is STOPPED \(stopped while it waited for a place\)'
+  run make --no-print-directory status
+  assert_line 'too-big +codeA +STOPPED +-'
+  [[ $(container::api /api/jobs/too-big | jq -r .status) != PENDING ]]
+  JOB=too-big run scripts/52_wait.sh
+  assert_status 4
+}
+
+@test "Ray's token is in no file that a job left, bundles and tars included" {
+  token=$(<"${WORKDIR}/secrets/vrtest-quick.token")
+  [[ ${#token} == 64 ]]
+  for job in sent-cli sent-sdk to-stop too-big; do
+    run grep -rlF "$token" "$(job_dir "$job")"
+    [[ $status == 1 ]] || fail "$job"
+  done
+  for tar in "$(job_dir sent-cli)"/debug/*.tar.gz; do run ! grep -qF "$token" <(tar -xzOf "$tar"); done
+}
+
+@test "a bare node gets what the helper needs from a wheelhouse, as whoever it runs as, once" {
+  .venv/bin/python -m pip wheel -qq --disable-pip-version-check --requirement py/requirements.txt --wheel-dir "${BATS_FILE_TMPDIR}/wheels" >/dev/null 2>&1
+  image=$(docker images --format '{{.Repository}}:{{.Tag}}' --filter label=verl-regress.image=base | head -n 1)
+  [[ -n $image ]] || skip 'the node image was not built on a base of our own making'
+  container::use bare 18275
+  export WORKDIR="${BATS_FILE_TMPDIR}/bare" NODE_IMAGE=$image WORKERS=1 RUN_AS=12345:12345
+  mkdir -p "$WORKDIR" && chown 12345:12345 "$WORKDIR" && chmod 755 "${BATS_FILE_TMPDIR}"
+  scripts/01_up.sh
+  run scripts/12_install_py_deps.sh
+  assert_status 1
+  [[ $output == *'error   head lacks '*' and its pip could not bring them, as it says above: set WHEELHOUSE to a folder on this host with their wheels.'* ]] || fail 'wrong sentence'
+  WHEELHOUSE="${BATS_FILE_TMPDIR}/wheels" run scripts/12_install_py_deps.sh
+  assert_status 0
+  assert_line "changed head: brought the helper's packages, beside .*"
+  [[ -d ${WORKDIR}/shared/user/code ]] # the helper ran: it made the shared root's directories
+  run scripts/12_install_py_deps.sh
+  assert_status 0
+  assert_line "skip    the helper \(nothing to change\)"
+}

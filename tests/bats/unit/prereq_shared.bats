@@ -1,0 +1,95 @@
+#!/usr/bin/env bats
+# Looking before anything is touched: version 1, the shared root, verl's source; and removing what version 1 left.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  stub docker - <<'SH'
+case "$1 $2" in
+  'ps --all') cat "${BOX}/containers" 2>/dev/null ;;
+  'rm --force') ! grep -qxF "$3" "${BOX}/stuck" 2>/dev/null ;;
+esac
+SH
+}
+
+# check NAME [KNOB=VALUE...]: that one check.
+check() {
+  local name=$1
+  shift
+  # shellcheck disable=SC2016  # expanded by that script
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n%s\n' "$name" >"${HERE}/scripts/lines.sh"
+  sandbox::run WORKDIR="${BOX}/work dir" "$@" scripts/lines.sh
+}
+
+@test "version 1's containers are removed by their exact names, and never one that bears our label" {
+  printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-12 ' 'mvp-ray-worker-1 mine' 'mvp-ray-worker-x ' 'my-mvp-ray-head ' \
+    'mvp-ray-head-2 ' >"${BOX}/containers"
+  sandbox::run scripts/03_cleanup_v1_legacy.sh
+  assert_status 0
+  assert_line 'changed removed the container mvp-ray-head of version 1'
+  assert_line 'changed removed the container mvp-ray-worker-12 of version 1'
+  [[ $(grep -c '^docker rm ' "$CALLS") == 2 ]]
+}
+
+@test "a container of version 1 that the engine keeps is said, and does not keep the others" {
+  printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-0 ' >"${BOX}/containers"
+  printf 'mvp-ray-head\n' >"${BOX}/stuck"
+  sandbox::run scripts/03_cleanup_v1_legacy.sh
+  assert_status 1
+  assert_line 'changed removed the container mvp-ray-worker-0 of version 1'
+  assert_line 'error   The engine did not remove mvp-ray-head, as it says above: remove them by hand.'
+}
+
+@test "nothing of version 1: the cleanup skips" {
+  sandbox::run scripts/03_cleanup_v1_legacy.sh
+  assert_status 0
+  assert_line 'skip    no container of version 1 is here (nothing to change)'
+}
+
+@test "the shared root: to be made, there, in the way" {
+  local shared="${BOX}/work dir/shared"
+  check prereq::shared_root
+  assert_status 0
+  assert_line "ok      shared root ${shared}: 9 directories (9 to be made)"
+  mkdir -p "${shared}"/{datasets,hf,jobs,outputs,ray,common/{models,datasets,code},user/code}
+  check prereq::shared_root
+  assert_line "ok      shared root ${shared}: 9 directories (0 to be made)"
+  rmdir "${shared}/hf"
+  check prereq::shared_root
+  assert_line "ok      shared root ${shared}: 9 directories (1 to be made)"
+  touch "${shared}/hf"
+  check prereq::shared_root
+  assert_status 1
+  [[ $output == *"error   ${shared}/hf is no directory that "*" can write to, and ${shared}/hf wants to be one: mend its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
+}
+
+@test "the directories that are looked at are those that the helper makes" {
+  mapfile -t made < <(cd "$REPO" && python3 -c '
+import pathlib, sys, tempfile
+sys.path.insert(0, "py")
+from verl_regress.layout import SharedRoot
+root = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
+for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TEST_TMPDIR")
+  ((${#made[@]} > 8))
+  run bash -c 'cd "$1" && source scripts/lib/regress.bash && printf "%s\n" "${SHARED_ROOT_DIRECTORIES[@]}"' - "$REPO"
+  for directory in "${lines[@]}"; do [[ " ${made[*]} " == *" ${directory} "* ]] || fail "$directory"; done
+  for directory in "${made[@]}"; do grep -q "^${directory}\(/\|$\)" <<<"$output" || [[ $directory == common/code/verl ]] || fail "$directory"; done
+}
+
+@test "verl's source as a path is looked at, another one is not" {
+  check prereq::verl_source VERL_SOURCE=pypi:0.7.1
+  assert_line 'ok      verl comes from pypi:0.7.1'
+  check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
+  assert_status 2
+  assert_line "error   ${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+  mkdir -p "${BOX}/my verl/verl"
+  touch "${BOX}/my verl/verl/__init__.py"
+  check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
+  assert_line "ok      verl's source is at ${BOX}/my verl"
+}
+
+@test "43_submit_jobspec wants one JobSpec" {
+  sandbox::run scripts/43_submit_jobspec.sh
+  assert_status 2
+  assert_line 'error   43_submit_jobspec.sh wants one JobSpec file and got 0: name one, such as jobspecs/ppo.yaml.'
+}
