@@ -20,6 +20,7 @@ my_git() { git -C "$TREE" "$@"; }
 
 # snap CODE_ID: as the script does it, but without a node.
 snap() {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
   run --separate-stderr bash -c '
     source "$1/scripts/lib/regress.bash" && cli::begin
     helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
