@@ -2,7 +2,7 @@
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo wait stop debug logs status quickstart test test-container lint
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status quickstart test test-container lint
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ submit-cli: ## the same through the command line `ray job submit` [JOBSPEC]
 	@scripts/43_submit_jobspec.sh $(JOBSPEC)
 ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
 	@scripts/40_submit_ppo_epoch1.sh
+grpo: ## one epoch of GRPO [CODE_ID, WAIT=1]
+	@scripts/41_submit_grpo_epoch1.sh
+sft: ## a few steps of supervised fine-tuning on Ray [CODE_ID, WAIT=1]
+	@scripts/42_submit_sft_minimal.sh
 wait: ## follow a job to its end [JOB=latest]
 	@scripts/52_wait.sh
 stop: ## stop a job, running or waiting, and wait until it is over [JOB]

@@ -21,8 +21,13 @@ def node_ip() -> str:
         return "unknown"
 
 
+def hostname() -> str:
+    """Return the name that this node calls itself: unlike its address the same before and after Ray is there."""
+    return socket.gethostname()
+
+
 def write(kind: str, payload: Mapping[str, object]) -> None:
-    """Write ``<job dir>/state/reports/<kind>-<node ip>-<pid>.json``, replacing this process's earlier report of that kind.
+    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, replacing this process's earlier report of that kind.
 
     Does nothing when ``VERL_REGRESS_JOB_DIR`` is unset or empty. A reader sees the old document or the new one, never
     part of one. Raises OSError when the job directory cannot be written, and TypeError when ``payload`` is not JSON.
@@ -32,7 +37,7 @@ def write(kind: str, payload: Mapping[str, object]) -> None:
         return
     reports = Path(job_dir) / "state" / "reports"
     reports.mkdir(parents=True, exist_ok=True)
-    report = reports / f"{kind}-{node_ip()}-{os.getpid()}.json"
+    report = reports / f"{kind}-{hostname()}-{os.getpid()}.json"
     unfinished = report.with_suffix(".json.tmp")
     unfinished.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(report)

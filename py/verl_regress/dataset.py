@@ -1,7 +1,8 @@
-"""Training data as verl's RL trainers read it: `datasets/<name>/{train,test}.parquet`.
+"""Training data as verl's trainers read it: `datasets/<name>/{train,test}.parquet` for RL, and for SFT the same questions
+with their answers, `datasets/<name>_sft/{train,val}.parquet`.
 
-The columns are those that verl's own preparation of GSM8K writes: data_source, prompt, ability, reward_model
-{style, ground_truth} and extra_info.
+The RL columns are those that verl's own preparation of GSM8K writes: data_source, prompt, ability, reward_model
+{style, ground_truth} and extra_info. SFT has one column, messages: [{role, content}].
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ Row = dict[str, Any]
 SPLITS = ("train", "test")
 SYNTHETIC_NAME = "sums"
 GSM8K_NAME = "gsm8k"
+SFT_SUFFIX = "_sft"
 KNOB = "DATASET"
 
 _GSM8K_REPO = "openai/gsm8k"
@@ -55,7 +57,7 @@ def default_name(source: str) -> str:
 
 
 def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryIO) -> artefact.Manifest:
-    """Make `datasets/<name>` from `source` unless it is there, and return its manifest.
+    """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they are there; returns the first's manifest.
 
     `stream` is read for `path:DIR` alone: a tar of DIR's train.jsonl and test.jsonl. Raises BadInput for a source or a
     name that cannot be used, for data that is not GSM8K's, and as `artefact.ensure` does.
@@ -76,7 +78,7 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
             split: gsm8k_rows(read_jsonl(files[f"{split}.jsonl"], f"{directory}/{split}.jsonl"), split)
             for split in SPLITS
         }
-    return artefact.ensure(target, made_from, lambda directory: _write(directory, rows), knob=KNOB)
+    return _ensure(target, made_from, lambda: rows)
 
 
 def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) -> list[Row]:
@@ -144,10 +146,32 @@ def write_parquet(rows: list[Row], path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def _write(directory: Path, rows: Mapping[str, list[Row]]) -> dict[str, int]:
-    for split in SPLITS:
-        write_parquet(rows[split], directory / f"{split}.parquet")
-    return {f"{split}_rows": len(rows[split]) for split in SPLITS}
+def conversations(rows: Iterable[Row]) -> list[Row]:
+    """Return the SFT rows for RL `rows`: each question with GSM8K's worked answer, or with the number alone for a sum."""
+    return [
+        {
+            "messages": [
+                *row["prompt"],
+                {
+                    "role": "assistant",
+                    "content": row["extra_info"].get("answer", f"#### {row['reward_model']['ground_truth']}"),
+                },
+            ]
+        }
+        for row in rows
+    ]
+
+
+def _ensure(target: Path, source: Source, make_rows: Callable[[], Mapping[str, list[Row]]]) -> artefact.Manifest:
+    def build(directories: Sequence[Path]) -> dict[str, int]:
+        rows = make_rows()
+        for split, sft_split in zip(SPLITS, ("train", "val"), strict=True):
+            write_parquet(rows[split], directories[0] / f"{split}.parquet")
+            write_parquet(conversations(rows[split]), directories[1] / f"{sft_split}.parquet")
+        return {f"{split}_rows": len(rows[split]) for split in SPLITS}
+
+    sft_target = target.with_name(target.name + SFT_SUFFIX)
+    return artefact.ensure_all([target, sft_target], source, build, knob=KNOB)[0]
 
 
 def _checked_name(name: str, source: str) -> str:
@@ -178,11 +202,11 @@ def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:
     # What is there already needs no network: its revision is the one that stays.
     revision = there.revision if there is not None and there.source == source else hub.dataset_revision(_GSM8K_REPO)
 
-    def build(directory: Path) -> dict[str, int]:
+    def rows() -> dict[str, list[Row]]:
         splits = hub.dataset(_GSM8K_REPO, "main", revision)
-        return _write(directory, {split: gsm8k_rows(_places(splits[split], split), split) for split in SPLITS})
+        return {split: gsm8k_rows(_places(splits[split], split), split) for split in SPLITS}
 
-    return artefact.ensure(target, Source(source, revision), build, knob=KNOB)
+    return _ensure(target, Source(source, revision), rows)
 
 
 def _places(examples: Iterable[Mapping[str, Any]], split: str) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -1,4 +1,5 @@
-"""The Ray entrypoint of every job: proves the code, runs verl as a child, tees its output, records the end.
+"""The Ray entrypoint of every job: proves the code, runs verl as a child, tees its output, compares what every process
+loaded, records the end.
 
 It reads its plan from the job directory, so that nothing of it ever passes through a shell.
 """
@@ -20,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from verl_regress import debug, jobs, this_node
+from verl_regress import debug, identity, jobs, this_node
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job to its end; returns verl's exit status, or 1 where the code proved to be another than asked for."""
+    """Run the job to its end; returns verl's exit status, or 1 where a process ran other code than was asked for."""
     job = JobDir(args.job_dir)
     plan = jobs.plan_of(job)
     with job.driver_log.open("ab", buffering=0) as log:
@@ -55,8 +56,14 @@ def run(args: argparse.Namespace) -> int:
             {"node_ip": this_node.address(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported},
         )
         running = partial(debug.attempt_beside, job, plan["address"], "running")
-        code, told_to_stop = _run_child(plan["argv"], job, tee, running)
-    reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
+        pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
+        reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
+        if code == 0 and not told_to_stop:
+            try:
+                identity.check(job, plan, pid)
+            except RegressError as error:
+                tee.line(f"verl-regress: {error}")
+                code, reason = 1, str(error)
     job.write_state("ended", {"exit_code": code, "reason": reason})
     # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
     is_failed = code != 0 and not told_to_stop
@@ -109,10 +116,10 @@ class _Tee:
         self.write(text.encode("utf-8", "replace") + b"\n")
 
 
-def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], object]) -> tuple[int, bool]:
+def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:
     """Run verl in a process group of its own; signals are forwarded to the whole group.
 
-    Returns its exit status (negative: ended by a signal) and whether we were told to stop it.
+    Returns its process id, its exit status (negative: ended by a signal) and whether we were told to stop it.
     `on_start` is called when it runs: no thread may be there before, for the fork runs Python in the child.
     """
     child = subprocess.Popen(
@@ -148,7 +155,7 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], o
     end = time.monotonic() + 5
     while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
         pass
-    return code, told_to_stop
+    return child.pid, code, told_to_stop
 
 
 def _die_with_parent() -> None:

@@ -42,6 +42,11 @@ class SharedRoot:
         """What snapshots share, by content."""
         return self.path / "common" / "code" / "objects"
 
+    @property
+    def user_code(self) -> Path:
+        """Code that users bring: reward functions."""
+        return self.path / "user" / "code"
+
     def ensure(self) -> list[Path]:
         """Create what is missing; returns the directories that were created.
 
@@ -101,8 +106,13 @@ class JobDir:
 
     @property
     def state(self) -> Path:
-        """Small JSON files, one writer each: submitted, started, ended, observed."""
+        """Small JSON files, one writer each: submitted, started, identity, ended, observed."""
         return self.path / "state"
+
+    @property
+    def reports(self) -> Path:
+        """What the job's own processes report (py/hooks/job_report.py), one file a kind and process."""
+        return self.state / "reports"
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Write `state/<name>` whole, stamped with the time (UTC, ISO 8601)."""

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_regress import ids, snapshot
+from verl_regress import ids, reward_fn, snapshot
 from verl_regress.compose import Override, compose
 from verl_regress.documents import Document
 from verl_regress.errors import BadInput
 from verl_regress.layout import JobDir, SharedRoot
-from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places
+from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload
 
 HELPER_DIR = Path(__file__).resolve().parents[1]
 
 # Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES when it stands in env_vars, and corrects RAY_ADDRESS there for the
-# driver but not for its actors.
+# driver but not for its actors; only "auto" harms nobody.
 _REFUSED_ENV = {
     "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
     "RAY_ADDRESS": "the job finds its cluster by itself",
@@ -145,13 +145,19 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
         )
 
     model = _artefact(root, spec, "model", root.models, defaults.model, ("config.json",))
-    dataset = _artefact(root, spec, "dataset", root.datasets, defaults.dataset, workload.data_files)
+    dataset = _artefact(
+        root, spec, "dataset", root.datasets, defaults.dataset + workload.dataset_suffix, workload.data_files
+    )
     overrides = _merge(
         [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
-        [
-            Override(_in_root(root, text.removeprefix("?")), base.origin, optional=text.startswith("?"))
-            for text in base.content.get("trainer_overrides", {}).get(workload_name, [])
-        ],
+        *(
+            [
+                Override(_in_root(root, text.removeprefix("?")), base.origin, optional=text.startswith("?"))
+                for text in base.content.get("trainer_overrides", {}).get(key, [])
+            ]
+            for key in workload.profile_keys
+        ),
+        _reward_fn(root, spec, workload, code_path),
         [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
         [replace(override, text=_in_root(root, override.text)) for override in said.overrides],
     )
@@ -160,7 +166,7 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
         **spec.content.get("resources", {}).get("entrypoint_resources", {}),
     }
     _check_resources(resources, spec, base)
-    env_vars = _env_vars(root, job_dir, code_path, spec, base)
+    env_vars = _env_vars(root, job_dir, code_path, workload, spec, base)
     composed = compose(code_path, code, workload.module, overrides)
     return Plan(
         submission_id=submission_id,
@@ -236,6 +242,19 @@ def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: 
     return path
 
 
+def _reward_fn(root: SharedRoot, spec: Document, workload: Workload, code_path: Path) -> list[Override]:
+    """The override by which the snapshot's verl finds the JobSpec's reward function."""
+    given = spec.content.get("reward_fn_path")
+    if given is None:
+        return []
+    if not workload.has_reward:
+        raise BadInput(
+            f"reward_fn_path={given} (from {spec.origin}) is refused: {spec.content['workload']} has no reward; leave it out."
+        )
+    path = reward_fn.check(root, _in_root(root, given), spec.origin)
+    return [Override(f"{reward_fn.key_of(code_path)}={path}", spec.origin)]
+
+
 def _merge(*layers: list[Override]) -> list[Override]:
     """Later layers win key by key; the order of first mention is kept. Keys of FIXED_KEYS stay the first layer's.
 
@@ -270,7 +289,9 @@ def _check_resources(resources: Mapping[str, float], spec: Document, base: Docum
         )
 
 
-def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document, base: Document) -> dict[str, str]:
+def _env_vars(
+    root: SharedRoot, job_dir: JobDir, code_path: Path, workload: Workload, spec: Document, base: Document
+) -> dict[str, str]:
     """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty."""
     asked: dict[str, str] = {}
     for origin, layer in (
@@ -279,7 +300,7 @@ def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document
     ):
         for name, value in layer.items():
             asked[name] = _in_root(root, value)
-            reason = _REFUSED_ENV.get(name)
+            reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
             if name == "PYTHONPATH" and "$" in asked[name]:
                 reason = "Ray would fill in $ on the node, perhaps with nothing, and what the node has comes behind it anyway"
             if reason is not None:
@@ -298,7 +319,11 @@ def _env_vars(root: SharedRoot, job_dir: JobDir, code_path: Path, spec: Document
         "PYTHONUNBUFFERED": "1",
         "RAY_JOB_STOP_WAIT_TIME_S": "15",  # of Ray's 3 s nothing is left for the launcher to record the end
         "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
+        **workload.env_vars,
         **asked,
+        "VERL_REGRESS_HOOKS": ",".join(
+            filter(None, ("identity", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
+        ),
         "VERL_REGRESS_JOB_DIR": str(job_dir.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
     }

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -213,6 +214,38 @@ class RayApi:
             raise Unreachable(self.address, error) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreachable(self.address, getattr(error, "reason", error)) from error
+
+
+def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
+    """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
+
+    Asks the GCS at `gcs` (IP:port), which every worker reaches, where the dashboard may listen on the head alone. In a process
+    of its own: Ray's client may end the one that it is in. Read in Ray 2.60. Raises RegressError.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _ACTORS, gcs, job_id], capture_output=True, text=True, timeout=timeout, check=False
+        )
+        problem = None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    except subprocess.TimeoutExpired:
+        problem = f"no answer in {timeout:g} s"
+    if problem is not None:
+        raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
+    rows: list[dict[str, Any]] = json.loads(asked.stdout.strip().splitlines()[-1])
+    return rows
+
+
+_ACTORS = """
+import json, sys, ray
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions
+state = GlobalState()
+state._initialize_global_state(
+    GcsClientOptions.create(sys.argv[1], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+)
+actors = state.actor_table(None, ray.JobID.from_hex(sys.argv[2])).values()
+print(json.dumps([{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")} for actor in actors]))
+"""
 
 
 def _authorization() -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from verl_regress.dataset import SFT_SUFFIX
 from verl_regress.layout import JobDir
 
 
@@ -20,11 +21,20 @@ class Places:
 
 @dataclass(frozen=True)
 class Workload:
-    """One of verl's trainers: `python -m module key=value …`."""
+    """One of verl's trainers: `python -m module key=value …`.
+
+    `profile_keys` are the lists of the base config's trainer_overrides that it gets; `dataset_suffix` comes behind the knob
+    DATASET, whose other forms are made with it; `hooks` (py/hooks/) and `env_vars` are what its processes need.
+    """
 
     module: str
+    profile_keys: tuple[str, ...]
     data_files: tuple[str, ...]
     overrides: Callable[[Places], list[str]]
+    has_reward: bool = True
+    dataset_suffix: str = ""
+    hooks: tuple[str, ...] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
 
 
 def _trainer(places: Places) -> list[str]:
@@ -54,8 +64,35 @@ def _ppo(places: Places) -> list[str]:
     return [*_reinforcement(places, "gae"), f"critic.model.path={places.model}"]
 
 
+def _grpo(places: Places) -> list[str]:
+    return _reinforcement(places, "grpo")
+
+
+def _sft(places: Places) -> list[str]:
+    return [
+        *_trainer(places),
+        f"data.train_files={places.dataset}/train.parquet",
+        f"data.val_files={places.dataset}/val.parquet",
+        f"model.path={places.model}",
+    ]
+
+
+_RL_FILES = ("train.parquet", "test.parquet")
+
 WORKLOADS: dict[str, Workload] = {
-    "ppo": Workload("verl.trainer.main_ppo", ("train.parquet", "test.parquet"), _ppo),
+    "ppo": Workload("verl.trainer.main_ppo", ("rl", "ppo"), _RL_FILES, _ppo),
+    "grpo": Workload("verl.trainer.main_ppo", ("rl", "grpo"), _RL_FILES, _grpo),
+    "sft": Workload(
+        "verl.trainer.sft_trainer_ray",
+        ("sft",),
+        ("train.parquet", "val.parquet"),
+        _sft,
+        has_reward=False,
+        dataset_suffix=SFT_SUFFIX,
+        hooks=("sft_driver",),
+        # At this level it says how many steps it will take, as the other trainers do unasked.
+        env_vars={"RAY_ADDRESS": "auto", "VERL_SFT_LOGGING_LEVEL": "INFO"},
+    ),
 }
 
 # No layer may move these: a job writes into its own directory and nowhere else.

@@ -20,6 +20,7 @@ helper::ensure() {
   fi
   helper::put
   helper::run head layout
+  node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples" # once: what is there may be a user's by now
 }
 
 helper::is_put() { node::exec head test -d "$(helper::dir)"; }

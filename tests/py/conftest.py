@@ -37,6 +37,12 @@ data: {train_files: x, val_files: x, train_batch_size: 1024}
 actor_rollout_ref: {model: {path: x}}
 critic: {model: {path: x, tokenizer: "${actor_rollout_ref.model.path}"}, optim: {lr: 1e-5}}
 """
+REWARD_CONFIG = "custom_reward_function: {path: null, name: null}\n"
+SFT_CONFIG = """\
+trainer: {project_name: x, experiment_name: x, logger: [console], total_epochs: 4, save_freq: -1, default_local_dir: x}
+data: {train_files: x, val_files: null}
+model: {path: x}
+"""
 
 
 @pytest.fixture
@@ -50,8 +56,8 @@ def shared(tmp_path):
         write(root.snapshots / code_id / "verl" / "__init__.py", "")
         write(root.snapshots / code_id / "verl" / "trainer" / "main_ppo.py", TRAINER)
         write(root.snapshots / code_id / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG)
-    for name in ("train", "test"):
-        write(root.datasets / "sums" / f"{name}.parquet", "rows")
+    for name in ("sums/train", "sums/test", "sums_sft/train", "sums_sft/val"):
+        write(root.datasets / f"{name}.parquet", "rows")
     write(root.models / "tiny" / "config.json", "{}")
     return root
 

@@ -6,8 +6,8 @@ from conftest import BASE, SPEC
 FILE = "my/ppo.yaml"
 ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made."
 KEYS = (
-    "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, shared_root, submission_id, "
-    "trainer_overrides, workload."
+    "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, reward_fn_path, shared_root, "
+    "submission_id, trainer_overrides, workload."
 )
 FIXED = "is refused: a job writes under its own directory and nowhere else; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
@@ -18,7 +18,6 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
     ("spec", "sentence"),
     [
         ("workload: pppo\n", f'workload="pppo" in {FILE} is unknown: use one of ppo, grpo, sft.'),
-        ("workload: grpo\n", f"WORKLOAD=grpo (from {FILE}) is unknown: use one of ppo."),
         ("model: tiny\n", f"{FILE} lacks the key 'workload' in the document: add it."),
         (
             f"{SPEC}trainer_override: []\n",
@@ -93,8 +92,8 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             "would pin them all to the same; leave it out.",
         ),
         (
-            f"{SPEC}env_vars: {{RAY_ADDRESS: 'auto'}}\n",
-            f"env_vars.RAY_ADDRESS='auto' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
+            f"{SPEC}env_vars: {{RAY_ADDRESS: '1.2.3.4:6379'}}\n",
+            f"env_vars.RAY_ADDRESS='1.2.3.4:6379' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
         ),
         (
             f"{SPEC}env_vars: {{RAY_API_SERVER_ADDRESS: x}}\n",
@@ -184,7 +183,7 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--workload=pppo"], "WORKLOAD=pppo (from the command line) is unknown: use one of ppo."),
+        (["--workload=pppo"], "WORKLOAD=pppo (from the command line) is unknown: use one of ppo, grpo, sft."),
         (["--submission-id="], f"submission_id '' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (
             ["--submission-id=../x"],

@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,44 @@ def test_gsm8k_becomes_rows_as_verl_reads_them(root):
 
 
 @pytest.mark.usefixtures("parquet_as_json")
+def test_the_same_run_makes_the_questions_with_their_answers_for_sft(root):
+    prepare(root, stream=gsm8k(train=GOOD * 2))
+    question = 'How many? Let\'s think step by step and output the final answer after "####".'
+    conversation = [{"role": "user", "content": question}, {"role": "assistant", "content": "2+1,000.\n#### 1,002"}]
+    for split, rows in (("train", 2), ("val", 1)):
+        file = root.datasets / "gsm8k_sft" / f"{split}.parquet"
+        assert json.loads(file.read_text()) == [{"messages": conversation}] * rows
+    manifest = artefact.verify(root.datasets / "gsm8k_sft")
+    assert (manifest.name, set(manifest.files)) == ("gsm8k_sft", {"train.parquet", "val.parquet"})
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_a_sum_is_answered_by_its_number(root):
+    prepare(root, "synthetic")
+    rl, sft = (json.loads((root.datasets / name / "train.parquet").read_text())[0] for name in ("sums", "sums_sft"))
+    answer = f"#### {rl['reward_model']['ground_truth']}"
+    assert sft == {"messages": [*rl["prompt"], {"role": "assistant", "content": answer}]}
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_sft_data_is_added_to_rl_data_of_an_earlier_version(root):
+    prepare(root, "synthetic")
+    before = state_of(root.datasets / "sums")
+    shutil.rmtree(root.datasets / "sums_sft")
+    prepare(root, "synthetic")
+    assert (root.datasets / "sums_sft" / "val.parquet").is_file()
+    assert state_of(root.datasets / "sums") == before
+
+
+@pytest.mark.usefixtures("parquet_as_json")
 def test_a_second_run_skips_and_changed_files_are_another_source(root, capsys):
     prepare(root, stream=gsm8k())
     before = state_of(root.path)
     capsys.readouterr()
     prepare(root, stream=gsm8k(), seed=2)  # the seed has no part in GSM8K
-    assert capsys.readouterr().err == f"skip    {root.datasets}/gsm8k (exists, same source)\n"
+    assert capsys.readouterr().err == "".join(
+        f"skip    {root.datasets}/{name} (exists, same source)\n" for name in ("gsm8k", "gsm8k_sft")
+    )
     with pytest.raises(BadInput, match="DATASET_SOURCE now asks for path:/data"):
         prepare(root, stream=gsm8k(test=GOOD * 2))
     assert state_of(root.path) == before

@@ -13,37 +13,66 @@ from pathlib import Path
 import pytest
 from conftest import write
 
-from verl_regress import launcher
+from verl_regress import launcher, snapshot
 from verl_regress.layout import JobDir
 
-RUN = Path(launcher.__file__).parents[1] / "run.py"
+RAY = """\
+import types
+is_initialized = lambda: True
+get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: '02000000', get_actor_id=lambda: None)
+util = types.SimpleNamespace(get_node_ip_address=lambda: '10.0.0.3')
+class JobID: from_hex = str
+"""
+HELPER = Path(launcher.__file__).parents[1]
+RUN = HELPER / "run.py"
 
 
 class Launched:
     """A job directory with a plan, and the launcher at work on it."""
 
-    def __init__(self, shared):
+    def __init__(self, shared, tmp_path):
+        self.ray = tmp_path / "ray"
+        write(self.ray / "ray" / "__init__.py", RAY)
+        write(self.ray / "ray" / "_raylet.py", "class GcsClientOptions: create = lambda *_, **__: None\n")
+        self.knows_actors()
         self.code_path = shared.snapshots / "codeA"
         self.job = JobDir(shared.jobs / "job")
         for directory in (self.job.config, self.job.driver_log.parent, self.job.debug, self.job.state):
             directory.mkdir(parents=True)
-        self.python_path = [str(self.code_path)]
+        self.python_path = [str(self.code_path), str(HELPER / "hooks"), str(self.ray)]
         self.address = "http://127.0.0.1:1"  # nobody answers there
         self.process = None
         self.out = shared.path / "out"
 
     def start(self, trainer, code_id="codeA"):
-        write(self.code_path / "trainer.py", trainer)
+        write(self.code_path / "trainer.py", f"import verl, ray\n{trainer}")
+        record = json.dumps({"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(self.code_path))})
+        write(self.code_path / "snapshot.json", record)
+        write(self.job.config / "code.json", record)
         argv = ["python3", "-m", "trainer", "a b=$HOME 'x'"]
         plan = {"code_path": str(self.code_path), "code_id": code_id, "argv": argv, "address": self.address}
         write(self.job.config / "resolved.json", json.dumps(plan))
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, RUN, "launch", self.job.path],
-                env={**os.environ, "PYTHONPATH": ":".join(self.python_path)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": ":".join(self.python_path),
+                    "RAY_ADDRESS": "10.0.0.2:6379",
+                    "VERL_REGRESS_HOOKS": "identity",
+                    "VERL_REGRESS_JOB_DIR": str(self.job.path),
+                },
                 stdout=out,
             )
         return self
+
+    def knows_actors(self, *rows):
+        """What the Ray of this job lists, and from when on."""
+        write(
+            self.ray / "ray" / "_private" / "state.py",
+            "class GlobalState:\n    _initialize_global_state = lambda *_: None\n"
+            f"    actor_table = lambda self, _, job: {dict(enumerate(rows))!r} if job == '02000000' else 1 / 0\n",
+        )
 
     def await_line(self, line):
         end = time.monotonic() + 10
@@ -74,8 +103,8 @@ class Launched:
 
 
 @pytest.fixture
-def launched(shared):
-    one = Launched(shared)
+def launched(shared, tmp_path):
+    one = Launched(shared, tmp_path)
     yield one
     if one.process and one.process.poll() is None:
         one.process.kill()
@@ -262,4 +291,35 @@ def test_a_job_directory_without_a_plan(shared):
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         f"error   {shared.jobs}/job/config/resolved.json is not there: submit with 'make submit', which writes it first.\n"
+    )
+
+
+def test_a_process_that_loaded_something_else_fails_the_job_though_training_went_well(launched, tmp_path):
+    other = write(tmp_path / "other.py", "")
+    launched.start(
+        "import sys, time\nfrom importlib import util\n"
+        f"spec = util.spec_from_file_location('verl.other', {str(other)!r})\n"
+        "sys.modules['verl.other'] = util.module_from_spec(spec)\nprint('trained')\n"
+    )
+    status, out = launched.finish()
+    report = next(
+        report
+        for report in map(json.loads, (path.read_text() for path in launched.job.reports.iterdir()))
+        if "verl.other" in report["modules"]
+    )
+    reason = (
+        f"identity: process {report['pid']} on {report['hostname']} ({report['command']}) loaded verl.other from {other}, "
+        f"which is not under {launched.code_path}: see state/identity of the job."
+    )
+    assert (status, launched.ended) == (1, (1, reason))
+    assert out.decode().splitlines()[-2:] == ["trained", f"verl-regress: {reason}"]
+    assert launched.job.read_state("identity")["holds"] is False
+
+
+def test_an_actor_that_reported_nothing_fails_the_job(launched):
+    launched.knows_actors({"ActorClassName": "WorkerDict", "ActorID": "ab12", "Pid": 77})
+    assert launched.start("").finish()[0] == 1
+    assert launched.ended == (
+        1,
+        "identity: Ray's actor WorkerDict ab12 (process 77) reported nothing: see state/identity of the job.",
     )

@@ -3,7 +3,7 @@ import os
 import shlex
 
 import pytest
-from conftest import BASE, SPEC
+from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, write
 
 from verl_regress import documents, plan
 from verl_regress.compose import Override
@@ -203,3 +203,67 @@ def test_a_plan_creates_nothing(planned, shared):
     before = state_of(shared.path)
     planned()
     assert state_of(shared.path) == before
+
+
+def test_grpo_is_main_ppo_without_a_critic_and_gets_what_the_profile_says_of_rl(planned):
+    profile = "{rl: [trainer.device=cpu, data.train_batch_size=16], grpo: [data.train_batch_size=8], ppo: [critic.optim.lr=1]}"
+    base = BASE.replace("{ppo: [trainer.device=cpu, +critic.added=1]}", profile)
+    job = planned(spec="workload: grpo\n", base=base)
+    overrides = overrides_of(job)
+    assert job.argv[:3] == ("python3", "-m", "verl.trainer.main_ppo")
+    assert overrides["algorithm.adv_estimator"] == "algorithm.adv_estimator=grpo"
+    assert (overrides["trainer.device"], overrides["data.train_batch_size"]) == (
+        "trainer.device=cpu",
+        "data.train_batch_size=8",
+    )
+    assert not any(key.startswith("critic.") for key in overrides)
+    assert overrides_of(planned(base=base))["data.train_batch_size"] == "data.train_batch_size=16"
+
+
+@pytest.fixture
+def sft_trainer(shared):
+    trainer = shared.snapshots / "codeA" / "verl" / "trainer"
+    write(trainer / "sft_trainer_ray.py", TRAINER.replace("ppo_", "sft_"))
+    write(trainer / "config" / "sft_trainer.yaml", SFT_CONFIG)
+
+
+@pytest.mark.usefixtures("sft_trainer")
+def test_sft_has_its_own_trainer_data_and_driver(planned, shared):
+    job = planned(spec="workload: sft\n", base=BASE.replace("env_vars: {", "env_vars: {VERL_REGRESS_HOOKS: mine, "))
+    assert job.argv[:3] == ("python3", "-m", "verl.trainer.sft_trainer_ray")
+    assert [text for text in job.argv if text.startswith(("data.", "model."))] == [
+        f"data.train_files={shared.datasets}/sums_sft/train.parquet",
+        f"data.val_files={shared.datasets}/sums_sft/val.parquet",
+        f"model.path={shared.models}/tiny",
+    ]
+    assert job.env_vars["RAY_ADDRESS"] == "auto"
+    assert job.env_vars["VERL_REGRESS_HOOKS"] == "identity,sft_driver,mine"
+
+
+@pytest.mark.usefixtures("sft_trainer")
+def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
+    write(shared.datasets / "mine" / "train.parquet", "")
+    write(shared.datasets / "mine" / "val.parquet", "")
+    assert planned(spec="workload: sft\ndataset: mine\n").dataset == shared.datasets / "mine"
+
+
+def test_every_job_reports_its_identity_whatever_it_says_of_hooks(planned):
+    assert planned().env_vars["VERL_REGRESS_HOOKS"] == "identity"
+    job = planned(spec=f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: mine}}\n")
+    assert job.env_vars["VERL_REGRESS_HOOKS"] == "identity,mine"
+
+
+def test_ray_address_auto_harms_nobody(planned):
+    assert planned(spec=f"{SPEC}env_vars: {{RAY_ADDRESS: auto}}\n").env_vars["RAY_ADDRESS"] == "auto"
+
+
+@pytest.mark.parametrize("workload", ["ppo", "grpo"])
+def test_a_reward_function_gets_the_key_that_the_snapshot_has(planned, shared, workload):
+    path = write(shared.user_code / "mine" / "reward.py", "")
+    spec = f"workload: {workload}\nreward_fn_path: ${{shared_root}}/user/code/mine/reward.py\n"
+    write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG + REWARD_CONFIG)
+    assert f"custom_reward_function.path={path}" in planned(spec=spec).argv
+    config = shared.snapshots / "codeB" / "verl" / "trainer" / "config"
+    write(config / "reward" / "reward.yaml", "custom_reward_function: {path: null, name: compute_score}\n")
+    write(config / "ppo_trainer.yaml", "defaults: [reward@reward: reward, _self_]\n" + CONFIG)
+    assert f"reward.custom_reward_function.path={path}" in planned(spec=spec, said={"code_id": "codeB"}).argv

@@ -13,6 +13,7 @@ HOOKS = {
     "torch": "torch_cpu",
     "torch.distributed": "process_group",
     "verl.utils.device": "device",
+    "verl.utils.fsdp_utils": "offload",
     "verl.utils.attention_utils": "padding",
     "verl.utils.model": "critic",
     "verl.workers.engine.base": "engine",

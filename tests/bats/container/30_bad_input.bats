@@ -39,7 +39,7 @@ spec() {
 }
 
 @test "an unknown WORKLOAD" {
-  refused 2 "WORKLOAD='pppo' (from the command line or environment) is unknown: use one of: ppo." \
+  refused 2 "WORKLOAD='pppo' (from the command line or environment) is unknown: use one of: grpo ppo sft." \
     env WORKLOAD=pppo scripts/44_submit_sdk.sh
 }
 

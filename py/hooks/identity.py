@@ -1,0 +1,116 @@
+"""Every process of a job reports which verl modules it has loaded, and the sha256 of the file of each.
+
+What a report proves: each module named `verl` or `verl.…` that the process holds (and its main module, if that is one of
+verl's) was found by the import system at that path, and the source file there had those bytes when the process loaded
+it, or up to a second later. Where Python took the module from bytecode, it had checked that the bytecode was made
+from a source of the same size and time; which bytecode it was is not hashed: it lies in the read-only snapshot and was
+made from that source. Modules loaded less than a second before a process is killed may be missing from its report.
+
+A thread looks, because Ray ends actors with SIGKILL and nothing can be written then: it writes as soon as verl is there,
+and again whenever further modules are there and no more are coming in. It starts when the process imports Ray or
+verl: one that does neither has nothing to report. Every Ray actor reports, also one that holds no verl, so that an actor
+without a report is one that proved nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and
+``get_actor_id()``.
+"""
+
+import atexit
+import hashlib
+import os
+import sys
+import threading
+import time
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Any
+
+import job_report
+
+_PACKAGE = "verl"
+_STARTS = ("ray", _PACKAGE)
+_LOOK_EVERY = 0.2  # seconds
+
+
+def install() -> None:
+    """Report from the first import of Ray or verl on; does nothing outside a job."""
+    if os.environ.get(job_report.JOB_DIR_VARIABLE):
+        sys.meta_path.insert(0, _Start())
+
+
+class _Start(MetaPathFinder):
+    """Finds nothing, but notices the import that makes this a process worth a report."""
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
+        if fullname in _STARTS and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            reporter = Reporter()
+            atexit.register(reporter.report)
+            threading.Thread(target=reporter.run, name="verl-regress-identity", daemon=True).start()
+
+
+class Reporter:
+    """Keeps this process's identity report up to date."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._files: dict[str, dict[str, str | None]] = {}
+        self._ids: dict[str, str] = {}
+        self._reported: tuple[object, ...] | None = None
+
+    def run(self) -> None:
+        """Report at once when there is something, then whenever it has changed and no module came in since the last look."""
+        modules = 0
+        while True:
+            is_settled = len(sys.modules) == modules
+            modules = len(sys.modules)
+            if is_settled or self._reported is None:
+                self.report()
+            time.sleep(_LOOK_EVERY)
+
+    def report(self) -> None:
+        """Write the report unless it would say what the last one said, or this is a fork of the process that it is about."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            for name, module in list(sys.modules.items()):
+                spec = getattr(module, "__spec__", None)
+                real_name = str(getattr(spec, "name", name)) if name == "__main__" else name
+                if real_name not in self._files and (real_name == _PACKAGE or real_name.startswith(f"{_PACKAGE}.")):
+                    self._files[real_name] = _file_of(module)
+            self._ids |= _ids()
+            state = (len(self._files), *self._ids.values())
+            if (self._files or self._ids.get("actor_id")) and state != self._reported:
+                job_report.write(
+                    "identity",
+                    {
+                        "hostname": job_report.hostname(),
+                        "pid": self._pid,
+                        "job_id": self._ids.get("job_id"),
+                        "actor_id": self._ids.get("actor_id"),
+                        "command": " ".join(sys.orig_argv)[:200],
+                        "modules": dict(sorted(self._files.items())),
+                    },
+                )
+                self._reported = state
+
+
+def _file_of(module: ModuleType) -> dict[str, str | None]:
+    """Return the file that the module was loaded from and its sha256, each None where there is none."""
+    spec = getattr(module, "__spec__", None)
+    file = getattr(spec, "origin", None) or getattr(module, "__file__", None)
+    try:
+        with open(file or "", "rb") as stream:  # noqa: PTH123 - every process would pay for pathlib
+            return {"file": file, "sha256": hashlib.sha256(stream.read()).hexdigest()}
+    except OSError:
+        return {"file": file, "sha256": None}
+
+
+def _ids() -> dict[str, str]:
+    """Return the hex ids by which Ray knows this process: none before Ray is there, nor when it has gone again."""
+    ray: Any = sys.modules.get("ray")
+    is_initialized = getattr(ray, "is_initialized", None)  # missing while another thread is importing Ray
+    if is_initialized is None or not is_initialized():
+        return {}
+    context = ray.get_runtime_context()
+    ids = {"job_id": context.get_job_id(), "actor_id": context.get_actor_id()}
+    return {name: value for name, value in ids.items() if value is not None}

@@ -1,0 +1,16 @@
+"""Lets a reference policy stay where it is.
+
+Touches ``verl.utils.fsdp_utils.CPUOffloadPolicy``, read in verl 0.7.0, 0.7.1 and 0.8.0. The FSDP2 engine offloads a model that
+is never trained to pinned memory of the CPU, and torch pins memory only where there is an accelerator. On a CPU nothing
+has to be offloaded.
+"""
+
+from types import ModuleType
+
+from verl_rehearsal.symbols import require
+
+
+def apply(module: ModuleType) -> None:
+    """Make the policy "no offloading"; ``module`` is ``verl.utils.fsdp_utils``."""
+    require(module, "CPUOffloadPolicy", hook="offload", parameters=("pin_memory",))
+    module.CPUOffloadPolicy = lambda pin_memory: None  # type: ignore[attr-defined]

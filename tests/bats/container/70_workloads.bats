@@ -1,0 +1,125 @@
+#!/usr/bin/env bats
+# GRPO and SFT on the real trainers, a reward function of the user's, two releases at the same moment, and jobs that fail
+# because a process ran other code than was asked for.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  container::cluster
+  CODE_ID=verl080 VERL_SOURCE=pypi:0.8.0 scripts/31_snapshot_verl_code.sh
+  export WAIT=1
+}
+
+setup() { load container_helper; }
+
+# job_of FILE: the directory of the job whose submission printed FILE.
+job_of() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$(grep -xE '[a-z]+-[A-Za-z0-9]+-[0-9TZ]+-[0-9a-f]{4}' <<<"$1")"; }
+
+# trained STEPS: it SUCCEEDED with that many steps in metrics.jsonl, and a checkpoint of the last one.
+trained() {
+  assert_status 0
+  job=$(job_of "$output")
+  [[ $(jq -s "[.[] | select(.data[\"val/loss\"] == null).step] == [range(1; $1 + 1)]" "${job}/logs/metrics.jsonl") == true ]] || fail 'other steps'
+  compgen -G "${job}/checkpoints/global_step_$1/*"
+}
+
+# actors: how many processes of actors the job had, by the word of Ray's own table.
+actors() {
+  local id
+  id=$(container::api "/api/jobs/${job##*/}" | jq -r .job_id)
+  container::api "/api/v0/actors?detail=1&limit=1000&filter_keys=job_id&filter_predicates=%3D&filter_values=${id}" |
+    jq '[.data.result.result[] | select(.pid > 0)] | length'
+}
+
+# identity QUERY: of what was compared at the end of the job.
+identity() { jq -r "$1" "${job}/state/identity"; }
+
+@test "GRPO: ten steps of main_ppo without a critic, a checkpoint, and every actor proved its code" {
+  run scripts/41_submit_grpo_epoch1.sh
+  trained 10
+  assert_line ' *step 10 of 10, .*critic/score/mean [0-9.]+'
+  [[ $(jq -r '.argv[2]' "${job}/config/resolved.json") == verl.trainer.main_ppo ]]
+  [[ $(jq -s 'all(.data["critic/vf_loss"] == null and .data["actor/kl_loss"] != null)' "${job}/logs/metrics.jsonl") == true ]]
+  [[ ! -e ${job}/checkpoints/global_step_10/critic ]]
+  [[ $(identity .holds) == true ]]
+  [[ $(identity '.actors_by_class.TaskRunner') == 1 && $(identity .actors) == "$(actors)" ]]
+}
+
+@test "SFT: ten steps whose workers ask Ray for GPUs, a driver that has none, a checkpoint, the loss in every line" {
+  OVERRIDES='trainer.total_training_steps=10' run scripts/42_submit_sft_minimal.sh
+  trained 10
+  assert_line ' *step 10 of 10, train/loss [0-9.]+'
+  [[ $(jq -r '.argv[2]' "${job}/config/resolved.json") == verl.trainer.sft_trainer_ray ]]
+  grep -q "'device': 'cuda'" "${job}/logs/driver.log"
+  asked=$(container::api '/api/v0/placement_groups?detail=1&limit=1000' |
+    jq -c --arg job "$(container::api "/api/jobs/${job##*/}" | jq -r .job_id)" \
+      '[.data.result.result[] | select(.creator_job_id == $job).bundles[].unit_resources | keys] | unique')
+  [[ $asked == '[["CPU","GPU"]]' ]] || fail "the placement groups ask for ${asked}"
+  [[ $(identity '.holds') == true && $(identity '.actors_by_class.TrainingWorker') == 2 ]]
+}
+
+@test "a reward function of the user's scores GRPO on both releases" {
+  for code_id in codeA verl080; do
+    CODE_ID=$code_id OVERRIDES='trainer.total_training_steps=2' run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
+    trained 2
+    jq -r '.argv[]' "${job}/config/resolved.json" | grep -x 'reward.custom_reward_function.path=/private/user/code/examples/reward_fn.py'
+    # A tenth for any number: GSM8K's own function knows only 0 and 1.
+    [[ $(jq -s 'any(.data["critic/score/mean"] * 8 | (. - floor) as $rest | $rest > 0.01 and $rest < 0.99)' "${job}/logs/metrics.jsonl") == true ]]
+  done
+}
+
+@test "two releases train at the same moment, and what was loaded tells them apart" {
+  export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
+  CODE_ID=codeA scripts/40_submit_ppo_epoch1.sh >"${BATS_TEST_TMPDIR}/a" 2>&1 &
+  CODE_ID=verl080 run scripts/40_submit_ppo_epoch1.sh
+  trained 2
+  b=$job
+  wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/a")"
+  a=$(job_of "$(<"${BATS_TEST_TMPDIR}/a")")
+  [[ $(jq -r .time "${a}/state/started") < $(jq -r .time "${b}/state/ended") ]]
+  [[ $(jq -r .time "${b}/state/started") < $(jq -r .time "${a}/state/ended") ]]
+  [[ $(jq -r .files_sha256 "${a}/state/identity") != "$(jq -r .files_sha256 "${b}/state/identity")" ]]
+  for one in "$a codeA" "$b verl080"; do
+    files=$(jq -r '.modules[].file' "${one% *}"/state/reports/identity-*.json)
+    [[ -n $files ]]
+    run ! grep -v "^/private/common/code/verl/${one#* }/" <<<"$files"
+  done
+}
+
+@test "training goes well but one actor loaded a module from elsewhere: FAILED, with that as its reason" {
+  mkdir -p "${WORKDIR}/shared/user/code/shadow"
+  printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"
+  cat >"${WORKDIR}/shared/user/code/shadow/reward_fn.py" <<'PY'
+import importlib.util
+import sys
+
+spec = importlib.util.spec_from_file_location("verl.patched", "/private/user/code/shadow/patched.py")
+sys.modules["verl.patched"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["verl.patched"])
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_kwargs):
+    return 0.5
+PY
+  # shellcheck disable=SC2016  # filled in by the helper
+  printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/shadow/reward_fn.py' >"${BATS_TEST_TMPDIR}/spec.yaml"
+  OVERRIDES='trainer.total_training_steps=2' run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.yaml"
+  assert_status 3
+  assert_line ' *2 of 2 training steps, .*'
+  assert_line 'error   .* FAILED \(identity: process [0-9]+ on [0-9a-f]+ \(.*\) loaded verl.patched from /private/user/code/shadow/patched.py, which is not under /private/common/code/verl/codeA.*: see state/identity of the job\.\): read .*'
+  job=$(job_of "$output")
+  [[ $(identity .holds) == false && $(jq .exit_code "${job}/state/ended") == 1 ]]
+  [[ $(container::api "/api/jobs/${job##*/}" | jq -r .status) == FAILED ]]
+}
+
+@test "a marker that is not the snapshot's own fails the job before it trains" {
+  snapshot="${WORKDIR}/shared/common/code/verl/codeA"
+  chmod u+w "$snapshot" "${snapshot}/mvp_marker.py"
+  printf 'MARKER = "swapped"\n' >"${snapshot}/mvp_marker.py"
+  run scripts/42_submit_sft_minimal.sh
+  printf 'MARKER = "codeA"\n' >"${snapshot}/mvp_marker.py"
+  chmod a-w "$snapshot" "${snapshot}/mvp_marker.py"
+  assert_status 3
+  assert_line ' *MVP_PRECHECK_MARKER: swapped'
+  [[ $output == *"FAILED (The job imported verl from /private/common/code/verl/codeA/verl/__init__.py with marker swapped, but "* ]] || fail 'another reason'
+}

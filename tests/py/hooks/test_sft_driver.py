@@ -1,0 +1,76 @@
+"""The SFT driver: its statistics stay on the CPU, what the workers ask for does not change, and no other process is touched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOOKS = Path(__file__).parents[3] / "py" / "hooks"
+RAY = "def init(address=None, **kwargs): print('ray.init', address, kwargs)\n"
+# As verl 0.7.0 to 0.8.0 have it: one configured value, read for the placement and kept for the driver's own tensors.
+TRAINER = """\
+import ray
+class SFTTrainer:
+    def __init__(self, device):
+        self.asked = device
+        self.device_name = device
+    def fit(self):
+        print('workers ask for', self.asked, 'and the driver computes on', self.device_name)
+def run_sft():
+    ray.init(INIT)
+    SFTTrainer('cuda').fit()
+if __name__ == '__main__':
+    run_sft()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(*argv, trainer=TRAINER, init=""):
+        for name, text in (("ray", RAY), ("verl/__init__", ""), ("verl/trainer/sft_trainer_ray", trainer)):
+            file = tmp_path / f"{name}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text.replace("INIT", init))
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
+        env |= {"PYTHONPATH": f"{tmp_path}:{HOOKS}", "VERL_REGRESS_HOOKS": "sft_driver"}
+        return subprocess.run(
+            [sys.executable, *(argv or ("-m", "verl.trainer.sft_trainer_ray", "a=1"))],
+            env=env, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("init", "called"),
+    [
+        ("", "auto {}"),
+        ("namespace='n'", "auto {'namespace': 'n'}"),
+        ("'1.2.3.4:5'", "1.2.3.4:5 {}"),
+        ("address='x'", "x {}"),
+    ],
+)
+def test_the_driver_computes_on_the_cpu_and_joins_the_cluster(run, init, called):
+    ran = run(init=init)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == f"ray.init {called}\nworkers ask for cuda and the driver computes on cpu\n"
+
+
+def test_another_process_that_runs_the_same_code_is_left_as_it_is(run):
+    ran = run("-c", "from verl.trainer.sft_trainer_ray import run_sft; run_sft()")
+    assert ran.stdout == "ray.init None {}\nworkers ask for cuda and the driver computes on cuda\n"
+
+
+@pytest.mark.parametrize(
+    "trainer", [TRAINER.replace("SFTTrainer", "OtherTrainer"), TRAINER.replace("self.device_name", "self.device")]
+)
+def test_a_release_without_the_symbol_is_one_sentence(run, trainer, tmp_path):
+    ran = run(trainer=trainer)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"verl-regress: verl.trainer.sft_trainer_ray of the verl at {tmp_path}/verl/__init__.py has no SFTTrainer.fit that "
+        "reads self.device_name, which the hook sft_driver keeps on the CPU: train with verl 0.7.0 to 0.8.0, or teach "
+        "py/hooks/sft_driver.py what this release does.\n"
+    )

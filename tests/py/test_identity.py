@@ -1,0 +1,158 @@
+"""Every process's report against the snapshot, and the processes against Ray's list."""
+
+import hashlib
+import json
+import socket
+
+import pytest
+from conftest import write
+
+from verl_regress import identity, ray_api, snapshot
+from verl_regress.errors import RegressError
+from verl_regress.layout import JobDir
+
+DRIVER = 41
+JOB_ID = "02000000"
+
+
+def actor(actor_id, name="WorkerDict", pid=50):
+    return {"ActorClassName": name, "ActorID": actor_id, "Pid": pid, "State": "DEAD"}
+
+
+class Trained:
+    """A job that has just ended: its snapshot, its reports, and the actors that Ray lists."""
+
+    def __init__(self, shared):
+        self.actors, self.code_path = [], shared.snapshots / "codeA"
+        self.init = write(self.code_path / "verl" / "__init__.py", "here\n")
+        record = {"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(self.code_path))}
+        self.job = JobDir(shared.jobs / "job")
+        for name in (self.code_path / "snapshot.json", self.job.config / "code.json"):
+            write(name, json.dumps(record))
+        self.plan = {"code_id": "codeA", "code_path": str(self.code_path)}
+
+    def reports(self, pid=DRIVER, actor_id=None, hostname=None, **modules):
+        hostname = hostname or socket.gethostname()
+        loaded = {"verl": (self.init, self.init.read_bytes()), **modules}
+        content = {
+            "hostname": hostname, "pid": pid, "job_id": JOB_ID, "actor_id": actor_id, "command": "python3 -m it",
+            "modules": {
+                name: {"file": file and str(file), "sha256": hashlib.sha256(text).hexdigest()}
+                for name, (file, text) in loaded.items()
+            },
+        }  # fmt: skip
+        write(self.job.reports / f"identity-{hostname}-{pid}.json", json.dumps(content))
+        return f"process {pid} on {hostname} (python3 -m it)"
+
+    def check(self):
+        """The sentence with which the job fails, less what all have; None where it does not."""
+        try:
+            identity.check(self.job, self.plan, DRIVER)
+        except RegressError as error:
+            sentence = str(error)
+        else:
+            return None
+        assert sentence.startswith("identity: ")
+        return sentence.removeprefix("identity: ").removesuffix(": see state/identity of the job.")
+
+
+@pytest.fixture
+def trained(shared, monkeypatch):
+    one = Trained(shared)
+
+    def actors_from_gcs(gcs, job_id, timeout):
+        assert (gcs, job_id) == ("10.0.0.2:6379", JOB_ID)
+        if one.actors is None:
+            raise RegressError("Ray does not answer")
+        return one.actors
+
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    monkeypatch.setattr(ray_api, "actors_from_gcs", actors_from_gcs)
+    monkeypatch.setattr(identity, "_PATIENCE", 0)
+    return one
+
+
+def test_what_was_compared_is_recorded(trained):
+    trained.reports()
+    trained.reports(pid=50, actor_id="a1", hostname="worker-1")
+    trained.actors = [actor("a1"), actor("a0", name="NeverStarted", pid=0)]
+    assert trained.check() is None
+    state = trained.job.read_state("identity")
+    assert state.pop("time")
+    digest = hashlib.sha256(trained.init.read_bytes()).hexdigest()
+    assert state == {
+        "holds": True, "problems": [], "code_path": str(trained.code_path), "processes": 2, "actors": 1,
+        "actors_by_class": {"WorkerDict": 1}, "modules": 2, "files": 1,
+        "files_sha256": hashlib.sha256(json.dumps({"verl/__init__.py": digest}).encode()).hexdigest(),
+    }  # fmt: skip
+
+
+def test_two_versions_are_told_apart(trained):
+    trained.reports()
+    assert trained.check() is None
+    first = trained.job.read_state("identity")["files_sha256"]
+    trained.init.write_text("there\n")
+    record = {"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(trained.code_path))}
+    for name in (trained.code_path / "snapshot.json", trained.job.config / "code.json"):
+        write(name, json.dumps(record))
+    identity._known.clear()
+    trained.reports()
+    assert trained.check() is None
+    assert trained.job.read_state("identity")["files_sha256"] != first
+
+
+def test_a_module_from_elsewhere(trained, tmp_path):
+    other = write(tmp_path / "verl" / "utils.py", "")
+    who = trained.reports(**{"verl.utils": (other, b"")})
+    assert trained.check() == f"{who} loaded verl.utils from {other}, which is not under {trained.code_path}"
+
+
+def test_a_module_without_a_file(trained):
+    who = trained.reports(**{"verl.made": (None, b"")})
+    assert trained.check() == f"{who} loaded verl.made from no file, which is not under {trained.code_path}"
+
+
+def test_other_bytes_at_the_right_place(trained):
+    trained.reports()
+    who = trained.reports(pid=50, verl=(trained.init, b"changed\n"))
+    assert trained.check() == f"{who} loaded verl from other bytes than {trained.init} holds"
+
+
+def test_a_snapshot_that_was_changed_or_replaced(trained):
+    trained.reports()
+    write(trained.job.config / "code.json", json.dumps({"tree_sha256": "of another"}))
+    assert trained.check() == f"the snapshot {trained.code_path} was replaced after the job was submitted"
+    write(trained.code_path / "verl" / "more.py", "")
+    assert trained.check().startswith(f"the snapshot {trained.code_path} was changed after it was made (tree ")
+
+
+def test_an_actor_without_a_report_and_how_many_more(trained):
+    trained.reports()
+    trained.actors = [actor("a1"), actor("a2", name="TaskRunner")]
+    assert trained.check() == "Ray's actor WorkerDict a1 (process 50) reported nothing (and 1 more)"
+    assert len(trained.job.read_state("identity")["problems"]) == 2
+
+
+def test_a_driver_without_a_report(trained):
+    trained.reports(hostname="another node")
+    assert trained.check() == (
+        f"the driver (process {DRIVER} on {socket.gethostname()}) reported no verl and no Ray job, so nothing shows which code "
+        "this job ran."
+    )
+
+
+def test_an_actor_may_hold_no_verl_but_must_say_so(trained):
+    trained.reports()
+    trained.actors = [actor("a1")]
+    content = {"hostname": "h", "pid": 50, "job_id": JOB_ID, "actor_id": "a1", "command": "x", "modules": {}}
+    write(trained.job.reports / "identity-h-50.json", json.dumps(content))
+    assert trained.check() is None
+    assert trained.job.read_state("identity")["processes"] == 1
+
+
+def test_a_ray_that_does_not_answer_leaves_nothing_shown(trained):
+    trained.reports()
+    trained.actors = None
+    assert trained.check() == (
+        "Ray does not answer, so nothing shows that all of them ran the code that was asked for."
+    )
