@@ -25,6 +25,7 @@ from verl_regress import (
     watch,
 )
 from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.verify import command
 
 _Add = Callable[[argparse.ArgumentParser], None]
 _Run = Callable[[argparse.Namespace], int]
@@ -43,6 +44,7 @@ SUBCOMMANDS: dict[str, tuple[str, _Add, _Run]] = {
     "where": ("a job's directory", jobs.add_job, jobs.run_where),
     "stop": ("stop a job and wait until it is over", stop.add_arguments, stop.run),
     "debug": ("take a debug bundle of a job", debug.add_arguments, debug.run),
+    "verify": ("the steps of a regression session", command.add_arguments, command.run),
     "logs": ("a job's driver log", status.add_logs_arguments, status.run_logs),
 }
 

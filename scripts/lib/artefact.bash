@@ -1,0 +1,43 @@
+# artefact: the training data and the model on the shared root, each made once.
+# shellcheck shell=bash
+
+# Relative directories are the caller's; in manifests and messages they are absolute.
+artefact::_absolute() {
+  case $1 in
+    path:*) printf 'path:%s\n' "$(realpath -m -- "${1#path:}")" ;;
+    *) printf '%s\n' "$1" ;;
+  esac
+}
+
+artefact::ensure_data() {
+  local source dir file argv
+  source=$(artefact::_absolute "$DATASET_SOURCE")
+  argv=(prepare-data --source "$source" --name "$DATASET" --seed "$SEED")
+  if [[ $source != path:* ]]; then
+    helper::run worker-0 "${argv[@]}"
+    return
+  fi
+  dir=${source#path:}
+  for file in "$dir/train.jsonl" "$dir/test.jsonl"; do
+    [[ -f $file && -r $file ]] ||
+      cli::die 2 "${file} (from DATASET_SOURCE=${DATASET_SOURCE}) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl."
+  done
+  tar -C "$dir" -ch -- train.jsonl test.jsonl | helper::run_in worker-0 "${argv[@]}"
+}
+
+artefact::ensure_model() {
+  local source dir argv state
+  source=$(artefact::_absolute "$MODEL_SOURCE")
+  argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")
+  if [[ $source != path:* ]]; then
+    helper::run worker-0 "${argv[@]}"
+    return
+  fi
+  dir=${source#path:}
+  [[ -r $dir/config.json ]] ||
+    cli::die 2 "${dir} (from MODEL_SOURCE=${MODEL_SOURCE}) has no config.json that can be read: give the folder of a Hugging Face model."
+  # Names, sizes and times tell one state of DIR from another without reading gigabytes of weights.
+  argv+=(--revision "$(cd "$dir" && find -L . -type f -not -path './.git/*' -printf '%P\t%s\t%T@\n' | LC_ALL=C sort | sha256sum | cut -d' ' -f1)")
+  state=$(helper::run worker-0 "${argv[@]}" --check)
+  [[ $state == present ]] || tar -C "$dir" --exclude=./.git -ch . | helper::run_in worker-0 "${argv[@]}"
+}

@@ -1,0 +1,46 @@
+# verify: one regression session, run on this side and judged in the head from what Ray, the files and the engine say.
+# shellcheck shell=bash
+
+# verify::begin: makes a session and keeps what there was before it; its directory on stdout.
+verify::begin() {
+  helper::run head verify begin --profile "$PROFILE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" \
+    --head-identity "$(node::identity head)" --head-address "$(node::address head)"
+}
+
+# verify::prepare_again SESSION: everything is prepared by now; what a second time says and leaves is evidence.
+verify::prepare_again() {
+  local log
+  cli::temp_dir log
+  (
+    artefact::ensure_data
+    artefact::ensure_model
+  ) 2> >(tee "${log}/said" >&2)
+  helper::run_in head verify prepared --session "$1" <"${log}/said"
+}
+
+# verify::run_jobs SESSION A B: one after the other, each followed to its end and recorded however it ended.
+verify::run_jobs() {
+  local session=$1 next=() id
+  declare -A code=([A]=$2 [B]=$3)
+  while verify::_next "$session" next; do
+    log::step "verify: ${next[0]} (${next[1]} with ${next[2]}, ${code[${next[2]}]})"
+    id=$(WAIT=1 CODE_ID="${code[${next[2]}]}" OVERRIDES="${next[*]:3}" job::submit "$(job::spec_of "${next[1]}")") || true
+    [[ -n $id ]] || cli::die 1 "The job ${next[0]} of this session was not submitted: the reason is above; mend it and run 'make verify' again."
+    helper::run head verify record --session "$session" --name "${next[0]}" --job "$id"
+  done
+}
+
+# verify::judge SESSION: prints the table, writes the reports; exit status 9 if any line is false.
+verify::judge() {
+  local args=(--session "$1")
+  [[ $JSON != 1 ]] || args+=(--json)
+  helper::run head verify judge "${args[@]}"
+}
+
+# verify::_next SESSION NAME: the next job's words in the array NAME; false when none is left.
+verify::_next() {
+  local -n _words=$2
+  mapfile -d '' -t _words < <(helper::run head verify next --session "$1")
+  wait "$!"
+  ((${#_words[@]} > 0))
+}
