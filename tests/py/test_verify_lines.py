@@ -1,0 +1,219 @@
+"""Every line of verify, on copies of a recorded session's evidence: true as it was recorded, false when it is broken."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_regress.verify import lines, report
+from verl_regress.verify.session import JOBS, Session
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "session"
+
+
+@pytest.fixture
+def evidence():
+    """A copy of the evidence that a real rehearsal left (tests/recorded/README.md tells how)."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))}
+
+
+def false_lines(evidence):
+    return {verdict.name for verdict in lines.judge(evidence, set()) if not verdict.holds}
+
+
+def put(path, value):
+    """A mutation that sets evidence[a][b]…; `path` is `a/b/…`, numbers index lists."""
+
+    def mutate(evidence):
+        *parents, last = [int(key) if key.lstrip("-").isdigit() else key for key in path.split("/")]
+        place = evidence
+        for key in parents:
+            place = place[key]
+        place[last] = value
+
+    return mutate
+
+
+def head_address(evidence):
+    return next(node["address"] for node in evidence["end"]["nodes"] if node["is_head"])
+
+
+def driver_on_head(evidence):
+    evidence["job-grpo"]["ray"]["driver_info"]["node_ip_address"] = head_address(evidence)
+
+
+def driver_nowhere(evidence):
+    evidence["job-sft"]["ray"]["driver_info"]["node_ip_address"] = "192.0.2.1"
+
+
+def head_with(kind, moment):
+    def mutate(evidence):
+        next(node for node in evidence[moment]["nodes"] if node["is_head"])["resources"][kind] = 1.0
+
+    return mutate
+
+
+def without_head(evidence):
+    evidence["end"]["nodes"] = [node for node in evidence["end"]["nodes"] if not node["is_head"]]
+
+
+def shared_directory(evidence):
+    evidence["job-ppo_b"]["job_dir"] = evidence["job-ppo_a"]["job_dir"]
+
+
+def overwritten(evidence):
+    evidence["end"]["digests"][evidence["job-ppo_a"]["submission_id"]] = "0" * 64
+
+
+def removed(evidence):
+    del evidence["end"]["digests"][evidence["job-ppo_a"]["submission_id"]]
+
+
+def artefact_touched(evidence):
+    files = next(iter(evidence["prepare"]["artefacts"].values()))
+    next(iter(files.values()))[0] += 1
+
+
+def artefact_rewritten(evidence):
+    files = next(iter(evidence["prepare"]["artefacts"].values()))
+    next(iter(files.values()))[1] = "0" * 64
+
+
+def prepare_silent(evidence):
+    evidence["prepare"]["log"] = "ok      nothing to say\n"
+
+
+def prepare_changed(evidence):
+    evidence["prepare"]["log"] += "changed /private/datasets/sums made from synthetic\n"
+
+
+def no_artefacts(evidence):
+    evidence["begin"]["artefacts"] = {}
+
+
+def every_step(evidence):
+    evidence["job-ppo_a"]["checkpoints"] = [f"global_step_{step}" for step in range(1, 11)]
+
+
+def one_moment(evidence):
+    job = evidence["job-ppo_b"]
+    job["bundles"] = job["bundles"][:1]
+
+
+def three_kinds(evidence):
+    for bundle in evidence["job-sft"]["bundles"]:
+        bundle["files"] = bundle["files"][:3]
+
+
+def sources_failed(evidence):
+    for bundle in evidence["job-sft"]["bundles"]:
+        bundle["errors"] = dict.fromkeys(bundle["files"], "no answer")
+
+
+def not_stamped(evidence):
+    for bundle in evidence["job-grpo"]["bundles"]:
+        bundle["asked"] = None
+
+
+def other_marker(evidence):
+    evidence["job-ppo_a"]["prechecks"] = [line.replace("MARKER: ", "MARKER: x") for line in evidence["job-ppo_a"]["prechecks"]]
+
+
+def same_bytes(evidence):
+    evidence["job-ppo_b"]["state"]["identity"]["files_sha256"] = evidence["job-ppo_a"]["state"]["identity"]["files_sha256"]
+
+
+def never_running(evidence):
+    job = evidence["job-sft"]
+    job["bundles"] = [bundle for bundle in job["bundles"] if bundle["phase"] != "running"] * 2
+
+
+def short(evidence):
+    evidence["job-grpo"]["steps"].pop()
+
+
+MUTATIONS = [
+    ("submission", put("job-grpo/ray/metadata/submitted_from_container", "f" * 64)),
+    ("submission", put("job-further/ray/metadata/submitted_from_ip", "192.0.2.1")),
+    ("placement", driver_on_head),
+    ("placement", driver_nowhere),
+    ("placement", put("job-ppo_b/ray/driver_info", None)),
+    ("head", head_with("CPU", "begin")),
+    ("head", head_with("GPU", "end")),
+    ("outputs", shared_directory),
+    ("outputs", overwritten),
+    ("outputs", removed),
+    ("prepare", artefact_touched),
+    ("prepare", artefact_rewritten),
+    ("prepare", prepare_silent),
+    ("prepare", prepare_changed),
+    ("prepare", no_artefacts),
+    ("checkpoints", every_step),
+    ("checkpoints", put("job-sft/checkpoints", [])),
+    ("further", put("job-further/steps", [1])),
+    ("further", put("job-further/plan/overrides", [{"text": "trainer.save_freq=10", "origin": "x"}])),
+    ("debug", one_moment),
+    ("debug", three_kinds),
+    ("debug", sources_failed),
+    ("debug", not_stamped),
+    ("imports", other_marker),
+    ("imports", same_bytes),
+    ("imports", put("job-grpo/state/identity", None)),
+    ("imports", put("job-sft/state/identity/holds", False)),
+    ("imports", put("job-sft/state/identity/problems", ["process 7 loaded verl from elsewhere"])),
+    ("imports", put("job-sft/state/identity/processes", 1)),
+    ("workloads", put("job-sft/ray/status", "FAILED")),
+    ("workloads", put("job-grpo/state/ended/exit_code", 1)),
+    ("workloads", put("job-ppo_b/state/started", None)),
+    ("workloads", never_running),
+    ("workloads", short),
+    ("rules", put("job-sft/entries", ["config", "logs"])),
+    ("rules", put("job-grpo/config", ["resolved.json"])),
+    ("token", put("end/token/found_in", ["/private/jobs/x/logs/driver.log"])),
+    ("token", put("end/token/files", 0)),
+]
+
+
+def test_every_line_holds_as_it_was_recorded_and_says_how_much_it_looked_at(evidence):
+    verdicts = lines.judge(evidence, set())
+    assert len(verdicts) == len(lines.LINES) == 12
+    assert {verdict.name: verdict.problems for verdict in verdicts} == {line.name: [] for line in lines.LINES}
+    assert all(any(character in "123456789" for character in verdict.looked_at) for verdict in verdicts)
+
+
+@pytest.mark.parametrize(("name", "mutate"), MUTATIONS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(MUTATIONS)])
+def test_a_broken_line_is_false(evidence, name, mutate):
+    mutate(evidence)
+    assert name in false_lines(evidence)
+
+
+def test_there_is_a_mutation_for_every_line():
+    assert {name for name, _ in MUTATIONS} == {line.name for line in lines.LINES}
+
+
+@pytest.mark.parametrize("missing", ["begin", "end", "prepare", *(f"job-{job.name}" for job in JOBS)])
+def test_evidence_that_is_missing_is_never_a_line_that_holds(evidence, missing):
+    whole = copy.deepcopy(evidence)
+    del evidence[missing]
+    assert false_lines(evidence) > false_lines(whole)
+
+
+def test_only_some_lines(evidence):
+    assert [verdict.name for verdict in lines.judge(evidence, {"head", "placement"})] == ["placement", "head"]
+
+
+def test_the_reports_tell_a_and_b_side_by_side_and_every_false_line(evidence, tmp_path):
+    driver_on_head(evidence)
+    session = Session(tmp_path)
+    verdicts = lines.judge(evidence, set())
+    report.write(session, evidence, verdicts)
+    said = json.loads((tmp_path / "report.json").read_text())
+    assert said["holds"] is False
+    assert [line["name"] for line in said["lines"] if not line["holds"]] == ["placement"]
+    page = (tmp_path / "report.md").read_text()
+    assert page.startswith("# 11 of 12 lines hold\n")
+    assert "| step | reward A | reward B | B - A | loss A | loss B | B - A |" in page
+    assert sum(line.startswith(f"| {step} | ") for step in range(1, 11) for line in page.splitlines()) == 10
+    assert f"the driver of grpo ran on {head_address(evidence)}" in page
+    assert 'tests="12" failures="1"' in (tmp_path / "junit.xml").read_text()
