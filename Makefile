@@ -2,7 +2,7 @@
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status quickstart test test-container lint
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container lint
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -50,6 +50,15 @@ debug: ## a debug bundle of a job [JOB=latest, TAR=1]
 	@scripts/55_debug.sh
 logs: ## a job's driver log [JOB=latest, FOLLOW=1]
 	@scripts/51_logs.sh
+
+##@ The question
+verify: ## one regression session: A against B, every line of acceptance, a report [CODE_A, CODE_B, ONLY, JSON=1]
+	@scripts/00_prereq_check.sh
+	@scripts/01_up.sh
+	@scripts/20_start_head.sh
+	@scripts/21_start_workers.sh
+	@scripts/30_prepare_data_and_model.sh
+	@scripts/60_verify.sh
 
 ##@ Everything at once, without a GPU
 quickstart: export PROFILE := cpu

@@ -23,7 +23,9 @@ RECORD_FILE = "snapshot.json"
 # How a dirty tree differs from its revision: a member of the stream (scripts/lib/snapshot.bash), kept in the record.
 DIFF_MEMBER = ".verl-regress.diff"
 KNOB = "CODE_ID"
+TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once it is known
 
+_TREE_DIGITS = 8
 # Written by us at the top of every snapshot, so no part of the tree that its hash stands for.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 
@@ -35,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `snapshot create | check | list`."""
     actions = parser.add_subparsers(dest="action", required=True)
     create = actions.add_parser("create", help="make a snapshot of the tree whose tar is on stdin")
-    check = actions.add_parser("check", help="print 'same', 'other' or 'absent'; change nothing")
+    check = actions.add_parser("check", help="print 'same', 'other' or 'absent', and the code id; change nothing")
     for action in (create, check):
-        action.add_argument("--code-id", required=True)
+        action.add_argument("--code-id", required=True, help=f"{TREE} in it becomes the first 8 digits of the tree's hash")
         action.add_argument("--source", required=True, help="VERL_SOURCE as it was given")
         action.add_argument("--revision", required=True, help="the git commit or the version; empty: not known")
     create.add_argument("--dirty", action="store_true", help="the tree differs from its revision")
@@ -48,9 +50,11 @@ def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; returns 0. Raises as `create`, `verify` and `check` do."""
     root = SharedRoot(Path(args.shared_root))
     if args.action == "create":
-        create(root, args.code_id, args.source, args.revision, sys.stdin.buffer, dirty=args.dirty)
+        record = create(root, args.code_id, args.source, args.revision, sys.stdin.buffer, dirty=args.dirty)
+        print(record["code_id"])
     elif args.action == "check":
-        print(check(root, args.code_id, args.source, args.revision))
+        code_id = find(root, args.code_id, args.source, args.revision)
+        print(check(root, code_id, args.source, args.revision) if TREE not in code_id else "absent", code_id)
     else:
         for code_id in list_snapshots(root):
             print(code_id)
@@ -60,11 +64,12 @@ def run(args: argparse.Namespace) -> int:
 def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: BinaryIO, *, dirty: bool) -> Record:
     """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it where it holds that tree already.
 
-    Returns its record. Raises BadInput for a code id that cannot be used, a stream that `tarball.unpack` refuses, a
+    TREE in `code_id` becomes the first 8 digits of the tree's hash. Returns the record. Raises BadInput for a code id that
+    cannot be used, a stream that `tarball.unpack` refuses, a
     tree without verl/__init__.py, and where `code_id` holds another tree; nothing is left behind then.
     """
-    target = _directory(root, code_id)
-    directory = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    _directory(root, code_id.replace(TREE, "0" * _TREE_DIGITS))
+    directory = root.snapshots / f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         directory.mkdir(parents=True)
     except OSError as error:
@@ -82,13 +87,16 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             )
         _drop_bytecode(directory)
         tree = _tree(directory)
+        tree_sha256 = _tree_sha256(tree)
+        code_id = code_id.replace(TREE, tree_sha256[:_TREE_DIGITS])
+        target = _directory(root, code_id)
         record: Record = {
             "code_id": code_id,
             "source": source,
             "revision": revision,
             "dirty": dirty,
             "diff": diff,
-            "tree_sha256": _tree_sha256(tree),
+            "tree_sha256": tree_sha256,
             "file_count": len(tree),
             "verl_version": _verl_version(directory),
             "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
@@ -111,6 +119,16 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files ({shared} shared) at {target}"
     )
     return record
+
+
+def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
+    """Return the code id that `code_id`, which may have TREE in it, stands for; itself where there is no such snapshot."""
+    for known in list_snapshots(root) if TREE in code_id else []:
+        record = _record(root.snapshots / known)
+        named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
+        if named == known and (record["source"], record["revision"], record["dirty"]) == (source, revision, False):
+            return known
+    return code_id
 
 
 def check(root: SharedRoot, code_id: str, source: str, revision: str) -> str:

@@ -60,3 +60,9 @@ node::is_alive() { transport::is_alive "$1"; }
 
 # node::address NODE: the IP by which the other nodes reach it.
 node::address() { transport::address "$1" </dev/null; }
+
+# node::identity NODE: what only the outside knows it by (a container's id), to hold against what it says of itself.
+node::identity() {
+  node::_transport
+  transport::identity "$1"
+}

@@ -4,7 +4,17 @@
 # The member of a dirty tree's stream that goes into its record; the same name as in py/verl_regress/snapshot.py.
 readonly SNAPSHOT_DIFF=.verl-regress.diff
 
-# snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR.
+# snapshot::resolve CODE: a code id as it is; a source becomes the snapshot verl-<tree hash>. The code id on stdout.
+snapshot::resolve() {
+  if [[ $1 == *:* ]]; then
+    snapshot::ensure 'verl-{tree}' "$1"
+  else
+    printf '%s\n' "$1"
+  fi
+}
+
+# snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR. The code id on stdout: {tree} in it becomes the
+# first digits of the tree's hash.
 snapshot::ensure() {
   case $2 in
     pypi:?*) snapshot::_from_pypi "$@" "${2#pypi:}" ;;
@@ -15,10 +25,11 @@ snapshot::ensure() {
 }
 
 # snapshot::is_same CODE_ID SOURCE REVISION: the head has this very snapshot, intact; asked before anything is fetched.
+# Then its code id is on stdout.
 snapshot::is_same() {
   local state
   state=$(helper::run head snapshot check --code-id "$1" --source "$2" --revision "$3") || exit "$?"
-  [[ $state == same ]]
+  [[ $state == 'same '* ]] && printf '%s\n' "${state#same }"
 }
 
 # snapshot::_create CODE_ID SOURCE REVISION [--dirty]: from the tar on stdin.

@@ -34,3 +34,5 @@ transport::_need() {
   fi
   _TRANSPORT_SEEN[$1]=1
 }
+
+transport::identity() { docker inspect --format '{{.Id}}' "${CLUSTER_NAME}-$1"; }

@@ -133,3 +133,5 @@ ssh::_last_words() {
   printf '%s\n' "${words:-ssh says nothing}"
   rm -f -- "$1"
 }
+
+transport::identity() { transport::exec "$1" hostname; }
