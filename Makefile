@@ -55,6 +55,7 @@ logs: ## a job's driver log [JOB=latest, FOLLOW=1]
 verify: ## one regression session: A against B, every line of acceptance, a report [CODE_A, CODE_B, ONLY, JSON=1]
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
+	@scripts/12_install_py_deps.sh
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 	@scripts/30_prepare_data_and_model.sh
