@@ -62,7 +62,4 @@ node::is_alive() { transport::is_alive "$1"; }
 node::address() { transport::address "$1" </dev/null; }
 
 # node::identity NODE: what only the outside knows it by (a container's id), to hold against what it says of itself.
-node::identity() {
-  node::_transport
-  transport::identity "$1"
-}
+node::identity() { transport::identity "$1"; }

@@ -3,8 +3,11 @@
 
 # verify::begin: makes a session and keeps what there was before it; its directory on stdout.
 verify::begin() {
-  helper::run head verify begin --profile "$PROFILE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" \
-    --head-identity "$(node::identity head)" --head-address "$(node::address head)"
+  local identity address
+  identity=$(node::identity head)
+  address=$(node::address head)
+  helper::run head verify begin --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" \
+    --head-identity "$identity" --head-address "$address"
 }
 
 # verify::prepare_again SESSION: everything is prepared by now; what a second time says and leaves is evidence.

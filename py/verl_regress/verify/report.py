@@ -68,11 +68,10 @@ def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> lis
     """The report for a person: verdicts first, then A and B step by step, then every job."""
     begin, jobs = evidence["begin"], jobs_of(evidence)
     good = sum(verdict.holds for verdict in verdicts)
-    rehearsal = ", a rehearsal: no GPU" if begin["profile"] == "cpu" else ""
     page = [
         f"# {good} of {len(verdicts)} lines hold",
         "",
-        f"Profile {begin['profile']}{rehearsal}, cluster {begin['cluster']}, {begin['time']}.",
+        f"Profile {begin['profile']}, cluster {begin['cluster']}, {begin['time']}.",
         "",
         "| | line | looked at |",
         "| --- | --- | --- |",
