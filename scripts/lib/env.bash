@@ -19,6 +19,7 @@ env::load() {
   [[ -n $PROFILE_TITLE ]] || PROFILE_TITLE=$PROFILE
   [[ $asked != auto || $TRANSPORT == container ]] ||
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are others: say which profile they are for."
+  helper::fix_version
   WORKDIR=$(realpath -m -- "$WORKDIR")
   node::load
 }

@@ -2,15 +2,14 @@
 # running job keeps the version that it began with.
 # shellcheck shell=bash
 
-# helper::dir: where this version lives, as the nodes see it.
-helper::dir() {
-  if [[ -z ${HELPER_HASH:-} ]]; then
-    HELPER_HASH=$(cd "${REPO_DIR}/py" &&
-      find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
-    readonly HELPER_HASH
-  fi
-  printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"
+# helper::fix_version: looks at py/ once, so that a script stays with one version while somebody edits.
+helper::fix_version() {
+  HELPER_HASH=$(cd "${REPO_DIR}/py" &&
+    find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 }
+
+# helper::dir: where this version lives, as the nodes see it.
+helper::dir() { printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"; }
 
 # helper::ensure: this version is there, and the directories of the shared root with it.
 helper::ensure() {

@@ -1,0 +1,103 @@
+#!/usr/bin/env bats
+# `make verify` on a live cluster: green as it is, and red for a line that is broken in the living thing.
+
+setup_file() {
+  load container_helper
+  container::use verify 18269
+  container::cluster
+}
+
+setup() { load container_helper; }
+
+@test "a whole session: two releases of verl, all workloads, every line holds" {
+  run make --no-print-directory verify
+  assert_status 0
+  assert_line '12 of 12 lines hold'
+  session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1)
+  [[ $(jq .holds "${session}/report.json") == true ]]
+  [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b grpo sft further' ]]
+  grep -q '^# 12 of 12 lines hold$' "${session}/report.md"
+  [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
+  grep -q 'tests="12" failures="0"' "${session}/junit.xml"
+  # What the session costs over its bare jobs: shown, not asserted.
+  printf '# jobs: %s s, session: %s\n' "$(jq '[.jobs[].seconds] | add' "${session}/report.json")" \
+    "$(grep -oE '60_verify: done in [0-9.]+ s' <<<"$output")" >&3
+}
+
+@test "an ONLY that no line has is refused" {
+  ONLY=everything run scripts/60_verify.sh
+  assert_status 2
+  assert_line 'error   ONLY=everything is no line of verify: use some of submission, placement, head, .*'
+}
+
+# helper_in NODE ARG...: the helper's front door there.
+helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-root /private "${@:2}"; }
+
+# judged LINE JOB: a session that looks at that line of that job alone; sets status and output.
+judged() {
+  local session
+  session=$(helper_in head verify begin --profile cpu --cluster vrtest-verify --only "$1" \
+    --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)")
+  helper_in head verify record --session "$session" --name ppo_a --job "$2"
+  [[ $1 != imports ]] || helper_in head verify record --session "$session" --name ppo_b --job "$2"
+  run helper_in head verify judge --session "$session"
+}
+
+# The helper as the scripts put it, and a stream of JobSpec and base config as they send it.
+stream() {
+  HELPER=$(bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; env::load; helper::dir')
+  cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/job_spec"
+  sed "s|http://127.0.0.1:8265|${1:-http://127.0.0.1:8265}|" env/ray/cpu.yaml >"${BATS_TEST_TMPDIR}/ray_config"
+  SUBMIT=(submit --spec-name jobspecs/ppo.yaml --base-name env/ray/cpu.yaml --profile cpu --default-model tiny-qwen2
+    --default-dataset sums --default-code-id codeA --override=trainer.total_training_steps=1 '--deadlines=300,900,60')
+}
+
+@test "red: a driver on the head" {
+  stream
+  # The plan refuses to ask for it, so the submitter is changed on its way to Ray.
+  tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config | docker exec --interactive vrtest-verify-head python3 -c '
+import sys
+sys.path.insert(0, sys.argv[1])
+from verl_regress import cli, ray_api
+real = ray_api.RayApi.submit
+ray_api.RayApi.submit = lambda self, **asked: real(self, **{**asked, "entrypoint_num_cpus": 0, "entrypoint_resources": {}})
+sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${SUBMIT[@]}" --submission-id=on-the-head --wait
+  judged placement on-the-head
+  assert_status 9
+  assert_line 'FALSE +placement .*'
+  assert_line " +- the driver of ppo_a ran on $(container::ip head); workers are .*"
+}
+
+@test "red: a submission from the host" {
+  stream http://127.0.0.1:18269
+  image=$(scripts/10_build_image.sh --name 2>/dev/null)
+  tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config |
+    docker run --rm --interactive --network host --volume "${WORKDIR}/shared:/private" --env RAY_AUTH_MODE=token \
+      --volume "${WORKDIR}/secrets/vrtest-verify.token:/run/secrets/ray_token:ro" --env RAY_AUTH_TOKEN_PATH=/run/secrets/ray_token \
+      "$image" python3 "$HELPER/run.py" --shared-root /private "${SUBMIT[@]}" --submission-id=from-the-host
+  make --no-print-directory wait JOB=from-the-host
+  judged submission from-the-host
+  assert_status 9
+  assert_line ' +- ppo_a was submitted from [0-9a-f]+, the head is [0-9a-f]+'
+}
+
+@test "red: a marker that was swapped" {
+  CODE_ID=swapped scripts/31_snapshot_verl_code.sh
+  marker=${WORKDIR}/shared/common/code/verl/swapped/mvp_marker.py
+  chmod u+w "$(dirname "$marker")" && rm "$marker" && printf 'MARKER = "codeA"\n' >"$marker"
+  WAIT=1 SUBMISSION_ID=swapped CODE_ID=swapped run scripts/40_submit_ppo_epoch1.sh
+  assert_status 3
+  stream
+  judged imports swapped
+  assert_status 9
+  assert_line " +- ppo_a did not print 'MVP_PRECHECK_MARKER: swapped'"
+}
+
+@test "red: a checkpoint every step" {
+  WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=1' run scripts/40_submit_ppo_epoch1.sh
+  assert_status 0
+  stream
+  judged checkpoints every-step
+  assert_status 9
+  assert_line ' +- ppo_a kept global_step_1, global_step_2; every 10 steps is global_step_2'
+}
