@@ -7,7 +7,7 @@ export REPO
 
 # What a minimal Debian has (coreutils and friends); everything else is a stub or absent.
 SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find grep gzip head id install ln ls mkdir
-  mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sort stat tail tar tee timeout touch tr uname uniq wc)
+  mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sort stat tail tar tee timeout touch tr uname uniq wc xargs)
 
 # sandbox::make: sets BOX (the whole), HERE (the copy of the repo) and CALLS (what the stubs were called with).
 sandbox::make() {
