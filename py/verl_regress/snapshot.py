@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create = actions.add_parser("create", help="make a snapshot of the tree whose tar is on stdin")
     check = actions.add_parser("check", help="print 'same', 'other' or 'absent', and the code id; change nothing")
     for action in (create, check):
-        action.add_argument("--code-id", required=True, help=f"{TREE} in it becomes the first 8 digits of the tree's hash")
+        action.add_argument(
+            "--code-id", required=True, help=f"{TREE} in it becomes the first 8 digits of the tree's hash"
+        )
         action.add_argument("--source", required=True, help="VERL_SOURCE as it was given")
         action.add_argument("--revision", required=True, help="the git commit or the version; empty: not known")
     create.add_argument("--dirty", action="store_true", help="the tree differs from its revision")

@@ -24,8 +24,8 @@ GIVEN = {"WORKDIR": "/srv/workdir", "RUN_AS": "1000:1000"}
 def checkout(tmp_path):
     """A copy of what the scripts read, without anybody's env/local.env, and a `docker` that only notes its call."""
     root = tmp_path / "checkout"
-    for name in ("scripts", "env"):
-        shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env"))
+    for name in ("scripts", "env", "py"):
+        shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env", "__pycache__"))
     for file in REPO.glob("docker-compose*.yaml"):
         shutil.copy(file, root)
     docker = write(

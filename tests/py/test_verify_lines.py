@@ -117,11 +117,15 @@ def not_stamped(evidence):
 
 
 def other_marker(evidence):
-    evidence["job-ppo_a"]["prechecks"] = [line.replace("MARKER: ", "MARKER: x") for line in evidence["job-ppo_a"]["prechecks"]]
+    evidence["job-ppo_a"]["prechecks"] = [
+        line.replace("MARKER: ", "MARKER: x") for line in evidence["job-ppo_a"]["prechecks"]
+    ]
 
 
 def same_bytes(evidence):
-    evidence["job-ppo_b"]["state"]["identity"]["files_sha256"] = evidence["job-ppo_a"]["state"]["identity"]["files_sha256"]
+    evidence["job-ppo_b"]["state"]["identity"]["files_sha256"] = evidence["job-ppo_a"]["state"]["identity"][
+        "files_sha256"
+    ]
 
 
 def never_running(evidence):
@@ -182,7 +186,9 @@ def test_every_line_holds_as_it_was_recorded_and_says_how_much_it_looked_at(evid
     assert all(any(character in "123456789" for character in verdict.looked_at) for verdict in verdicts)
 
 
-@pytest.mark.parametrize(("name", "mutate"), MUTATIONS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(MUTATIONS)])
+@pytest.mark.parametrize(
+    ("name", "mutate"), MUTATIONS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(MUTATIONS)]
+)
 def test_a_broken_line_is_false(evidence, name, mutate):
     mutate(evidence)
     assert name in false_lines(evidence)

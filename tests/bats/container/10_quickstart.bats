@@ -8,6 +8,7 @@ setup_file() {
     tail -n 60 "${BATS_FILE_TMPDIR}/first" >&3
     return 1
   }
+  cp "${BATS_FILE_TMPDIR}/first" build/reports/quickstart.log # what the README shows (scripts/dev/readme_capture.sh)
   JOB=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_FILE_TMPDIR}/first")
   export JOB
   export JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
