@@ -8,7 +8,7 @@ source "$(dirname "$0")/../lib/regress.bash"
 
 capture::shorten() {
   sed -E "s|$(cd "$REPO_DIR" && pwd)/||g; s|[^ (]*/(workdir/)|\1|g" "$1" |
-    grep -vE '^ok      (helper|Compose|no container|the names|port|[0-9]+ GiB|no GPU|shared root|/private is|verl comes)|^(make|real|user|sys)|^$' |
+    grep -vE '^ok      (helper|Compose|no container|the names|port|[0-9]+ GiB|no GPU|shared root|[^ ]+ is writable|verl comes)|^(make|real|user|sys)|^$' |
     awk '/ step [3-8] of 10/ { if (!left++) print "        …"; next } { print }' | sed 's/^/    /; s/ *$//'
 }
 
