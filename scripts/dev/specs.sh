@@ -6,6 +6,6 @@
 #   scripts/dev/specs.sh --write    make the JSON templates and the tables anew, then look
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin "$@"
-action=check
-[[ ${1:-} != --write ]] || action=write
+action='check'
+[[ ${1:-} != --write ]] || action='write'
 "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/scripts/dev/specs.py" "$action"
