@@ -2,7 +2,7 @@
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container lint
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container lint check-specs
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -87,5 +87,7 @@ test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh container
+check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
+	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy
 	@scripts/dev/lint.sh

@@ -62,6 +62,14 @@ spec() {
     scripts/44_submit_sdk.sh "$file"
 }
 
+@test "a misspelt override is refused within seconds, by the snapshot's own config, with the nearest real key" {
+  printf '%s\n' '# mine' 'trainer.logger=["a b"]' 'trainer.totl_epochs=2' >"${BATS_TEST_TMPDIR}/overrides"
+  SECONDS=0
+  refused 2 "The override 'trainer.totl_epochs=2' (from OVERRIDES_FILE ${BATS_TEST_TMPDIR}/overrides line 3) sets a key that ppo_trainer of CODE_ID=codeA (verl 0.7.1) lacks: did you mean trainer.total_epochs? To add a new key, write '+trainer.totl_epochs=2'." \
+    env OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" scripts/44_submit_sdk.sh
+  ((SECONDS < 20)) # about one where nothing else runs
+}
+
 @test "a JobSpec that is not there" {
   refused 2 "the JobSpec '/no/such.yaml' is not a readable file: name one that is." scripts/44_submit_sdk.sh /no/such.yaml
 }
@@ -102,9 +110,10 @@ spec() {
 }
 
 @test "DRY_RUN=1 prints the resolved config, the runtime_env and a line to paste, and creates nothing" {
-  DRY_RUN=1 run scripts/44_submit_sdk.sh
+  DRY_RUN=1 run scripts/44_submit_sdk.sh jobspecs/ppo.json
   assert_status 0
   assert_line '# resolved config'
+  assert_line "# verl's config"
   assert_line '# runtime_env'
   line=$(grep '^ray job submit ' <<<"$output")
   eval "set -- ${line}" # pasted: the shell that reads it gives back the words

@@ -1,0 +1,135 @@
+"""The shipped JobSpecs and Ray base configs: specs.py check | write [ROOT].
+
+`check` looks at every one, YAML and JSON: its schema accepts it, its first line leads an editor to that schema, its JSON
+template is the same document, and docs/jobspec.md has the fields of the schemas. Prints how many files it looked at;
+none is a failure. `write` makes the JSON templates and the tables. Exits 1 when anything is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "py"))
+
+from verl_regress import documents  # noqa: E402
+from verl_regress.errors import BadInput  # noqa: E402
+
+SCHEMAS = "py/verl_regress"
+DOC = "docs/jobspec.md"
+# Where the YAML is, its schema, and where its JSON templates are.
+KINDS = (("jobspecs", "jobspec", "jobspecs"), ("env/ray", "base_config", "jobspecs/ray"))
+_MODELINE = "# yaml-language-server: $schema="
+
+
+def check(root: Path) -> tuple[int, list[str]]:
+    """How many files were looked at, and one sentence for each thing that is wrong with them."""
+    problems: list[str] = []
+    looked = 0
+    for folder, kind, templates in KINDS:
+        written = {root / templates / f"{path.stem}.json" for path in (root / folder).glob("*.yaml")}
+        for path in sorted((root / folder).glob("*.yaml")):
+            looked += 1
+            problems += _check_yaml(root, path, kind, root / templates / f"{path.stem}.json")
+        for path in sorted((root / templates).glob("*.json")):
+            looked += 1
+            problems += _invalid(root, path, kind)
+            if path not in written:
+                problems.append(
+                    f"{path.relative_to(root)} has no {folder}/{path.stem}.yaml that it comes from: remove it."
+                )
+    if not looked:
+        problems.append(f"{root} has no JobSpec and no Ray base config: a check that looks at nothing is a failure.")
+    doc = root / DOC
+    if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(root, doc.read_text(encoding="utf-8")):
+        problems.append(f"{DOC} is not what the schemas say: run 'scripts/dev/specs.sh --write'.")
+    return looked, problems
+
+
+def write(root: Path) -> None:
+    """Make the JSON template of every YAML file, and the tables of docs/jobspec.md."""
+    for folder, kind, templates in KINDS:
+        (root / templates).mkdir(exist_ok=True)
+        for path in (root / folder).glob("*.yaml"):
+            (root / templates / f"{path.stem}.json").write_text(_as_json(path, kind), encoding="utf-8")
+    doc = root / DOC
+    doc.write_text(_with_tables(root, doc.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _check_yaml(root: Path, path: Path, kind: str, template: Path) -> Iterator[str]:
+    name = path.relative_to(root)
+    first = path.read_text(encoding="utf-8").split("\n")[0]
+    schema = (path.parent / first.removeprefix(_MODELINE)).resolve()
+    if not first.startswith(_MODELINE) or schema != (root / SCHEMAS / f"{kind}.schema.json").resolve():
+        depth = "../" * len(name.parent.parts)
+        yield f"{name} does not begin with '{_MODELINE}{depth}{SCHEMAS}/{kind}.schema.json': editors complete by that line."
+    elif not schema.is_file():
+        yield f"{name} names the schema {schema}, which is not there."
+    wrong = list(_invalid(root, path, kind))
+    yield from wrong
+    if not wrong and (not template.is_file() or template.read_text(encoding="utf-8") != _as_json(path, kind)):
+        yield f"{template.relative_to(root)} is not what {name} says: run 'scripts/dev/specs.sh --write'."
+
+
+def _invalid(root: Path, path: Path, kind: str) -> Iterator[str]:
+    try:
+        documents.parse(path.read_text(encoding="utf-8"), str(path.relative_to(root)), kind)
+    except BadInput as error:
+        yield str(error)
+
+
+def _as_json(path: Path, kind: str) -> str:
+    content = documents.parse(path.read_text(encoding="utf-8"), path.name, kind).content
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _with_tables(root: Path, text: str) -> str:
+    """`text` with the table of each schema between its two markers."""
+    for _, kind, _ in KINDS:
+        schema = json.loads((root / SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
+        begin, end = f"<!-- {kind} -->\n", f"<!-- /{kind} -->"
+        before, rest = text.split(begin)
+        rows = ["| key | type | what it is |", "| --- | --- | --- |", *_rows(schema, schema)]
+        text = before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1]
+    return text
+
+
+def _rows(schema: dict[str, Any], whole: dict[str, Any], above: str = "") -> Iterator[str]:
+    """One row a key, those of an object behind it."""
+    for name, given in schema["properties"].items():
+        node = {**whole["$defs"][given["$ref"].split("/")[-1]], **given} if "$ref" in given else given
+        is_needed = " (required)" if name in schema.get("required", ()) else ""
+        matches = f" Matches `{node['pattern']}`." if "pattern" in node else ""
+        text = f"{node['description']}{matches}".replace("|", "\\|")
+        yield f"| `{above}{name}`{is_needed} | {_type(node)} | {text} |"
+        if "properties" in node:
+            yield from _rows(node, whole, f"{above}{name}.")
+
+
+def _type(node: dict[str, Any]) -> str:
+    if "enum" in node:
+        return " or ".join(f"`{value}`" for value in node["enum"])
+    if node["type"] == "array":
+        return f"list of {node['items']['type']}s"
+    if node["type"] == "object" and isinstance(node.get("additionalProperties"), dict):
+        return f"name: {node['additionalProperties']['type']}"
+    return str(node["type"])
+
+
+def main(action: str, root: Path = REPO) -> int:
+    """Do `action`; returns the exit status."""
+    if action == "write":
+        write(root)
+    looked, problems = check(root)
+    for problem in problems:
+        print(f"error   {problem}", file=sys.stderr)
+    print(f"looked at {looked} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], *map(Path, sys.argv[2:])))
