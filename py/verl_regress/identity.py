@@ -70,7 +70,7 @@ def _actors(job_id: str) -> list[dict[str, Any]]:
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            return ray_api.actors_from_gcs(os.environ["RAY_ADDRESS"], job_id, timeout=_PATIENCE)
+            return ray_api.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
         except RegressError as error:
             if time.monotonic() > end:
                 raise RegressError(

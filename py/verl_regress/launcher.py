@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         if code == 0 and not told_to_stop:
             try:
                 identity.check(job, plan, pid)
-            except RegressError as error:
+            except (RegressError, OSError) as error:
                 tee.line(f"verl-regress: {error}")
                 code, reason = 1, str(error)
     job.write_state("ended", {"exit_code": code, "reason": reason})

@@ -1,12 +1,12 @@
 """reward_fn_path: a file of the user's on the shared root, and nothing else."""
 
-import os
+from pathlib import Path
 
 import pytest
 from conftest import CONFIG, REWARD_CONFIG, SPEC, write
 
 from verl_regress.errors import BadInput
-from verl_regress.reward_fn import key_of
+from verl_regress.reward_fn import check, key_of
 
 
 @pytest.fixture
@@ -51,10 +51,19 @@ def test_what_is_no_file_is_refused(refusal, shared):
     refusal("${shared_root}/user/code", "there is no such file")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_what_cannot_be_read_is_refused(refusal, shared):
-    write(shared.user_code / "secret.py", "").chmod(0)
-    refusal("${shared_root}/user/code/secret.py", "it cannot be read (Permission denied)")
+def test_what_cannot_be_read_is_refused(shared, monkeypatch):
+    secret = write(shared.user_code / "secret.py", "")
+
+    def denied(*_):  # as it is for everybody but root, who may run these tests
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(BadInput) as caught:
+        check(shared, str(secret), "my.yaml")
+    assert str(caught.value) == (
+        f"reward_fn_path={secret} (from my.yaml) is not usable: it cannot be read (Permission denied); "
+        "put it under ${shared_root}/user/code/."
+    )
 
 
 def test_sft_has_no_reward(submit, shared):

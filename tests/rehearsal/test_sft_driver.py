@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 import sft_driver
 
-trainer = pytest.importorskip("verl.trainer.sft_trainer_ray")
+trainer = pytest.importorskip("verl.trainer.sft_trainer_ray")  # that of 0.7.0 wants qwen_vl_utils
 CONFIG = OmegaConf.create(
     {
         "trainer": {

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from verl_rehearsal import critic, device, engine, padding, request_seed, rollout
+from verl_rehearsal import critic, device, engine, offload, padding, request_seed, rollout
 from verl_rehearsal.errors import RehearsalError
 
 
@@ -34,6 +34,7 @@ def sentence(verl, lack, hook):
         (device, "verl.utils.device", "get_nccl_backend"),
         (padding, "verl.utils.attention_utils", "_get_attention_functions"),
         (critic, "verl.utils.model", "load_valuehead_model"),
+        (offload, "verl.utils.fsdp_utils", "CPUOffloadPolicy"),
         (rollout, "verl.workers.rollout.base", "_ROLLOUT_REGISTRY"),
         (rollout, "verl.workers.rollout.replica", "RolloutReplicaRegistry.register"),
         (request_seed, "verl.experimental.agent_loop.agent_loop", "AgentLoopWorker._run_agent_loop"),
