@@ -30,8 +30,7 @@ bootstrap() { sandbox::run "$@"; }
 detached_starts() {
   stub setsid - <<'SH'
     shift
-    "$@" &
-    disown
+    ("$@" &)
 SH
 }
 # An engine that never answers, with what it says.
