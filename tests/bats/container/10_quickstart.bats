@@ -45,7 +45,7 @@ setup() {
   job=$(container::api "/api/jobs/${JOB}" | jq -r .job_id)
   nodes=$(container::api '/api/v0/nodes?detail=1' | jq '[.data.result.result[] | {(.node_id): .node_ip}] | add')
   places=$(container::api "/api/v0/actors?detail=1&limit=1000&filter_keys=job_id&filter_predicates=%3D&filter_values=${job}" |
-    jq -r --argjson nodes "$nodes" '.data.result.result[] | select(.class_name == "WorkerDict") | $nodes[.node_id]' | sort)
+    jq -r --argjson nodes "$nodes" '.data.result.result[] | select(.class_name | endswith("WorkerDict")) | $nodes[.node_id]' | sort)
   [[ $places == "$(printf '%s\n' "$(container::ip worker-0)" "$(container::ip worker-1)" | sort)" ]] || fail "actors ran on: ${places}"
 }
 

@@ -117,7 +117,7 @@ spec() {
   assert_line '# runtime_env'
   line=$(grep '^ray job submit ' <<<"$output")
   eval "set -- ${line}" # pasted: the shell that reads it gives back the words
-  [[ $# == 19 && ${*: -3:2} == */run.py\ launch ]] || fail "$# words"
+  [[ $# == 21 && ${*: -3:2} == */run.py\ launch ]] || fail "$# words"
   is_as_remembered
 }
 
