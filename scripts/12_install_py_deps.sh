@@ -12,5 +12,5 @@ env::load
 log::step "the helper, and what it needs of the nodes' Python"
 helper::is_put || helper::put
 deps::ensure
-helper::run head layout
+helper::ensure_layout
 log::verdict "the helper"

@@ -18,8 +18,13 @@ helper::ensure() {
     return
   fi
   helper::put
+  helper::ensure_layout
+}
+
+# helper::ensure_layout: the shared root has its directories, and our examples once: what is there may be a user's by now.
+helper::ensure_layout() {
   helper::run head layout
-  node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples" # once: what is there may be a user's by now
+  node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
 helper::is_put() { node::exec head test -d "$(helper::dir)"; }
