@@ -44,7 +44,9 @@ spec() {
 }
 
 @test "a CODE_ID that has no snapshot: says which exist" {
-  refused 2 "CODE_ID=codeX (from the command line) has no snapshot under /private/common/code/verl: make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: codeA." \
+  known=$(find "${WORKDIR}/shared/common/code/verl" -mindepth 1 -maxdepth 1 -not -name '.*' -printf '%f\n' | sort | paste -sd, | sed 's/,/, /g')
+  [[ $known == *codeA* ]]
+  refused 2 "CODE_ID=codeX (from the command line) has no snapshot under /private/common/code/verl: make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: ${known}." \
     env CODE_ID=codeX scripts/40_submit_ppo_epoch1.sh
 }
 
