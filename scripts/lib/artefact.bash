@@ -4,7 +4,7 @@
 # Relative directories are the caller's; in manifests and messages they are absolute.
 artefact::_absolute() {
   case $1 in
-    path:*) printf 'path:%s\n' "$(realpath -m -- "${1#path:}")" ;;
+    path:*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
     *) printf '%s\n' "$1" ;;
   esac
 }

@@ -27,6 +27,9 @@ env::load() {
 # Where each knob's value came from, for messages and for what only counts when a person said it.
 declare -gA ENV_ORIGIN=()
 
+# env::path PATH: absolute, on this host; a leading ~/ is HOME, which the shell leaves as it is behind "path:".
+env::path() { realpath -m -- "${1/#\~\//${HOME}/}"; }
+
 # env::is_given KEY: a person set it, on the command line, in the environment or in env/local.env.
 env::is_given() { [[ ${ENV_ORIGIN[$1]} == 'the command line or environment' || ${ENV_ORIGIN[$1]} == env/local.env ]]; }
 

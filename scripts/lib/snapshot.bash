@@ -97,7 +97,7 @@ snapshot::_commit() {
 # A git checkout gives what git would: all but what it ignores (environments, outputs, checkpoints of earlier runs).
 snapshot::_from_path() {
   local code_id=$1 dir git commit='' argv=() list=(printf '.\0') diff=() temporary
-  dir=$(realpath -m -- "$3")
+  dir=$(env::path "$3")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
   # A checkout that belongs to another user is read all the same: it was named on purpose.

@@ -33,7 +33,7 @@ prereq::verl_source() {
     log::ok "verl comes from ${VERL_SOURCE}"
     return
   fi
-  dir=$(realpath -m -- "${VERL_SOURCE#path:}")
+  dir=$(env::path "${VERL_SOURCE#path:}")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
   log::ok "verl's source is at ${dir}"

@@ -32,6 +32,12 @@ snap() {
 # recorded FILTER: of the snapshot that was made last.
 recorded() { jq -r "$1" "$RECORD"; }
 
+@test "a path may begin with ~, which the shell leaves as it is behind path:" {
+  # shellcheck disable=SC2088  # as a person types it
+  TREE='~/my verl' snap codeA
+  [[ $(recorded .source) == "path:${TREE}" ]]
+}
+
 @test "a clean checkout: its commit, not dirty, no diff" {
   snap codeA
   [[ $(recorded .revision) == "$(my_git rev-parse HEAD)" ]]
