@@ -2,6 +2,7 @@
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
 .DEFAULT_GOAL := help
+.NOTPARALLEL: # phases follow each other, whatever -j says
 .PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container lint check-specs
 
 help: ## print this menu
@@ -52,13 +53,7 @@ logs: ## a job's driver log [JOB=latest, FOLLOW=1]
 	@scripts/51_logs.sh
 
 ##@ The question
-verify: ## one regression session: A against B, every line of acceptance, a report [CODE_A, CODE_B, ONLY, JSON=1]
-	@scripts/00_prereq_check.sh
-	@scripts/01_up.sh
-	@scripts/12_install_py_deps.sh
-	@scripts/20_start_head.sh
-	@scripts/21_start_workers.sh
-	@scripts/30_prepare_data_and_model.sh
+verify: up prepare ## one regression session: A against B, every line of acceptance, a report [CODE_A, CODE_B, ONLY, JSON=1]
 	@scripts/60_verify.sh
 
 ##@ Everything at once, without a GPU
