@@ -61,7 +61,7 @@ def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Non
     try:
         take(job, address, phase, logs=logs)
     except Exception as error:
-        say.info(f"no debug bundle '{phase}' of {job.path.name}: {type(error).__name__}: {error}")
+        say.info(f"no debug bundle '{phase}' of {job.ray_id}: {type(error).__name__}: {error}")
 
 
 def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
@@ -84,7 +84,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         files |= _ask(_log_sources(job, api, files), end)
     stamp = f"{began:%Y%m%dT%H%M%SZ}-{phase}"
     summary = {
-        "submission_id": job.path.name,
+        "submission_id": job.ray_id,
         "phase": phase,
         "asked": began.isoformat(timespec="milliseconds"),
         "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
@@ -150,7 +150,7 @@ def _sources(job: JobDir, api: RayApi) -> dict[str, Callable[[], Any]]:
 
     def job_info() -> dict[str, Any]:
         names = ("submitted", "started", "ended", "observed")
-        return {"state": {name: job.read_state(name) for name in names}, "ray": _stripped(api.job(job.path.name))}
+        return {"state": {name: job.read_state(name) for name in names}, "ray": _stripped(api.job(job.ray_id))}
 
     return {
         # What `ray status` prints, without the two seconds that its process takes.
@@ -316,7 +316,7 @@ def _tar(job: JobDir, bundle: Path) -> Path:
         for part in ("config", "state", "logs", "debug"):
             for path in sorted((job.path / part).rglob("*")):
                 if path.is_file() and not path.name.endswith(".tar.gz"):
-                    archive.add(path, f"{job.path.name}/{path.relative_to(job.path)}", recursive=False)
+                    archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}", recursive=False)
     return target
 
 

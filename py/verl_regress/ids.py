@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 from verl_regress.errors import BadInput
 
 SUBMISSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+# `<submission_id>.aN` is Ray's id of a job's attempt N.
+ATTEMPT = re.compile(r"(?P<submission_id>.+)\.a(?P<number>[0-9]+)")
 
 
 def check(submission_id: str, origin: str) -> str:
@@ -22,6 +24,11 @@ def check(submission_id: str, origin: str) -> str:
         raise BadInput(
             f"submission_id {shown!r} (from {origin}) is not usable: it must match "
             f"^{SUBMISSION_ID.pattern}$, or leave it out and one is made."
+        )
+    if ATTEMPT.fullmatch(submission_id) is not None:
+        raise BadInput(
+            f"submission_id {submission_id!r} (from {origin}) is not usable: what ends in .a and a number names an attempt "
+            "of a job; let it end in another way, or leave it out and one is made."
         )
     return submission_id
 

@@ -14,13 +14,14 @@ from verl_regress.ray_api import RayApi
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """The positional JOB of every command about one job."""
-    parser.add_argument("job", help="a submission id, or 'latest'")
+    parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
 
 
 def newest_first(root: SharedRoot) -> list[JobDir]:
-    """All job directories, the latest made first."""
+    """The newest attempt of every job, the latest made first."""
     directories = [path for path in root.jobs.iterdir() if path.is_dir()] if root.jobs.is_dir() else []
-    return [JobDir(path) for path in sorted(directories, key=lambda path: (_made(path), path.name), reverse=True)]
+    newest = [JobDir(path).attempts()[-1] for path in directories]
+    return sorted(newest, key=lambda job: (_made(job.path), job.submission_id), reverse=True)
 
 
 def _made(path: Path) -> float:
@@ -30,18 +31,23 @@ def _made(path: Path) -> float:
 
 
 def find(root: SharedRoot, asked: str) -> JobDir:
-    """The job directory of a submission id, or of the latest job. Raises BadInput."""
+    """The newest attempt of the job with that id, or of the latest one; `<id>.aN` is that attempt. Raises BadInput."""
     jobs = newest_first(root)
     if asked == "latest":
         if not jobs:
             raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
         return jobs[0]
-    ids.check(asked, "JOB")
-    job = JobDir(root.jobs / asked)
+    named = ids.ATTEMPT.fullmatch(asked)
+    job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     if not job.path.is_dir():
-        known = ", ".join(other.path.name for other in jobs[:5]) or "none"
+        known = ", ".join(other.submission_id for other in jobs[:5]) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
-    return job
+    attempts = job.attempts()
+    if named is None:
+        return attempts[-1]
+    if job.numbered(int(named["number"])) not in attempts:
+        raise BadInput(f"JOB={asked} is no attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1.")
+    return job.numbered(int(named["number"]))
 
 
 def plan_of(job: JobDir) -> dict[str, Any]:

@@ -75,9 +75,44 @@ def write_atomically(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class JobDir:
-    """`jobs/<submission_id>/`: created once by an atomic mkdir, its `config/` written before submission and never after."""
+    """One attempt of a job: `jobs/<submission_id>/` the first, `attempts/N/` in it those that resumed or retried it.
+
+    Each is created once by an atomic mkdir, its `config/` written before submission and never after.
+    """
 
     path: Path
+
+    @property
+    def attempt(self) -> int:
+        """1 for the job directory itself, N for `attempts/N`."""
+        return int(self.path.name) if self.path.parent.name == "attempts" else 1
+
+    @property
+    def first(self) -> JobDir:
+        """The job directory itself."""
+        return JobDir(self.path.parents[1]) if self.attempt > 1 else self
+
+    @property
+    def submission_id(self) -> str:
+        """The job's id, the same for all attempts."""
+        return self.first.path.name
+
+    @property
+    def ray_id(self) -> str:
+        """Ray's submission id of this attempt: the job's own, or `<submission_id>.aN`."""
+        return self.submission_id if self.attempt == 1 else f"{self.submission_id}.a{self.attempt}"
+
+    def numbered(self, attempt: int) -> JobDir:
+        """Attempt N of the same job, there or not."""
+        return self.first if attempt == 1 else JobDir(self.first.path / "attempts" / str(attempt))
+
+    def attempts(self) -> list[JobDir]:
+        """All attempts of the job that there are, the first first."""
+        try:
+            names = [path.name for path in (self.first.path / "attempts").iterdir()]
+        except FileNotFoundError:
+            return [self.first]
+        return [self.first, *map(self.numbered, sorted(int(name) for name in names if name.isdecimal()))]
 
     @property
     def config(self) -> Path:

@@ -65,12 +65,14 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int) -> dict[st
 
 
 def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], reachable: bool) -> dict[str, Any]:
-    ray = known.get(job.path.name)
+    ray = known.get(job.ray_id)
     observe(job, ray)
     judgement = judge(job, ray, reachable=reachable)
     plan = job.read_config("resolved.json") or {}
     return {
-        "submission_id": job.path.name,
+        "submission_id": job.submission_id,
+        "attempt": job.attempt,
+        "ray_id": job.ray_id,
         "workload": plan.get("workload"),
         "code_id": plan.get("code_id"),
         "profile": plan.get("profile"),
@@ -93,7 +95,7 @@ def _page(facts: dict[str, Any]) -> list[str]:
     jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER")]
     for job in facts["jobs"]:
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
-        jobs_rows.append((job["submission_id"], job["code_id"] or "?", job["status"], driver))
+        jobs_rows.append((job["ray_id"], job["code_id"] or "?", job["status"], driver))
     shown, total = len(facts["jobs"]), facts["jobs_total"]
     lines += _table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
     if shown < total:
@@ -118,9 +120,7 @@ def run_logs(args: argparse.Namespace) -> int:
     while not job.driver_log.exists():
         judgement = judge(job, None, reachable=False)
         if judgement.status.exit is not None or not args.follow:
-            say.info(
-                f"{job.path.name} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason})."
-            )
+            say.info(f"{job.ray_id} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).")
             return 0
         time.sleep(_LOOK_EVERY)
     with job.driver_log.open("rb") as log:

@@ -27,9 +27,9 @@ def run(args: argparse.Namespace) -> int:
     api = jobs.api_of(job)
     before = _look(job, api)
     if before.status.exit is not None:
-        say.skip(f"{job.path.name} is over: {before.status.value} ({before.reason})")
+        say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
         return 0
-    api.stop(job.path.name)
+    api.stop(job.ray_id)
     began = time.monotonic()
     is_cancelled = False
     while (now := _look(job, api)).status.exit is None or _has_actors(job, api):
@@ -38,27 +38,27 @@ def run(args: argparse.Namespace) -> int:
             is_cancelled = _cancel(job, api)
         if waited > args.deadline:
             raise RegressError(
-                f"{job.path.name} is {now.status.value} still, {args.deadline:.0f} s (STOP_TIMEOUT) after it was told to "
-                f"stop: see 'make status', and 'make debug JOB={job.path.name}' for what holds it."
+                f"{job.ray_id} is {now.status.value} still, {args.deadline:.0f} s (STOP_TIMEOUT) after it was told to "
+                f"stop: see 'make status', and 'make debug JOB={job.ray_id}' for what holds it."
             )
         time.sleep(_LOOK_EVERY)
-    say.changed(f"{job.path.name} was {before.status.value}, is {now.status.value} ({now.reason})")
+    say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
     return 0
 
 
 def _look(job: JobDir, api: RayApi) -> Judgement:
-    details = api.job(job.path.name)
+    details = api.job(job.ray_id)
     observe(job, details)
     return judge(job, details)
 
 
 def _has_actors(job: JobDir, api: RayApi) -> bool:
     """Processes of the job still hold what it had; its end is when the next job can have it."""
-    return any(actor["state"] != "DEAD" for actor in api.actors(job.path.name))
+    return any(actor["state"] != "DEAD" for actor in api.actors(job.ray_id))
 
 
 def _cancel(job: JobDir, api: RayApi) -> bool:
     """Take the job from the queue, and record what Ray will not say: that it was stopped, and did not fail."""
-    details = api.job(job.path.name) or {}
+    details = api.job(job.ray_id) or {}
     said = {**details, "status": "STOPPED", "message": "stopped while it waited for a place"}
-    return api.cancel(job.path.name, lambda: observe(job, said))
+    return api.cancel(job.ray_id, lambda: observe(job, said))

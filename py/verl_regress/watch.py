@@ -64,7 +64,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     moved = answered = time.monotonic()
     while True:
         try:
-            ray: Mapping[str, Any] | None = api.job(job.path.name)
+            ray: Mapping[str, Any] | None = api.job(job.ray_id)
             reachable, answered = True, time.monotonic()
             observe(job, ray)
         except Unreachable:
@@ -72,7 +72,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         judgement = judge(job, ray, reachable=reachable)
         if judgement.status is not shown:
             shown = judgement.status
-            say.info(f"{job.path.name} is {shown.value}")
+            say.info(f"{job.ray_id} is {shown.value}")
         if shown not in (Status.UNKNOWN, known):
             known, moved = shown, time.monotonic()
         steps = progress.steps(job.metrics)
@@ -98,8 +98,8 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         if shown is Status.RUNNING and waited > deadlines.stall:
             debug.attempt(job, api.address, "stalled", logs=True)
             say.error(
-                f"{job.path.name} has made no new step for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step "
-                f"{steps[-1].number if steps else 0}: read 'make logs JOB={job.path.name}'."
+                f"{job.ray_id} has made no new step for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step "
+                f"{steps[-1].number if steps else 0}: read 'make logs JOB={job.ray_id}'."
             )
             return Exit.STALLED
         time.sleep(_LOOK_EVERY)
@@ -114,15 +114,15 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"driver_info.node_ip_address: {judgement.driver_ip or 'none (the driver never called ray.init)'}")
     say.info(f"{len(steps)} of {total if total is not None else '?'} training steps, {kept}")
     say.info(f"outputs: {job.path}")
-    sentence = f"{job.path.name} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
+    sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:
         say.ok(sentence)
     else:
-        say.error(f"{sentence}: read 'make logs JOB={job.path.name}'.")
+        say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
 
 
 def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
     plan = jobs.plan_of(job)
     asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
     has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
-    return f"{job.path.name} found no place in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."
+    return f"{job.ray_id} found no place in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

@@ -42,7 +42,7 @@ def _trainer(places: Places) -> list[str]:
     return [
         f"hydra.run.dir={places.job.driver_log.parent}/hydra",
         "trainer.project_name=verl-regress",
-        f"trainer.experiment_name={places.job.path.name}",
+        f"trainer.experiment_name={places.job.ray_id}",
         "trainer.logger=[console,file]",
         "trainer.total_epochs=1",
         "trainer.save_freq=10",

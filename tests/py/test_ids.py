@@ -33,3 +33,18 @@ def test_latest_is_a_word_and_no_id():
     with pytest.raises(BadInput) as caught:
         ids.check("latest", "here")
     assert str(caught.value) == "submission_id 'latest' (from here) is not usable: that word stands for the latest job."
+
+
+@pytest.mark.parametrize("bad", ["x.a2", "ppo-codeA.a10", "a.a0", "a.a1"])
+def test_an_id_that_would_name_an_attempt(bad):
+    with pytest.raises(BadInput) as caught:
+        ids.check(bad, "here")
+    assert str(caught.value) == (
+        f"submission_id {bad!r} (from here) is not usable: what ends in .a and a number names an attempt of a job; let it "
+        "end in another way, or leave it out and one is made."
+    )
+
+
+@pytest.mark.parametrize("good", ["x.a", "x.a2b", "x.A2", "xa2"])
+def test_an_id_that_only_looks_like_an_attempt(good):
+    assert ids.check(good, "here") == good

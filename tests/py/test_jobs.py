@@ -2,6 +2,8 @@ import os
 
 import pytest
 
+from verl_regress import jobs
+
 
 def test_latest_is_the_one_that_was_made_last(run, make_job):
     for age, name in ((30, "b"), (10, "c"), (20, "a")):
@@ -11,6 +13,35 @@ def test_latest_is_the_one_that_was_made_last(run, make_job):
     (job.path.parent / "b" / "logs" / "driver.log").write_text("what runs changes nothing of it")
     assert run("where", "latest").out == f"{job.path.parent}/c\n"
     assert run("where", "a").out == f"{job.path.parent}/a\n"
+
+
+def make_attempt(job, number, age=0.0):
+    attempt = job.numbered(number)
+    attempt.config.mkdir(parents=True)
+    os.utime(attempt.config, (1e9 - age, 1e9 - age))
+    return attempt
+
+
+def test_a_job_is_its_newest_attempt_and_its_id_with_a_number_is_that_one(run, shared, make_job):
+    old, other = make_job("old"), make_job("other")
+    os.utime(old.config, (1e9 - 30, 1e9 - 30))
+    os.utime(other.config, (1e9 - 20, 1e9 - 20))
+    assert run("where", "latest").out == f"{other.path}\n"
+    for number in (2, 10, 3):
+        make_attempt(old, number, age=10)
+    assert [attempt.ray_id for attempt in old.numbered(3).attempts()] == ["old", "old.a2", "old.a3", "old.a10"]
+    assert {attempt.submission_id for attempt in old.attempts()} == {"old"}
+    for asked in ("latest", "old", "old.a10"):
+        assert run("where", asked).out == f"{old.path}/attempts/10\n"
+    assert run("where", "old.a1").out == f"{old.path}\n"
+    assert run("where", "old.a2").out == f"{old.path}/attempts/2\n"
+    assert [job.ray_id for job in jobs.newest_first(shared)] == ["old.a10", "other"]
+
+
+def test_an_attempt_that_is_not_there(run, make_job):
+    make_attempt(make_job("one"), 2)
+    assert run("where", "one.a3").is_refusal("JOB=one.a3 is no attempt of one: it has 2, the first is .a1.")
+    assert run("where", "one.a0").is_refusal("JOB=one.a0 is no attempt of one: it has 2, the first is .a1.")
 
 
 def test_no_job_yet(run, shared):

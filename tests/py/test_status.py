@@ -70,7 +70,8 @@ def test_the_same_as_json(run):
     assert facts["nodes"][1]["resources"] == {"CPU": 64.0, "GPU": 4.0, "worker_node": 100.0}
     assert facts["jobs"] == [
         {
-            "submission_id": "c-running", "workload": "ppo", "code_id": "codeA", "profile": "cpu", "status": "RUNNING",
+            "submission_id": "c-running", "attempt": 1, "ray_id": "c-running", "workload": "ppo",
+            "code_id": "codeA", "profile": "cpu", "status": "RUNNING",
             "reason": "", "driver_ip": "10.0.0.2", "driver_node": "worker-0",
         }
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
     over = [
         job for job in directories if job.path.is_dir() and (job.read_state("ended") or not job.read_state("started"))
     ]
-    return {job.path.name: digest(job.path) for job in over}
+    return {job.submission_id: digest(job.first.path) for job in over}
 
 
 def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
@@ -66,11 +66,11 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
     plan = jobs.plan_of(found)
     steps = progress.steps(found.metrics)
     return {
-        "submission_id": found.path.name,
+        "submission_id": found.submission_id,
         "job_dir": str(found.path),
         "plan": {key: plan[key] for key in ("workload", "code_id", "code_path", "profile", "overrides")},
         "code": found.read_config("code.json"),
-        "ray": _without_environment(api.job(found.path.name)),
+        "ray": _without_environment(api.job(found.ray_id)),
         "state": {name: found.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")},
         "steps": [step.number for step in steps],
         "total_steps": progress.total_steps(found),
