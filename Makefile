@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container lint check-specs
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container test-faults test-faults-full lint check-specs
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh container
+test-faults: ## faults, hostile values and load on real clusters, as far as an hour's CI can hold them
+	@scripts/dev/bootstrap_host.sh --engine
+	@scripts/dev/test.sh faults
+test-faults-full: ## all of them, and docs/reliability.md anew
+	@scripts/dev/bootstrap_host.sh --engine
+	@scripts/dev/test.sh faults-full
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy

@@ -4,6 +4,8 @@
 #   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
 #   scripts/dev/test.sh unit py          only these
 #   scripts/dev/test.sh container        real containers on a real engine
+#   scripts/dev/test.sh faults           what can go wrong with them; without the long ones, which are tagged `full`
+#   scripts/dev/test.sh faults-full      all of it; where all pass, docs/reliability.md is written anew
 #
 # The last line is "N passed, N failed". A suite without a test, without a report or cut short counts as failed.
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
@@ -12,20 +14,29 @@ cli::begin "$@"
 cd "$REPO_DIR"
 
 REPORTS=build/reports
+PARALLEL=(--jobs "$(nproc)" --no-parallelize-within-files)
 
 suite::lint() { scripts/dev/lint.sh; }
-suite::unit() { suite::_bats "$(nproc)" unit; }
-suite::contract() { suite::_bats "$(nproc)" contract; }
-suite::rules() { suite::_bats "$(nproc)" rules; }
-suite::container() { suite::_bats 1 container; } # one machine, one cluster at a time
+suite::unit() { suite::_bats unit unit "${PARALLEL[@]}"; }
+suite::contract() { suite::_bats contract contract "${PARALLEL[@]}"; }
+suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
+suite::container() { suite::_bats container container; } # one machine, one cluster at a time
 suite::py() { .venv/bin/pytest --junit-xml="${REPORTS}/py.xml"; }
+suite::faults() { suite::_faults report faults --filter-tags '!full'; }
+suite::faults-full() { suite::_faults write faults-full; }
 
+# suite::_bats DIRECTORY REPORT OPTION...
 suite::_bats() {
-  local tests=() parallel=()
-  (($1 == 1)) || parallel=(--jobs "$1" --no-parallelize-within-files)
-  mapfile -t tests < <(compgen -G "tests/bats/$2/*.bats" | sort)
-  ((${#tests[@]})) || cli::die 1 "tests/bats/$2 has no .bats file: a suite without tests is a failure."
-  .venv/bin/bats "${parallel[@]}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
+  local tests=()
+  mapfile -t tests < <(compgen -G "tests/bats/$1/*.bats" | sort)
+  ((${#tests[@]})) || cli::die 1 "tests/bats/$1 has no .bats file: a suite without tests is a failure."
+  .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
+}
+
+# suite::_faults ACTION REPORT OPTION...: the tests leave a record of all that they tried; ACTION makes the page of it.
+suite::_faults() {
+  rm -f -- "${REPORTS}/reliability.jsonl"
+  suite::_bats faults "${@:2}" && .venv/bin/python scripts/dev/reliability.py "$1"
 }
 
 # suite::run NAME: leaves NAME's report and its exit status; never ends the script.
@@ -38,7 +49,7 @@ suite::run() {
 
 (($#)) || set -- lint unit contract rules py
 for suite in "$@"; do
-  declare -F "suite::${suite}" >/dev/null || cli::die 2 "'${suite}' is no suite: choose from lint unit contract rules py container."
+  declare -F "suite::${suite}" >/dev/null || cli::die 2 "'${suite}' is no suite: choose from lint unit contract rules py container faults faults-full."
 done
 [[ -x .venv/bin/bats ]] || cli::die 1 "${REPO_DIR}/.venv has no bats: run 'scripts/dev/bootstrap_host.sh'."
 mkdir -p "$REPORTS"

@@ -6,9 +6,9 @@ bats_require_minimum_version 1.5.0
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 cd "$REPO" || exit 1
 
-# container::use NAME PORT: the cluster of this file, beside whatever the person at this machine runs.
+# container::use NAME PORT [PREFIX]: the cluster of this file, beside whatever the person at this machine runs.
 container::use() {
-  export PROFILE=cpu NO_COLOR=1 CLUSTER_NAME="vrtest-$1" DASHBOARD_PORT="$2" WORKDIR="${REPO}/build/container/workdir"
+  export PROFILE=cpu NO_COLOR=1 CLUSTER_NAME="${3:-vrtest}-$1" DASHBOARD_PORT="$2" WORKDIR="${REPO}/build/container/workdir"
   unset CODE_ID WORKLOAD JOB WAIT
 }
 

@@ -1,5 +1,8 @@
-# Before and after all container tests: nothing of an earlier run may help or hinder, and nothing is left behind.
+# Before and after all tests on real clusters (tests/bats/faults too): nothing of an earlier run may help or hinder, and
+# nothing is left behind.
 # shellcheck shell=bash
+
+SUITE_CLUSTERS=vrtest # the suite's clusters are named so, and no others are taken down
 
 setup_suite() {
   suite::down
@@ -13,6 +16,6 @@ suite::repo() { (cd "${BATS_TEST_DIRNAME:-$(dirname "${BASH_SOURCE[0]}")}/../../
 suite::down() {
   local cluster
   for cluster in $(docker ps --all --filter label=verl-regress.cluster --format '{{.Label "verl-regress.cluster"}}' 2>/dev/null | sort -u); do
-    [[ $cluster != vrtest-* ]] || make --no-print-directory -C "$(suite::repo)" down CLUSTER_NAME="$cluster" >/dev/null 2>&1
+    [[ $cluster != "${SUITE_CLUSTERS}"-* ]] || make --no-print-directory -C "$(suite::repo)" down CLUSTER_NAME="$cluster" >/dev/null 2>&1
   done
 }

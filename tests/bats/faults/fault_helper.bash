@@ -1,0 +1,167 @@
+# Faults on a real cluster with a real job. One test is one fault:
+#
+#   fault::train 'the driver is killed' 6        a job of six steps, followed by `make wait`; returns after its first step
+#   fault::inject docker exec …                  the fault; the clock runs from here
+#   fault::told 3 'error   …'                    `make wait` ended so, with this line (an extended regular expression)
+#   fault::recovered                             `make up` converges, finished jobs are as they were, the record is written
+#
+# What is too long for CI is tagged: "# bats test_tags=full" above the test, "# bats file_tags=full" at the head of a file.
+# shellcheck shell=bash
+source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
+source "${REPO}/scripts/lib/wait.bash"
+
+# One JSON object a line; scripts/dev/reliability.py makes docs/reliability.md of them.
+FAULT_RECORD="${REPO}/build/reports/reliability.jsonl"
+
+# fault::use NAME PORT: the cluster of this file, vrfault-NAME.
+fault::use() {
+  container::use "$1" "$2" vrfault
+  export SHARED_ROOT=/private
+}
+
+# fault::cluster: two workers ALIVE, data, model and codeA there, and a job that has trained to its end: after every fault
+# it must be what it was.
+fault::cluster() {
+  container::cluster
+  [[ -n $(fault::finished) ]] ||
+    WAIT=1 OVERRIDES=trainer.total_training_steps=1 scripts/40_submit_ppo_epoch1.sh >"${BATS_FILE_TMPDIR}/first" 2>&1 || {
+    tail -n 30 "${BATS_FILE_TMPDIR}/first" >&3
+    return 1
+  }
+}
+
+# fault::down: takes the cluster of this file away; for teardown_file.
+fault::down() { make --no-print-directory down >/dev/null 2>&1; }
+
+# fault::train NAME STEPS [OVERRIDE...]: see above. Sets JOB and JOB_DIR.
+fault::train() {
+  local steps=$2
+  FAULT=$1
+  fault::before
+  JOB=$(OVERRIDES="trainer.total_training_steps=${steps} ${*:3}" scripts/40_submit_ppo_epoch1.sh 2>"${BATS_TEST_TMPDIR}/submit") ||
+    fail "$(<"${BATS_TEST_TMPDIR}/submit")"
+  JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
+  export JOB JOB_DIR
+  fault::follow
+  wait::until 180 fault::is_told fault::has_step 1 || fail "no first step: $(<"${BATS_TEST_TMPDIR}/told")"
+}
+
+# fault::before: remembers the finished jobs, for tests that make their job in another way.
+fault::before() {
+  fault::finished >"${BATS_TEST_TMPDIR}/finished"
+  [[ -s ${BATS_TEST_TMPDIR}/finished ]] || fail 'no finished job: there is nothing that the fault could harm'
+  BEFORE=$(fault::digest)
+}
+
+# fault::follow: `make wait` of JOB in the background, as from another terminal.
+fault::follow() {
+  timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  FOLLOWER=$!
+}
+
+fault::is_told() { ! kill -0 "$FOLLOWER" 2>/dev/null; }
+
+# fault::has_step N: the job's own metrics have that step.
+fault::has_step() { grep -qs "\"step\": *$1[,}]" "${JOB_DIR}/logs/metrics.jsonl"; }
+
+# fault::inject COMMAND...: does it, and remembers when.
+fault::inject() {
+  INJECTED=$EPOCHREALTIME
+  "$@"
+}
+
+# fault::kill PATTERN: SIGKILL to the one process of JOB whose command line has it, on whichever node it is.
+fault::kill() {
+  local node killed=0
+  for node in worker-0 worker-1; do
+    killed=$((killed + $(fault::_processes "$node" "$1" kill | wc -l)))
+  done
+  ((killed == 1)) || fail "${killed} processes of ${JOB} are like '$1', not one"
+}
+
+# fault::_processes NODE PATTERN [kill]: pid and command line of the job's processes there that are like PATTERN. A worker that
+# Ray keeps for the next job (ray::IDLE) is none of the job's any more.
+fault::_processes() {
+  docker exec --interactive "${CLUSTER_NAME}-$1" python3 - "${SHARED_ROOT}/jobs/${JOB}" "${@:2}" <<'END'
+import os, re, signal, sys
+from pathlib import Path
+job, pattern, *kill = sys.argv[1:]
+for path in Path("/proc").glob("[0-9]*"):
+    try:
+        command, environ = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        continue
+    text = command.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    if f"VERL_REGRESS_JOB_DIR={job}".encode() in environ.split(b"\0") and re.search(pattern, text) and text != "ray::IDLE":
+        if kill:
+            os.kill(int(path.name), signal.SIGKILL)
+        print(path.name, text)
+END
+}
+
+# fault::told STATUS LINE: waits for `make wait` to end. Sets status, output, LINE and SECONDS_TO_TELL.
+fault::told() {
+  status=0
+  wait "$FOLLOWER" || status=$?
+  SECONDS_TO_TELL=$(fault::_since "$INJECTED")
+  output=$(<"${BATS_TEST_TMPDIR}/told")
+  assert_status "$1"
+  assert_line "$2"
+  LINE=$(grep -m 1 -E -- "^$2\$" <<<"$output")
+  printf '# %s: told after %s s: %s\n' "$FAULT" "$SECONDS_TO_TELL" "$LINE" >&3
+}
+
+# fault::recovered [KEY=VALUE...]: see above; further words go into the record.
+fault::recovered() {
+  local began=$EPOCHREALTIME up=0 seconds after
+  make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || up=$?
+  seconds=$(fault::_since "$began")
+  after=$(fault::digest)
+  fault::record "name=${FAULT}" "status=${status}" "sentence=${LINE//"$JOB"/JOB}" "seconds=${SECONDS_TO_TELL}" \
+    "files_before=${BEFORE% *}" "hash_before=${BEFORE#* }" "files_after=${after% *}" "hash_after=${after#* }" \
+    "up_status=${up}" "up_seconds=${seconds}" "$@"
+  [[ $up == 0 ]] || fail "make up ended with ${up}: $(tail -n 30 "${BATS_TEST_TMPDIR}/up")"
+  [[ $after == "$BEFORE" ]] || fail "finished jobs changed: before ${BEFORE}, after ${after}"
+}
+
+# fault::nothing_left: no process of JOB on any node.
+fault::nothing_left() {
+  wait::until 30 - fault::_is_nothing_left || fail "left of ${JOB}: $(<"${BATS_TEST_TMPDIR}/left")"
+}
+
+fault::_is_nothing_left() {
+  local node
+  for node in head worker-0 worker-1; do fault::_processes "$node" .; done >"${BATS_TEST_TMPDIR}/left"
+  [[ ! -s ${BATS_TEST_TMPDIR}/left ]]
+}
+
+# fault::finished: the jobs whose end is known to the launcher and to whoever asked Ray, one a line: nothing writes there any more.
+fault::finished() {
+  local job
+  for job in "${WORKDIR}/shared/jobs"/*; do
+    [[ -s ${job}/state/ended && $(jq -r .status "${job}/state/observed" 2>/dev/null) =~ ^(SUCCEEDED|FAILED|STOPPED)$ ]] || continue
+    printf '%s\n' "${job##*/}"
+  done
+}
+
+# fault::digest: "FILES HASH" over all that was finished at fault::before.
+fault::digest() {
+  (
+    cd "${WORKDIR}/shared/jobs" || return
+    tr '\n' '\0' <"${BATS_TEST_TMPDIR}/finished" | xargs -0 -I{} find ./{} -type f -print0 | sort -z | xargs -0 sha256sum
+  ) >"${BATS_TEST_TMPDIR}/digest"
+  printf '%d %s\n' "$(wc -l <"${BATS_TEST_TMPDIR}/digest")" "$(sha256sum <"${BATS_TEST_TMPDIR}/digest" | cut -c 1-16)"
+}
+
+# fault::record KEY=VALUE...: one line of the record. Keys: kind (fault, input or load; fault unless given), name, tries (1
+# unless given), status, sentence, seconds (until the truth was told), files_before, hash_before, files_after, hash_after
+# (finished jobs), up_status, up_seconds (`make up` afterwards).
+fault::record() {
+  mkdir -p "${FAULT_RECORD%/*}"
+  jq --null-input --compact-output '$ARGS.positional
+    | map(capture("^(?<key>[a-z_]+)=(?<value>.*)$"; "s"))
+    | map(if .key | test("^(tries|status|files_.*|up_.*|seconds)$") then .value |= tonumber else . end)
+    | from_entries' --args kind=fault tries=1 "$@" >>"$FAULT_RECORD"
+}
+
+fault::_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
