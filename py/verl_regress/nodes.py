@@ -8,20 +8,30 @@ from pathlib import Path
 
 from verl_regress import say
 from verl_regress.errors import BadInput, Exit, RegressError
-from verl_regress.ray_api import Node, RayApi
+from verl_regress.ray_api import Node, RayApi, Unreachable
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the node table
 ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`nodes --log-dir DIR`."""
+    """`nodes --log-dir DIR --deadline S`."""
     _add_log_dir(parser)
+    parser.add_argument("--deadline", type=float, required=True, help="seconds in which Ray's API must be there")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print name=address of every node that is ALIVE and joined with its latest start."""
-    for node in _joined(args.log_dir):
+    """Print name=address of every node that is ALIVE and joined with its latest start. Raises Unreachable."""
+    end = time.monotonic() + args.deadline
+    while True:
+        try:
+            joined = _joined(args.log_dir)
+            break
+        except Unreachable:  # it starts after the GCS
+            if time.monotonic() > end:
+                raise
+        time.sleep(_LOOK_EVERY)
+    for node in joined:
         print(f"{node.name}={node.address}")
     return 0
 

@@ -54,9 +54,11 @@ def _look(path: Path, cluster: str) -> _Process | None:
         return None  # it has just ended, or is not ours
 
 
-def is_running(cluster: str, program: str) -> bool:
-    """Is a process among them that is `program` (raylet, gcs_server) or has it as a word of its command line?"""
-    return any(program in (Path(line.split(" ")[0]).name, *line.split()) for line in ours(cluster).values())
+def are_running(cluster: str, programs: Sequence[str]) -> bool:
+    """Does each of `programs` run among them: raylet, dashboard.py, or what has it as a word of its command line?"""
+    words = [line.split() for line in ours(cluster).values()]
+    names = {Path(word).name for line in words for word in line if word is line[0] or word.endswith(".py")}
+    return names.union(*words).issuperset(programs)
 
 
 def stop(cluster: str) -> int:
@@ -81,10 +83,10 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`stop CLUSTER` prints how many there were; `is-running CLUSTER PROGRAM` exits with 0 or 1."""
+    """`stop CLUSTER` prints how many there were; `are-running CLUSTER PROGRAM…` exits with 0 or 1."""
     match argv:
-        case ["is-running", cluster, program]:
-            return 0 if is_running(cluster, program) else 1
+        case ["are-running", cluster, *programs] if programs:
+            return 0 if are_running(cluster, programs) else 1
         case ["stop", cluster]:
             try:
                 print(stop(cluster))

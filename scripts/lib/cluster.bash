@@ -11,8 +11,8 @@ cluster::lock() {
 
 # cluster::ensure_directories: what is mounted or kept beside it, made by whoever runs this, before any container is.
 cluster::ensure_directories() {
-  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
-  chmod 700 "${WORKDIR}/secrets"
+  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets" "${WORKDIR}/gcs/${CLUSTER_NAME}"
+  chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
   [[ -n $RUN_AS ]] || RUN_AS=$(stat -c '%u:%g' "$WORKDIR")
 }
 
@@ -24,7 +24,8 @@ cluster::ensure_token() {
     log::changed "made Ray's token for ${CLUSTER_NAME} (${file}, mode 600)"
   fi
   chmod 600 "$file"
-  [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}/shared" "${WORKDIR}/cache"
+  [[ $(id -u) -ne 0 ]] ||
+    chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}"/{shared,cache,gcs} "${WORKDIR}/gcs/${CLUSTER_NAME}"
 }
 
 cluster::ensure_head() {
@@ -32,6 +33,7 @@ cluster::ensure_head() {
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
+  cluster::_need_gcs_storage
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
   wait::until "$CLUSTER_TIMEOUT" cluster::_head_failed cluster::is_head_up ||
@@ -39,13 +41,23 @@ cluster::ensure_head() {
   log::changed "head: Ray started"
 }
 
-# cluster::ensure_workers: every worker that is not in the cluster is started, all at once.
+# cluster::ensure_workers: every worker that is not in the cluster is started, all at once. One that has a Ray is asked about
+# first, and for as long as it takes: to start it anew would end the job that it may be running.
 cluster::ensure_workers() {
-  local worker address alive pids=() pid
+  local worker address alive='' left=() pids=() pid
   address="$(node::address head):${GCS_PORT}"
-  alive=$(cluster::_alive)
   for worker in $(node::list_workers); do
-    if cluster::is_ray_running "$worker" && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
+    if cluster::is_ray_running "$worker"; then
+      left+=("$worker")
+    else
+      cluster::_start_worker "$worker" "$address" &
+      pids+=("$!")
+      log::changed "${worker}: Ray starting"
+    fi
+  done
+  ((${#left[@]} == 0)) || alive=$(cluster::_joined)
+  for worker in "${left[@]}"; do
+    if grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
       continue
     fi
@@ -64,18 +76,19 @@ cluster::await_ready() {
   helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${gpus[@]}" "${nodes[@]}"
 }
 
-# The nodes that joined with their latest start, as name=address; none while Ray's API is still starting.
-cluster::_alive() { helper::run head nodes --log-dir "$(cluster::_log_dir)" 2>/dev/null || true; }
+# cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API says it.
+cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
-# cluster::is_head_up: its GCS listens, and is ours: on a host that we did not make it may be another Ray's.
+# cluster::is_head_up: its GCS listens, and is ours: on a host that we did not make it may be another Ray's. Nobody starts a
+# part of Ray that has gone, and without one of them the head is of no use.
 cluster::is_head_up() {
   # shellcheck disable=SC2016  # expanded on the node
   node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null &&
-    cluster::_processes head is-running "$CLUSTER_NAME" gcs_server
+    cluster::_processes head are-running "$CLUSTER_NAME" gcs_server raylet dashboard.py
 }
 
 # cluster::is_ray_running NODE: a raylet of this cluster lives there.
-cluster::is_ray_running() { cluster::_processes "$1" is-running "$CLUSTER_NAME" raylet; }
+cluster::is_ray_running() { cluster::_processes "$1" are-running "$CLUSTER_NAME" raylet; }
 
 # cluster::stop_ray NODE: ends every process of this cluster's Ray there, and no other; prints how many there were.
 cluster::stop_ray() { cluster::_processes "$1" stop "$CLUSTER_NAME"; }
@@ -98,9 +111,10 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark name without=() stopped
+  local node=$1 mark name without=() storage=() stopped
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
+  cluster::_gcs_storage "$node" storage
   wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$node" ||
     cluster::_die_with_log "$node" "An earlier 'ray start' on ${node} did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
   # What an earlier start left there would be in the way.
@@ -109,13 +123,35 @@ cluster::_start() {
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
-  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
+  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     ray start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
 }
 
+# cluster::_gcs_storage NODE ARRAY: what Ray on that node is told of GCS_STORAGE, as words NAME=value of its environment.
+cluster::_gcs_storage() {
+  local -n _words=$2
+  [[ $GCS_STORAGE == rocksdb ]] || return 0
+  # All that Ray runs gives up on a GCS that is gone for 60 s (2.60). Here it comes back: a job lives until then.
+  _words=(RAY_gcs_rpc_server_reconnect_timeout_s="$GCS_TIMEOUT")
+  [[ $1 != head ]] || _words+=(RAY_gcs_storage=rocksdb RAY_gcs_storage_path="$(nodes::gcs_path)")
+}
+
+# cluster::_need_gcs_storage: the head can be started with GCS_STORAGE, and forgets nothing that it was told to keep.
+cluster::_need_gcs_storage() {
+  local version
+  if [[ $GCS_STORAGE == memory ]]; then
+    ! node::exec head test -e "$(nodes::gcs_path)/session_name" ||
+      cli::die 2 "GCS_STORAGE=memory (from ${ENV_ORIGIN[GCS_STORAGE]}) would forget what the GCS of ${CLUSTER_NAME} has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
+    return
+  fi
+  version=$(node::exec head python3 -c 'from importlib.metadata import version; print(version("ray"))')
+  [[ $version =~ ^(2\.([6-9][0-9]|[1-9][0-9]{2,})|[3-9]|[1-9][0-9]+)(\.|$) ]] ||
+    cli::die 2 "GCS_STORAGE=rocksdb (from ${ENV_ORIGIN[GCS_STORAGE]}) needs Ray 2.60 or later and the head has Ray ${version}: use GCS_STORAGE=memory, or nodes with a newer Ray."
+}
+
 # cluster::is_start_over NODE: no `ray start` is at work there; the flag is one that only `ray start` itself has.
-cluster::is_start_over() { ! cluster::_processes "$1" is-running "$CLUSTER_NAME" --disable-usage-stats; }
+cluster::is_start_over() { ! cluster::_processes "$1" are-running "$CLUSTER_NAME" --disable-usage-stats; }
 
 cluster::_head_failed() {
   # shellcheck disable=SC2016  # expanded on the node

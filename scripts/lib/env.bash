@@ -85,6 +85,8 @@ env::_check() {
   env::_must_match RAY_UNSET '^([A-Z][A-Z0-9_]* ?)*$' 'use names of environment variables, separated by one blank'
   env::_must_match DASHBOARD_PORT '^[1-9][0-9]{1,4}$' 'use a free TCP port'
   env::_must_match TRANSPORT '^[a-z]+$' 'name a file of scripts/lib/transport'
+  env::_must_match GCS_STORAGE '^(memory|rocksdb)$' 'use memory or rocksdb'
+  env::_must_match GCS_TIMEOUT '^[1-9][0-9]*$' 'use a number of seconds'
   env::_must_match SEED '^[0-9]+$' 'use a whole number'
   env::_must_match SHARED_ROOT '^/[A-Za-z0-9_./-]*[A-Za-z0-9_]$' 'use an absolute path without spaces'
   [[ -f ${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash ]] ||

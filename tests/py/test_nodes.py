@@ -131,4 +131,21 @@ def test_the_nodes_that_joined(run, ray, shared):
         started(shared, "worker-0", "10.0.0.2", mark="an earlier one"),
         {**started(shared, "worker-1", "10.0.0.3"), "state": "DEAD"},
     )
-    assert run("nodes", f"--log-dir={shared.path}/ray/c").out == "head=10.0.0.1\n"
+    assert run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=5").out == "head=10.0.0.1\n"
+
+
+def test_the_nodes_are_asked_for_until_the_api_is_there(run, ray, shared, monkeypatch):
+    ray.answers["/api/v0/nodes?limit=1000&detail=1"] = (503, "starting")
+    row = started(shared, "head", "10.0.0.1")
+    monkeypatch.setattr(nodes.time, "sleep", lambda _: ray.has_nodes(row))
+    assert run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=5").out == "head=10.0.0.1\n"
+
+
+def test_an_api_that_never_comes_is_told(run, ray, shared):
+    ray.goes_away()
+    outcome = run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=0")
+    assert (outcome.status, outcome.out) == (8, "")
+    assert outcome.err == (
+        f"error   Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the "
+        "cluster up with 'make up'.\n"
+    )

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from verl_regress import ray_processes
-from verl_regress.ray_processes import MARK, is_running, main, ours, stop
+from verl_regress.ray_processes import MARK, are_running, main, ours, stop
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
@@ -34,8 +34,8 @@ def test_only_the_marked_are_found_and_ended(start):
     while len(ours("here")) < 2:
         pass
     assert own.pid in ours("here")
-    assert is_running("here", "sleep")
-    assert not is_running("here", "raylet")
+    assert are_running("here", ["sleep"])
+    assert not are_running("here", ["sleep", "raylet"])
     assert stop("here") == 2
     assert own.wait() == -15
     assert [other.poll(), longer.poll(), bare.poll()] == [None, None, None]
@@ -61,7 +61,7 @@ def test_a_session_that_somebody_else_leads_is_not_theirs(start):
 
 
 def test_one_that_does_not_listen_is_killed(start, monkeypatch):
-    monkeypatch.setattr(ray_processes, "_GRACE", 0.3)
+    monkeypatch.setattr(ray_processes, "_GRACE", 1.0)
     process = start("here", sys.executable, "-c", STUBBORN)
     process.stdout.readline()
     assert stop("here") == 1
@@ -70,10 +70,21 @@ def test_one_that_does_not_listen_is_killed(start, monkeypatch):
 
 def test_the_questions_that_scripts_ask(start, capsys):
     start("here", "sleep", "60")
-    assert main(["is-running", "here", "60"]) == 0
-    assert main(["is-running", "here", "--disable-usage-stats"]) == 1
+    assert main(["are-running", "here", "60"]) == 0
+    assert main(["are-running", "here", "--disable-usage-stats"]) == 1
     assert main(["stop", "here"]) == 0
     assert capsys.readouterr().out == "1\n"
+
+
+def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_path):
+    """Ray's agents are given raylet's socket, whose name is raylet too."""
+    script = tmp_path / "dashboard.py"
+    script.write_text("import time; time.sleep(60)")
+    start("here", sys.executable, str(script), "--raylet_socket_name=/s/raylet", "/s/raylet")
+    while len(ours("here")) < 1 or str(script) not in str(ours("here")):
+        pass
+    assert are_running("here", ["dashboard.py"])
+    assert not are_running("here", ["dashboard.py", "raylet"])
 
 
 def test_a_process_that_cannot_be_ended_is_told(monkeypatch, capsys):

@@ -4,6 +4,9 @@
 # nodes::dashboard_host: what Ray's dashboard listens on; compose publishes it on the host's 127.0.0.1 only.
 nodes::dashboard_host() { printf '0.0.0.0\n'; }
 
+# nodes::gcs_path: where the GCS keeps what it knows, on the head (docker-compose.yaml): it outlives the container.
+nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
+
 # nodes::check: what must hold before anything is touched.
 nodes::check() {
   prereq::engine
@@ -32,4 +35,5 @@ nodes::ensure_down() {
   image::need_engine
   cluster::lock
   compose::ensure_down
+  rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}" # what the head knew of jobs that are gone with it
 }

@@ -7,6 +7,12 @@ readonly NODES_MAX_SKEW=5 # seconds between the clocks of two nodes
 # nodes::dashboard_host: what Ray's dashboard listens on. Nobody publishes it for us, so it is not for the network.
 nodes::dashboard_host() { printf '127.0.0.1\n'; }
 
+# nodes::gcs_path: where the GCS keeps what it knows, on the head: beside Ray's token, not on the shared root.
+nodes::gcs_path() {
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec head sh -c 'printf "%s.gcs\n" "${RAY_AUTH_TOKEN_PATH%.token}"'
+}
+
 nodes::check() {
   nodes::_check_reach
   nodes::_check_tools
@@ -59,7 +65,7 @@ nodes::_release() {
   local stopped
   stopped=$(cluster::stop_ray "$1")
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec "$1" sh -c 'rm -f "$RAY_AUTH_TOKEN_PATH"; rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true'
+  node::exec "$1" sh -c 'rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs"; rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true'
   ssh::disconnect "$1"
   printf '%s %s\n' "$1" "$stopped"
 }

@@ -30,7 +30,7 @@ in_lib() {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
-  *' is-running '*) exit 1 ;;
+  *' are-running '*) exit 1 ;;
   *' stop '*) echo 0 ;;
 esac
 STUB
@@ -39,6 +39,82 @@ STUB
   assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine ray start --node-name=worker-0'
   in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
   assert_called 'worker-1.log env VERL_REGRESS_RAY=mine ray start --node-name=worker-1'
+}
+
+# storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk ends with KEPT.
+storage_stub() {
+  stub docker - <<STUB
+case "\$*" in
+  inspect*) echo true ;;
+  *' test -e '*) exit $2 ;;
+  *'version("ray")'*) echo $1 ;;
+  *' are-running '*) exit 1 ;;
+  *' stop '*) echo 0 ;;
+esac
+STUB
+}
+
+@test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone" {
+  storage_stub 2.60.0 0
+  in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
+  assert_status 0
+  assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 ray start --node-name=head'
+  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 ray start --node-name=worker-0'
+}
+
+@test "GCS_STORAGE=rocksdb is refused where Ray lacks it" {
+  storage_stub 2.59.1 1
+  in_lib GCS_STORAGE=rocksdb <<<'cluster::_need_gcs_storage'
+  assert_status 2
+  assert_line 'error   GCS_STORAGE=rocksdb (from the command line or environment) needs Ray 2.60 or later and the head has Ray 2.59.1: use GCS_STORAGE=memory, or nodes with a newer Ray.'
+}
+
+@test "GCS_STORAGE=memory is refused where the GCS was kept on disk, and GCS_STORAGE=disk anywhere" {
+  storage_stub 2.60.0 0
+  in_lib <<<'cluster::_need_gcs_storage'
+  assert_status 2
+  assert_line "error   GCS_STORAGE=memory (from env/defaults.env) would forget what the GCS of mvp11 has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
+  storage_stub 2.60.0 1
+  in_lib <<<'cluster::_need_gcs_storage'
+  assert_status 0
+  in_lib GCS_STORAGE=disk <<<':'
+  assert_status 2
+  assert_line "error   GCS_STORAGE='disk' (from the command line or environment) is not usable: use memory or rocksdb."
+}
+
+@test "make up leaves a worker alone that is in the cluster, and starts those that have no Ray or are in no cluster" {
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) echo true ;;
+  *worker-*' hostname -i') words=($*); echo "10.0.0.${words[1]##*-}" ;;
+  *' hostname -i') echo 10.0.0.9 ;;
+  *worker-2' python3 - are-running '*) exit 1 ;;
+  *' are-running '*--disable-usage-stats) exit 1 ;;
+  *' nodes --log-dir '*) printf '%s\n' head=10.0.0.9 worker-0=10.0.0.0 worker-1=10.0.0.77 ;;
+  *' stop '*) echo 3 ;;
+esac
+STUB
+  in_lib WORKERS=3 <<<'cluster::ensure_workers'
+  assert_status 0
+  assert_line 'ok      worker-0: Ray is ALIVE in this cluster'
+  assert_line 'changed worker-1: Ray starting'
+  assert_line 'changed worker-2: Ray starting'
+  refute_called '--node-name=worker-0'
+  [[ $(grep -cE 'ray start --node-name=worker-[12] ' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
+}
+
+@test "make up starts no worker anew where nobody says whether it is in the cluster" {
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) echo true ;;
+  *' hostname -i') echo 10.0.0.1 ;;
+  *' nodes --log-dir '*) echo 'error   Ray does not answer.' >&2; exit 8 ;;
+esac
+STUB
+  in_lib WORKERS=2 <<<'cluster::ensure_workers'
+  assert_status 8
+  assert_line 'error   Ray does not answer.'
+  refute_called 'ray start'
 }
 
 @test "where Ray counts the GPUs of a worker, GPUS_PER_WORKER is what it must find" {
