@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug logs status verify quickstart test test-container test-faults test-faults-full lint check-specs
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug gc logs status verify quickstart test test-container test-faults test-faults-full lint check-specs
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -49,6 +49,8 @@ stop: ## stop a job, running or waiting, and wait until it is over [JOB]
 	@scripts/54_stop.sh
 debug: ## a debug bundle of a job [JOB=latest, TAR=1]
 	@scripts/55_debug.sh
+gc: ## remove old checkpoints, and snapshots that no kept job refers to [KEEP, DRY_RUN=1]
+	@scripts/70_gc.sh
 logs: ## a job's driver log [JOB=latest, FOLLOW=1]
 	@scripts/51_logs.sh
 

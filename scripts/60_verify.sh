@@ -15,7 +15,7 @@ env::load
 helper::ensure
 a=$(snapshot::resolve "$CODE_A")
 b=$(snapshot::resolve "$CODE_B")
-session=$(verify::begin)
+session=$(verify::begin "$a" "$b")
 log::step "regression session ${session} (profile ${PROFILE}): A is ${a}, B is ${b}"
 verify::prepare_again "$session"
 verify::run_jobs "$session" "$a" "$b"

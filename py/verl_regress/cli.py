@@ -17,6 +17,7 @@ from verl_regress import (
     layout,
     model,
     nodes,
+    retention,
     say,
     snapshot,
     status,
@@ -45,6 +46,7 @@ SUBCOMMANDS: dict[str, tuple[str, _Add, _Run]] = {
     "stop": ("stop a job and wait until it is over", stop.add_arguments, stop.run),
     "debug": ("take a debug bundle of a job", debug.add_arguments, debug.run),
     "verify": ("the steps of a regression session", command.add_arguments, command.run),
+    "gc": ("remove old checkpoints and snapshots that nobody needs", retention.add_arguments, retention.run),
     "logs": ("a job's driver log", status.add_logs_arguments, status.run_logs),
 }
 

@@ -43,6 +43,16 @@ class SharedRoot:
         return self.path / "common" / "code" / "objects"
 
     @property
+    def helpers(self) -> Path:
+        """Versions of this package, each under the first digits of its hash (scripts/lib/helper.bash)."""
+        return self.path / "common" / "code" / "verl_regress"
+
+    @property
+    def sessions(self) -> Path:
+        """Regression sessions, one directory a time (verl_regress.verify)."""
+        return self.path / "verify"
+
+    @property
     def user_code(self) -> Path:
         """Code that users bring: reward functions."""
         return self.path / "user" / "code"
@@ -141,7 +151,7 @@ class JobDir:
 
     @property
     def state(self) -> Path:
-        """Small JSON files, one writer each: submitted, started, identity, ended, observed."""
+        """Small JSON files, one writer each: submitted, started, identity, ended, observed, collected."""
         return self.path / "state"
 
     @property

@@ -18,11 +18,13 @@ import py_compile
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+
+from verl_regress import lock
 
 BYTECODE = "__pycache__"
 _MODES = {"f": 0o444, "x": 0o555}
@@ -35,7 +37,8 @@ def share(objects: Path, directory: Path, tree: Mapping[str, str]) -> int:
     Returns how many files were there already.
     """
     found = 0
-    with _lock(objects, fcntl.LOCK_SH):
+    objects.mkdir(parents=True, exist_ok=True)
+    with lock.held(objects, fcntl.LOCK_SH):
         for name, signature in tree.items():
             kind, digest = signature.split()
             if kind in _MODES:
@@ -46,34 +49,29 @@ def share(objects: Path, directory: Path, tree: Mapping[str, str]) -> int:
 
 def prune(objects: Path, snapshots: Path) -> None:
     """Remove what no snapshot holds any more, unless a snapshot is being made at this moment."""
-    with _lock(objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
-        if not is_locked:
-            return
-        used = {link.readlink().name for link in snapshots.glob(f"*/verl/**/{BYTECODE}") if link.is_symlink()}
-        ours = [path for path in objects.iterdir() if _is_ours(path)]
-        for path in ours:
-            if path.is_dir() and path.name not in used:
+    objects.mkdir(parents=True, exist_ok=True)
+    with lock.held(objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+        for path in unused(objects, snapshots) if is_held else ():
+            if path.is_dir():
                 path.chmod(0o755)
                 shutil.rmtree(path)
-        for path in ours:
-            if path.is_file() and path.stat().st_nlink == 1:
+            else:
                 path.unlink()
 
 
-@contextmanager
-def _lock(objects: Path, how: int) -> Iterator[bool]:
-    """Many may share at once, pruning is alone; False where that cannot be had (a file system without locks)."""
-    objects.mkdir(parents=True, exist_ok=True)
-    directory = os.open(objects, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, how)
-        is_locked = True
-    except OSError:
-        is_locked = False
-    try:
-        yield is_locked
-    finally:
-        os.close(directory)
+def unused(objects: Path, snapshots: Path, gone: Collection[Path] = ()) -> list[Path]:
+    """This user's objects that no snapshot holds, or none but those of `gone`; to be asked while `objects` is locked."""
+    links = (link for link in snapshots.glob(f"*/verl/**/{BYTECODE}") if link.is_symlink())
+    used = {link.readlink().name for link in links if not any(link.is_relative_to(path) for path in gone)}
+    ours = [path for path in objects.glob("*") if _is_ours(path)]
+    folders = [path for path in ours if path.is_dir() and path.name not in used]
+    leaving = Counter(path.stat().st_ino for directory in (*gone, *folders) for path in _files(directory))
+    states = {path: path.stat() for path in ours if path.is_file()}
+    return folders + [path for path, state in states.items() if state.st_nlink - leaving[state.st_ino] == 1]
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _share_file(shared: Path, file: Path, mode: int) -> bool:

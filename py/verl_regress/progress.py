@@ -67,6 +67,16 @@ def checkpoints(job: JobDir) -> list[str]:
     return sorted((name for name in found if name[12:].isdecimal()), key=lambda name: int(name[12:]))
 
 
+def no_checkpoint(job: JobDir) -> str:
+    """`no checkpoint`, and why where `make gc` removed them (verl_regress.retention)."""
+    collected = job.read_state("collected")
+    return (
+        "no checkpoint"
+        if collected is None
+        else f"no checkpoint any more ('make gc' removed them at {collected['time']})"
+    )
+
+
 def log_lines(job: JobDir, prefix: str) -> list[str]:
     """The lines of the driver's log that begin with `prefix`."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import re
 import shlex
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress import debug, documents, plan, say, this_node, watch
+from verl_regress import debug, documents, lock, plan, say, this_node, watch
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.layout import SharedRoot, write_atomically
@@ -57,19 +58,20 @@ def run(args: argparse.Namespace) -> int:
     ]
     said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
     defaults = plan.Defaults(args.profile, args.default_model, args.default_dataset, args.default_code_id)
-    planned = plan.make(root, spec, base, said, defaults)
-    for override in planned.left_out:
-        say.skip(
-            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
-        )
-    if args.dry_run:
-        print_plan(planned)
-        return 0
-    api = RayApi(planned.address)
-    api.version()  # the cluster answers, or nothing is created
-    if api.job(planned.submission_id) is not None:
-        raise BadInput(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
-    send(planned, api, args.via)
+    with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
+        planned = plan.make(root, spec, base, said, defaults)
+        for override in planned.left_out:
+            say.skip(
+                f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
+            )
+        if args.dry_run:
+            print_plan(planned)
+            return 0
+        api = RayApi(planned.address)
+        api.version()  # the cluster answers, or nothing is created
+        if api.job(planned.submission_id) is not None:
+            raise BadInput(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
+        send(planned, api, args.via)
     print(planned.submission_id, flush=True)
     if args.wait:
         return int(watch.follow(planned.job_dir, api, args.deadlines))

@@ -110,7 +110,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
         say.info(line)
     steps, total = progress.steps(job.metrics), progress.total_steps(job)
-    kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or "no checkpoint"
+    kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or progress.no_checkpoint(job)
     say.info(f"driver_info.node_ip_address: {judgement.driver_ip or 'none (the driver never called ray.init)'}")
     say.info(f"{len(steps)} of {total if total is not None else '?'} training steps, {kept}")
     say.info(f"outputs: {job.path}")

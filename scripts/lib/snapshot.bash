@@ -13,6 +13,14 @@ snapshot::resolve() {
   fi
 }
 
+# snapshot::name CODE: a code id as it is, a source as snapshots record it.
+snapshot::name() {
+  case $1 in
+    path:?*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
+    *) printf '%s\n' "$1" ;;
+  esac
+}
+
 # snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR. The code id on stdout: {tree} in it becomes the
 # first digits of the tree's hash.
 snapshot::ensure() {

@@ -1,12 +1,12 @@
 # verify: one regression session, run on this side and judged in the head from what Ray, the files and the engine say.
 # shellcheck shell=bash
 
-# verify::begin: makes a session and keeps what there was before it; its directory on stdout.
+# verify::begin A B: makes a session and keeps what there was before it; its directory on stdout.
 verify::begin() {
   local identity address
   identity=$(node::identity head)
   address=$(node::address head)
-  helper::run head verify begin --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" \
+  helper::run head verify begin --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" --code-a "$1" --code-b "$2" \
     --head-identity "$identity" --head-address "$address"
 }
 

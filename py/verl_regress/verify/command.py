@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--cluster", required=True)
     begin.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
     begin.add_argument("--head-address", required=True)
+    begin.add_argument("--code-a", required=True, help="the code id of A")
+    begin.add_argument("--code-b", required=True, help="the code id of B")
     begin.add_argument("--only", default="", help="lines to check, separated by commas; empty: all")
     for name, text in (
         ("prepared", "keep what the second prepare said (stdin) and left"),
@@ -74,6 +76,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
             "profile": args.profile,
             "cluster": args.cluster,
             "only": sorted(only),
+            "codes": {"A": args.code_a, "B": args.code_b},
             "head": {"identity": args.head_identity, "address": args.head_address},
             "nodes": table,
             "digests": evidence.job_digests(root),

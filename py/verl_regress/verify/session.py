@@ -40,7 +40,7 @@ class Session:
     @classmethod
     def begin(cls, root: SharedRoot) -> Session:
         """Make the directory of a new session, named by the time (UTC)."""
-        path = root.path / "verify" / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+        path = root.sessions / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
         (path / "evidence").mkdir(parents=True)
         return cls(path)
 

@@ -1,0 +1,79 @@
+#!/usr/bin/env bats
+# make gc on a real cluster: old jobs' checkpoints and a snapshot that nobody needs go, a job that runs is not touched.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  container::cluster
+}
+
+setup() {
+  load container_helper
+  shared=${WORKDIR}/shared
+}
+
+# listing DIR: every file there with its content, but for what says that it is still looked at.
+listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort -z | xargs -0 sha256sum); }
+
+@test "old checkpoints and an unused snapshot go, dry run and real run say the same, and a running job ends well" {
+  # Three that are over: the first process that verl starts fails, and what a trainer would have left is put there.
+  for job in gc-1 gc-2 gc-3; do
+    rm -rf "${shared}/jobs/${job}"
+    OVERRIDES=data.train_files=/no/such.parquet SUBMISSION_ID=$job WAIT=1 run scripts/40_submit_ppo_epoch1.sh
+    assert_status 3
+    mkdir "${shared}/jobs/${job}/checkpoints/global_step_10"
+    head -c 300000 /dev/urandom >"${shared}/jobs/${job}/checkpoints/global_step_10/model.pt"
+  done
+  # A snapshot that nobody refers to, made yesterday.
+  cp -a "${WORKDIR}/cache/verl/pypi-0.7.1" "${BATS_TEST_TMPDIR}/tree"
+  printf 'CHANGED = 1\n' >>"${BATS_TEST_TMPDIR}/tree/verl/__init__.py"
+  CODE_ID=gc-unused VERL_SOURCE="path:${BATS_TEST_TMPDIR}/tree" scripts/31_snapshot_verl_code.sh
+  touch -d yesterday "${shared}/common/code/verl/gc-unused/snapshot.json"
+
+  OVERRIDES=trainer.total_training_steps=2 SUBMISSION_ID=gc-runs scripts/40_submit_ppo_epoch1.sh
+  # The newest of all, so that the one that runs is not among the KEEP=1 newest.
+  OVERRIDES=data.train_files=/no/such.parquet SUBMISSION_ID=gc-4 WAIT=1 run scripts/40_submit_ppo_epoch1.sh
+  assert_status 3
+  for job in gc-1 gc-2 gc-3; do listing "${shared}/jobs/${job}" | grep -v ' ./checkpoints/' >"${BATS_TEST_TMPDIR}/${job}"; done
+
+  DRY_RUN=1 KEEP=1 run scripts/70_gc.sh
+  assert_status 0
+  sed -n 's/^ *would remove //p' <<<"$output" | sort >"${BATS_TEST_TMPDIR}/dry"
+  freed=$(sed -n 's/^ *would free \(.*\) in all (DRY_RUN=1)$/\1/p' <<<"$output")
+  [[ -f ${shared}/jobs/gc-1/checkpoints/global_step_10/model.pt && -d ${shared}/common/code/verl/gc-unused ]]
+  grep -q '^checkpoints of gc-2 (global_step_10): ' "${BATS_TEST_TMPDIR}/dry"
+  grep -q '^snapshot gc-unused: ' "${BATS_TEST_TMPDIR}/dry"
+  run ! grep -qE 'gc-runs|gc-4|snapshot codeA' "${BATS_TEST_TMPDIR}/dry"
+
+  KEEP=1 run scripts/70_gc.sh
+  assert_status 0
+  diff <(sed -n 's/^changed removed //p' <<<"$output" | sort) "${BATS_TEST_TMPDIR}/dry"
+  assert_line "ok      freed ${freed} in all"
+  for job in gc-1 gc-2 gc-3; do
+    [[ -z $(ls -A "${shared}/jobs/${job}/checkpoints") ]] || fail "$job"
+    diff <(listing "${shared}/jobs/${job}" | grep -v ' ./state/collected$') "${BATS_TEST_TMPDIR}/${job}"
+  done
+  [[ ! -e ${shared}/common/code/verl/gc-unused ]]
+
+  JOB=gc-runs run scripts/52_wait.sh
+  assert_status 0
+  [[ -n $(ls "${shared}/jobs/gc-runs/checkpoints") ]]
+  JOB=gc-1 run scripts/52_wait.sh
+  assert_status 3
+  assert_line " +0 of \\? training steps, no checkpoint any more \\('make gc' removed them at 20.*\\)"
+}
+
+@test "codeA is whole after its neighbour went, and a second run has nothing to do" {
+  DRY_RUN='' KEEP=1 run scripts/70_gc.sh
+  DRY_RUN='' KEEP=1 run scripts/70_gc.sh
+  assert_status 0
+  assert_line 'skip    gc \(nothing that nobody needs\)'
+  run scripts/31_snapshot_verl_code.sh # reads every file of it
+  assert_line 'skip    snapshot codeA .*'
+}
+
+@test "KEEP that is no number is refused" {
+  KEEP=all run scripts/70_gc.sh
+  assert_status 2
+  assert_line "error   KEEP='all' is not usable: give the number of jobs that keep their checkpoints, 0 or more."
+}

@@ -1,0 +1,275 @@
+"""What `make gc` removes, what it never touches, and that the bytes it tells are those that become free."""
+
+import fcntl
+import json
+import os
+import time
+
+import pytest
+from conftest import write
+from streams import state_of, tar
+
+from verl_regress import lock, plan, retention, snapshot
+from verl_regress.layout import JobDir
+
+HOUR = 3600
+DONE = {"ended": {"exit_code": 0, "reason": "the trainer ended"}, "started": {}}
+
+
+def age(directory, hours):
+    """As if nothing there had been written since."""
+    for path in (directory, *directory.rglob("*")):
+        os.utime(path, (time.time() - hours * HOUR,) * 2, follow_symlinks=False)
+
+
+def disk(directory):
+    """Bytes on disk, each inode once."""
+    found = {path.lstat().st_ino: path.lstat().st_blocks * 512 for path in (directory, *directory.rglob("*"))}
+    return sum(found.values())
+
+
+@pytest.fixture
+def old(make_job, shared):
+    """Makes a job with a checkpoint of some KiB that is so many hours old; `code` is its snapshot."""
+
+    def old(name, hours, code="codeA", **state):
+        job = make_job(name, **{**DONE, **state})
+        write(job.checkpoints / "global_step_10" / "model.pt", "w" * 50_000)
+        write(job.checkpoints / "latest_checkpointed_iteration.txt", "10")
+        write(job.driver_log, "a line\n")
+        write(
+            job.config / "runtime_env.json", json.dumps({"env_vars": {"PYTHONPATH": f"{shared.snapshots / code}:/x"}})
+        )
+        age(job.path, hours)
+        return job
+
+    return old
+
+
+@pytest.fixture
+def snapshots(shared):
+    """Real snapshots, a day old, that share most of their files."""
+    for number, code_id in enumerate(("codeA", "codeB", "codeC")):
+        if (shared.snapshots / code_id).exists():
+            snapshot._remove(shared.snapshots / code_id)
+        files = {"verl/__init__.py": b"", "verl/same.py": b"x = 1\n" * 3000, "verl/own.py": b"y = %d\n" % number * 3000}
+        snapshot.create(shared, code_id, f"pypi:{number}", str(number), tar(files), dirty=False)
+        age(shared.snapshots / code_id, 24)
+    yield shared
+    for folder, _, _ in os.walk(shared.path):
+        os.chmod(folder, 0o755)  # noqa: PTH101
+
+
+def gc(run, *args):
+    outcome = run("gc", *args)
+    assert (outcome.status, outcome.out) == (0, "")
+    return outcome.err
+
+
+def test_the_newest_jobs_keep_their_checkpoints_and_of_the_others_only_those_go(run, ray, old):
+    jobs = [old(f"job{number}", hours=number) for number in range(2, 6)]
+    before = {job.path.name: state_of(job.path) for job in jobs}
+    said = gc(run, "--keep=2")
+    assert [bool(list(job.checkpoints.iterdir())) for job in jobs] == [True, True, False, False]
+    for job in jobs[:2]:
+        assert state_of(job.path) == before[job.path.name]
+    for job in jobs[2:]:
+        left = {name: state for name, state in state_of(job.path).items() if name not in ("state", "checkpoints")}
+        gone = {name for name in before[job.path.name] if name.startswith("checkpoints/")}
+        new = left.pop("state/collected")
+        assert left == {
+            name: left[name] for name in before[job.path.name] if name not in gone | {"state", "checkpoints"}
+        }
+        assert json.loads(new[2])["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
+    assert (
+        "looked at 4 jobs (2 are the newest, 0 not surely over, 0 read from by those), 0 sessions (0 at work), " in said
+    )
+    assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
+    assert gc(run, "--keep=2").endswith("skip    gc (nothing that nobody needs)\n")
+
+
+def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
+    job = old("again", 3)
+    second = JobDir(job.path / "attempts" / "2")
+    for directory in (second.config, second.state, second.driver_log.parent):
+        directory.mkdir(parents=True)
+    write(second.checkpoints / "global_step_20" / "model.pt", "w")
+    second.write_state("submitted", {"accepted": True})
+    age(job.path, 3)
+    assert "removed" not in gc(run, "--keep=0", "--dry-run")
+    ray.knows({"submission_id": "again.a2", "status": "RUNNING"})
+    assert "1 not surely over" in gc(run, "--keep=0")
+    second.write_state("ended", {"exit_code": 1, "reason": "it failed"})
+    ray.knows({"submission_id": "again.a2", "status": "FAILED"})
+    said = gc(run, "--keep=0")
+    assert "removed checkpoints of again (" in said
+    assert "removed checkpoints of again.a2 (global_step_20): " in said
+    assert second.read_state("collected")["checkpoints"] == ["global_step_20"]
+
+
+@pytest.mark.parametrize(
+    ("state", "known", "hours", "goes"),
+    [
+        ({"ended": None}, "RUNNING", 5, False),
+        ({"ended": None, "started": None}, "PENDING", 5, False),
+        ({}, "RUNNING", 5, False),  # Ray is about to say how it ended
+        ({"ended": None}, None, 0.5, False),  # lost: or it runs in a cluster that shares this directory
+        ({"ended": None}, None, 5, True),
+        ({"ended": None, "started": None, "submitted": None}, None, 0.5, False),  # being submitted
+        ({"ended": None, "started": None, "submitted": None}, None, 5, True),
+        ({"ended": None}, "FAILED", 5, True),
+        ({"ended": None}, "STOPPED", 0.5, True),
+        ({}, "SUCCEEDED", 0.5, True),
+    ],
+)
+def test_what_may_still_run_is_not_touched(run, ray, old, state, known, hours, goes):
+    job = old("job", hours, **state)
+    if known:
+        ray.knows({"submission_id": "job", "status": known, "message": ""})
+    before = state_of(job.path)
+    gc(run, "--keep=0")
+    assert (list(job.checkpoints.iterdir()) == []) is goes
+    assert goes or state_of(job.path) == before
+
+
+def test_where_ray_does_not_answer_only_a_recorded_end_counts(run, ray, old):
+    ended, unknown = old("ended", 5), old("unknown", 5, ended=None)
+    ray.answers["/api/jobs/"] = (503, b"not now")
+    said = gc(run, "--keep=0")
+    assert "A job that recorded no end counts as not over." in said
+    assert (list(ended.checkpoints.iterdir()), len(list(unknown.checkpoints.iterdir()))) == ([], 2)
+
+
+def test_a_job_keeps_what_one_that_is_not_over_reads_from(run, ray, old):
+    parent, other = old("parent", 5), old("other", 5)
+    child = old("child", 5, ended=None)
+    path = parent.checkpoints / "global_step_10"
+    write(
+        child.config / "resolved.json", json.dumps({"argv": [f"trainer.resume_from_path={path}"], "code_id": "codeA"})
+    )
+    ray.knows({"submission_id": "child", "status": "PENDING"})
+    assert "1 read from by those" in gc(run, "--keep=0")
+    assert (path.is_dir(), list(other.checkpoints.iterdir())) == (True, [])
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes_free(run, ray, old, snapshots):
+    old("new", 2, code="codeA")
+    old("gone", 9, code="codeB")
+    dry = run("gc", "--keep=1", "--named=pypi:2", "--dry-run")
+    assert (dry.status, dry.created) == (0, [])
+    before = disk(snapshots.path)
+    real = gc(run, "--keep=1", "--named=pypi:2")
+    freed = before - disk(snapshots.path) + disk(snapshots.jobs / "gone" / "state" / "collected")
+    assert f"\nok      freed {retention.human(freed)} in all\n" in real
+    assert dry.err.replace("        would remove", "changed removed").splitlines()[:-1] == real.splitlines()[:-1]
+    assert dry.err.endswith(f"        would free {retention.human(freed)} in all (DRY_RUN=1)\n")
+    # codeA is the kept job's, codeC stands in a knob by its source.
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeC"]
+    for code_id in ("codeA", "codeC"):
+        snapshot.verify(snapshots, code_id)
+        assert all(link.is_dir() for link in (snapshots.snapshots / code_id).rglob("__pycache__"))
+
+
+def test_bytecode_and_contents_of_the_last_snapshot_go_with_it(run, ray, snapshots):
+    said = gc(run, "--keep=5", "--named=codeX")
+    assert [snapshot.list_snapshots(snapshots), list(snapshots.objects.iterdir())] == [[], []]
+    assert " objects that no snapshot shares any more: " in said
+
+
+def test_young_snapshots_and_foreign_directories_stay(run, ray, snapshots):
+    age(snapshots.snapshots / "codeB", 0.5)
+    write(snapshots.snapshots / "mine" / "notes.txt", "no snapshot of ours")
+    (snapshots.snapshots / ".123.abc.tmp").mkdir()
+    gc(run, "--keep=0")
+    assert sorted(path.name for path in snapshots.snapshots.iterdir()) == [".123.abc.tmp", "codeB", "mine"]
+
+
+def test_while_a_snapshot_is_being_made_they_all_stay(run, ray, snapshots):
+    with lock.held(snapshots.objects, fcntl.LOCK_SH):
+        assert "a snapshot is being made, so all of them stay" in gc(run, "--keep=0")
+    assert len(snapshot.list_snapshots(snapshots)) == 3
+
+
+def test_while_a_submission_is_planned_gc_waits_and_then_gives_up(run, ray, shared, monkeypatch):
+    monkeypatch.setattr(retention, "_LOCK_SECONDS", 0.3)
+    with lock.held(shared.jobs, fcntl.LOCK_SH):
+        assert run("gc", "--keep=0").is_refusal(
+            f"{shared.jobs} could not be locked within 0 s (a submission holds it, or its file system has no locks): "
+            "run it again when no submission is under way.",
+            status=1,
+        )
+
+
+def session(root, name, hours, *, jobs=(), end=True):
+    directory = root.sessions / name
+    begin = {"codes": {"A": "codeA", "B": "codeB"}, "digests": {}}
+    write(directory / "evidence" / "begin.json", json.dumps(begin))
+    for job_name, job in zip(("ppo_a", "ppo_b"), jobs, strict=False):
+        write(directory / "evidence" / f"job-{job_name}.json", json.dumps({"submission_id": job}))
+    if end:
+        write(directory / "evidence" / "end.json", "{}")
+    age(directory, hours)
+
+
+def test_while_a_session_is_at_work_no_job_and_neither_of_its_codes_is_touched(run, ray, old, snapshots):
+    job = old("compared", 20, code="codeC")
+    session(snapshots, "s1", 2, end=False)
+    assert "1 sessions (1 at work)" in gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir())
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB", "codeC"]
+    age(snapshots.sessions / "s1", 25)  # its terminal was closed
+    gc(run, "--keep=0")
+    assert (list(job.checkpoints.iterdir()), snapshot.list_snapshots(snapshots)) == ([], [])
+
+
+def test_a_session_of_which_a_job_is_kept_keeps_both_its_codes_and_every_session_its_reports(run, ray, old, snapshots):
+    old("of_a", 20, code="codeA"), old("kept", 10, code="codeA")
+    session(snapshots, "s1", 10, jobs=["of_a", "kept"])
+    session(snapshots, "s0", 30, jobs=["of_a"])
+    before = state_of(snapshots.sessions)
+    gc(run, "--keep=1")
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB"]
+    assert state_of(snapshots.sessions) == before
+
+
+def test_old_helper_versions_go_unless_an_unfinished_job_runs_from_them(ray, old, shared, monkeypatch):
+    monkeypatch.setattr(plan, "HELPER_DIR", shared.helpers / "cccccccccccc")
+    for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", "packages-cpython-311-x86_64"):
+        write(shared.helpers / name / "run.py", "")
+    job = old("runs", 5, ended=None)
+    write(
+        job.config / "resolved.json",
+        json.dumps({"entrypoint": f"python3 {shared.helpers}/aaaaaaaaaaaa/run.py launch x"}),
+    )
+    known = {"runs": {"status": "RUNNING"}}
+    assert [w.what for w in retention.survey(shared, 0, set(), known, time.time()).waste] == []
+    later = time.time() + 2 * HOUR
+    named = {"codeA", "codeB"}
+    assert [w.what for w in retention.survey(shared, 0, named, known, later).waste] == ["helper bbbbbbbbbbbb"]
+
+
+@pytest.mark.parametrize("keep", ["", "-1", "five", "1.5", "9999999"])
+def test_keep_is_a_number(run, keep):
+    assert run("gc", f"--keep={keep}").is_refusal(
+        f"KEEP={keep!r} is not usable: give the number of jobs that keep their checkpoints, 0 or more."
+    )
+
+
+def test_a_run_that_was_killed_in_the_middle_is_finished_by_the_next(run, ray, old, monkeypatch):
+    job = old("job", 5)
+    with monkeypatch.context() as killed:
+        killed.setattr(retention.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run("gc", "--keep=0").status == 130
+    assert job.read_state("collected") is not None
+    assert [path.name.startswith(".global_step_10.") for path in job.checkpoints.glob("*step*")] == [True]
+    gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir()) == []
+
+
+def test_sizes_are_told_as_people_say_them():
+    assert [retention.human(size) for size in (0, 1023, 1536, 3 << 30)] == [
+        "0 bytes",
+        "1023 bytes",
+        "1.5 KiB",
+        "3.0 GiB",
+    ]
