@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
         # Stopped by Ray or ended by itself? The launcher cannot know; Ray says it a moment later.
         return Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how", driver_ip)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
+        if ended.get("told_to_stop") and ray is None:
+            return _ended_by_others(str(ended["reason"]), reachable, driver_ip)
+        if ended.get("head_gone"):
+            return Judgement(Status.LOST, str(ended["reason"]), driver_ip)
         succeeded = ended["exit_code"] == 0
         return Judgement(Status.SUCCEEDED if succeeded else Status.FAILED, str(ended["reason"]), driver_ip)
     # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
@@ -66,13 +71,27 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if ray is not None:
         message = str(ray.get("message") or "").strip().splitlines()
         return _from_ray(str(ray_status), message[-1] if message else "", job, driver_ip)
-    if submitted is None:
+    # One whose submitter died before it could record Ray's answer has been seen all the same.
+    is_known = bool(observed) or job.read_state("started") is not None
+    if submitted is None and not is_known:
         return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
-    if not submitted["accepted"]:
+    if submitted is not None and not submitted["accepted"] and not is_known:
         return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted['error']}")
     if not reachable:
         return Judgement(Status.UNKNOWN, "Ray does not answer and the job recorded no end", driver_ip)
-    return Judgement(Status.LOST, "Ray does not know the job any more and it recorded no end", driver_ip)
+    return Judgement(Status.LOST, f"the job recorded no end, and {_FORGOTTEN}", driver_ip)
+
+
+_FORGOTTEN = (
+    "Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
+)
+
+
+def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Judgement:
+    """A signal ended the job, and Ray cannot say whether somebody stopped it or its node went down."""
+    if not reachable:
+        return Judgement(Status.UNKNOWN, f"{reason}, and Ray does not answer who ended it", driver_ip)
+    return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
 
 
 def _from_ray(status: str, message: str, job: JobDir, driver_ip: str | None) -> Judgement:
@@ -102,4 +121,5 @@ def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
     if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
         return
     if kept != {key: before.get(key) for key in kept}:
-        job.write_state("observed", kept)
+        with contextlib.suppress(OSError):  # a full disk keeps the truth from nobody who asks
+            job.write_state("observed", kept)

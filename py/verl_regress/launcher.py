@@ -7,6 +7,7 @@ It reads its plan from the job directory, so that nothing of it ever passes thro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -26,6 +27,8 @@ from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
+_GCS_SECONDS = 3.0
 # Imports what the training processes will import, in an interpreter and environment like theirs.
 _PROBE = """
 import json, verl, mvp_marker
@@ -42,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job to its end; returns verl's exit status, or 1 where a process ran other code than was asked for."""
     job = JobDir(args.job_dir)
     plan = jobs.plan_of(job)
+    job.reserve_state("ended")
     with job.driver_log.open("ab", buffering=0) as log:
         tee = _Tee(log.fileno())
         try:
@@ -64,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
             except (RegressError, OSError) as error:
                 tee.line(f"verl-regress: {error}")
                 code, reason = 1, str(error)
-    job.write_state("ended", {"exit_code": code, "reason": reason})
+    ended = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop}
+    job.write_state("ended", ended if code == 0 else ended | _circumstances(job, reason))
     # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
     is_failed = code != 0 and not told_to_stop
     debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
@@ -94,17 +99,65 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: _Tee) -> dict[st
     return imported
 
 
+def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
+    """Why a trainer may have failed, seen from outside it at once: the job's disk is full, or Ray's head has gone."""
+    if (problem := _disk_problem(job)) is not None:
+        return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
+    gcs = os.environ.get("RAY_ADDRESS", "")
+    if ":" in gcs and not _answers(gcs):
+        return {"reason": f"{reason}, and Ray's head, whose GCS was at {gcs}, is gone", "head_gone": True}
+    return {}
+
+
+def _disk_problem(job: JobDir) -> str | None:
+    """What stands in the way of writing where the job writes (a full disk, a spent quota), or None."""
+    probe = job.state / f".probe.{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror
+    finally:
+        probe.unlink(missing_ok=True)
+    return None
+
+
+def _answers(address: str) -> bool:
+    """Does somebody listen at HOST:PORT?"""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_GCS_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 class _Tee:
-    """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage."""
+    """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
+
+    What one of them cannot take the other still gets. Where the shared storage has room again, its log says what is missing.
+    """
 
     def __init__(self, log: int) -> None:
         self._log = log
+        self._missing = 0
+        self._problem = ""
 
     def write(self, chunk: bytes) -> None:
-        for descriptor in (1, self._log):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(descriptor, view) :]
+        with contextlib.suppress(OSError):
+            _write_whole(1, chunk)
+        try:
+            if self._missing:
+                _write_whole(
+                    self._log, f"\nverl-regress: {self._missing} bytes are missing here ({self._problem})\n".encode()
+                )
+                self._missing = 0
+            _write_whole(self._log, chunk)
+        except OSError as error:
+            self._missing += len(chunk)
+            self._problem = error.strerror or str(error)
 
     def move(self, pipe: int) -> bool:
         """Write what is in the pipe; False where all that could write to it have closed it."""
@@ -114,6 +167,12 @@ class _Tee:
 
     def line(self, text: str) -> None:
         self.write(text.encode("utf-8", "replace") + b"\n")
+
+
+def _write_whole(descriptor: int, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:

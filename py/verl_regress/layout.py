@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+_RESERVE_BYTES = 16384  # more than any state takes
+
 
 @dataclass(frozen=True)
 class SharedRoot:
@@ -79,8 +81,12 @@ class SharedRoot:
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new, never half."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,27 @@ class JobDir:
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Write `state/<name>` whole, stamped with the time (UTC, ISO 8601)."""
-        write_atomically(self.state / name, json.dumps({"time": now(), **content}, indent=2) + "\n")
+        text = json.dumps({"time": now(), **content}, indent=2) + "\n"
+        reserve = self._reserve(name)
+        try:
+            write_atomically(self.state / name, text)
+            reserve.unlink(missing_ok=True)
+        except OSError:
+            if not reserve.exists():
+                raise
+            with reserve.open("r+b") as file:  # what is written in place needs no further block
+                file.write(text.encode("utf-8"))
+            reserve.replace(self.state / name)
+
+    def reserve_state(self, name: str) -> None:
+        """Hold the space of `state/<name>` from now on, for a disk that is full by then. Raises OSError."""
+        with self._reserve(name).open("wb") as file:
+            file.write(b" " * _RESERVE_BYTES)  # behind JSON, blanks are nothing
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _reserve(self, name: str) -> Path:
+        return self.state / f".{name}.reserve"
 
     def read_state(self, name: str) -> dict[str, Any] | None:
         """`state/<name>`, or None where nobody wrote it."""

@@ -1,7 +1,10 @@
+import errno
+
 import pytest
 
 from verl_regress.errors import Exit
 from verl_regress.job_status import Status, judge, observe
+from verl_regress.layout import JobDir
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -10,6 +13,16 @@ REFUSED = {"accepted": False, "error": "Ray refused the job: no"}
 STARTED = {"started": {"node_ip": "10.0.0.2"}}
 LAUNCHER_GONE = "the launcher recorded no end, Ray says {}: bad news"
 ABOUT = "{}, Ray is about to say how"
+TOLD = {**KILLED, "told_to_stop": True}
+HEADLESS = {
+    "exit_code": 1,
+    "reason": "the trainer ended, and Ray's head is gone",
+    "told_to_stop": False,
+    "head_gone": True,
+}
+FORGOTTEN = (
+    "Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
+)
 
 
 @pytest.mark.parametrize(
@@ -39,18 +52,37 @@ ABOUT = "{}, Ray is about to say how"
         ({**STARTED, "ended": KILLED}, "STOPPED", "STOPPED", "bad news"),
         ({**STARTED, "ended": KILLED}, "FAILED", "FAILED", KILLED["reason"]),
         ({**STARTED, "ended": KILLED, "observed": {"status": "STOPPED"}}, None, "STOPPED", ""),
+        # ended by a signal, and nobody can say whose it was
+        ({**STARTED, "ended": TOLD}, None, "LOST", f"{KILLED['reason']}, and {FORGOTTEN}"),
+        ({**STARTED, "ended": TOLD}, "gone", "UNKNOWN", f"{KILLED['reason']}, and Ray does not answer who ended it"),
+        ({**STARTED, "ended": TOLD, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
+        ({**STARTED, "ended": TOLD}, "STOPPED", "STOPPED", "bad news"),
+        ({**STARTED, "ended": {**OK, "told_to_stop": True}}, "SUCCEEDED", "SUCCEEDED", OK["reason"]),
+        # it failed when Ray's head had gone
+        ({**STARTED, "ended": HEADLESS}, None, "LOST", HEADLESS["reason"]),
+        ({**STARTED, "ended": HEADLESS}, "FAILED", "LOST", HEADLESS["reason"]),
+        # its submitter died before it could record Ray's answer, and Ray has forgotten the job since
+        ({**STARTED, "submitted": None}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
+        ({**STARTED, "submitted": None}, "gone", "UNKNOWN", "Ray does not answer and the job recorded no end"),
+        ({**STARTED, "submitted": REFUSED}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
+        (
+            {"submitted": None, "observed": {"status": "PENDING"}},
+            None,
+            "LOST",
+            f"the job recorded no end, and {FORGOTTEN}",
+        ),
         # no end was recorded
         ({}, "FAILED", "FAILED", "bad news"),
         (STARTED, "FAILED", "LOST", LAUNCHER_GONE.format("FAILED")),
         (STARTED, "SUCCEEDED", "LOST", LAUNCHER_GONE.format("SUCCEEDED")),
-        (STARTED, None, "LOST", "Ray does not know the job any more and it recorded no end"),
+        (STARTED, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         (STARTED, "gone", "UNKNOWN", "Ray does not answer and the job recorded no end"),
         # Ray forgot it, but somebody had asked before
         (
             {**STARTED, "observed": {"status": "RUNNING"}},
             None,
             "LOST",
-            "Ray does not know the job any more and it recorded no end",
+            f"the job recorded no end, and {FORGOTTEN}",
         ),
         ({**STARTED, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
         ({"observed": {"status": "FAILED", "message": "by it"}}, None, "FAILED", "by it"),
@@ -114,3 +146,15 @@ def test_what_did_not_change_is_not_written_again(make_job):
     assert (job.state / "observed").stat().st_ino == before
     observe(job, {"status": "RUNNING", "driver_info": {"node_ip_address": "10.0.0.2"}})
     assert (job.state / "observed").stat().st_ino != before
+
+
+def test_a_full_disk_keeps_the_answer_from_nobody(make_job, monkeypatch):
+    job = make_job()
+    monkeypatch.setattr(JobDir, "write_state", Full())
+    observe(job, {"status": "RUNNING"})
+    assert job.read_state("observed") is None
+
+
+class Full:
+    def __call__(self, *_args):
+        raise OSError(errno.ENOSPC, "No space left on device")

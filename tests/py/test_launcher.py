@@ -1,8 +1,10 @@
 """The launcher as Ray runs it: a real process, a snapshot with a `verl` of its own, a trainer that does what a test says."""
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -41,10 +43,12 @@ class Launched:
             directory.mkdir(parents=True)
         self.python_path = [str(self.code_path), str(HELPER / "hooks"), str(self.ray)]
         self.address = "http://127.0.0.1:1"  # nobody answers there
+        self._listens = socket.create_server(("127.0.0.1", 0))
+        self.gcs = f"127.0.0.1:{self._listens.getsockname()[1]}"
         self.process = None
         self.out = shared.path / "out"
 
-    def start(self, trainer, code_id="codeA"):
+    def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY):
         write(self.code_path / "trainer.py", f"import verl, ray\n{trainer}")
         record = json.dumps({"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(self.code_path))})
         write(self.code_path / "snapshot.json", record)
@@ -58,11 +62,12 @@ class Launched:
                 env={
                     **os.environ,
                     "PYTHONPATH": ":".join(self.python_path),
-                    "RAY_ADDRESS": "10.0.0.2:6379",
+                    "RAY_ADDRESS": self.gcs,
                     "VERL_REGRESS_HOOKS": "identity",
                     "VERL_REGRESS_JOB_DIR": str(self.job.path),
                 },
                 stdout=out,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes)),
             )
         return self
 
@@ -217,6 +222,60 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched, work):
     assert (launched.finish()[0], launched.ended) == (0, (0, "the trainer ended"))
     assert b"last words" in launched.log
     assert took < 10
+
+
+def test_a_log_that_cannot_be_written_costs_the_job_nothing(launched):
+    launched.job.driver_log.symlink_to("/dev/full")
+    status, out = launched.start("print('trained')").finish()
+    assert (status, launched.ended) == (0, (0, "the trainer ended"))
+    assert out == proof(launched.code_path) + b"trained\n"
+    assert launched.job.read_state("ended")["told_to_stop"] is False
+
+
+def test_a_log_that_has_room_again_says_what_is_missing(tmp_path):
+    log = (tmp_path / "log").open("wb", buffering=0)
+    tee = launcher._Tee(log.fileno())
+    tee.line("one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", _full_for(log.fileno()))
+        tee.line("lost")
+        tee.line("lost too")
+    tee.line("two")
+    assert (tmp_path / "log").read_text() == (
+        "one\n\nverl-regress: 14 bytes are missing here (No space left on device)\ntwo\n"
+    )
+
+
+def _full_for(descriptor):
+    real_write = os.write
+
+    def write(fd, data):
+        if fd == descriptor:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(fd, data)
+
+    return write
+
+
+def test_a_trainer_that_fails_on_a_full_disk_says_so(launched):
+    """The nearest to a full disk without a disk of one's own: no file may grow to the size of the probe."""
+    launched.start("raise SystemExit(1)", file_bytes=launcher._PROBE_BYTES // 2)
+    assert launched.finish()[0] == 1
+    assert launched.ended == (
+        1,
+        f"the trainer ended with exit status 1, and nothing can be written to {launched.job.path} (File too large): free "
+        "some space there",
+    )
+    assert not list(launched.job.state.glob(".probe*"))
+
+
+def test_a_trainer_that_fails_when_rays_head_is_gone_says_so(launched):
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        launched.gcs = f"127.0.0.1:{gcs.getsockname()[1]}"
+    assert launched.start("raise SystemExit(7)").finish()[0] == 7
+    reason = f"the trainer ended with exit status 7, and Ray's head, whose GCS was at {launched.gcs}, is gone"
+    ended = launched.job.read_state("ended")
+    assert (ended["reason"], ended["head_gone"], ended["told_to_stop"]) == (reason, True, False)
 
 
 def refused(launched, reason):

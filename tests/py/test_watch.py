@@ -149,7 +149,8 @@ def last(sentence):
             ["RUNNING", None],
             {1: started},
             Exit.LOST,
-            "job LOST (Ray does not know the job any more and it recorded no end): read 'make logs JOB=job'.",
+            "job LOST (the job recorded no end, and Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps "
+            "what it knows), or it was deleted there): read 'make logs JOB=job'.",
         ),
     ],
 )

@@ -1,0 +1,54 @@
+"""Files that appear whole, on a disk that has room and on one that has not."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_regress.layout import JobDir, write_atomically
+
+
+@pytest.fixture
+def job(tmp_path):
+    (tmp_path / "state").mkdir()
+    return JobDir(tmp_path)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """No file that is new gets a byte; what is there can be written in place."""
+
+    def write_text(path, *_args, **_options):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+
+
+def test_a_state_whose_space_was_held_is_written_on_a_full_disk(job, full_disk):
+    job.reserve_state("ended")
+    reason = "it is so: " + "ü" * 1000
+    job.write_state("ended", {"exit_code": 1, "reason": reason})
+    assert [path.name for path in job.state.iterdir()] == ["ended"]
+    assert {"exit_code": 1, "reason": reason}.items() <= job.read_state("ended").items()
+
+
+def test_a_state_whose_space_was_not_held_leaves_nothing_behind(job, full_disk):
+    with pytest.raises(OSError, match="No space left on device"):
+        job.write_state("ended", {"exit_code": 1})
+    assert list(job.state.iterdir()) == []
+
+
+def test_space_that_was_not_needed_is_given_back(job):
+    job.reserve_state("ended")
+    job.write_state("ended", {"exit_code": 0})
+    assert [path.name for path in job.state.iterdir()] == ["ended"]
+    assert json.loads((job.state / "ended").read_text())["exit_code"] == 0
+
+
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path, full_disk):
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(OSError, match="No space left on device"):
+        write_atomically(tmp_path / "file", "new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
