@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # 21_start_workers: start Ray on all workers at once and wait until Ray itself says that the head and every worker are
-# ALIVE and that the head has CPU 0 and GPU 0.
+# ALIVE and that the head has CPU 0 and GPU 0. Clocks that differ are told.
 #
 #   scripts/21_start_workers.sh
 #
@@ -13,4 +13,5 @@ log::step "Ray's workers (--resources='${WORKER_RESOURCES}')"
 cluster::lock
 cluster::ensure_workers
 cluster::await_ready
+cluster::tell_clocks
 log::verdict "Ray's workers"

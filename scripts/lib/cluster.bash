@@ -1,6 +1,8 @@
 # cluster: Ray on the nodes. Starting is detached and its output stays on the shared root; then we wait for the fact.
 # shellcheck shell=bash
 
+readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
+
 # cluster::lock: one script at a time changes this cluster; the lock goes with the process.
 cluster::lock() {
   mkdir -p "${WORKDIR}/locks"
@@ -74,6 +76,27 @@ cluster::await_ready() {
   for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
   [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they those that it should have?
   helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${gpus[@]}" "${nodes[@]}"
+}
+
+# cluster::tell_clocks: jobs train whatever the time is, but what their processes write down would mislead.
+cluster::tell_clocks() {
+  local skew
+  skew=$(cluster::clock_skew)
+  if [[ -z $skew ]]; then
+    log::ok "the clocks of $(node::list | wc -l) nodes differ by at most ${CLUSTER_MAX_SKEW} s"
+  else
+    log::warn "${skew}: times in logs and state/ are wrong by as much; set them (NTP)."
+  fi
+}
+
+# cluster::clock_skew: which nodes' clocks differ, and by how much; nothing where they agree.
+cluster::clock_skew() {
+  local clocks least most
+  clocks=$(node::clocks)
+  read -r least _ <<<"$clocks"
+  read -r most _ < <(tail -n 1 <<<"$clocks")
+  ((most - least <= CLUSTER_MAX_SKEW)) ||
+    printf 'The clocks of the nodes differ by %d s (%s)\n' "$((most - least))" "$(awk '{ print $2 " " $1 }' <<<"$clocks" | paste -sd, | sed 's/,/, /g')"
 }
 
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API says it.

@@ -55,6 +55,14 @@ node::spawn() {
     (setsid "$@" >"$log" 2>&1; echo $? >"$log.exit") >/dev/null 2>&1 </dev/null &' spawn "$log" "$@"
 }
 
+# node::clocks: each node's clock against ours, as "SECONDS NODE", the earliest first; all are asked at once.
+node::clocks() {
+  local node
+  for node in $(node::list); do
+    printf '%+d %s\n' "$(($(node::exec "$node" date +%s) - $(date +%s)))" "$node" &
+  done | sort -n
+}
+
 # node::is_alive NODE: can we run a command there?
 node::is_alive() { transport::is_alive "$1"; }
 

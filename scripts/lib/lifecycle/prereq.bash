@@ -73,26 +73,36 @@ prereq::foreign_names() {
   log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free or ours"
 }
 
+# prereq::port: the dashboard's port is free, or ours. The engine listens before it says for whom, so it is asked for a moment
+# where there is a head of ours: another `make up` may be bringing it up.
 prereq::port() {
-  if [[ $(docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null) == "127.0.0.1:${DASHBOARD_PORT}" ]]; then
-    log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
+  local seconds=0
+  if ! prereq::is_port_taken "$DASHBOARD_PORT"; then
+    log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
     return
   fi
-  ! prereq::is_port_taken "$DASHBOARD_PORT" ||
+  [[ -z $(compose::list '{{.ID}}') ]] || seconds=5
+  wait::until "$seconds" - prereq::is_port_ours ||
     cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} is taken (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}): set DASHBOARD_PORT to a free one."
-  log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
+  log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
+
+prereq::is_port_ours() { [[ $(docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null) == "127.0.0.1:${DASHBOARD_PORT}" ]]; }
 
 prereq::is_port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
+# prereq::disk: the shared root, which may be a mount of its own, has room. A cluster that runs already is told of, not refused.
 prereq::disk() {
-  local directory free
-  directory=$WORKDIR
+  local directory=${WORKDIR}/shared free problem
   until [[ -d $directory ]]; do directory=$(dirname -- "$directory"); done
   free=$(df --output=avail -BG -- "$directory" | tail -n 1 | tr -dc '0-9')
-  ((free >= MIN_DISK_GIB)) ||
-    cli::die 1 "${WORKDIR} (WORKDIR) has ${free} GiB free and MIN_DISK_GIB=${MIN_DISK_GIB} are wanted: free some, or point WORKDIR elsewhere."
-  log::ok "${free} GiB of disk free under ${WORKDIR} (wanted: ${MIN_DISK_GIB})"
+  if ((free >= MIN_DISK_GIB)); then
+    log::ok "${free} GiB of disk free under ${WORKDIR}/shared (wanted: ${MIN_DISK_GIB})"
+    return
+  fi
+  problem="${WORKDIR}/shared (from WORKDIR) has ${free} GiB free and MIN_DISK_GIB=${MIN_DISK_GIB} are wanted: free some, or point WORKDIR elsewhere."
+  [[ -n $(compose::list '{{.ID}}') ]] || cli::die 1 "$problem"
+  log::warn "$problem"
 }
 
 prereq::memory() {

@@ -2,8 +2,6 @@
 # started there.
 # shellcheck shell=bash
 
-readonly NODES_MAX_SKEW=5 # seconds between the clocks of two nodes
-
 # nodes::dashboard_host: what Ray's dashboard listens on. Nobody publishes it for us, so it is not for the network.
 nodes::dashboard_host() { printf '127.0.0.1\n'; }
 
@@ -140,16 +138,10 @@ nodes::_check_shared_root() {
 }
 
 nodes::_check_clocks() {
-  local node offset least=0 most=0
-  for node in $(node::list); do
-    offset=$(($(node::exec "$node" date +%s) - $(date +%s)))
-    [[ $node != head ]] || least=$offset most=$offset
-    ((offset >= least)) || least=$offset
-    ((offset <= most)) || most=$offset
-    ((most - least <= NODES_MAX_SKEW)) ||
-      cli::die 1 "The clocks of the nodes differ by $((most - least)) s, ${node}'s the latest looked at: set them (NTP) to within ${NODES_MAX_SKEW} s."
-  done
-  log::ok "the clocks of the nodes differ by at most ${NODES_MAX_SKEW} s"
+  local skew
+  skew=$(cluster::clock_skew)
+  [[ -z $skew ]] || cli::die 1 "${skew}: set them (NTP) to within ${CLUSTER_MAX_SKEW} s."
+  log::ok "the clocks of the nodes differ by at most ${CLUSTER_MAX_SKEW} s"
 }
 
 # Ports that Ray listens on at fixed numbers; where our own Ray is at work they are its.
