@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from verl_regress import causes
 from verl_regress.errors import Exit
 from verl_regress.layout import JobDir
 
@@ -61,16 +62,12 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         if ended.get("told_to_stop") and ray is None:
             return _ended_by_others(str(ended["reason"]), reachable, driver_ip)
-        if ended.get("head_gone"):
-            return Judgement(Status.LOST, str(ended["reason"]), driver_ip)
-        succeeded = ended["exit_code"] == 0
-        return Judgement(Status.SUCCEEDED if succeeded else Status.FAILED, str(ended["reason"]), driver_ip)
+        return Judgement(_recorded(ended), str(ended["reason"]), driver_ip)
     # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
     if ray is not None:
-        message = str(ray.get("message") or "").strip().splitlines()
-        return _from_ray(str(ray_status), message[-1] if message else "", job, driver_ip)
+        return _from_ray(str(ray_status), ray, job, driver_ip)
     # One whose submitter died before it could record Ray's answer has been seen all the same.
     is_known = bool(observed) or job.read_state("started") is not None
     if submitted is None and not is_known:
@@ -94,13 +91,23 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
     return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
 
 
-def _from_ray(status: str, message: str, job: JobDir, driver_ip: str | None) -> Judgement:
+def _recorded(ended: Mapping[str, Any]) -> Status:
+    """What the launcher saw; a trainer that failed because a node or the head went away says nothing about the code."""
+    if ended["exit_code"] == 0:
+        return Status.SUCCEEDED
+    return Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
+
+
+def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
+    message = str(ray.get("message") or "").strip().splitlines() or [""]
     if status in ("PENDING", "RUNNING", "STOPPED"):
-        return Judgement(Status(status), message, driver_ip)
-    if status == "FAILED" and job.read_state("started") is None:
-        return Judgement(Status.FAILED, message, driver_ip)
+        return Judgement(Status(status), message[-1], driver_ip)
+    started = job.read_state("started")
+    if status == "FAILED" and started is None and not causes.is_supervisor_gone(ray):
+        return Judgement(Status.FAILED, message[-1], driver_ip)
     # The launcher records every end that it lives to see: without that record, it or its node is gone.
-    return Judgement(Status.LOST, f"the launcher recorded no end, Ray says {status}: {message}", driver_ip)
+    node = (started or {}).get("node") or (started or {}).get("node_ip")
+    return Judgement(Status.LOST, causes.of_loss(ray, node), driver_ip)
 
 
 def _driver_ip(details: Mapping[str, Any] | None) -> str | None:
@@ -115,8 +122,11 @@ def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
         return
     kept = {
         key: ray.get(key)
-        for key in ("status", "message", "driver_info", "driver_node_id", "start_time", "end_time", "metadata")
-    }
+        for key in (
+            "status", "message", "error_type", "driver_exit_code", "driver_info", "driver_node_id",
+            "start_time", "end_time", "metadata",
+        )
+    }  # fmt: skip
     before = job.read_state("observed") or {}
     if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
         return

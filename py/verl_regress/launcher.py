@@ -17,18 +17,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from verl_regress import debug, identity, jobs, this_node
+from verl_regress import causes, debug, identity, jobs, say, this_node
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
+from verl_regress.ray_api import RayApi
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
 _GCS_SECONDS = 3.0
+_ASK_SECONDS = 4.0  # for Ray's answer about its nodes, when the trainer has failed
 # Imports what the training processes will import, in an interpreter and environment like theirs.
 _PROBE = """
 import json, verl, mvp_marker
@@ -57,19 +60,27 @@ def run(args: argparse.Namespace) -> int:
             return 1
         job.write_state(
             "started",
-            {"node_ip": this_node.address(), "hostname": socket.gethostname(), "pid": os.getpid(), **imported},
+            {
+                "node": this_node.name(),
+                "node_ip": this_node.address(),
+                "hostname": socket.gethostname(),
+                "pid": os.getpid(),
+                **imported,
+            },
         )
         running = partial(debug.attempt_beside, job, plan["address"], "running")
         pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
-        reason = "the trainer ended" if code == 0 else f"the trainer {_describe(code)}"
+        reason = f"the trainer {causes.ending(code)}"
         if code == 0 and not told_to_stop:
             try:
                 identity.check(job, plan, pid)
             except (RegressError, OSError) as error:
                 tee.line(f"verl-regress: {error}")
                 code, reason = 1, str(error)
-    ended = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop}
-    job.write_state("ended", ended if code == 0 else ended | _circumstances(job, reason))
+    ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop}
+    if code != 0:
+        ended |= _circumstances(job, reason) or ({} if told_to_stop else _taken_down(job, plan, reason))
+    job.write_state("ended", ended)
     # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
     is_failed = code != 0 and not told_to_stop
     debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
@@ -107,6 +118,16 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
     if ":" in gcs and not _answers(gcs):
         return {"reason": f"{reason}, and Ray's head, whose GCS was at {gcs}, is gone", "head_gone": True}
     return {}
+
+
+def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Why a trainer may have failed that nobody told to stop: it lost a node, or one of its processes was killed."""
+    try:
+        blow = causes.of_failure(RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS), job.ray_id)
+    except RegressError as error:  # over ssh the dashboard listens on the head alone
+        say.info(f"whether a node or a process was lost is not known: {error}")
+        return {}
+    return {"reason": f"{reason}{blow.words}", "lost_nodes": blow.lost_nodes}
 
 
 def _disk_problem(job: JobDir) -> str | None:
@@ -220,7 +241,3 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], o
 def _die_with_parent() -> None:
     """If the launcher is killed, training without anybody to record its end would go on unseen."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _describe(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"

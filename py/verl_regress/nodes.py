@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_regress import say
 from verl_regress.errors import BadInput, Exit, RegressError
-from verl_regress.ray_api import Node, RayApi, Unreachable
+from verl_regress.ray_api import Node, RayApi, Unreachable, forget_node
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the node table
 ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
@@ -55,9 +55,10 @@ def _mark(log_dir: Path, name: str) -> str | None:
 
 
 def add_await_arguments(parser: argparse.ArgumentParser) -> None:
-    """`await-nodes --deadline S --log-dir DIR [--worker-gpus N] head=IP worker-0=IP …`."""
+    """`await-nodes --deadline S --log-dir DIR --gcs-port P [--worker-gpus N] head=IP worker-0=IP …`."""
     parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob CLUSTER_TIMEOUT")
     _add_log_dir(parser)
+    parser.add_argument("--gcs-port", type=int, required=True, help="the knob GCS_PORT")
     parser.add_argument("--worker-gpus", type=int, help="the knob GPUS_PER_WORKER, where Ray counts a worker's GPUs")
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
 
@@ -87,6 +88,7 @@ def run_await(args: argparse.Namespace) -> int:
                 Exit.UNREACHABLE,
             )
         time.sleep(_LOOK_EVERY)
+    _dismiss_ghosts(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline)
     head = alive["head"]
     if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
         raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
@@ -99,6 +101,31 @@ def run_await(args: argparse.Namespace) -> int:
     for name in wanted:
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
     return 0
+
+
+def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float) -> None:
+    """Until Ray lists no node whose raylet is gone: it would send jobs there for half a minute, and they would never start."""
+    told: set[str] = set()
+    api = RayApi(ADDRESS)
+    while sum(node.alive for node in api.nodes()) > wanted:
+        ghosts = [raylet for raylet in api.raylets() if raylet.alive and not raylet.answers()]
+        if not ghosts:
+            return  # more nodes than ours, and they are alive
+        for ghost in ghosts:
+            if ghost.node_id not in told:
+                told.add(ghost.node_id)
+                problem = forget_node(gcs, ghost.node_id, end - time.monotonic())
+                left = (
+                    "told Ray" if problem is None else f"Ray finds out by itself, for it could not be told ({problem})"
+                )
+                say.changed(f"the {ghost.name} that was killed ({ghost.address}:{ghost.port}) is gone: {left}")
+        if time.monotonic() > end:
+            raise RegressError(
+                f"Ray lists {ghosts[0].name} ({ghosts[0].address}:{ghosts[0].port}) as ALIVE still, which nobody reaches, "
+                f"after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'.",
+                Exit.UNREACHABLE,
+            )
+        time.sleep(_LOOK_EVERY)
 
 
 def describe(node: Node) -> str:

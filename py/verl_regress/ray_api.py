@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -21,6 +22,7 @@ from verl_regress.errors import BadInput, Exit, RegressError
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # Ray's SDK and its command would follow these instead of the address that they are given (Ray 2.60).
 _MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+_CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about as many
 _SUBMIT_SECONDS = 60.0  # the command has no deadline of its own; it takes 2
 
 
@@ -44,6 +46,27 @@ class Node:
     alive: bool
     resources: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Raylet:
+    """The daemon of a node that Ray remembers, whether it is `alive` to Ray, and where it listens."""
+
+    name: str
+    node_id: str
+    address: str
+    port: int
+    alive: bool
+
+    def answers(self) -> bool:
+        """Is it alive to Ray, and does it accept a connection? A paused or busy one does: the kernel accepts for it."""
+        if not self.alive:
+            return False
+        try:
+            with socket.create_connection((self.address, self.port), _CONNECT_SECONDS):
+                return True
+        except OSError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,23 @@ class RayApi:
             )
             for row in self._rows("/api/v0/nodes?limit=1000&detail=1")
         ]
+
+    def raylets(self) -> list[Raylet]:
+        """The raylet of every node; without `nocache` the dashboard may repeat what it said before."""
+        try:
+            rows = [row["raylet"] for row in self._get("/nodes?view=summary&nocache=1")["data"]["summary"]]
+            return [
+                Raylet(
+                    name=row["nodeName"],
+                    node_id=row["nodeId"],
+                    address=row["nodeManagerAddress"],
+                    port=int(row["nodeManagerPort"]),
+                    alive=row["state"] == "ALIVE",
+                )
+                for row in rows
+            ]
+        except (KeyError, TypeError):
+            raise Unreachable(self.address, "what answers there is not Ray") from None
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Ray's details of every submitted job, by submission id."""
@@ -234,6 +274,32 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     rows: list[dict[str, Any]] = json.loads(asked.stdout.strip().splitlines()[-1])
     return rows
 
+
+def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
+    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended, as its raylet would have done; the problem, or None.
+
+    It is what a raylet calls on its way out (NodeInfoGcsService.UnregisterNode, read in Ray 2.60); one that was killed
+    could not, and until the GCS gives it up by itself, half a minute later, it sends jobs there. `timeout` is in seconds.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _FORGET, gcs, node_id], capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {timeout:g} s"
+    return None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+
+
+_FORGET = """
+import sys
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+death = common_pb2.NodeDeathInfo(
+    reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION, reason_message="its raylet does not answer any more"
+)
+request = gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(sys.argv[2]), node_death_info=death)
+gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(sys.argv[1])).UnregisterNode(request, timeout=5)
+"""
 
 _ACTORS = """
 import json, sys, ray

@@ -75,7 +75,8 @@ cluster::await_ready() {
   local node nodes=() gpus=()
   for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
   [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they those that it should have?
-  helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" "${gpus[@]}" "${nodes[@]}"
+  helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
+    "${gpus[@]}" "${nodes[@]}"
 }
 
 # cluster::tell_clocks: jobs train whatever the time is, but what their processes write down would mislead.
@@ -147,6 +148,7 @@ cluster::_start() {
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
+    VERL_REGRESS_NODE="$node" \
     ray start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
 }

@@ -1,3 +1,4 @@
+import socket
 import types
 
 import pytest
@@ -22,7 +23,11 @@ def await_nodes(run, shared, ray, monkeypatch):
         clock.sleep = sleep
         monkeypatch.setattr(nodes, "time", clock)
         return run(
-            "await-nodes", f"--deadline={deadline}", f"--log-dir={shared.path}/ray/c", *(wanted or (HEAD, WORKER))
+            "await-nodes",
+            f"--deadline={deadline}",
+            "--gcs-port=6379",
+            f"--log-dir={shared.path}/ray/c",
+            *(wanted or (HEAD, WORKER)),
         )
 
     return await_nodes
@@ -149,3 +154,54 @@ def test_an_api_that_never_comes_is_told(run, ray, shared):
         f"error   Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the "
         "cluster up with 'make up'.\n"
     )
+
+
+@pytest.fixture
+def haunted(ray, shared, monkeypatch):
+    """Two nodes that are there, and the raylet of an earlier worker-0 that Ray calls ALIVE; `told` is what Ray was told."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2")]
+    ray.has_nodes(*rows, {**rows[1], "labels": {"start": "0"}})
+    row = {"nodeName": "worker-0", "nodeId": "aa", "nodeManagerAddress": "127.0.0.1", "nodeManagerPort": port}
+    ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": [{"raylet": {**row, "state": "ALIVE"}}]}})
+    world = types.SimpleNamespace(told=[], port=port, problem=None, goes=lambda: ray.has_nodes(*rows))
+
+    def forget_node(gcs, node_id, _timeout):
+        world.told.append((gcs, node_id))
+        if world.problem is None:
+            world.goes()
+        return world.problem
+
+    monkeypatch.setattr(nodes, "forget_node", forget_node)
+    return world
+
+
+def test_ray_is_told_of_a_worker_that_was_killed(await_nodes, haunted):
+    outcome = await_nodes()
+    assert (outcome.status, haunted.told) == (0, [("10.0.0.1:6379", "aa")])
+    line = f"changed the worker-0 that was killed (127.0.0.1:{haunted.port}) is gone: told Ray"
+    assert outcome.err.splitlines()[0] == line
+
+
+def test_a_ray_that_cannot_be_told_finds_out_by_itself(await_nodes, haunted):
+    haunted.problem = "no such method"
+    outcome = await_nodes(then=haunted.goes)
+    assert (outcome.status, len(haunted.told)) == (0, 1)
+    assert "is gone: Ray finds out by itself, for it could not be told (no such method)" in outcome.err
+
+
+def test_a_ray_that_does_not_find_out(await_nodes, haunted):
+    haunted.problem = "no such method"
+    outcome = await_nodes()
+    assert outcome.status == 8
+    assert outcome.err.splitlines()[-1] == (
+        f"error   Ray lists worker-0 (127.0.0.1:{haunted.port}) as ALIVE still, which nobody reaches, after 1 s "
+        "(CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'."
+    )
+
+
+def test_a_node_that_is_not_ours_and_listens_is_left_alone(await_nodes, haunted):
+    with socket.create_server(("127.0.0.1", haunted.port)):
+        outcome = await_nodes()
+    assert (outcome.status, haunted.told) == (0, [])

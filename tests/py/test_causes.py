@@ -1,0 +1,164 @@
+"""Ray's words are as Ray 2.60 said them, shortened."""
+
+import contextlib
+import socket
+
+import pytest
+
+from verl_regress import causes
+from verl_regress.job_status import Status, judge
+from verl_regress.ray_api import RayApi
+
+DIED = (
+    "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tpid: 999\n\tip: 10.0.0.2\n"
+)
+NODE = (
+    "The actor died because its node has died. Node Id: b0bf\n\tthe actor's node was terminated unexpectedly: "
+    "health check failed due to missing too many heartbeats"
+)
+WORKER = (
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker "
+    "unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) the process was killed"
+)
+MEMORY = (
+    "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.2, ID: 66ed) was "
+    "3.62GB used / 4.00GB limit (0.906128)\nOOM kill reason: Memory usage 4151062528B exceeded threshold of 4080218880B"
+)
+GONE = "JOB_SUPERVISOR_ACTOR_DIED"
+UNKNOWN = "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            {"error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": code, "message": "a long log"},
+            f"the launcher on worker-1 {ending} before it could record an end",
+        )
+        for code, ending in ((-9, "was ended by SIGKILL"), (137, "was ended by SIGKILL"), (2, "ended with exit status 2"))
+    ]
+    + [
+        (
+            {"error_type": GONE, "message": DIED + NODE},
+            "the driver's node worker-1 died: Ray says health check failed due to missing too many heartbeats",
+        ),
+        (
+            {"error_type": GONE, "message": DIED + WORKER},
+            "Ray's supervisor of the job on worker-1 was killed or crashed, and the launcher with it: "
+            "Worker unexpectedly exits with a connection error code 2",
+        ),
+        (
+            {"error_type": UNKNOWN, "message": f"Unexpected error occurred: {MEMORY}"},
+            "Ray's memory monitor killed its supervisor of the job on worker-1 (3.62GB used / 4.00GB limit), and the launcher with it",
+        ),
+        ({"error_type": UNKNOWN, "message": "new words\nof Ray"}, "the launcher recorded no end, Ray says FAILED: of Ray"),
+    ],
+)  # fmt: skip
+def test_why_the_launcher_recorded_no_end(make_job, said, reason):
+    job = make_job(started={"node": "worker-1", "node_ip": "10.0.0.2"})
+    judgement = judge(job, {"status": "FAILED", **said})
+    assert (judgement.status, judgement.reason) == (Status.LOST, reason)
+
+
+def test_a_supervisor_that_died_before_the_launcher_began_is_lost_and_not_failed(make_job):
+    judgement = judge(make_job(), {"status": "FAILED", "error_type": GONE, "message": DIED + NODE})
+    assert judgement.status is Status.LOST
+    assert judgement.reason.startswith("the driver's node 10.0.0.2 died: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "ended"), (1, "ended with exit status 1"), (-15, "was ended by SIGTERM")]
+)
+def test_how_it_ended(code, words):
+    assert causes.ending(code) == words
+
+
+@contextlib.contextmanager
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port():
+    with listening() as port:
+        pass
+    return port
+
+
+def raylet(name, node_id, port, state="ALIVE"):
+    return {
+        "raylet": {
+            "nodeName": name, "nodeId": node_id, "nodeManagerAddress": "127.0.0.1", "nodeManagerPort": port, "state": state,
+        }
+    }  # fmt: skip
+
+
+def actor(node_id, name="create.<locals>.WorkerDict", **cause):
+    return {"node_id": node_id, "class_name": name, "state": "DEAD", "death_cause": cause or None}
+
+
+@pytest.fixture
+def blow(ray):
+    """What `of_failure` makes of these raylets and actors."""
+
+    def blow(raylets, actors):
+        ray.knows({"submission_id": "j", "job_id": "01"})
+        query = "limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
+        ray.answers[f"/api/v0/actors?{query}"] = (200, {"data": {"result": {"result": actors}}})
+        ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": raylets}})
+        return causes.of_failure(RayApi(ray.address), "j")
+
+    return blow
+
+
+def test_a_node_that_nobody_reaches_is_lost_and_one_that_listens_is_not(blow, closed_port):
+    with listening() as port:
+        found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor("b")])
+    assert found.lost_nodes == ("worker-1 (127.0.0.1)",)
+    assert found.words == ", when worker-1 (127.0.0.1) did not answer any more"
+
+
+def test_a_node_that_ray_has_given_up_is_lost_too(blow):
+    assert blow([raylet("worker-0", "a", 1, "DEAD")], [actor("a")]).lost_nodes == ("worker-0 (127.0.0.1)",)
+
+
+def test_a_dead_node_that_the_job_was_not_on_is_none_of_its_business(blow, closed_port):
+    with listening() as port:
+        found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor(None)])
+    assert found == causes.Blow()
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (
+            {"oom_context": {"error_message": MEMORY}},
+            ", after Ray's memory monitor killed its WorkerDict on worker-0 (3.62GB used / 4.00GB limit)",
+        ),
+        (
+            {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}},
+            ", after its WorkerDict on worker-0 was killed or crashed",
+        ),
+        ({"actor_died_error_context": {"reason": "OWNER_DIED", "error_message": "Worker exit type: SYSTEM_ERROR"}}, ""),
+        ({"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": "type: INTENDED_SYSTEM_EXIT"}}, ""),
+        ({"creation_task_failure_context": {"error_message": "an exception"}}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_process_that_was_taken_from_the_trainer(blow, cause, words):
+    with listening() as port:
+        assert blow([raylet("worker-0", "a", port)], [actor("a", **cause)]) == causes.Blow((), words)
+
+
+def test_memory_comes_before_what_followed_from_it(blow):
+    crash = {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}}
+    with listening() as port:
+        found = blow([raylet("worker-0", "a", port)], [actor("a", **crash), actor("a", oom_context={})])
+    assert found.words == ", after Ray's memory monitor killed its WorkerDict on worker-0"
+
+
+def test_a_node_that_the_trainer_lost_makes_the_job_lost(make_job):
+    ended = {"exit_code": 1, "reason": "gone", "lost_nodes": ["worker-1 (10.0.0.2)"]}
+    assert judge(make_job(ended=ended), None).status is Status.LOST
+    assert judge(make_job(name="other", ended={**ended, "lost_nodes": []}), None).status is Status.FAILED
