@@ -99,7 +99,7 @@ def table(rows: Sequence[Record], kind: str, columns: dict[str, Callable[[list[R
 
 def answer(tries: list[Record]) -> str:
     """Each different exit status and sentence."""
-    said = {f"{row['status']}: {cell(row.get('sentence', ''))}": None for row in tries if "status" in row}
+    said = {f"{row['status']}: {cell(row.get('sentence', ''))}".rstrip(": "): None for row in tries if "status" in row}
     return "<br>".join(said) or "-"
 
 

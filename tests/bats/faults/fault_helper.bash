@@ -70,10 +70,10 @@ fault::inject() {
   "$@"
 }
 
-# fault::kill PATTERN: SIGKILL to the one process of JOB whose command line has it, on whichever node it is.
+# fault::kill PATTERN [NODE]: SIGKILL to the one process of JOB whose command line has it, on whichever node it is.
 fault::kill() {
   local node killed=0
-  for node in worker-0 worker-1; do
+  for node in ${2:-worker-0 worker-1}; do
     killed=$((killed + $(fault::_processes "$node" "$1" kill | wc -l)))
   done
   ((killed == 1)) || fail "${killed} processes of ${JOB} are like '$1', not one"
@@ -122,6 +122,19 @@ fault::recovered() {
     "up_status=${up}" "up_seconds=${seconds}" "$@"
   [[ $up == 0 ]] || fail "make up ended with ${up}: $(tail -n 30 "${BATS_TEST_TMPDIR}/up")"
   [[ $after == "$BEFORE" ]] || fail "finished jobs changed: before ${BEFORE}, after ${after}"
+}
+
+# fault::find_driver: sets DRIVER and OTHER, the workers with and without the job's launcher.
+fault::find_driver() {
+  DRIVER=$(jq -r .node "${JOB_DIR}/state/started")
+  [[ $DRIVER == worker-[01] ]] || fail "the launcher says that it runs on ${DRIVER}"
+  export OTHER=worker-$((1 - ${DRIVER#worker-}))
+}
+
+# fault::trains_now: a job that is submitted at this moment trains to its end.
+fault::trains_now() {
+  WAIT=1 OVERRIDES=trainer.total_training_steps=1 run scripts/40_submit_ppo_epoch1.sh
+  assert_status 0
 }
 
 # fault::nothing_left: no process of JOB on any node.

@@ -1,0 +1,77 @@
+"""scripts/dev/reliability.py: the page says what the records say, and the check of it can fail."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+FAULT = {
+    "kind": "fault", "tries": 1, "name": "a node dies", "status": 7, "sentence": "error   JOB LOST (a | b)", "seconds": 4.0,
+    "files_before": 9, "hash_before": "aa", "files_after": 9, "hash_after": "aa", "up_status": 0, "up_seconds": 8.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reliability():
+    spec = importlib.util.spec_from_file_location("reliability", REPO / "scripts" / "dev" / "reliability.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A repository with the records of one run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "build" / "reports").mkdir(parents=True)
+    rows = [FAULT, {**FAULT, "seconds": 6.0}, {"kind": "load", "name": "50 at once", "tries": 50, "status": 0}]
+    (tmp_path / "build/reports/reliability.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "build/reports/fuzz.json").write_text(json.dumps({"seed": 1, "cases": {"ids": 700}}))
+    return tmp_path
+
+
+def rows_of(page):
+    return [
+        line for line in page.splitlines() if line.startswith("| ") and " --- " not in line and "| what |" not in line
+    ]
+
+
+def test_each_record_is_in_its_table(reliability, here, monkeypatch):
+    monkeypatch.setattr(reliability, "machine", lambda: {"written": "now", "commit": "abc", "machine": "a machine"})
+    assert reliability.main("write") == 0
+    assert rows_of((here / "docs/reliability.md").read_text()) == [
+        "| a node dies | 2 | 7: `JOB LOST (a / b)` | 5.0 s (at most 6.0 s) | 9 files aa, the same after | 8.0 s (at most 8.0 s) |",
+        "| ids | 700 | - |",
+        "| 50 at once | 50 | 0 | - | - | - |",
+    ]
+    assert reliability.main("check") == 0
+    (here / "docs/reliability.md").write_text("made by hand\n")
+    assert reliability.main("check") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hash_after": "bb", "files_after": 8}, "9 files aa, CHANGED: 8 files bb"),
+        ({"up_status": 1}, "FAILED (1)"),
+    ],
+)
+def test_what_is_not_well_is_told(reliability, change, said):
+    page = reliability.page({"written": "", "commit": "", "machine": "", "records": [FAULT, {**FAULT, **change}]})
+    assert said in page
+
+
+def test_a_run_without_a_record_fails(reliability, here, monkeypatch):
+    monkeypatch.setattr(reliability, "machine", dict)
+    monkeypatch.setattr(reliability, "page", lambda _: "")
+    (here / "build/reports/reliability.jsonl").unlink()
+    (here / "build/reports/fuzz.json").unlink()
+    assert reliability.main("report") == 1
+
+
+def test_the_page_that_is_shipped_is_that_of_its_records(reliability, monkeypatch):
+    monkeypatch.chdir(REPO)
+    assert reliability.main("check") == 0
