@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait stop debug gc logs status verify quickstart test test-container test-faults test-faults-full lint check-specs
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait resume retry stop debug gc logs status verify quickstart test test-container test-faults test-faults-full lint check-specs
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ sft: ## a few steps of supervised fine-tuning on Ray [CODE_ID, WAIT=1]
 	@scripts/42_submit_sft_minimal.sh
 wait: ## follow a job to its end [JOB=latest]
 	@scripts/52_wait.sh
+resume: ## go on with a job from its newest whole checkpoint, as a new attempt [JOB, OVERRIDES, WAIT=1]
+	@scripts/56_resume.sh
+retry: ## run a job once more from the first step, as a new attempt [JOB, OVERRIDES, WAIT=1]
+	@scripts/57_retry.sh
 stop: ## stop a job, running or waiting, and wait until it is over [JOB]
 	@scripts/54_stop.sh
 debug: ## a debug bundle of a job [JOB=latest, TAR=1]

@@ -17,7 +17,7 @@ from typing import Any
 
 from verl_regress import artefact, ray_api, snapshot
 from verl_regress.errors import RegressError
-from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.layout import JobDir
 
 _PATIENCE = 60.0  # seconds that a head which does not answer has: hours of training are not thrown away for a moment
 
@@ -83,7 +83,7 @@ def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
     """The snapshot must still be the tree that the job was submitted with: only then do its files say anything."""
     asked = (job.read_config("code.json") or {}).get("tree_sha256")
     try:
-        record = snapshot.verify(SharedRoot(job.path.parent.parent), plan["code_id"])
+        record = snapshot.verify(job.shared_root, plan["code_id"])
     except RegressError as error:
         yield str(error)
         return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Mapping
+import fcntl
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ class Status(str, enum.Enum):
     """A job's status; the last four and NOT_SUBMITTED are final."""
 
     NOT_SUBMITTED = "NOT_SUBMITTED"
+    SUBMITTING = "SUBMITTING"
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     UNKNOWN = "UNKNOWN"
@@ -70,6 +72,8 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
         return _from_ray(str(ray_status), ray, job, driver_ip)
     # One whose submitter died before it could record Ray's answer has been seen all the same.
     is_known = bool(observed) or job.read_state("started") is not None
+    if submitted is None and not is_known and _is_being_submitted(job):
+        return Judgement(Status.SUBMITTING, "the submitter is at work")
     if submitted is None and not is_known:
         return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
     if submitted is not None and not submitted["accepted"] and not is_known:
@@ -89,6 +93,25 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
     if not reachable:
         return Judgement(Status.UNKNOWN, f"{reason}, and Ray does not answer who ended it", driver_ip)
     return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
+
+
+@contextlib.contextmanager
+def submission_of(job: JobDir) -> Iterator[None]:
+    """Hold the lock by which others see that a job is being submitted; it goes with the process, however that ends."""
+    with (job.state / "submitting").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _is_being_submitted(job: JobDir) -> bool:
+    try:
+        with (job.state / "submitting").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # not there (yet), or a file system without locks
+        return False
+    return False
 
 
 def _recorded(ended: Mapping[str, Any]) -> Status:

@@ -65,7 +65,14 @@ def api_of(job: JobDir) -> RayApi:
     return RayApi(str(plan_of(job)["address"]))
 
 
+def add_where_arguments(parser: argparse.ArgumentParser) -> None:
+    """`where JOB [--id]`."""
+    add_job(parser)
+    parser.add_argument("--id", action="store_true", help="its id instead, which is its name for ever")
+
+
 def run_where(args: argparse.Namespace) -> int:
-    """Print the job's directory."""
-    print(find(SharedRoot(args.shared_root), args.job).path)
+    """Print the directory of a job's newest attempt, or that attempt's id."""
+    job = find(SharedRoot(args.shared_root), args.job)
+    print(job.ray_id if args.id else job.path)
     return 0

@@ -7,16 +7,17 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_regress import ids, reward_fn, snapshot
+from verl_regress import documents, ids, reward_fn, snapshot
 from verl_regress.compose import Override, compose
 from verl_regress.documents import Document
-from verl_regress.errors import BadInput
+from verl_regress.errors import BadInput, RegressError
 from verl_regress.layout import JobDir, SharedRoot
-from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload
+from verl_regress.progress import step_of
+from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
 
 HELPER_DIR = Path(__file__).resolve().parents[1]
 
@@ -52,6 +53,32 @@ class Defaults:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """A further attempt of a job: its directory, which is not there yet, and what it comes from."""
+
+    job_dir: JobDir
+    parent: JobDir
+    checkpoint: Path | None = None  # None: it begins from the beginning
+
+    @property
+    def step(self) -> int:
+        """The step after which it goes on."""
+        return step_of(self.checkpoint.name) if self.checkpoint else 0
+
+    def overrides(self) -> list[Override]:
+        """What makes the trainer go on, above all other layers; a parent's checkpoint is never removed."""
+        if self.checkpoint is None:
+            return []
+        kept = Override("trainer.del_local_ckpt_after_load=False", "make resume", optional=True)  # RL has it, SFT not
+        return [*(Override(text, "make resume") for text in continuing(self.checkpoint)), kept]
+
+    def told(self) -> dict[str, Any]:
+        """The attempt that it comes from, the checkpoint and its step."""
+        checkpoint = str(self.checkpoint) if self.checkpoint else None
+        return {"attempt": self.parent.attempt, "checkpoint": checkpoint, "step": self.step}
+
+
+@dataclass(frozen=True)
 class Plan:
     """All that a submission needs; `resolved()` is what config/resolved.json holds."""
 
@@ -74,6 +101,14 @@ class Plan:
     verl_config: str = field(repr=False)
     spec: Document = field(repr=False)
     base: Document = field(repr=False)
+    said: CommandLine = field(repr=False)
+    defaults: Defaults = field(repr=False)
+    attempt: Attempt | None = None
+
+    def asked(self) -> dict[str, Any]:
+        """What was asked besides the two documents, as `recorded` reads it."""
+        origins = {"job_spec": self.spec.origin, "ray_config": self.base.origin}
+        return {"origins": origins, "said": asdict(self.said), "defaults": asdict(self.defaults)}
 
     def runtime_env(self) -> dict[str, Any]:
         """The job's runtime_env: environment variables only, nothing is uploaded."""
@@ -83,6 +118,8 @@ class Plan:
         """The whole plan as plain data."""
         return {
             "submission_id": self.submission_id,
+            "attempt": self.job_dir.attempt,
+            "parent": self.attempt.told() if self.attempt else None,
             "workload": self.workload,
             "profile": self.profile,
             "code_id": self.code["code_id"],
@@ -101,14 +138,15 @@ class Plan:
 
     def metadata(self) -> dict[str, str]:
         """What Ray keeps with the job; the submitter adds where it was sent from, and how."""
-        return {"code_id": str(self.code["code_id"]), "workload": self.workload, "profile": self.profile}
+        parent = {f"parent_{key}": str(value) for key, value in self.attempt.told().items()} if self.attempt else {}
+        return {"code_id": str(self.code["code_id"]), "workload": self.workload, "profile": self.profile, **parent}
 
     def command_line(self, **metadata: str) -> list[str]:
         """`ray job submit` of this plan as argv, with `metadata` besides its own."""
         return [
             "ray", "job", "submit", "--no-wait",
             "--address", self.address,
-            "--submission-id", self.submission_id,
+            "--submission-id", self.job_dir.ray_id,
             "--entrypoint-num-cpus", f"{self.entrypoint_num_cpus:g}",
             "--entrypoint-resources", json.dumps(self.entrypoint_resources),
             "--runtime-env-json", json.dumps(self.runtime_env()),
@@ -117,8 +155,18 @@ class Plan:
         ]  # fmt: skip
 
 
-def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, defaults: Defaults) -> Plan:
-    """Plan a submission. Precedence: command line over JobSpec over base config over knobs. Raises BadInput."""
+def make(
+    root: SharedRoot,
+    spec: Document,
+    base: Document,
+    said: CommandLine,
+    defaults: Defaults,
+    attempt: Attempt | None = None,
+) -> Plan:
+    """Plan a submission, of a new job or of a further attempt of one.
+
+    Precedence: command line over JobSpec over base config over knobs. Raises BadInput.
+    """
     workload_name = said.workload or spec.content["workload"]
     if workload_name not in WORKLOADS:
         origin = "the command line" if said.workload else spec.origin
@@ -131,13 +179,15 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
     _check_shared_root(root, spec)
     code_path, code = _code(root, spec, said, defaults)
 
-    if said.submission_id is not None:
+    if attempt is not None:
+        submission_id = attempt.job_dir.submission_id
+    elif said.submission_id is not None:
         submission_id = ids.check(said.submission_id, "SUBMISSION_ID on the command line")
     elif "submission_id" in spec.content:
         submission_id = ids.check(spec.content["submission_id"], spec.origin)
     else:
         submission_id = ids.make(workload_name, code["code_id"])
-    job_dir = JobDir(root.jobs / submission_id)
+    job_dir = attempt.job_dir if attempt is not None else JobDir(root.jobs / submission_id)
     if job_dir.path.exists():
         raise BadInput(
             f"submission_id '{submission_id}' is taken: {job_dir.path} exists and is never reused; "
@@ -160,6 +210,7 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
         _reward_fn(root, spec, workload, code_path),
         [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
         [replace(override, text=_in_root(root, override.text)) for override in said.overrides],
+        attempt.overrides() if attempt is not None else [],
     )
     resources = {
         **base.content["entrypoint_resources"],
@@ -190,6 +241,29 @@ def make(root: SharedRoot, spec: Document, base: Document, said: CommandLine, de
         verl_config=composed.text,
         spec=spec,
         base=base,
+        said=said,
+        defaults=defaults,
+        attempt=attempt,
+    )
+
+
+def recorded(job: JobDir) -> tuple[Document, Document, CommandLine, Defaults]:
+    """What was asked for an attempt, as its `config/` keeps it: all that `make` takes. Raises RegressError."""
+    asked = job.read_config("asked.json")
+    if asked is None:
+        raise RegressError(
+            f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or "
+            "its submitter died): submit it anew with 'make submit'."
+        )
+    given = job.config / "job_spec.yaml"
+    origins, said = asked["origins"], asked["said"]
+    spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
+    base = (job.config / "ray_config.yaml").read_bytes().decode("utf-8")
+    return (
+        documents.parse(spec, origins["job_spec"], "jobspec"),
+        documents.parse(base, origins["ray_config"], "base_config"),
+        CommandLine(**{**said, "overrides": tuple(Override(**override) for override in said["overrides"])}),
+        Defaults(**asked["defaults"]),
     )
 
 

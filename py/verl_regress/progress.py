@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from verl_regress.layout import JobDir
 
@@ -37,14 +38,37 @@ class Step:
         return ", ".join(parts)
 
 
-def steps(path: Path) -> list[Step]:
-    """All training steps in a metrics.jsonl; a half-written last line is left for the next look."""
+def lines(job: JobDir) -> list[str]:
+    """The lines of an attempt's own metrics.jsonl; a half-written last one is left for the next look."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = job.metrics.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    lines = text.split("\n")[:-1]
-    rows = [json.loads(line) for line in lines if line.strip()]
+    return [line for line in text.split("\n")[:-1] if line.strip()]
+
+
+def joined(job: JobDir) -> list[str]:
+    """The lines of an attempt and of those that it goes on from, as one run of the trainer would have written them."""
+    parent = parent_of(job)
+    if parent["step"] == 0:
+        return lines(job)
+    return join(joined(job.numbered(parent["attempt"])), parent["step"], lines(job))
+
+
+def join(earlier: Sequence[str], step: int, later: Sequence[str]) -> list[str]:
+    """Two attempts' lines, the later one begun from the checkpoint of `step`: what came after it there counts no more."""
+    return [*(line for line in earlier if json.loads(line)["step"] <= step), *later]
+
+
+def parent_of(job: JobDir) -> dict[str, Any]:
+    """What an attempt goes on from: `attempt`, `checkpoint` and `step`; nothing and step 0 for one that began anew."""
+    parent = (job.read_config("resolved.json") or {}).get("parent")
+    return parent or {"attempt": None, "checkpoint": None, "step": 0}
+
+
+def steps(metrics: Iterable[str]) -> list[Step]:
+    """The training steps among the lines of a metrics.jsonl."""
+    rows = map(json.loads, metrics)
     return [
         Step(int(row["step"]), row["data"])
         for row in rows
@@ -75,6 +99,55 @@ def no_checkpoint(job: JobDir) -> str:
         if collected is None
         else f"no checkpoint any more ('make gc' removed them at {collected['time']})"
     )
+
+
+def newest_checkpoint(job: JobDir) -> Path | None:
+    """The newest `global_step_N` of this attempt that is whole, or None.
+
+    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1, 0.8.0):
+    what has a higher N is half-written. It removes old ones while it saves (max_actor_ckpt_to_keep), so what is left is
+    looked at too.
+    """
+    try:
+        latest = int((job.checkpoints / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        return None
+    saved = [job.checkpoints / name for name in checkpoints(job) if step_of(name) <= latest]
+    return next((path for path in reversed(saved) if _is_whole(path)), None)
+
+
+def step_of(checkpoint: str) -> int:
+    """The N of the name `global_step_N`."""
+    return int(checkpoint.removeprefix("global_step_"))
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """All ranks of every kind of file are there, and with them an actor where there is a critic (FSDP, 0.7.1, 0.8.0)."""
+    ranks: dict[tuple[Path, str, int], int] = {}
+    for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
+        kind, _, of = path.stem.partition("_world_size_")
+        key = (path.parent, kind, int(of.partition("_rank_")[0]))
+        ranks[key] = ranks.get(key, 0) + 1
+    parts = {path.name for path in checkpoint.iterdir()}
+    return (
+        bool(parts)
+        and all(found == world for (_, _, world), found in ranks.items())
+        and (
+            "actor" in parts or "data.pt" not in parts  # RL's data.pt; SFT has data_0.pt, and no parts
+        )
+    )
+
+
+def logs_steps(job: JobDir) -> bool:
+    """Does its trainer.logger write metrics.jsonl? Ours does; one that was asked for instead may not."""
+    overrides = (job.read_config("resolved.json") or {}).get("overrides", [])
+    loggers = [row["text"] for row in overrides if row["text"].lstrip("+").startswith("trainer.logger=")]
+    return all("file" in logger for logger in loggers)
+
+
+def log_size(job: JobDir) -> int:
+    """The bytes of the driver's log."""
+    return job.driver_log.stat().st_size if job.driver_log.exists() else 0
 
 
 def log_lines(job: JobDir, prefix: str) -> list[str]:

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress import debug, documents, lock, plan, say, this_node, watch
+from verl_regress import debug, documents, lock, plan, say, this_node
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, RegressError
+from verl_regress.job_status import submission_of
 from verl_regress.layout import SharedRoot, write_atomically
 from verl_regress.ray_api import RayApi
 
@@ -39,31 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
-    parser.add_argument("--wait", action="store_true", help="follow the job to its end")
-    watch.add_deadlines(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Submit (and with --wait follow) one job; the submission id is the one line on stdout."""
+    """Submit one job; the submission id is the one line on stdout."""
     root = SharedRoot(args.shared_root)
     names = {_SPEC: args.spec_name, _BASE: args.base_name}
     if args.overrides_name is not None:
         names[_OVERRIDES] = args.overrides_name
-    texts = _read_stream(names)
+    texts = read_stream(names)
     spec = documents.parse(texts[_SPEC], args.spec_name, "jobspec")
     base = documents.parse(texts[_BASE], args.base_name, "base_config")
     overrides = [
-        *_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
+        *override_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
         *(Override(text, "OVERRIDES") for text in args.override),
     ]
     said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
     defaults = plan.Defaults(args.profile, args.default_model, args.default_dataset, args.default_code_id)
     with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
         planned = plan.make(root, spec, base, said, defaults)
-        for override in planned.left_out:
-            say.skip(
-                f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
-            )
+        say_left_out(planned)
         if args.dry_run:
             print_plan(planned)
             return 0
@@ -72,13 +68,19 @@ def run(args: argparse.Namespace) -> int:
         if api.job(planned.submission_id) is not None:
             raise BadInput(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
         send(planned, api, args.via)
-    print(planned.submission_id, flush=True)
-    if args.wait:
-        return int(watch.follow(planned.job_dir, api, args.deadlines))
+    print(planned.submission_id)
     return 0
 
 
-def _lines(text: str, origin: str) -> list[Override]:
+def say_left_out(planned: plan.Plan) -> None:
+    """Say which optional overrides the snapshot's config has no key for."""
+    for override in planned.left_out:
+        say.skip(
+            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
+        )
+
+
+def override_lines(text: str, origin: str) -> list[Override]:
     """The overrides of a file, one a line and taken as they are; an empty line and one that begins with # are none."""
     return [
         Override(line, f"{origin} line {number}")
@@ -104,34 +106,49 @@ def print_plan(planned: plan.Plan) -> None:
 def send(planned: plan.Plan, api: RayApi, via: str) -> None:
     """Reserve the directory, write `config/`, submit, record what came of it in `state/submitted`."""
     job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
+    _reserve(planned)
+    with submission_of(job):
+        _write_config(planned)
+        try:
+            _hand_over(planned, api, via, origin)
+        except RegressError as error:
+            job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
+            raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
+        job.write_state("submitted", {"accepted": True, **origin})
+    debug.attempt(job, planned.address, "submitted")
+    say.changed(
+        f"submitted {job.ray_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})"
+    )
+
+
+def _reserve(planned: plan.Plan) -> None:
+    """Make the attempt's directory, which is nobody else's, and what is in it. Raises BadInput."""
+    job = planned.job_dir
+    if planned.attempt is not None:
+        job.path.parent.mkdir(exist_ok=True)
     try:
         job.path.mkdir()
     except FileExistsError:
         raise BadInput(
             f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one."
+            if planned.attempt is None
+            else f"{job.path} was made a moment ago by another resume or retry of {planned.submission_id}: see 'make jobs'."
         ) from None
-    for directory in (job.config, job.driver_log.parent, job.checkpoints, job.debug, job.state):
+    for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
         directory.mkdir()
-    _write_config(planned)
-    try:
-        if via == "cli":
-            api.submit_by_command(planned.submission_id, planned.command_line(**origin))
-        else:
-            api.submit(
-                submission_id=planned.submission_id,
-                entrypoint=planned.entrypoint,
-                entrypoint_num_cpus=planned.entrypoint_num_cpus,
-                entrypoint_resources=planned.entrypoint_resources,
-                runtime_env=planned.runtime_env(),
-                metadata=origin | planned.metadata(),
-            )
-    except RegressError as error:
-        job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
-        raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
-    job.write_state("submitted", {"accepted": True, **origin})
-    debug.attempt(job, planned.address, "submitted")
-    say.changed(
-        f"submitted {planned.submission_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})"
+
+
+def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:
+    if via == "cli":
+        api.submit_by_command(planned.job_dir.ray_id, planned.command_line(**origin))
+        return
+    api.submit(
+        submission_id=planned.job_dir.ray_id,
+        entrypoint=planned.entrypoint,
+        entrypoint_num_cpus=planned.entrypoint_num_cpus,
+        entrypoint_resources=planned.entrypoint_resources,
+        runtime_env=planned.runtime_env(),
+        metadata={**origin, **planned.metadata()},
     )
 
 
@@ -140,6 +157,7 @@ def _write_config(planned: plan.Plan) -> None:
     files = {
         "job_spec.json": _pretty(planned.spec.content),
         "ray_config.yaml": planned.base.text,
+        "asked.json": _pretty(planned.asked()),
         "resolved.json": _pretty(planned.resolved()),
         "verl_config.yaml": planned.verl_config,
         "runtime_env.json": _pretty(planned.runtime_env()),
@@ -167,7 +185,7 @@ def submitted_from() -> dict[str, str]:
     }
 
 
-def _read_stream(names: Mapping[str, str]) -> dict[str, str]:
+def read_stream(names: Mapping[str, str]) -> dict[str, str]:
     """The members of the tar stream on stdin; `names` are the files' names as the user knows them. Raises BadInput."""
     texts = {}
     try:

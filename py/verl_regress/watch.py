@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,24 +34,46 @@ class Deadlines:
         return cls(pending, stall, unreachable)
 
 
-def add_deadlines(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that follows a job."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`wait JOB --deadlines S,S,S [--attached]`."""
+    jobs.add_job(parser)
+    parser.add_argument("--attached", action="store_true", help="somebody listens as long as stdin is open")
     parser.add_argument(
         "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S",
         help="seconds: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
     )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`wait JOB`."""
-    jobs.add_job(parser)
-    add_deadlines(parser)
-
-
 def run(args: argparse.Namespace) -> int:
-    """Follow a job that was submitted before, from any terminal."""
+    """Follow a job that was submitted before, from any terminal. How it ended is the one line on stdout too.
+
+    By that line, who asked from afar can tell an answer from a way that was cut off.
+    """
     job = jobs.find(SharedRoot(args.shared_root), args.job)
-    return int(follow(job, jobs.api_of(job), args.deadlines))
+    _await_plan(job)
+    if args.attached:
+        threading.Thread(target=_leave_with_the_listener, daemon=True).start()
+    end = follow(job, jobs.api_of(job), args.deadlines)
+    print(int(end))
+    return int(end)
+
+
+def _await_plan(job: JobDir) -> None:
+    """A submission that is under way writes its plan in a moment; one that looks dead is looked at twice, as in `follow`."""
+    looks = 0
+    while job.read_config("resolved.json") is None:
+        status = judge(job, None, reachable=False).status
+        if status is not Status.SUBMITTING and (looks or status is not Status.NOT_SUBMITTED):
+            return
+        looks += 1
+        time.sleep(_LOOK_EVERY)
+
+
+def _leave_with_the_listener() -> None:
+    """End this process when stdin ends: no engine tells a command in a container that its terminal is gone."""
+    while os.read(0, 4096):
+        pass
+    os._exit(int(Exit.OWN_ERROR))
 
 
 def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
@@ -60,8 +84,9 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     """
     shown: Status | None = None
     known: Status | None = None  # the last one while Ray answered: an outage does not set the clocks back
-    steps_shown = 0
+    life = _Life(job)
     moved = answered = time.monotonic()
+    judgement: Judgement | None = None
     while True:
         try:
             ray: Mapping[str, Any] | None = api.job(job.ray_id)
@@ -69,17 +94,17 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             observe(job, ray)
         except Unreachable:
             ray, reachable = None, False
-        judgement = judge(job, ray, reachable=reachable)
+        before, judgement = judgement, judge(job, ray, reachable=reachable)
         if judgement.status is not shown:
             shown = judgement.status
             say.info(f"{job.ray_id} is {shown.value}")
         if shown not in (Status.UNKNOWN, known):
             known, moved = shown, time.monotonic()
-        steps = progress.steps(job.metrics)
-        for step in steps[steps_shown:]:
-            say.info(step.line(progress.total_steps(job)))
-            steps_shown, moved = len(steps), time.monotonic()
-        if (end := judgement.status.exit) is not None:
+        if life.has_moved():
+            moved = time.monotonic()
+        # That Ray does not know it and what the files say are not of one moment: a submission may end in between.
+        is_sure = ray is not None or judgement.status not in (Status.NOT_SUBMITTED, Status.LOST) or judgement == before
+        if is_sure and (end := judgement.status.exit) is not None:
             if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
                 # The launcher, which takes the bundles, never ran or is gone.
                 debug.attempt(job, api.address, judgement.status.value.lower(), logs=True)
@@ -98,21 +123,49 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         if shown is Status.RUNNING and waited > deadlines.stall:
             debug.attempt(job, api.address, "stalled", logs=True)
             say.error(
-                f"{job.ray_id} has made no new step for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step "
-                f"{steps[-1].number if steps else 0}: read 'make logs JOB={job.ray_id}'."
+                f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}: "
+                f"read 'make logs JOB={job.ray_id}'."
             )
             return Exit.STALLED
         time.sleep(_LOOK_EVERY)
+
+
+class _Life:
+    """What shows that a job moves: a new step, which is said; any output, where its trainer.logger writes no steps."""
+
+    def __init__(self, job: JobDir) -> None:
+        self._job = job
+        self._steps: list[progress.Step] = []
+        self._logs_steps = progress.logs_steps(job)
+        self._log_size = 0
+        self.lacks = "made no new step" if self._logs_steps else "written nothing (its trainer.logger has no 'file')"
+
+    @property
+    def step(self) -> int:
+        """The last one that was seen."""
+        return self._steps[-1].number if self._steps else progress.parent_of(self._job)["step"]
+
+    def has_moved(self) -> bool:
+        """Has it since the last look?"""
+        steps = progress.steps(progress.lines(self._job))
+        new, self._steps = steps[len(self._steps) :], steps
+        for step in new:
+            say.info(step.line(progress.total_steps(self._job)))
+        size = 0 if self._logs_steps else progress.log_size(self._job)
+        grown, self._log_size = size != self._log_size, size
+        return bool(new) or grown
 
 
 def summarise(job: JobDir, judgement: Judgement) -> None:
     """The facts of a finished job, each from where it was recorded."""
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
         say.info(line)
-    steps, total = progress.steps(job.metrics), progress.total_steps(job)
+    steps, total = progress.steps(progress.joined(job)), progress.total_steps(job)
     kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or progress.no_checkpoint(job)
     say.info(f"driver_info.node_ip_address: {judgement.driver_ip or 'none (the driver never called ray.init)'}")
     say.info(f"{len(steps)} of {total if total is not None else '?'} training steps, {kept}")
+    if (parent := progress.parent_of(job)["checkpoint"]) is not None:
+        say.info(f"went on from {parent}")
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:

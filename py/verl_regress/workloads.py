@@ -77,6 +77,11 @@ def _sft(places: Places) -> list[str]:
     ]
 
 
+def continuing(checkpoint: Path) -> list[str]:
+    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1, 0.8.0)."""
+    return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
+
+
 _RL_FILES = ("train.parquet", "test.parquet")
 
 WORKLOADS: dict[str, Workload] = {

@@ -20,6 +20,7 @@ cli::begin() {
   CLI_NAME=$(basename "$0")
   CLI_STARTED=${EPOCHREALTIME}
   CLI_CLEANUPS=()
+  CLI_IF_INTERRUPTED=(true)
   case ${1:-} in
     -h | --help)
       cli::help
@@ -45,6 +46,9 @@ cli::die() {
 # cli::on_exit COMMAND...: an argv to run when the script ends, last registered first.
 cli::on_exit() { CLI_CLEANUPS+=("$(printf '%q ' "$@")"); }
 
+# cli::on_interrupt COMMAND...: the argv to run when a signal ends the script (Ctrl-C).
+cli::on_interrupt() { CLI_IF_INTERRUPTED=("$@"); }
+
 # cli::temp_dir NAME: a directory in the variable NAME, removed when the script ends.
 cli::temp_dir() {
   local -n _dir=$1
@@ -57,6 +61,7 @@ cli::seconds_since() { awk -v a="$1" -v b="${EPOCHREALTIME}" 'BEGIN { printf "%.
 cli::_end() {
   local status=$1 i
   set +e
+  ((status != 130 && status != 143)) || "${CLI_IF_INTERRUPTED[@]}"
   for ((i = ${#CLI_CLEANUPS[@]} - 1; i >= 0; i--)); do
     eval "${CLI_CLEANUPS[i]}"
   done

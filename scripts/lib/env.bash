@@ -88,6 +88,9 @@ env::_check() {
   env::_must_match GCS_STORAGE '^(memory|rocksdb)$' 'use memory or rocksdb'
   env::_must_match GCS_TIMEOUT '^[1-9][0-9]*$' 'use a number of seconds'
   env::_must_match SEED '^[0-9]+$' 'use a whole number'
+  env::_must_match PENDING_TIMEOUT '^[0-9]+$' 'use a number of seconds'
+  env::_must_match STALL_TIMEOUT '^[0-9]+$' 'use a number of seconds'
+  env::_must_match UNREACHABLE_TIMEOUT '^[0-9]+$' 'use a number of seconds'
   env::_must_match SHARED_ROOT '^/[A-Za-z0-9_./-]*[A-Za-z0-9_]$' 'use an absolute path without spaces'
   [[ -f ${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash ]] ||
     cli::die 2 "TRANSPORT=${TRANSPORT} has no scripts/lib/transport/${TRANSPORT}.bash: use one of: $(cd "${REPO_DIR}/scripts/lib/transport" && printf '%s ' *.bash | sed 's/\.bash//g; s/ $//')."

@@ -12,7 +12,7 @@ job::spec_of() {
 # job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits through VIA: sdk
 # (Ray's Python SDK) or cli (`ray job submit`). The submission id on stdout.
 job::submit() {
-  local spec=$1 via=${2:-sdk} stream words word args=() members=(job_spec ray_config)
+  local spec=$1 via=${2:-sdk} stream args=() members=(job_spec ray_config)
   cli::temp_dir stream
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
@@ -20,19 +20,70 @@ job::submit() {
   args+=(--default-model "$MODEL" --default-dataset "$DATASET" --default-code-id "$CODE_ID")
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
-  read -r -d '' -a words <<<"$OVERRIDES" || true
-  for word in "${words[@]}"; do args+=("--override=${word}"); done
-  if [[ -n $OVERRIDES_FILE ]]; then
-    job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "${stream}/overrides"
-    args+=(--overrides-name "$OVERRIDES_FILE") members+=(overrides)
-  fi
-  [[ $DRY_RUN != 1 ]] || args+=(--dry-run)
-  [[ $WAIT != 1 ]] || args+=(--wait)
-  tar -C "$stream" -c "${members[@]}" | helper::run_in head submit "${args[@]}" "$(job::_deadlines)"
+  job::_overrides args members "$stream"
+  job::_begin "$stream" members submit "${args[@]}"
 }
 
-# job::follow JOB: the same as WAIT=1, later and from any terminal.
-job::follow() { helper::run head wait "$1" "$(job::_deadlines)"; }
+# job::again resume|retry: a further attempt of JOB, in which OVERRIDES and OVERRIDES_FILE come on top. Its id on stdout.
+job::again() {
+  local stream args=("$JOB")
+  # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
+  local members=()
+  cli::temp_dir stream
+  job::_overrides args members "$stream"
+  job::_begin "$stream" members "$1" "${args[@]}"
+}
+
+# job::_overrides ARGS MEMBERS DIR: OVERRIDES as words of the array ARGS; OVERRIDES_FILE in DIR, and named in both arrays.
+job::_overrides() {
+  local -n _args=$1 _members=$2
+  local words word
+  read -r -d '' -a words <<<"$OVERRIDES" || true
+  for word in "${words[@]}"; do _args+=("--override=${word}"); done
+  [[ -n $OVERRIDES_FILE ]] || return 0
+  job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
+  _args+=(--overrides-name "$OVERRIDES_FILE") _members+=(overrides)
+}
+
+# job::_begin DIR MEMBERS SUBCOMMAND ARGS...: the helper in the head gets the files of the array MEMBERS in DIR on stdin. What
+# it submitted is followed where WAIT says so.
+job::_begin() {
+  local stream=$1 id
+  local -n _files=$2
+  shift 2
+  if [[ $DRY_RUN == 1 ]]; then
+    tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | helper::run_in head "$@" --dry-run
+    return
+  fi
+  id=$(tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | helper::run_in head "$@")
+  printf '%s\n' "$id"
+  [[ $WAIT != 1 ]] || job::follow "$id"
+}
+
+# job::follow JOB: a line a step, and how the job ended as exit status; from any terminal, as often as one likes. A head that
+# restarts cuts us off, which is no answer: when it is back we go on.
+job::follow() {
+  local job dir open status began cut=$SECONDS answer
+  job=$(helper::run head where --id "$1")
+  cli::on_interrupt log::info "${job} goes on without us: 'make wait JOB=${job}' follows it again"
+  # A pipe that stays open as long as we live: by its end the helper knows that nobody listens any more.
+  cli::temp_dir dir
+  mkfifo "${dir}/open"
+  exec {open}<>"${dir}/open"
+  while true; do
+    began=$SECONDS status=0
+    answer=$(helper::run_in head wait "$job" --attached "$(job::_deadlines)" <&"$open") || status=$?
+    [[ -z $answer ]] || return "$answer"
+    job::_is_cut "$status" || return "$status"
+    ((SECONDS - began < 10)) || cut=$SECONDS
+    log::info "cut off from the head: '${job}' is followed again when it is back"
+    { wait::until "$UNREACHABLE_TIMEOUT" - node::is_alive head && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
+      cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): '${job}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${job}'."
+  done
+}
+
+# job::_is_cut STATUS: what was asked in the head did not come to its own end: it was killed, or the way to it was lost.
+job::_is_cut() { (($1 == 8 || $1 >= 125)) || ! node::is_alive head; }
 
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 

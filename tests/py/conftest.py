@@ -31,7 +31,8 @@ def main(config): ...
 """
 CONFIG = """\
 trainer:
-  {project_name: x, experiment_name: x, logger: [console], total_epochs: 30, save_freq: -1, default_local_dir: x, device: cuda}
+  {project_name: x, experiment_name: x, logger: [console], total_epochs: 30, save_freq: -1, default_local_dir: x, device: cuda,
+   total_training_steps: null, resume_mode: auto, resume_from_path: null, del_local_ckpt_after_load: false}
 algorithm: {adv_estimator: gae, kl: {coef: 0.001}}
 data: {train_files: x, val_files: x, train_batch_size: 1024}
 actor_rollout_ref: {model: {path: x}}
@@ -87,6 +88,22 @@ def make_job(shared):
         return job
 
     return make
+
+
+def write_checkpoint(job, step, parts="actor critic data.pt", latest=None):
+    """`global_step_N` as verl's FSDP leaves it on two ranks: `parts` are directories, and files that end in .pt."""
+    checkpoint = job.checkpoints / f"global_step_{step}"
+    checkpoint.mkdir(parents=True)
+    for part in parts.split():
+        home = checkpoint if part.endswith(".pt") else checkpoint / part
+        for kind in ("model", "optim", "extra_state"):
+            for rank in (0, 1) if home != checkpoint or part.startswith("data_") else ():
+                write(home / f"{kind}_world_size_2_rank_{rank}.pt", "weights")
+        if part.endswith(".pt"):
+            write(checkpoint / part, "rows")
+    if latest is not None:
+        write(job.checkpoints / "latest_checkpointed_iteration.txt", str(latest))
+    return checkpoint
 
 
 class FakeRay:
@@ -225,7 +242,7 @@ def submit(run, ray, sdk, monkeypatch):
         return run(
             "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu",
             f"--default-model={model}", f"--default-dataset={dataset}", f"--default-code-id={code_id}",
-            "--deadlines=300,900,60", *args,
+            *args,
         )  # fmt: skip
 
     return submit

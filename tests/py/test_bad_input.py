@@ -202,8 +202,8 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
             f"The override 'trainer.default_local_dir=/x' (from OVERRIDES) {FIXED}",
         ),
         (
-            ["--deadlines=1,2"],
-            "run.py submit: argument --deadlines: invalid parse value: '1,2' (see --help).",
+            ["--via=mail"],
+            "run.py submit: argument --via: invalid choice: 'mail' (choose from 'sdk', 'cli') (see --help).",
         ),
     ],
 )
@@ -334,7 +334,7 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         outcome = run(
             "submit", "--spec-name=s", "--base-name=b", "--profile=cpu", "--default-model=m", "--default-dataset=d",
-            "--default-code-id=c", "--deadlines=1,2,3",
+            "--default-code-id=c",
         )  # fmt: skip
         assert outcome.is_refusal(
             f"The stream on stdin is not the tar of job_spec and ray_config that the scripts send ({problem}): "

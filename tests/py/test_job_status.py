@@ -1,9 +1,11 @@
 import errno
+import subprocess
+import sys
 
 import pytest
 
 from verl_regress.errors import Exit
-from verl_regress.job_status import Status, judge, observe
+from verl_regress.job_status import Status, judge, observe, submission_of
 from verl_regress.layout import JobDir
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
@@ -118,6 +120,7 @@ def test_where_the_driver_is(make_job, ray, observed, address):
 def test_each_status_that_is_an_end_has_its_exit_status():
     assert {status: status.exit for status in Status} == {
         Status.NOT_SUBMITTED: Exit.BAD_INPUT,
+        Status.SUBMITTING: None,
         Status.PENDING: None,
         Status.RUNNING: None,
         Status.UNKNOWN: None,
@@ -126,6 +129,26 @@ def test_each_status_that_is_an_end_has_its_exit_status():
         Status.STOPPED: Exit.STOPPED,
         Status.LOST: Exit.LOST,
     }
+
+
+def test_a_job_whose_submitter_is_at_work_is_not_over_yet(make_job):
+    job = make_job(submitted=None)
+    with submission_of(job):
+        judgement = judge(job, None)
+        assert (judgement.status, judgement.reason) == (Status.SUBMITTING, "the submitter is at work")
+        assert judge(job, None, reachable=False).status is Status.SUBMITTING
+        assert judge(job, {"status": "PENDING"}).status is Status.PENDING
+    assert judge(job, None).status is Status.NOT_SUBMITTED
+
+
+def test_the_lock_of_a_submitter_goes_with_its_process(make_job):
+    job = make_job(submitted=None)
+    hold = f"import sys, time; sys.path = {sys.path!r}; from verl_regress import job_status, layout; from pathlib import Path\nwith job_status.submission_of(layout.JobDir(Path({str(job.path)!r}))): print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as submitter:
+        submitter.stdout.readline()
+        assert judge(job, None).status is Status.SUBMITTING
+        submitter.kill()
+    assert judge(job, None).status is Status.NOT_SUBMITTED
 
 
 def test_what_ray_said_is_kept_and_its_last_word_stays(make_job):

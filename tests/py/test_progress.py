@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from conftest import write_checkpoint
 
 from verl_regress import progress
 from verl_regress.progress import Step
@@ -30,7 +31,7 @@ def test_the_line_of_a_step(metrics, total, line):
 
 def test_steps_are_the_training_steps(make_job):
     job = make_job()
-    assert progress.steps(job.metrics) == []
+    assert progress.steps(progress.lines(job)) == []
     rows = [
         {"step": 0, "data": {"val-core/sums/acc": 0.1, "val-aux/num_turns/min": 2}},
         {"step": 1, "data": {"actor/lr": 1e-4}},
@@ -39,9 +40,9 @@ def test_steps_are_the_training_steps(make_job):
     ]
     whole = "".join(json.dumps(row) + "\n" for row in rows)
     job.metrics.write_text(whole + '{"step": 3, "da')
-    assert [step.number for step in progress.steps(job.metrics)] == [1, 2]
+    assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2]
     job.metrics.write_text(whole + '{"step": 3, "data": {"actor/lr": 1}}\n')
-    assert [step.number for step in progress.steps(job.metrics)] == [1, 2, 3]
+    assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2, 3]
 
 
 def test_the_total_is_what_the_trainer_said(make_job):
@@ -66,3 +67,41 @@ def test_checkpoints_in_the_order_of_their_steps(make_job):
         (job.checkpoints / name).mkdir()
     (job.checkpoints / "global_step_1").write_text("a file")
     assert progress.checkpoints(job) == ["global_step_9", "global_step_10"]
+
+
+@pytest.mark.parametrize(
+    ("saved", "latest", "newest"),
+    [
+        ({2: "actor critic data.pt", 4: "actor critic data.pt"}, 4, 4),
+        ({2: "actor critic data.pt", 4: "actor"}, 2, 2),  # died while it saved 4
+        ({2: "actor data.pt", 10: "actor data.pt"}, 10, 10),
+        ({2: "critic data.pt"}, 2, None),  # what max_actor_ckpt_to_keep leaves while the next one is saved
+        ({2: "actor data.pt", 4: "data.pt"}, 4, 2),
+        ({2: "data_0.pt", 4: "data_0.pt"}, 4, 4),  # SFT
+        ({2: "actor data.pt", 4: ""}, 4, 2),
+        ({4: "actor data.pt"}, None, None),  # died while it saved the first
+        ({}, 4, None),  # collected
+    ],
+)
+def test_the_newest_checkpoint_that_is_whole(make_job, saved, latest, newest):
+    job = make_job()
+    for step, parts in saved.items():
+        write_checkpoint(job, step, parts, latest=latest)
+    found = progress.newest_checkpoint(job)
+    assert found == (job.checkpoints / f"global_step_{newest}" if newest else None)
+
+
+def test_a_checkpoint_without_a_rank_is_not_whole(make_job):
+    job = make_job()
+    for step in (2, 4):
+        write_checkpoint(job, step, "actor data.pt", latest=4)
+    (job.checkpoints / "global_step_4" / "actor" / "optim_world_size_2_rank_1.pt").unlink()
+    assert progress.newest_checkpoint(job) == job.checkpoints / "global_step_2"
+
+
+@pytest.mark.parametrize("said", ["", "soon", "-"])
+def test_a_tracker_that_says_nothing(make_job, said):
+    job = make_job()
+    write_checkpoint(job, 2, "actor data.pt", latest=2)
+    (job.checkpoints / "latest_checkpointed_iteration.txt").write_text(said)
+    assert progress.newest_checkpoint(job) is None

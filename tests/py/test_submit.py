@@ -140,7 +140,15 @@ def test_where_the_command_line_is_refused(submit, shared, ray_command, monkeypa
 def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text, files):
     assert submit("--submission-id=me", spec=text, spec_name=name).status == 0
     config = shared.jobs / "me" / "config"
-    common = {"ray_config.yaml", "resolved.json", "runtime_env.json", "submit_cmd.txt", "code.json", "verl_config.yaml"}
+    common = {
+        "asked.json",
+        "ray_config.yaml",
+        "resolved.json",
+        "runtime_env.json",
+        "submit_cmd.txt",
+        "code.json",
+        "verl_config.yaml",
+    }
     assert {path.name for path in config.iterdir()} == common | files
     if "job_spec.yaml" in files:
         assert (config / "job_spec.yaml").read_bytes() == text.encode()
@@ -163,7 +171,7 @@ def test_config_is_whole_before_ray_hears_of_the_job(submit, sdk, shared):
     seen = []
     sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
     submit()
-    assert len(seen) == 8
+    assert len(seen) == 9
 
 
 def test_a_dry_run_prints_all_and_creates_nothing(submit, ray, sdk):
@@ -276,16 +284,3 @@ def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     sdk.on_submit = raises(KeyboardInterrupt())
     assert submit("--submission-id=me").status == 130
     assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
-
-
-def test_wait_ends_as_the_job_ends(submit, ray, sdk, shared):
-    def on_submit(submission_id, **_):
-        ray.knows({"submission_id": submission_id, "status": "FAILED"})
-        JobDir(shared.jobs / submission_id).write_state(
-            "ended", {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
-        )
-
-    sdk.on_submit = on_submit
-    outcome = submit("--wait", "--submission-id=me")
-    assert (outcome.status, outcome.out) == (3, "me\n")
-    assert "error   me FAILED (the trainer ended with exit status 7): read 'make logs JOB=me'.\n" in outcome.err

@@ -6,6 +6,7 @@ import pytest
 
 from verl_regress import debug, watch
 from verl_regress.errors import Exit
+from verl_regress.job_status import submission_of
 from verl_regress.ray_api import Node, Unreachable
 from verl_regress.watch import Deadlines
 
@@ -146,7 +147,7 @@ def last(sentence):
             "job LOST (the launcher recorded no end, Ray says FAILED: bad news): read 'make logs JOB=job'.",
         ),
         (
-            ["RUNNING", None],
+            ["RUNNING", None, None],
             {1: started},
             Exit.LOST,
             "job LOST (the job recorded no end, and Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps "
@@ -263,5 +264,66 @@ def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch):
     (job.config / "resolved.json").write_text(json.dumps(plan))
     ray.knows({"submission_id": "job", "status": "STOPPED", "message": "by hand"})
     outcome = run("wait", "latest", "--deadlines=1,2,3")
-    assert outcome.status == 4
+    assert (outcome.status, outcome.out) == (4, "4\n")
     assert outcome.err.endswith("error   job STOPPED (by hand): read 'make logs JOB=job'.\n")
+
+
+def test_deadlines_that_are_none(run, make_job):
+    make_job()
+    assert run("wait", "job", "--deadlines=1,2").is_refusal(
+        "run.py wait: argument --deadlines: invalid parse value: '1,2' (see --help)."
+    )
+
+
+def test_a_submission_that_is_under_way_is_waited_for(follow, make_job):
+    job = make_job(submitted=None)
+    lock = submission_of(job)
+    lock.__enter__()
+
+    def accepted(job):
+        job.write_state("submitted", {"accepted": True})
+        lock.__exit__(None, None, None)
+
+    # Asked just before Ray accepted it, read just after.
+    ended, lines = follow([None, None, None, "PENDING", "STOPPED"], job, then={2: accepted})
+    assert ended is Exit.STOPPED
+    assert lines[:4] == ["job is SUBMITTING", "job is LOST", "job is PENDING", "job is STOPPED"]
+
+
+def test_a_lock_that_comes_a_moment_after_the_directory_is_waited_for(follow, make_job):
+    job = make_job(submitted=None)
+    lock = submission_of(job)
+    ended, lines = follow([None, None, "STOPPED"], job, then={1: lambda _job: lock.__enter__()})
+    lock.__exit__(None, None, None)
+    assert (ended, lines[:3]) == (Exit.STOPPED, ["job is NOT_SUBMITTED", "job is SUBMITTING", "job is STOPPED"])
+
+
+def test_a_submitter_that_died_is_not_waited_for(follow, make_job):
+    ended, _ = follow([None], make_job(submitted=None))
+    assert (ended, follow.clock.now) == (Exit.BAD_INPUT, 1)
+
+
+def asked_for_logger(job, logger):
+    plan = json.loads((job.config / "resolved.json").read_text())
+    plan["overrides"] = [{"text": logger, "origin": "OVERRIDES"}]
+    (job.config / "resolved.json").write_text(json.dumps(plan))
+
+
+def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_job):
+    job = make_job()
+    asked_for_logger(job, "++trainer.logger=[console,wandb]")
+    grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
+    ended, lines = follow(["RUNNING"], job, then=grows)
+    assert (ended, follow.clock.now) == (Exit.STALLED, 50 + DEADLINES.stall + 1)
+    assert lines[-1] == (
+        "error   job has written nothing (its trainer.logger has no 'file') for 20 s (STALL_TIMEOUT), after step 0: read "
+        "'make logs JOB=job'."
+    )
+
+
+def test_a_log_that_grows_without_a_step_is_no_step_where_steps_are_written(follow, make_job):
+    job = make_job()
+    asked_for_logger(job, "trainer.logger=[console,file]")
+    grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
+    assert follow(["RUNNING"], job, then=grows)[0] is Exit.STALLED
+    assert follow.clock.now == DEADLINES.stall + 1

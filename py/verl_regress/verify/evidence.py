@@ -64,7 +64,7 @@ def nodes(api: RayApi) -> list[dict[str, Any]]:
 def job(found: JobDir, api: RayApi) -> dict[str, Any]:
     """All that the lines ask of one job that has ended."""
     plan = jobs.plan_of(found)
-    steps = progress.steps(found.metrics)
+    steps = progress.steps(progress.joined(found))
     return {
         "submission_id": found.submission_id,
         "job_dir": str(found.path),

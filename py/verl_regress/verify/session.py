@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.layout import SharedRoot, now, read_json, write_atomically
+from verl_regress.workloads import continuing
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,7 @@ class Session:
         newest = (before.get("checkpoints") or ["global_step_0"])[-1]
         steps = int(newest.rsplit("_", 1)[1])
         return [
-            "trainer.resume_mode=resume_path",
-            f"trainer.resume_from_path={before.get('job_dir')}/checkpoints/{newest}",
+            *continuing(Path(f"{before.get('job_dir')}/checkpoints/{newest}")),
             f"trainer.total_training_steps={steps + 1}",
         ]
 

@@ -49,7 +49,7 @@ stream() {
   cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/job_spec"
   sed "s|http://127.0.0.1:8265|${1:-http://127.0.0.1:8265}|" env/ray/cpu.yaml >"${BATS_TEST_TMPDIR}/ray_config"
   SUBMIT=(submit --spec-name jobspecs/ppo.yaml --base-name env/ray/cpu.yaml --profile cpu --default-model tiny-qwen2
-    --default-dataset sums --default-code-id codeA --override=trainer.total_training_steps=1 '--deadlines=300,900,60')
+    --default-dataset sums --default-code-id codeA --override=trainer.total_training_steps=1)
 }
 
 @test "red: a driver on the head" {
@@ -61,7 +61,8 @@ sys.path.insert(0, sys.argv[1])
 from verl_regress import cli, ray_api
 real = ray_api.RayApi.submit
 ray_api.RayApi.submit = lambda self, **asked: real(self, **{**asked, "entrypoint_num_cpus": 0, "entrypoint_resources": {}})
-sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${SUBMIT[@]}" --submission-id=on-the-head --wait
+sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${SUBMIT[@]}" --submission-id=on-the-head
+  JOB=on-the-head scripts/52_wait.sh
   judged placement on-the-head
   assert_status 9
   assert_line 'FALSE +placement .*'

@@ -1,0 +1,191 @@
+"""A further attempt: what it is asked for, where it goes on, what it refuses, and that nothing before it is changed."""
+
+import io
+import json
+import sys
+import types
+
+import pytest
+from conftest import SPEC, write, write_checkpoint
+from streams import tar
+
+from verl_regress.layout import JobDir
+from verl_regress.verify.evidence import digest
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def ended(submit, ray, shared):
+    """A job that was submitted and has ended with that exit status."""
+
+    def ended(*args, exit_code=1, **kwargs):
+        submit("--submission-id=me", *args, **kwargs)
+        job = JobDir(shared.jobs / "me")
+        ray.knows({"submission_id": "me", "status": "SUCCEEDED" if exit_code == 0 else "FAILED"})
+        job.write_state("ended", {"exit_code": exit_code, "reason": "the trainer ended"})
+        return job
+
+    return ended
+
+
+def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
+    job = ended("--override=data.train_batch_size=32", spec=f"{SPEC}env_vars: {{A: b}}\n")
+    before = digest(job.path)
+    outcome = run("retry", "me")
+    assert (outcome.status, outcome.out) == (0, "me.a2\n")
+    assert outcome.err.splitlines() == [
+        "changed submitted me.a2 (ppo, code codeA, profile cpu)",
+        "        attempt 2 of me, as asked for me, from the beginning",
+    ]
+    again = job.numbered(2)
+    assert again.path == shared.jobs / "me" / "attempts" / "2"
+    first, second = read(job.config / "resolved.json"), read(again.config / "resolved.json")
+    assert (first["attempt"], first["parent"]) == (1, None)
+    assert (second["attempt"], second["parent"]) == (2, {"attempt": 1, "checkpoint": None, "step": 0})
+    moved = json.loads(json.dumps(first).replace(str(job.path), str(again.path)))
+    moved["argv"] = [word.replace("experiment_name=me", "experiment_name=me.a2") for word in moved["argv"]]
+    moved["overrides"][2]["text"] = "trainer.experiment_name=me.a2"
+    assert second == {**moved, "attempt": 2, "parent": second["parent"]}
+    for name in ("job_spec.json", "job_spec.yaml", "ray_config.yaml", "asked.json", "code.json"):
+        assert (again.config / name).read_bytes() == (job.config / name).read_bytes()
+    by_ray = sdk.submitted[1]
+    assert by_ray["submission_id"] == "me.a2"
+    assert by_ray["entrypoint"].endswith(f"launch {again.path}")
+    assert by_ray["runtime_env"]["env_vars"]["VERL_FILE_LOGGER_PATH"] == str(again.metrics)
+    assert by_ray["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_DIR"] == str(again.path)
+    assert (
+        by_ray["metadata"].items() >= {"parent_attempt": "1", "parent_checkpoint": "None", "parent_step": "0"}.items()
+    )
+    again.path.rename(shared.path / "elsewhere")
+    again.path.parent.rmdir()
+    assert digest(job.path) == before
+
+
+def test_a_resume_goes_on_from_the_newest_whole_checkpoint(ended, run):
+    job = ended("--override=trainer.total_training_steps=6")
+    checkpoint = write_checkpoint(job, 2, latest=2)
+    write_checkpoint(job, 4, "actor")  # half-written
+    outcome = run("resume", "me")
+    assert (outcome.status, outcome.out) == (0, "me.a2\n")
+    assert outcome.err.endswith(f"attempt 2 of me, as asked for me, from {checkpoint} (step 2)\n")
+    resolved = read(job.numbered(2).config / "resolved.json")
+    assert resolved["parent"] == {"attempt": 1, "checkpoint": str(checkpoint), "step": 2}
+    assert resolved["argv"][-3:] == [
+        "trainer.resume_mode=resume_path",
+        f"trainer.resume_from_path={checkpoint}",
+        "trainer.del_local_ckpt_after_load=False",
+    ]
+
+
+def test_overrides_add_to_what_was_asked_and_stay_for_the_next_attempt(ended, run, ray, monkeypatch):
+    job = ended("--override=data.train_batch_size=32")
+    stream = tar({"overrides": b"trainer.total_epochs=3\n"})
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
+    assert run("retry", "me", "--overrides-name=more", "--override=trainer.save_freq=5").status == 0
+    second = job.numbered(2)
+    ray.knows({"submission_id": "me.a2", "status": "FAILED"})
+    second.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    assert run("retry", "me").out == "me.a3\n"
+    wanted = {"data.train_batch_size=32", "trainer.total_epochs=3", "trainer.save_freq=5"}
+    assert wanted <= set(read(job.numbered(3).config / "resolved.json")["argv"])
+    origins = {row["text"]: row["origin"] for row in read(job.numbered(3).config / "resolved.json")["overrides"]}
+    assert origins["trainer.total_epochs=3"] == "OVERRIDES_FILE more line 1"
+
+
+def test_the_attempt_that_is_named_is_the_one_to_repeat(ended, run, ray):
+    job = ended()
+    run("retry", "me", "--override=trainer.total_epochs=3")
+    ray.knows({"submission_id": "me.a2", "status": "FAILED"})
+    job.numbered(2).write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    assert run("retry", "me.a1").out == "me.a3\n"
+    resolved = read(job.numbered(3).config / "resolved.json")
+    assert "trainer.total_epochs=1" in resolved["argv"]
+    assert resolved["parent"]["attempt"] == 1
+
+
+def test_a_resume_of_a_retry_that_saved_nothing_goes_on_from_the_attempt_before_it(ended, run, ray):
+    job = ended()
+    checkpoint = write_checkpoint(job, 10, latest=10)
+    run("retry", "me")
+    ray.knows({"submission_id": "me.a2", "status": "FAILED"})
+    job.numbered(2).write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    run("resume", "me")
+    assert read(job.numbered(3).config / "resolved.json")["parent"]["checkpoint"] == str(checkpoint)
+    newer = write_checkpoint(job.numbered(2), 2, latest=2)
+    ray.knows({"submission_id": "me.a3", "status": "FAILED"})
+    job.numbered(3).write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    run("resume", "me")
+    assert read(job.numbered(4).config / "resolved.json")["parent"] == {
+        "attempt": 2, "checkpoint": str(newer), "step": 2,
+    }  # fmt: skip
+
+
+def test_without_a_whole_checkpoint_there_is_nothing_to_resume(ended, run):
+    job = ended()
+    write_checkpoint(job, 2, "actor")
+    assert run("resume", "me").is_refusal(
+        f"JOB=me has no whole checkpoint under {job.path}: begin it anew with 'make retry JOB=me'."
+    )
+
+
+@pytest.mark.parametrize("command", ["resume", "retry"])
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
+def test_two_attempts_never_run_at_once(submit, run, ray, shared, command, status):
+    submit("--submission-id=me")
+    write_checkpoint(JobDir(shared.jobs / "me"), 2, latest=2)
+    ray.knows({"submission_id": "me", "status": status})
+    assert run(command, "me").is_refusal(
+        f"me is {status}: wait for its end ('make wait JOB=me') or stop it ('make stop JOB=me') first."
+    )
+    assert run(command, "me.a1").status == 2
+
+
+def test_all_steps_are_done_already(ended, run):
+    job = ended(exit_code=0)
+    checkpoint = write_checkpoint(job, 10, latest=10)
+    write(job.driver_log, "Total training steps: 10\n")
+    assert run("resume", "me").is_refusal(
+        f"JOB=me has all its 10 steps done ({checkpoint}): ask for more, as in OVERRIDES=trainer.total_training_steps=20."
+    )
+    assert run("resume", "me", "--override=trainer.total_training_steps=9").status == 2
+    assert run("resume", "me", "--override=trainer.total_training_steps=11").out == "me.a2\n"
+
+
+def test_more_epochs_are_more_steps(ended, run):
+    job = ended(exit_code=0)
+    write_checkpoint(job, 10, latest=10)
+    write(job.driver_log, "Total training steps: 10\n")
+    assert run("resume", "me", "--override=trainer.total_epochs=2").out == "me.a2\n"
+
+
+def test_a_job_of_an_older_version_says_so(ended, run):
+    job = ended()
+    (job.config / "asked.json").unlink()
+    assert run("retry", "me").is_refusal(
+        f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or its "
+        "submitter died): submit it anew with 'make submit'.",
+        status=1,
+    )
+
+
+def test_an_attempt_that_another_made_at_the_same_moment(ended, run, monkeypatch):
+    from verl_regress import submit as module
+
+    job = ended()
+    monkeypatch.setattr(module, "submitted_from", lambda: job.numbered(2).path.mkdir(parents=True) or {})
+    outcome = run("retry", "me")
+    assert (outcome.status, outcome.err) == (
+        2,
+        f"error   {job.path}/attempts/2 was made a moment ago by another resume or retry of me: see 'make jobs'.\n",
+    )
+
+
+def test_a_dry_run_prints_the_attempt_and_creates_nothing(ended, run, sdk):
+    ended()
+    outcome = run("retry", "me", "--dry-run")
+    assert (outcome.status, outcome.created) == (0, [])
+    assert '"attempt": 2' in outcome.out
+    assert len(sdk.submitted) == 1
