@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from verl_regress.errors import BadInput
 
 # Only ~key may stand without a value.
@@ -67,7 +69,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     # Imported here: Hydra costs the other subcommands more than all the rest of them.
     from hydra import initialize_config_dir
 
-    with initialize_config_dir(str(directory), version_base=None), _without_verl():
+    with initialize_config_dir(str(directory), version_base=None), _without_verl(), _fast_yaml():
         while True:
             try:
                 config = _compose(name, kept)
@@ -125,6 +127,17 @@ def _without_verl() -> Iterator[None]:
         yield
     finally:
         del sys.modules["verl"]
+
+
+@contextmanager
+def _fast_yaml() -> Iterator[None]:
+    """OmegaConf (2.3) makes its loader of `yaml.SafeLoader` each time that it reads a file: libyaml's does the same in C."""
+    slow = yaml.SafeLoader
+    setattr(yaml, "SafeLoader", getattr(yaml, "CSafeLoader", slow))  # noqa: B010  # mypy: a type
+    try:
+        yield
+    finally:
+        setattr(yaml, "SafeLoader", slow)  # noqa: B010
 
 
 def _compose(name: str, overrides: Sequence[Override]) -> Any:

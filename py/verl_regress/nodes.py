@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
             joined = _joined(args.log_dir)
             break
         except Unreachable:  # it starts after the GCS
+            _abort_if_one_failed(["head"], args.log_dir)
             if time.monotonic() > end:
                 raise
         time.sleep(_LOOK_EVERY)

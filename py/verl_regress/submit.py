@@ -10,11 +10,12 @@ import shlex
 import socket
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_regress import debug, documents, lock, plan, say, this_node
+from verl_regress import beside, debug, documents, lock, plan, ray_api, say, this_node
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.job_status import submission_of
@@ -58,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
     defaults = plan.Defaults(args.profile, args.default_model, args.default_dataset, args.default_code_id)
     with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
-        planned = plan.make(root, spec, base, said, defaults)
+        planned = _plan(
+            partial(plan.make, root, spec, base, said, defaults), needs_sdk=args.via == "sdk" and not args.dry_run
+        )
         say_left_out(planned)
         if args.dry_run:
             print_plan(planned)
@@ -78,6 +81,11 @@ def say_left_out(planned: plan.Plan) -> None:
         say.skip(
             f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
         )
+
+
+def _plan(make: Callable[[], plan.Plan], *, needs_sdk: bool) -> plan.Plan:
+    """The plan. Composing it and loading Ray's SDK take half a second each, so they are done at the same time."""
+    return beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
 
 
 def override_lines(text: str, origin: str) -> list[Override]:

@@ -30,32 +30,37 @@ cluster::ensure_token() {
     chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}"/{shared,cache,gcs} "${WORKDIR}/gcs/${CLUSTER_NAME}"
 }
 
+# cluster::ensure_head: Ray is up on the head or being started there. Nobody waits for it here: the workers wait by themselves
+# for a GCS that is not there yet (Ray 2.60: 20 times a second), and await_ready for all of them.
 cluster::ensure_head() {
   if cluster::is_head_up; then
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
+  if ! cluster::is_start_over head; then
+    log::ok "head: Ray is being started"
+    return
+  fi
   cluster::_need_gcs_storage
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
-  wait::until "$CLUSTER_TIMEOUT" cluster::_head_failed cluster::is_head_up ||
-    cluster::_die_with_log head "Ray on the head did not open port ${GCS_PORT} within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
   log::changed "head: Ray started"
 }
 
 # cluster::ensure_workers: every worker that is not in the cluster is started, all at once. One that has a Ray is asked about
 # first, and for as long as it takes: to start it anew would end the job that it may be running.
 cluster::ensure_workers() {
-  local worker address alive='' left=() pids=() pid
+  local worker address alive='' left=() pids=() pid running
   address="$(node::address head):${GCS_PORT}"
+  cli::temp_dir running
   for worker in $(node::list_workers); do
-    if cluster::is_ray_running "$worker"; then
-      left+=("$worker")
-    else
-      cluster::_start_worker "$worker" "$address" &
-      pids+=("$!")
-      log::changed "${worker}: Ray starting"
-    fi
+    cluster::_start_unless_running "$worker" "$address" "$running" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do wait "$pid"; done
+  pids=()
+  for worker in $(node::list_workers); do
+    if [[ -e ${running}/${worker} ]]; then left+=("$worker"); else log::changed "${worker}: Ray starting"; fi
   done
   ((${#left[@]} == 0)) || alive=$(cluster::_joined)
   for worker in "${left[@]}"; do
@@ -125,6 +130,15 @@ cluster::_processes() {
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
+# cluster::_start_unless_running WORKER ADDRESS DIR: starts it, or leaves a file of its name in DIR where it has a Ray.
+cluster::_start_unless_running() {
+  if cluster::is_ray_running "$1"; then
+    : >"$3/$1"
+  else
+    cluster::_start_worker "$1" "$2"
+  fi
+}
+
 cluster::_start_worker() {
   local worker=$1 address=$2 argv=()
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
@@ -177,11 +191,6 @@ cluster::_need_gcs_storage() {
 
 # cluster::is_start_over NODE: no `ray start` is at work there; the flag is one that only `ray start` itself has.
 cluster::is_start_over() { ! cluster::_processes "$1" are-running "$CLUSTER_NAME" --disable-usage-stats; }
-
-cluster::_head_failed() {
-  # shellcheck disable=SC2016  # expanded on the node
-  node::exec head sh -c 'read -r status <"$1" && test "$status" -ne 0' exit "$(cluster::_log_dir)/head.log.exit" 2>/dev/null
-}
 
 cluster::_die_with_log() {
   log::error "the last lines of $(cluster::_log_dir)/$1.log:"

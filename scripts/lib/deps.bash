@@ -3,9 +3,13 @@
 
 # deps::ensure: every node's Python has them, its own or those beside the helper on the shared root.
 deps::ensure() {
-  local node missing
+  local node missing lacking
+  cli::temp_dir lacking
+  deps::_look "$lacking"
   for node in $(node::list); do
-    missing=$(deps::missing "$node")
+    missing=$(<"${lacking}/${node}")
+    # One that was brought on the way here lies on the shared root, where this node sees it too.
+    [[ -z $missing ]] || missing=$(deps::missing "$node")
     if [[ -z $missing ]]; then
       log::skip "${node}: the helper's packages (all there)"
       continue
@@ -16,6 +20,16 @@ deps::ensure() {
     [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had brought them: look at $(helper::dir)/../packages-*."
     log::changed "${node}: brought the helper's packages, beside $(helper::dir)"
   done
+}
+
+# deps::_look DIR: what each node lacks, as DIR/<node>; all nodes are asked at once.
+deps::_look() {
+  local node pids=() pid
+  for node in $(node::list); do
+    deps::missing "$node" >"$1/${node}" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
 # deps::missing NODE: what is missing there, on stdout.

@@ -205,3 +205,11 @@ def test_a_node_that_is_not_ours_and_listens_is_left_alone(await_nodes, haunted)
     with socket.create_server(("127.0.0.1", haunted.port)):
         outcome = await_nodes()
     assert (outcome.status, haunted.told) == (0, [])
+
+
+def test_who_asks_which_nodes_joined_does_not_wait_for_a_head_that_failed_to_start(run, shared):
+    write(shared.path / "ray" / "c" / "head.log", "the port is taken\n")
+    write(shared.path / "ray" / "c" / "head.log.exit", "1\n")
+    assert run("nodes", "--deadline=60", f"--log-dir={shared.path}/ray/c").is_refusal(
+        "'ray start' on head ended with exit status 1: the last lines of its log are\nthe port is taken", status=1
+    )

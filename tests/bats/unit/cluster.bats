@@ -133,6 +133,23 @@ STUB
   refute_called '--worker-gpus'
 }
 
+@test "one look at the containers tells every address, and one that does not run is not among them" {
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) printf '/mine-head true 10.0.0.1\n/mine-worker-0 false 10.0.0.2\n/mine-worker-1 true 10.0.0.3 10.9.0.3\n' ;;
+  *'mine-worker-0 hostname -i') echo 10.0.0.9 ;;
+esac
+STUB
+  in_lib WORKERS=2 CLUSTER_NAME=mine <<<$'node::address head\nnode::address worker-1\nnode::exec head true'
+  assert_status 0
+  assert_line '10.0.0.1'
+  assert_line '10.0.0.3'
+  [[ $(grep -c '^docker inspect ' "$CALLS") == 1 ]] || fail "$(<"$CALLS")"
+  refute_called 'hostname -i'
+  in_lib WORKERS=2 CLUSTER_NAME=mine <<<'node::address worker-0'
+  assert_status 8
+}
+
 @test "only containers with our label are removed by down" {
   stub docker - <<'STUB'
 case "$*" in

@@ -1,0 +1,58 @@
+"""Work in a child: what it returns and raises arrives, and a child that dies is told."""
+
+import os
+
+import pytest
+
+from verl_regress import beside
+from verl_regress.errors import BadInput, Exit, RegressError
+
+
+def test_the_result_arrives_and_both_were_at_work_at_once():
+    # Each waits for the other's byte: one after the other, neither would end.
+    (to_parent, from_child), (to_child, from_parent) = os.pipe(), os.pipe()
+
+    def work():
+        os.write(from_child, b"c")
+        return os.read(to_child, 1), os.getpid()
+
+    def meanwhile():
+        os.write(from_parent, b"p")
+        assert os.read(to_parent, 1) == b"c"
+
+    answer, pid = beside.in_child(work, meanwhile)
+    assert answer == b"p"
+    assert pid != os.getpid()
+
+
+def test_an_error_keeps_its_sentence_and_its_status():
+    def refuse():
+        raise BadInput("WORKLOAD=x is unknown.")
+
+    def fail():
+        raise RegressError("It is so.", Exit.LOST)
+
+    with pytest.raises(BadInput, match=r"^WORKLOAD=x is unknown\.$") as refused:
+        beside.in_child(refuse, lambda: None)
+    assert refused.value.status is Exit.BAD_INPUT
+    with pytest.raises(RegressError, match=r"^It is so\.$") as failed:
+        beside.in_child(fail, lambda: None)
+    assert failed.value.status is Exit.LOST
+
+
+def test_a_large_result_arrives_whole():
+    assert beside.in_child(lambda: "x" * 1_000_000, lambda: None) == "x" * 1_000_000
+
+
+def test_a_child_that_dies_is_told_and_leaves_nothing_behind():
+    with pytest.raises(RegressError, match=r"^A child process ended with wait status 9 and no answer: run it again\.$"):
+        beside.in_child(lambda: os.kill(os.getpid(), 9), lambda: None)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_what_goes_wrong_here_is_raised_when_the_child_is_over():
+    with pytest.raises(KeyboardInterrupt):
+        beside.in_child(lambda: None, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
