@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait resume retry stop debug gc logs status verify quickstart test test-container test-faults test-faults-full lint check-specs
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -94,6 +94,8 @@ test-faults: ## faults, hostile values and load on real clusters, as far as an h
 test-faults-full: ## all of them, and docs/reliability.md anew
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh faults-full
+bench: ## how fast it all is, against what one would type without us [ONLY=rows]
+	@scripts/dev/bench.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy

@@ -1,0 +1,223 @@
+# bench: what is timed against what. A row is a function row::NAME that runs both sides by turns; each run is a line
+# "row, side, number" in BENCH_RUNS. The sides: ours is ours, the others are what a person would type without us.
+# shellcheck shell=bash
+
+readonly BENCH_DIR="${REPO_DIR}/build/bench"
+readonly BENCH_RUNS="${BENCH_DIR}/runs.tsv"
+readonly BENCH_LOG="${BENCH_DIR}/log"
+readonly BENCH_ROUNDS=5 BENCH_SESSIONS=2 # of rows of seconds, and of the rows of whole sessions
+# A place that no node has: such a job is accepted, waits, and leaves the machine to what is timed.
+readonly BENCH_NO_PLACE='{"worker_node": 1000}'
+
+# bench::time ROW SIDE COMMAND...: one run. A command that fails ends the bench: its time would say nothing.
+bench::time() {
+  local row=$1 side=$2 began took
+  shift 2
+  began=${EPOCHREALTIME/./}
+  "$@" >>"$BENCH_LOG" 2>&1 </dev/null || cli::die 1 "'$*' (${side} of the row ${row}) failed: read the end of ${BENCH_LOG}."
+  took=$((${EPOCHREALTIME/./} - began))
+  bench::record "$row" "$side" "$(printf '%d.%06d' $((took / 1000000)) $((took % 1000000)))"
+}
+
+bench::record() {
+  printf '%s\t%s\t%s\n' "$@" >>"$BENCH_RUNS"
+  log::info "$1: $2 $3"
+}
+
+# bench::quietly COMMAND...: what has to be done between two runs.
+bench::quietly() { "$@" >>"$BENCH_LOG" 2>&1 </dev/null || cli::die 1 "'$*' failed: read the end of ${BENCH_LOG}."; }
+
+bench::make() { make --no-print-directory -C "$REPO_DIR" "$@"; }
+bench::python() { "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/scripts/dev/bench.py" "$@"; }
+bench::in_head() { docker exec "${CLUSTER_NAME}-head" "$@"; }
+
+# bench::own_cluster: from here on everything is about a cluster of our own, beside the one that a person may have.
+bench::own_cluster() {
+  local name port
+  read -r name port < <(env::load && printf '%s %s\n' "$CLUSTER_NAME" "$DASHBOARD_PORT")
+  export CLUSTER_NAME=${name}-bench DASHBOARD_PORT=$((port + 1000)) WORKDIR=${BENCH_DIR}/workdir
+  unset CODE_ID CODE_A CODE_B WORKLOAD JOB WAIT JSON DRY_RUN OVERRIDES OVERRIDES_FILE SUBMISSION_ID TAR LIMIT KEEP ONLY
+}
+
+# bench::prepare: cluster, data, model, snapshots; and the same containers and `ray start` as a person would write them.
+bench::prepare() {
+  bench::quietly bench::make build up prepare snapshot
+  rm -rf "${BENCH_DIR}/tree"
+  bench::quietly cp -a "${WORKDIR}/shared/common/code/verl/codeA" "${BENCH_DIR}/tree"
+  chmod -R u+w "${BENCH_DIR}/tree"
+  find "${BENCH_DIR}/tree" -name __pycache__ -type l -delete
+  bench::record snapshot_disk 'first snapshot' "$(bench::disk)"
+  bench::change_tree 0
+  bench::quietly bench::make snapshot CODE_ID=codeB VERL_SOURCE="path:${BENCH_DIR}/tree"
+  bench::_knobs >"${BENCH_DIR}/compose.yaml" 3>"${BENCH_DIR}/worker"
+  mapfile -d '' -t BENCH_WORKER <"${BENCH_DIR}/worker"
+}
+
+# In a process of its own, for the knobs would count as given: the rendered containers on 1, a worker's words on 3.
+bench::_knobs() (
+  env::load
+  cluster::ensure_directories
+  compose::need_image
+  compose::run config
+  printf '%s\0' "--address=${CLUSTER_NAME}-head:${GCS_PORT}" "--resources=${WORKER_RESOURCES}" \
+    "--object-store-memory=${OBJECT_STORE_BYTES}" >&3
+  [[ -z $WORKER_CPUS ]] || printf '%s\0' "--num-cpus=${WORKER_CPUS}" >&3
+  [[ -z $WORKER_GPUS ]] || printf '%s\0' "--num-gpus=${WORKER_GPUS}" >&3
+)
+
+bench::disk() { du -s --block-size=1 "${WORKDIR}/shared/common/code/verl" "${WORKDIR}/shared/common/code/objects" | awk '{ sum += $1 } END { print sum }'; }
+
+bench::change_tree() { printf '# changed %s\n' "$1" >>"${BENCH_DIR}/tree/verl/trainer/main_ppo.py"; }
+
+bench::compose_up() { docker compose --file "${BENCH_DIR}/compose.yaml" up --detach --no-build --quiet-pull; }
+
+bench::ray_head() {
+  bench::in_head ray start --head --node-name=head --port=6379 --dashboard-host=0.0.0.0 --dashboard-port=8265 --num-cpus=0 \
+    --num-gpus=0 --object-store-memory=500000000 --disable-usage-stats
+}
+
+bench::ray_worker() { docker exec "${CLUSTER_NAME}-$1" ray start --node-name="$1" --disable-usage-stats "${BENCH_WORKER[@]}"; }
+
+bench::await_alive() { bench::python alive "$DASHBOARD_PORT" "${WORKDIR}/secrets/${CLUSTER_NAME}.token" 3; }
+
+# Head, then one worker after the other, each command waited for: the order of a README.
+bench::one_after_the_other() {
+  bench::compose_up && bench::ray_head && bench::ray_worker worker-0 && bench::ray_worker worker-1 && bench::await_alive
+}
+
+# The fastest that two lines of shell can do: nobody waits for anybody.
+bench::all_at_once() {
+  bench::compose_up || return 1
+  bench::ray_head &
+  bench::ray_worker worker-0 &
+  bench::ray_worker worker-1 &
+  bench::await_alive
+}
+
+# What a person types to see what `make status` shows.
+bench::four_commands() {
+  bench::in_head ray status && bench::in_head ray list nodes && bench::in_head ray list actors &&
+    bench::in_head ray job list --address http://127.0.0.1:8265
+}
+
+row::up() {
+  local round
+  for ((round = 0; round < BENCH_ROUNDS; round++)); do
+    bench::quietly bench::make down
+    bench::time up 'one after the other' bench::one_after_the_other
+    wait
+    bench::quietly bench::make down
+    bench::time up 'all at once' bench::all_at_once
+    wait
+    bench::quietly bench::make down
+    bench::time up ours bench::make up
+  done
+}
+
+row::up_again() {
+  local round
+  for ((round = 0; round < BENCH_ROUNDS; round++)); do
+    bench::time up_again ours bench::make up
+    bench::time up_again 'docker compose up' bench::compose_up
+  done
+}
+
+row::submit() {
+  local round
+  printf 'workload: ppo\nresources: {entrypoint_resources: %s}\n' "$BENCH_NO_PLACE" >"${BENCH_DIR}/waits.yaml"
+  for ((round = 0; round < BENCH_ROUNDS; round++)); do
+    bench::time submit ours bench::make submit JOBSPEC="${BENCH_DIR}/waits.yaml"
+    bench::quietly bench::make stop JOB=latest
+    bench::time submit 'ray job submit' bench::in_head ray job submit --no-wait --address http://127.0.0.1:8265 \
+      --entrypoint-resources "$BENCH_NO_PLACE" -- true
+  done
+}
+
+row::status() {
+  local round
+  for ((round = 0; round < BENCH_ROUNDS; round++)); do
+    bench::time status ours bench::make status
+    bench::time status 'four commands' bench::four_commands
+  done
+}
+
+row::debug() {
+  local round
+  bench::_a_job
+  for ((round = 0; round < BENCH_ROUNDS; round++)); do
+    bench::time debug ours bench::make debug
+    bench::time debug 'four commands' bench::four_commands
+  done
+}
+
+# The records of 1,000 jobs, each as a real one left it; all but ten of them stand aside when their side is not timed.
+row::status_many() {
+  local round jobs=${WORKDIR}/shared/jobs aside=${BENCH_DIR}/workdir/aside
+  bench::_a_job
+  bench::quietly bench::python records "$jobs" "$aside" 1000
+  for ((round = 0; round < BENCH_ROUNDS; round++)); do
+    bench::time status_many '10 jobs' bench::make status LIMIT=10
+    bench::_move "$aside" "$jobs"
+    bench::time status_many ours bench::make status LIMIT=10
+    bench::_move "$jobs" "$aside"
+  done
+}
+
+# A job that was submitted and is over, for rows that want one.
+bench::_a_job() {
+  printf 'workload: ppo\nresources: {entrypoint_resources: %s}\n' "$BENCH_NO_PLACE" >"${BENCH_DIR}/waits.yaml"
+  bench::quietly bench::make submit JOBSPEC="${BENCH_DIR}/waits.yaml"
+  bench::quietly bench::make stop JOB=latest
+}
+
+bench::_move() {
+  mkdir -p "$2"
+  find "$1" -mindepth 1 -maxdepth 1 -name 'record-*' -exec mv -t "$2" -- {} +
+}
+
+row::snapshot() {
+  local round before
+  for ((round = 1; round <= BENCH_ROUNDS; round++)); do
+    bench::change_tree "$round"
+    before=$(bench::disk)
+    bench::time snapshot ours bench::make snapshot CODE_ID="bench-${round}" VERL_SOURCE="path:${BENCH_DIR}/tree"
+    bench::record snapshot_disk ours "$(($(bench::disk) - before))"
+    rm -rf "${BENCH_DIR}/workdir/copy"
+    bench::time snapshot 'cp -a' cp -a "${BENCH_DIR}/tree" "${BENCH_DIR}/workdir/copy"
+  done
+}
+
+row::verify() {
+  local round session
+  for ((round = 0; round < BENCH_SESSIONS; round++)); do
+    bench::time verify ours bench::make verify CODE_A=codeA CODE_B=codeB
+    session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1)
+    bench::quietly bench::python bare "$session" "${WORKDIR}/shared" "round-${round}"
+    bench::time verify 'its training jobs, bare' bench::bare_jobs "round-${round}"
+  done
+}
+
+# The training jobs of a session as `ray job submit` runs them, one after the other: verl's own command line, no launcher.
+bench::bare_jobs() {
+  local name argv
+  for name in ppo_a ppo_b grpo sft further; do
+    mapfile -d '' -t argv <"${WORKDIR}/shared/bare/$1/${name}/argv" &&
+      bench::in_head "${argv[@]}" &&
+      bench::python over "$DASHBOARD_PORT" "${WORKDIR}/secrets/${CLUSTER_NAME}.token" "bare-$1-${name}" || return 1
+  done
+}
+
+# bench::facts: the machine, as KEY<TAB>VALUE lines.
+bench::facts() {
+  printf '%s\t%s\n' \
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+    commit "$(git -C "$REPO_DIR" describe --always --dirty --abbrev=12)" \
+    cores "$(nproc)" \
+    memory "$(awk '/^MemTotal:/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)" \
+    kernel "$(uname -sr)" \
+    load "$(cut -d' ' -f1 /proc/loadavg)" \
+    engine "$(docker version --format '{{.Server.Version}}')" \
+    compose "$(docker compose version --short)" \
+    ray "$(bench::in_head python3 -c 'from importlib.metadata import version; print(version("ray"))')" \
+    python "$(bench::in_head python3 -c 'import platform; print(platform.python_version())')"
+}

@@ -1,0 +1,239 @@
+"""The numbers of scripts/dev/bench.sh: medians and ratios of its runs, the table, and the parts of a row that want Python.
+
+report RUNS FACTS RESULTS     the runs (row, side, number, by tab) and the machine's facts become RESULTS; prints the table
+write RESULTS PAGE            the table of RESULTS into PAGE, between its two markers
+alive PORT TOKEN NODES        wait until so many nodes are ALIVE, asked by HTTP
+over PORT TOKEN JOB           wait until Ray calls that job SUCCEEDED; any other end is an error
+records JOBS ASIDE COUNT      the records of the latest job, copied under COUNT ids to ASIDE, ten of them to JOBS
+bare SESSION SHARED NAME      the training jobs of a session as scripts and argv of `ray job submit` under SHARED/bare/NAME
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import statistics
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_WAIT = 300.0  # seconds for the cluster or a job
+_LOOK_EVERY = 0.1
+_BEGIN, _END = "<!-- bench -->", "<!-- /bench -->"
+_SHOWN_OF_MANY = 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is compared, as issue and page name it; `side` is the other one."""
+
+    name: str
+    what: str
+    runs: str
+    side: str
+    against: str
+    aim: float
+    is_difference: bool = False
+    scale: float = 1.0
+    unit: str = "s"
+
+
+ROWS = (
+    Row("up", "`make up`, image there, nothing running → all ALIVE", "up", "one after the other", "head then workers, each command waited for", 0.65),
+    Row("up_at_once", "the same", "up", "all at once", "a bare `docker compose up` + all `ray start` at once, waited for by HTTP", 1.05),
+    Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 0.5, is_difference=True),
+    Row("submit", "`make submit` returns, override check included", "submit", "ray job submit", "`ray job submit --no-wait` in the head", 0.6),
+    Row("status", "`make status`", "status", "four commands", "`ray status` + `ray list nodes` + `ray job list` + `ray list actors`", 0.1),
+    Row("status_many", "`make status`, 1,000 jobs", "status_many", "10 jobs", "10 jobs", 2.0),
+    Row("debug", "debug bundle", "debug", "four commands", "the same four commands", 0.15),
+    Row("snapshot", "snapshot of a changed tree", "snapshot", "cp -a", "`cp -a`", 1.0),
+    Row("snapshot_disk", "disk of a changed tree's snapshot", "snapshot_disk", "first snapshot", "the first snapshot", 0.05, scale=1 / 1024, unit="KiB"),
+    Row("verify", "`make verify`", "verify", "its training jobs, bare", "the sum of its bare training jobs", 1.1),
+)  # fmt: skip
+
+
+def results(runs: str, facts: str) -> dict[str, Any]:
+    """What bench/results.json holds. Raises ValueError where a row has one side only, or no row has any."""
+    numbers: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in runs.splitlines():
+        row, side, number = line.split("\t")
+        numbers[row][side].append(float(number))
+    rows = {row.name: _compared(row, numbers[row.runs]) for row in ROWS if "ours" in numbers[row.runs]}
+    if not rows:
+        raise ValueError("there is no run of any row")
+    return {"machine": dict(line.split("\t") for line in facts.splitlines()), "rows": rows}
+
+
+def _compared(row: Row, sides: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    if not sides.get(row.side):
+        raise ValueError(f"the row {row.name} has no run of '{row.side}'")
+    ours, other = _side(sides["ours"]), _side(sides[row.side])
+    value = ours["median"] - other["median"] if row.is_difference else ours["median"] / other["median"]
+    return {
+        "what": row.what,
+        "against": row.against,
+        "unit": row.unit if row.scale == 1 else "bytes",
+        "ours": ours,
+        "other": other,
+        "difference" if row.is_difference else "ratio": round(value, 3),
+        "aim": row.aim,
+        "is_met": round(value, 3) <= row.aim,
+    }
+
+
+def _side(numbers: Sequence[float]) -> dict[str, Any]:
+    return {
+        "median": round(statistics.median(numbers), 3),
+        "min": round(min(numbers), 3),
+        "max": round(max(numbers), 3),
+        "runs": len(numbers),
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """The table of docs/bench.md, with the machine it is from."""
+    lines = [
+        "| what | against | ours (min - max) | theirs (min - max) | ratio | aim | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in ROWS:
+        if row.name in found["rows"]:
+            lines.append(_line(row, found["rows"][row.name]))
+    machine = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
+    runs = {row["ours"]["runs"] for row in found["rows"].values()}
+    return "\n".join([*lines, "", f"Medians of {min(runs)} to {max(runs)} runs of each side, by turns. {machine}."])
+
+
+def _line(row: Row, found: Mapping[str, Any]) -> str:
+    def told(side: Mapping[str, Any]) -> str:
+        median, low, high = (f"{side[key] * row.scale:.2f}" for key in ("median", "min", "max"))
+        return f"{median} {row.unit} ({low} - {high})"
+
+    value = f"{found['difference']:+.2f} s" if row.is_difference else f"{found['ratio']:.2f}"
+    aim = f"within {row.aim} s" if row.is_difference else f"≤ {row.aim}"
+    met = "met" if found["is_met"] else "**missed**"
+    return f"| {row.what} | {row.against} | {told(found['ours'])} | {told(found['other'])} | {value} | {aim} | {met} |"
+
+
+def with_table(page: str, found: Mapping[str, Any]) -> str:
+    """The page with this table between its markers. Raises ValueError where it has none."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {_BEGIN} … {_END}")
+    return f"{before}{begin}\n{table(found)}\n{end}{after}"
+
+
+def _report(runs: Path, facts: Path, out: Path) -> None:
+    found = results(runs.read_text(encoding="utf-8"), facts.read_text(encoding="utf-8"))
+    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(table(found))
+
+
+def _write(found: Path, page: Path) -> None:
+    text = with_table(page.read_text(encoding="utf-8"), json.loads(found.read_text(encoding="utf-8")))
+    page.write_text(text, encoding="utf-8")
+
+
+def _ask(port: str, token: Path, path: str) -> Any:
+    headers = {"Authorization": f"Bearer {token.read_text(encoding='utf-8').strip()}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def _await_alive(port: str, token: Path, count: int) -> None:
+    end = time.monotonic() + _WAIT
+    while time.monotonic() < end:
+        try:
+            rows = _ask(port, token, "/api/v0/nodes?limit=1000")["data"]["result"]["result"]
+            if sum(row["state"] == "ALIVE" for row in rows) == count:
+                return
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # the dashboard comes after the GCS
+        time.sleep(_LOOK_EVERY)
+    raise SystemExit(f"error   {count} nodes were not ALIVE within {_WAIT:.0f} s")
+
+
+def _await_over(port: str, token: Path, job: str) -> None:
+    end = time.monotonic() + _WAIT
+    while (status := _ask(port, token, f"/api/jobs/{job}")["status"]) in ("PENDING", "RUNNING"):
+        if time.monotonic() > end:
+            break
+        time.sleep(_LOOK_EVERY)
+    if status != "SUCCEEDED":
+        raise SystemExit(f"error   {job} is {status}")
+
+
+def _records(jobs: Path, aside: Path, count: int) -> None:
+    model = max(jobs.iterdir(), key=lambda path: path.stat().st_mtime)
+    for number in range(count):
+        home = jobs / f"ten-{number:04}" if number < _SHOWN_OF_MANY else aside / f"record-{number:04}"
+        shutil.rmtree(home, ignore_errors=True)
+        for part in ("config", "state"):
+            shutil.copytree(model / part, home / part)
+
+
+def _bare(session: Path, shared: Path, name: str) -> None:
+    """verl's command line and environment of each job, as its record has them, but for where they write and our report."""
+    found = {
+        path.stem[4:]: json.loads(path.read_text(encoding="utf-8")) for path in session.glob("evidence/job-*.json")
+    }
+    root = next(Path(job["job_dir"]).parents[1] for job in found.values())
+    homes = {job["job_dir"]: str(root / "bare" / name / key) for key, job in found.items()}
+
+    def elsewhere(text: str) -> str:
+        for old, new in homes.items():
+            text = text.replace(old, new)
+        return text
+
+    for key, job in found.items():
+        config = shared / Path(job["job_dir"]).relative_to(root) / "config"
+        plan = json.loads(elsewhere((config / "resolved.json").read_text(encoding="utf-8")))
+        runtime_env = json.loads(elsewhere((config / "runtime_env.json").read_text(encoding="utf-8")))
+        hooks = runtime_env["env_vars"]["VERL_REGRESS_HOOKS"].split(",")
+        runtime_env["env_vars"]["VERL_REGRESS_HOOKS"] = ",".join(hook for hook in hooks if hook != "identity")
+        home = shared / "bare" / name / key
+        for part in ("logs", "checkpoints", "state/reports"):
+            (home / part).mkdir(parents=True)
+        (home / "run.sh").write_text(f"exec {shlex.join(plan['argv'])}\n", encoding="utf-8")
+        argv = [
+            "ray", "job", "submit", "--address", plan["address"], "--submission-id", f"bare-{name}-{key}",
+            "--entrypoint-num-cpus", f"{plan['entrypoint_num_cpus']:g}",
+            "--entrypoint-resources", json.dumps(plan["entrypoint_resources"]),
+            "--runtime-env-json", json.dumps(runtime_env), "--", "sh", f"{homes[job['job_dir']]}/run.sh",
+        ]  # fmt: skip
+        (home / "argv").write_text("".join(f"{word}\0" for word in argv), encoding="utf-8")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a subcommand."""
+    match argv:
+        case ["report", runs, facts, out]:
+            _report(Path(runs), Path(facts), Path(out))
+        case ["write", found, page]:
+            _write(Path(found), Path(page))
+        case ["alive", port, token, count]:
+            _await_alive(port, Path(token), int(count))
+        case ["over", port, token, job]:
+            _await_over(port, Path(token), job)
+        case ["records", jobs, aside, count]:
+            _records(Path(jobs), Path(aside), int(count))
+        case ["bare", session, shared, name]:
+            _bare(Path(session), Path(shared), name)
+        case _:
+            print(__doc__)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""The numbers of the bench: how runs become medians and ratios, and that its page shows what its results hold."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("bench", REPO / "scripts" / "dev" / "bench.py")
+bench = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = bench  # dataclasses look their module up
+spec.loader.exec_module(bench)
+
+FACTS = "cores\t2\nkernel\tLinux 6\n"
+
+
+def runs(**rows):
+    return "".join(
+        f"{row}\t{side}\t{number}\n" for row, sides in rows.items() for side, all_ in sides.items() for number in all_
+    )
+
+
+def test_a_row_is_the_ratio_of_the_medians_and_keeps_least_and_most():
+    found = bench.results(runs(submit={"ours": [3.0, 1.0, 2.0], "ray job submit": [4.0, 40.0, 2.0]}), FACTS)
+    assert found["machine"] == {"cores": "2", "kernel": "Linux 6"}
+    row = found["rows"]["submit"]
+    assert (row["ours"], row["other"]["median"]) == ({"median": 2.0, "min": 1.0, "max": 3.0, "runs": 3}, 4.0)
+    assert (row["ratio"], row["aim"], row["is_met"]) == (0.5, 0.6, True)
+    line = next(line for line in bench.table(found).splitlines() if "make submit" in line)
+    assert line.endswith("| 2.00 s (1.00 - 3.00) | 4.00 s (2.00 - 40.00) | 0.50 | ≤ 0.6 | met |")
+
+
+def test_one_run_of_make_up_serves_both_its_rows():
+    found = bench.results(runs(up={"ours": [11.0], "one after the other": [20.0], "all at once": [10.0]}), FACTS)
+    assert {name: (row["ratio"], row["is_met"]) for name, row in found["rows"].items()} == {
+        "up": (0.55, True),
+        "up_at_once": (1.1, False),
+    }
+    assert "| 1.10 | ≤ 1.05 | **missed** |" in bench.table(found)
+
+
+def test_what_is_to_be_within_half_a_second_is_a_difference():
+    found = bench.results(runs(up_again={"ours": [1.4], "docker compose up": [0.8]}), FACTS)
+    assert (found["rows"]["up_again"]["difference"], found["rows"]["up_again"]["is_met"]) == (0.6, False)
+    assert "| +0.60 s | within 0.5 s | **missed** |" in bench.table(found)
+
+
+def test_disk_is_told_in_kib():
+    found = bench.results(runs(snapshot_disk={"first snapshot": [10240000], "ours": [409600]}), FACTS)
+    assert "| 400.00 KiB (400.00 - 400.00) | 10000.00 KiB (10000.00 - 10000.00) | 0.04 | ≤ 0.05 | met |" in bench.table(
+        found
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "there is no run of any row"), (runs(submit={"ours": [1]}), "the row submit has no run of 'ray job submit'")],
+)
+def test_half_a_comparison_is_none(text, said):
+    with pytest.raises(ValueError, match=said):
+        bench.results(text, FACTS)
+
+
+def test_the_page_is_the_table_of_the_results():
+    found = json.loads((REPO / "bench" / "results.json").read_text(encoding="utf-8"))
+    page = (REPO / "docs" / "bench.md").read_text(encoding="utf-8")
+    assert found["rows"]
+    assert bench.with_table(page, found) == page
+
+
+def test_a_page_without_the_markers_is_refused():
+    with pytest.raises(ValueError, match="the page has no <!-- bench --> … <!-- /bench -->"):
+        bench.with_table("a page", {"rows": {}, "machine": {}})
+
+
+def test_every_row_that_the_script_runs_is_one_of_the_table():
+    script = (REPO / "scripts" / "dev" / "bench.bash").read_text(encoding="utf-8")
+    sides = {row.side for row in bench.ROWS}
+    assert {row.runs for row in bench.ROWS} - {"snapshot_disk"} == {
+        line[len("row::") : -len("() {")] for line in script.splitlines() if line.startswith("row::")
+    }
+    assert all(f"'{side}'" in script for side in sides)
+
+
+def test_a_bare_job_is_verls_own_command_line_that_writes_elsewhere(tmp_path):
+    shared, session = tmp_path / "shared", tmp_path / "session"
+    for key, argv in (
+        ("ppo_a", ["python3", "-m", "verl.x", "dir=/root/jobs/one/c"]),
+        ("further", ["python3", "from=/root/jobs/one/c"]),
+    ):
+        job = {"ppo_a": "one", "further": "two"}[key]
+        config = shared / "jobs" / job / "config"
+        config.mkdir(parents=True)
+        plan = {
+            "argv": argv,
+            "address": "http://a",
+            "entrypoint_num_cpus": 1,
+            "entrypoint_resources": {"worker_node": 1},
+        }
+        (config / "resolved.json").write_text(json.dumps(plan))
+        env = {"env_vars": {"VERL_REGRESS_HOOKS": "identity,rehearsal", "LOG": f"/root/jobs/{job}/logs/metrics.jsonl"}}
+        (config / "runtime_env.json").write_text(json.dumps(env))
+        evidence = session / "evidence" / f"job-{key}.json"
+        evidence.parent.mkdir(parents=True, exist_ok=True)
+        evidence.write_text(json.dumps({"job_dir": f"/root/jobs/{job}"}))
+    bench.main(["bare", str(session), str(shared), "r0"])
+    home = shared / "bare" / "r0"
+    assert (home / "further" / "run.sh").read_text() == "exec python3 from=/root/bare/r0/ppo_a/c\n"
+    words = (home / "ppo_a" / "argv").read_text().split("\0")
+    assert words[:7] == ["ray", "job", "submit", "--address", "http://a", "--submission-id", "bare-r0-ppo_a"]
+    assert words[-4:] == ["--", "sh", "/root/bare/r0/ppo_a/run.sh", ""]
+    assert json.loads(words[words.index("--runtime-env-json") + 1])["env_vars"] == {
+        "VERL_REGRESS_HOOKS": "rehearsal",
+        "LOG": "/root/bare/r0/ppo_a/logs/metrics.jsonl",
+    }
