@@ -57,6 +57,10 @@ def of_loss(details: Mapping[str, Any], node: str | None) -> str:
     )
 
 
+# By whether Ray still calls the node ALIVE.
+_HOW_LOST = {True: "did not answer any more", False: "had been given up by Ray"}
+
+
 @dataclass(frozen=True)
 class Blow:
     """What the trainer did not do itself: the nodes that it lost, as `worker-0 (10.0.0.2)`, and the words that follow its end."""
@@ -78,11 +82,16 @@ def of_failure(api: RayApi, ray_id: str) -> Blow:
         return Blow()
     with ThreadPoolExecutor(len(raylets)) as pool:
         answers = zip(raylets.values(), pool.map(Raylet.answers, raylets.values()), strict=True)
-        lost = tuple(sorted(f"{raylet.name} ({raylet.address})" for raylet, answer in answers if not answer))
+        lost = sorted((raylet for raylet, answer in answers if not answer), key=lambda raylet: raylet.name)
     if lost:
-        return Blow(lost, f", when {' and '.join(lost)} did not answer any more")
+        words = " and ".join(f"{_title(raylet)} {_HOW_LOST[raylet.alive]}" for raylet in lost)
+        return Blow(tuple(map(_title, lost)), f", when {words}")
     told = sorted(filter(None, (_of_actor(actor, raylets) for actor in actors)))
     return Blow((), told[0] if told else "")
+
+
+def _title(raylet: Raylet) -> str:
+    return f"{raylet.name} ({raylet.address})"
 
 
 def _of_actor(actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:

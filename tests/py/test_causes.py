@@ -120,7 +120,8 @@ def test_a_node_that_nobody_reaches_is_lost_and_one_that_listens_is_not(blow, cl
 
 
 def test_a_node_that_ray_has_given_up_is_lost_too(blow):
-    assert blow([raylet("worker-0", "a", 1, "DEAD")], [actor("a")]).lost_nodes == ("worker-0 (127.0.0.1)",)
+    found = blow([raylet("worker-0", "a", 1, "DEAD")], [actor("a")])
+    assert found == causes.Blow(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
 
 
 def test_a_dead_node_that_the_job_was_not_on_is_none_of_its_business(blow, closed_port):

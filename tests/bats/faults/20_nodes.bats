@@ -11,7 +11,7 @@ setup() { load fault_helper; }
 
 teardown() {
   # Whatever a test left undone: the next one begins with nodes that run.
-  docker unpause vrfault-work-worker-0 vrfault-work-worker-1 >/dev/null 2>&1 || true
+  docker unpause "${CLUSTER_NAME}-worker-0" "${CLUSTER_NAME}-worker-1" >/dev/null 2>&1 || true
 }
 
 teardown_file() {
@@ -26,7 +26,6 @@ teardown_file() {
   fault::inject docker kill "${CLUSTER_NAME}-${OTHER}"
   fault::told 7 "error   ${JOB} LOST \(the trainer ended with exit status 1, when ${lost} did not answer any more\): read 'make logs JOB=${JOB}'\."
   fault::recovered
-  grep -qE "^changed the ${OTHER} that was killed \([0-9.:]+\) is gone: told Ray$" "${BATS_TEST_TMPDIR}/up" || fail "$(<"${BATS_TEST_TMPDIR}/up")"
   fault::nothing_left
   fault::trains_now
 }
@@ -35,7 +34,9 @@ teardown_file() {
   fault::train 'the worker with the driver is killed, make up at once' 60
   fault::find_driver
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"
-  make --no-print-directory up >"${BATS_TEST_TMPDIR}/at-once" 2>&1
+  run make --no-print-directory up
+  assert_status 0
+  assert_line "changed the ${DRIVER} that was killed \([0-9.:]+\) is gone: told Ray"
   fault::told 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says its raylet does not answer any more\): read 'make logs JOB=${JOB}'\."
   fault::trains_now
   fault::nothing_left
@@ -61,6 +62,82 @@ teardown_file() {
   [[ $status == 124 ]] || fail "make wait ended while the worker stood still: $(<"${BATS_TEST_TMPDIR}/told")"
   docker unpause "${CLUSTER_NAME}-${OTHER}"
   fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
-  [[ $(grep -c " is [A-Z]*$" <<<"$output") == 2 ]] || fail 'more than RUNNING and SUCCEEDED was said'
+  [[ $(grep -cE ' is [A-Z_]+$' <<<"$output") -le 3 ]] || fail 'more than PENDING, RUNNING and SUCCEEDED was said'
+  fault::recovered
+}
+
+# cut NODE, heal NODE: nothing passes between that worker and the head; the workers still reach each other.
+cut() { network_of "$1" --append; }
+heal() { network_of "$1" --delete; }
+network_of() {
+  local head pid way
+  head=$(container::ip head)
+  pid=$(docker inspect --format '{{.State.Pid}}' "${CLUSTER_NAME}-$1")
+  for way in "INPUT --source ${head}" "OUTPUT --destination ${head}"; do
+    read -r -a way <<<"$way"
+    nsenter --target "$pid" --net iptables "$2" "${way[@]}" --jump DROP
+  done
+}
+
+@test "a worker is cut from the head for 20 s: the job goes on to its end, and nothing false is said meanwhile" {
+  fault::train 'the network between head and a worker is cut for 20 s' 15
+  fault::find_driver
+  fault::inject cut "$OTHER"
+  run timeout 20 tail --pid="$FOLLOWER" --follow /dev/null
+  heal "$OTHER"
+  [[ $status == 124 ]] || fail "make wait ended while the worker was cut off: $(<"${BATS_TEST_TMPDIR}/told")"
+  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  [[ $(grep -cE ' is [A-Z_]+$' <<<"$output") -le 3 ]] || fail 'more than PENDING, RUNNING and SUCCEEDED was said'
+  fault::recovered
+}
+
+# bats test_tags=full
+@test "a worker is cut from the head for good: LOST when Ray gives it up, and which; make up brings it back" {
+  fault::train 'the network between head and a worker is cut for good' 200
+  fault::find_driver
+  lost="${OTHER} \($(container::ip "$OTHER")\)"
+  fault::inject cut "$OTHER"
+  fault::told 7 "error   ${JOB} LOST \(the trainer ended with exit status 1, when ${lost} had been given up by Ray\): read 'make logs JOB=${JOB}'\."
+  heal "$OTHER"
+  fault::recovered
+  fault::nothing_left
+}
+
+# limit_memory SIZE: of both workers. Ray reads the limit once, when it starts.
+limit_memory() {
+  docker update --memory "$1" --memory-swap "$1" "${CLUSTER_NAME}-worker-0" "${CLUSTER_NAME}-worker-1" >/dev/null
+  docker kill "${CLUSTER_NAME}-worker-0" "${CLUSTER_NAME}-worker-1" >/dev/null
+}
+
+# fill_memory NODE: takes what is left up to 96.5 % of the node's limit and keeps it there, for 20 s; Ray acts at 95 %.
+fill_memory() {
+  docker exec --interactive "${CLUSTER_NAME}-$1" python3 - <<'END'
+import time
+from pathlib import Path
+new, old = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")
+home, usage, limit = (old, "memory.usage_in_bytes", "memory.limit_in_bytes") if old.is_dir() else (new, "memory.current", "memory.max")
+held, end = [], time.monotonic() + 20
+while time.monotonic() < end:
+    pages = dict(line.split() for line in (home / "memory.stat").read_text().splitlines())
+    used = int((home / usage).read_text()) - int(pages["inactive_file"]) - int(pages["active_file"])
+    if used < 0.965 * int((home / limit).read_text()):
+        held.append(b"x" * (8 << 20))
+    time.sleep(0.01)
+END
+}
+
+# bats test_tags=full
+@test "Ray's memory monitor kills the job's supervisor: LOST, told apart from a crash, with the memory in use" {
+  limit_memory 3g
+  make --no-print-directory up >"${BATS_TEST_TMPDIR}/limited" 2>&1
+  fault::submit "Ray's memory monitor kills the job's supervisor" 60
+  fault::await fault::has_started # until verl has made its actors there is nothing else for Ray to kill on this node
+  fault::find_driver
+  fill_memory "$DRIVER" 3>&- &
+  fault::inject true
+  fault::told 7 "error   ${JOB} LOST \(Ray's memory monitor killed its supervisor of the job on ${DRIVER} \([0-9.]+GB used / 3\.00GB limit\), and the launcher with it\): read 'make logs JOB=${JOB}'\."
+  wait "$!"
+  fault::nothing_left
+  limit_memory 100g
   fault::recovered
 }

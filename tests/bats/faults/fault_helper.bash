@@ -33,8 +33,14 @@ fault::cluster() {
 # fault::down: takes the cluster of this file away; for teardown_file.
 fault::down() { make --no-print-directory down >/dev/null 2>&1; }
 
-# fault::train NAME STEPS [OVERRIDE...]: see above. Sets JOB and JOB_DIR.
+# fault::train NAME STEPS [OVERRIDE...]: see above.
 fault::train() {
+  fault::submit "$@"
+  fault::await fault::has_step 1
+}
+
+# fault::submit NAME STEPS [OVERRIDE...]: the same, and returns at once. Sets JOB and JOB_DIR.
+fault::submit() {
   local steps=$2
   FAULT=$1
   fault::before
@@ -43,8 +49,14 @@ fault::train() {
   JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
   export JOB JOB_DIR
   fault::follow
-  wait::until 180 fault::is_told fault::has_step 1 || fail "no first step: $(<"${BATS_TEST_TMPDIR}/told")"
 }
+
+# fault::await FACT...: until it holds for JOB; not beyond the job's end.
+fault::await() {
+  wait::until 180 fault::is_told "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/told")"
+}
+
+fault::has_started() { [[ -s ${JOB_DIR}/state/started ]]; }
 
 # fault::before: remembers the finished jobs, for tests that make their job in another way.
 fault::before() {
