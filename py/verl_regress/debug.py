@@ -64,6 +64,12 @@ def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Non
         say.info(f"no debug bundle '{phase}' of {job.ray_id}: {type(error).__name__}: {error}")
 
 
+def attempt_once(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
+    """`attempt`, unless that phase has its bundle: who comes first keeps what there was to see, later ones would add nothing."""
+    if not any(job.debug.glob(f"*-{phase}")):
+        attempt(job, address, phase, logs=logs)
+
+
 def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
     """`attempt` in a thread of its own, which goes with the process."""
     thread = threading.Thread(target=attempt, args=(job, address, phase), daemon=True)

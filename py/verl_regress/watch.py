@@ -107,7 +107,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         if is_sure and (end := judgement.status.exit) is not None:
             if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
                 # The launcher, which takes the bundles, never ran or is gone.
-                debug.attempt(job, api.address, judgement.status.value.lower(), logs=True)
+                debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
             summarise(job, judgement)
             return end
         waited = time.monotonic() - moved

@@ -240,3 +240,10 @@ def test_a_tar_has_all_records_and_no_checkpoint(full, make_job, run):
     assert {"job/config/resolved.json", "job/state/submitted", "job/logs/driver.log"} < set(names)
     assert any(name.endswith("-asked/nodes.json") for name in names)
     assert not any("checkpoints" in name or name.endswith(".tar.gz") for name in names)
+
+
+def test_the_bundle_of_a_loss_is_taken_by_the_first_who_learns_of_it(full, make_job):
+    job = make_job()
+    for phase in ("lost", "lost", "stalled"):
+        debug.attempt_once(job, full.address, phase)
+    assert sorted(path.name.partition("Z-")[2] for path in job.debug.iterdir()) == ["lost", "stalled"]
