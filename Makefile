@@ -91,9 +91,9 @@ test-container: ## the whole path on real containers with the real trainer
 test-faults: ## faults, hostile values and load on real clusters, as far as an hour's CI can hold them
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh faults
-test-faults-full: ## all of them, and docs/reliability.md anew
+test-faults-full: ## all of them, after the property tests, and docs/reliability.md anew
 	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/test.sh faults-full
+	@scripts/dev/test.sh py faults-full
 bench: ## how fast it all is, against what one would type without us [ONLY=rows]
 	@scripts/dev/bench.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
