@@ -67,10 +67,10 @@ def page(run: dict[str, Any]) -> str:
     rows: list[Record] = run["records"]
     parts = [
         "# Reliability",
-        "What was done to real clusters with real (tiny) jobs, and what was told. Written by `make test-faults-full` from its own\n"
-        "records (`docs/reliability.json`); every answer is asserted by a test of `tests/bats/faults/`, whole sentence and exit\n"
-        "status. `make test-faults` runs those that an hour's CI can hold and leaves the same page in `build/reports/`.",
-        f"Run of {run['written']} at commit {run['commit']}, on {run['machine']}.",
+        "What was done to real clusters with real (tiny) jobs, and what was told. Written from the records that the tests of\n"
+        "`tests/bats/faults/` leave, each of which asserts the exit status and the whole sentence; `make test-faults-full` makes\n"
+        "all of it anew, `make test-faults` what an hour's CI can hold, in `build/reports/`.",
+        f"Records up to {run['written']}, the last at commit {run['commit']}, on {run['machine']}.",
         "## Faults",
         "*told after*: seconds from the fault until `make wait` ended. *finished jobs*: number of files of all jobs that had ended\n"
         "before, and one hash over them, before and after. *make up*: its seconds afterwards, until all nodes were ALIVE.",

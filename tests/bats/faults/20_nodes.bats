@@ -80,6 +80,7 @@ network_of() {
 }
 
 @test "a worker is cut from the head for 20 s: the job goes on to its end, and nothing false is said meanwhile" {
+  [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for 20 s' 15
   fault::find_driver
   fault::inject cut "$OTHER"
@@ -93,6 +94,7 @@ network_of() {
 
 # bats test_tags=full
 @test "a worker is cut from the head for good: LOST when Ray gives it up, and which; make up brings it back" {
+  [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for good' 200
   fault::find_driver
   lost="${OTHER} \($(container::ip "$OTHER")\)"
