@@ -66,8 +66,8 @@ teardown_file() {
   fault::recovered
 }
 
-# cut NODE, heal NODE: nothing passes between that worker and the head; the workers still reach each other.
-cut() { network_of "$1" --append; }
+# sever NODE, heal NODE: nothing passes between that worker and the head; the workers still reach each other.
+sever() { network_of "$1" --append; }
 heal() { network_of "$1" --delete; }
 network_of() {
   local head pid way
@@ -83,7 +83,7 @@ network_of() {
   [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for 20 s' 15
   fault::find_driver
-  fault::inject cut "$OTHER"
+  fault::inject sever "$OTHER"
   run timeout 20 tail --pid="$FOLLOWER" --follow /dev/null
   heal "$OTHER"
   [[ $status == 124 ]] || fail "make wait ended while the worker was cut off: $(<"${BATS_TEST_TMPDIR}/told")"
@@ -98,7 +98,7 @@ network_of() {
   fault::train 'the network between head and a worker is cut for good' 200
   fault::find_driver
   lost="${OTHER} \($(container::ip "$OTHER")\)"
-  fault::inject cut "$OTHER"
+  fault::inject sever "$OTHER"
   fault::told 7 "error   ${JOB} LOST \(the trainer ended with exit status 1, when ${lost} had been given up by Ray\): read 'make logs JOB=${JOB}'\."
   heal "$OTHER"
   fault::recovered

@@ -133,7 +133,7 @@ fault::recovered() {
     "files_before=${BEFORE% *}" "hash_before=${BEFORE#* }" "files_after=${after% *}" "hash_after=${after#* }" \
     "up_status=${up}" "up_seconds=${seconds}" "$@"
   [[ $up == 0 ]] || fail "make up ended with ${up}: $(tail -n 30 "${BATS_TEST_TMPDIR}/up")"
-  [[ $after == "$BEFORE" ]] || fail "finished jobs changed: before ${BEFORE}, after ${after}"
+  [[ $after == "$BEFORE" && $after =~ ^[1-9][0-9]*' '[0-9a-f]{16}$ ]] || fail "finished jobs changed: before ${BEFORE}, after ${after}"
 }
 
 # fault::find_driver: sets DRIVER and OTHER, the workers with and without the job's launcher.
