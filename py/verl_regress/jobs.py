@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress import ids
-from verl_regress.errors import BadInput, RegressError
+from verl_regress.errors import BadInput
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi
 
@@ -51,11 +51,12 @@ def find(root: SharedRoot, asked: str) -> JobDir:
 
 
 def plan_of(job: JobDir) -> dict[str, Any]:
-    """`config/resolved.json`. Raises RegressError where the submitter died before it was written."""
+    """`config/resolved.json`. Raises BadInput where the submitter died before it was written."""
     plan = job.read_config("resolved.json")
     if plan is None:
-        raise RegressError(
-            f"{job.config}/resolved.json is not there: submit with 'make submit', which writes it first."
+        raise BadInput(
+            f"{job.ray_id} was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it "
+            "anew, with another id."
         )
     return plan
 

@@ -24,7 +24,8 @@ helper::ensure() {
 # helper::ensure_layout: the shared root has its directories, and our examples once: what is there may be a user's by now.
 helper::ensure_layout() {
   helper::run head layout
-  node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
+  node::exec head test -d "${SHARED_ROOT}/user/code/examples" ||
+    node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
 helper::is_put() { node::exec head test -d "$(helper::dir)"; }

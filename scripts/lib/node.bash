@@ -38,7 +38,7 @@ node::put() {
   tar -C "$from" --owner=0 --group=0 "${excludes[@]}" -c . |
     node::exec_in "$node" sh -c '
       set -e; tmp="$1.$$.tmp"; mkdir -p "$tmp"
-      tar -C "$tmp" --no-same-owner -x
+      tar -C "$tmp" --no-same-owner -x || { rm -rf "$tmp"; exit 1; }
       mv -T "$tmp" "$1" 2>/dev/null || { rm -rf "$tmp"; test -d "$1"; }' put "$to"
 }
 

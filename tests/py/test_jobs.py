@@ -70,5 +70,6 @@ def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
     job = make_job("one")
     (job.config / "resolved.json").unlink()
     assert run("wait", "one", "--deadlines=1,2,3").is_refusal(
-        f"{job.config}/resolved.json is not there: submit with 'make submit', which writes it first.", status=1
+        f"one was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it anew, with "
+        "another id."
     )

@@ -347,9 +347,10 @@ def test_a_job_directory_without_a_plan(shared):
     ended = subprocess.run(
         [sys.executable, RUN, "launch", shared.jobs / "job"], capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        f"error   {shared.jobs}/job/config/resolved.json is not there: submit with 'make submit', which writes it first.\n"
+        f"error   job was never submitted, its submitter ended before {shared.jobs}/job/config/resolved.json was written: "
+        "submit it anew, with another id.\n"
     )
 
 

@@ -65,10 +65,28 @@ fault::before() {
   BEFORE=$(fault::digest)
 }
 
+# fault::begin NAME: for a fault without a job, or with one that is made in another way: the clock runs from here.
+fault::begin() {
+  FAULT=$1
+  unset JOB
+  fault::before
+  INJECTED=$EPOCHREALTIME
+}
+
+# fault::answered STATUS LINE: what was told of it, now.
+fault::answered() { status=$1 LINE=$2 SECONDS_TO_TELL=$(fault::_since "$INJECTED"); }
+
 # fault::follow: `make wait` of JOB in the background, as from another terminal.
 fault::follow() {
   timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
   FOLLOWER=$!
+}
+
+# fault::follow_anew: the same from one more terminal; the first one is closed.
+fault::follow_anew() {
+  kill "$FOLLOWER" 2>/dev/null || true
+  wait "$FOLLOWER" || true
+  fault::follow
 }
 
 fault::is_told() { ! kill -0 "$FOLLOWER" 2>/dev/null; }

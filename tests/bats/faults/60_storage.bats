@@ -1,0 +1,73 @@
+#!/usr/bin/env bats
+# The disk of the shared root is full while a job saves: told as what it is, by everybody.
+
+setup_file() {
+  load fault_helper
+  storage::use
+  [[ $(id -u) == 0 ]] || skip 'only root may mount a file system'
+  fault::down
+  storage::unmount
+  mkdir -p "${WORKDIR}/shared"
+  mount -t tmpfs -o size=400m vrfault "${WORKDIR}/shared"
+  [[ ! -d ${WORKDIR%/*}/workdir/shared/common/models ]] ||
+    cp -a "${WORKDIR%/*}/workdir/shared/"{datasets,common} "${WORKDIR}/shared"
+  container::cluster
+  # One that is finished, and quickly.
+  OVERRIDES=data.train_files=/no/such.parquet scripts/40_submit_ppo_epoch1.sh
+  scripts/52_wait.sh || [[ $? == 3 ]]
+  fault::cluster
+}
+
+teardown_file() {
+  load fault_helper
+  storage::use
+  fault::down
+  storage::unmount
+}
+
+setup() {
+  load fault_helper
+  storage::use
+}
+
+storage::use() {
+  fault::use storage 18294
+  export WORKDIR="${REPO}/build/container/storage" MIN_DISK_GIB=1
+}
+
+storage::unmount() { ! mountpoint -q "${WORKDIR}/shared" || umount "${WORKDIR}/shared"; }
+
+# storage::fill: leaves one MiB: enough for a line of metrics, not for a checkpoint.
+storage::fill() {
+  local free
+  free=$(df --output=avail -B1 "${WORKDIR}/shared" | tail -n 1)
+  fallocate -l "$((free - 1048576))" "${WORKDIR}/shared/filler"
+}
+
+@test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
+  fault::train 'the disk of the shared root is full while a job saves' 4 trainer.save_freq=2
+  fault::inject storage::fill
+  fault::told 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, and nothing can be written to /private/jobs/${JOB} \(No space left on device\): free some space there\): read 'make logs JOB=${JOB}'\."
+  [[ $(jq -r .exit_code "${JOB_DIR}/state/ended") == 1 ]]
+
+  # The last byte too.
+  head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>/dev/null || true
+  run make --no-print-directory up
+  assert_status 0
+  assert_line 'warning .*/shared \(from WORKDIR\) has 0 GiB free and MIN_DISK_GIB=1 are wanted: free some, or point WORKDIR elsewhere\.'
+  run make --no-print-directory status
+  assert_status 0
+  assert_line "${JOB} +codeA +FAILED .*"
+  SUBMISSION_ID="late-$(date +%s)" run scripts/40_submit_ppo_epoch1.sh
+  assert_status 1
+  assert_line "error   submit: \[Errno 28\] No space left on device.*: mend what stands in the way, then run it again\."
+
+  rm "${WORKDIR}/shared/"filler*
+  status=3
+  fault::recovered
+  OVERRIDES=data.train_files=/no/such.parquet run scripts/40_submit_ppo_epoch1.sh
+  assert_status 0
+  JOB=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output") run scripts/52_wait.sh
+  assert_status 3
+  assert_line 'error   .* FAILED \(the trainer ended with exit status 1\): read .*'
+}
