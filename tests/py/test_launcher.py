@@ -95,9 +95,9 @@ class Launched:
 
     @property
     def bundles(self):
-        """The phases of the debug bundles, in order of time."""
+        """The phases of the debug bundles that are whole, in order of time."""
         found = sorted(
-            self.job.debug.iterdir(), key=lambda path: json.loads((path / "bundle.json").read_text())["asked"]
+            self.job.debug.glob("[!.]*"), key=lambda path: json.loads((path / "bundle.json").read_text())["asked"]
         )
         return [path.name.partition("-")[2] for path in found]
 
@@ -156,7 +156,7 @@ def test_much_output_comes_whole_to_both_places(launched):
 def test_a_trainer_that_fails(launched, trainer, status, ended):
     assert launched.start(trainer).finish()[0] == status
     assert launched.ended == ended
-    assert launched.bundles == ["running", "failed"]
+    assert launched.bundles[-1] == "failed"  # the one of RUNNING may be too late for so short a life
     [failed] = launched.job.debug.glob("*-failed")
     assert "MVP_PRECHECK_MARKER: codeA" in (failed / "logs" / "driver.log").read_text().splitlines()
 

@@ -97,7 +97,7 @@ compose::foreign() {
   local node name
   for node in $(node::list); do
     name="${CLUSTER_NAME}-${node}"
-    docker ps --all --filter "name=^${name}\$" --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" | awk 'NF == 1'
+    docker ps --all --filter "name=^${name}\$" --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" | awk 'NF == 1 { print $1 }'
   done
 }
 
