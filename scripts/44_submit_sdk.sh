@@ -8,7 +8,7 @@
 # WAIT=1 follows the job and ends with its exit status (see the table in the README).
 #
 # Knobs: WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
-#        PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+#        MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

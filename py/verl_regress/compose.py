@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from verl_regress.devices import Devices
 from verl_regress.errors import BadInput
 
 # Only ~key may stand without a value.
@@ -50,11 +51,12 @@ class Override:
 
 @dataclass(frozen=True)
 class Composed:
-    """What came of the overrides: those that stay, the optional ones without a key, and verl's config as YAML."""
+    """What came of the overrides: those that stay, the optional ones without a key, verl's config as YAML, its devices."""
 
     overrides: tuple[Override, ...]
     left_out: tuple[Override, ...]
     text: str
+    devices: Devices
 
 
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
@@ -73,7 +75,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
         while True:
             try:
                 config = _compose(name, kept)
-                return Composed(tuple(kept), tuple(left_out), _as_yaml(config, kept))
+                return Composed(tuple(kept), tuple(left_out), _as_yaml(config, kept), _devices(config))
             except _HydraRefused as refused:
                 culprit = refused.culprit
                 if culprit is None or not culprit.optional or not refused.lacks_key:
@@ -163,6 +165,20 @@ def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
             if where.replace("[", ".").startswith(f"{override.parts()[1]}."):
                 raise _HydraRefused(error, override) from error
         return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(config)}"
+
+
+def _devices(config: Any) -> Devices:
+    """What the job takes, by the config; a value that only the job's processes have counts as none."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    def value(key: str) -> Any:
+        try:
+            return OmegaConf.select(config, key)
+        except OmegaConfBaseException:
+            return None
+
+    return Devices.of(value)
 
 
 def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], told: str) -> BadInput:

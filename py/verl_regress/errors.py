@@ -52,3 +52,7 @@ class BadInput(RegressError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Exit.BAD_INPUT)
+
+
+class IdTaken(BadInput):
+    """Another job has this submission id."""

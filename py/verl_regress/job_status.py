@@ -12,6 +12,7 @@ from typing import Any
 from verl_regress import causes
 from verl_regress.errors import Exit
 from verl_regress.layout import JobDir
+from verl_regress.liveness import Launcher, launcher_of
 
 
 class Status(str, enum.Enum):
@@ -20,6 +21,7 @@ class Status(str, enum.Enum):
     NOT_SUBMITTED = "NOT_SUBMITTED"
     SUBMITTING = "SUBMITTING"
     PENDING = "PENDING"
+    QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     UNKNOWN = "UNKNOWN"
     SUCCEEDED = "SUCCEEDED"
@@ -50,6 +52,11 @@ class Judgement:
     reason: str
     driver_ip: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """The status in a word, and where the job stands while it waits for its turn."""
+        return f"{self.status.value} ({self.reason})" if self.status is Status.QUEUED else self.status.value
+
 
 def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
     """The status of a job. `ray` is Ray's details of it, None where Ray does not know it (or is not `reachable`)."""
@@ -68,6 +75,8 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
+    if ray_status in (None, "PENDING", "RUNNING") and (place := _place(job)) is not None:
+        return Judgement(Status.QUEUED, place, driver_ip)
     if ray is not None:
         return _from_ray(str(ray_status), ray, job, driver_ip)
     # One whose submitter died before it could record Ray's answer has been seen all the same.
@@ -114,6 +123,14 @@ def _is_being_submitted(job: JobDir) -> bool:
     return False
 
 
+def _place(job: JobDir) -> str | None:
+    """Where a job stands whose launcher waits for its turn; None for any other."""
+    queued = job.read_state("queued")
+    if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:
+        return None
+    return str(queued["reason"])
+
+
 def _recorded(ended: Mapping[str, Any]) -> Status:
     """What the launcher saw; a trainer that failed because a node or the head went away says nothing about the code."""
     if ended["exit_code"] == 0:
@@ -126,7 +143,12 @@ def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str |
     if status in ("PENDING", "RUNNING", "STOPPED"):
         return Judgement(Status(status), message[-1], driver_ip)
     started = job.read_state("started")
-    if status == "FAILED" and started is None and not causes.is_supervisor_gone(ray):
+    if (
+        status == "FAILED"
+        and started is None
+        and launcher_of(job) is Launcher.NOT_YET
+        and not causes.is_supervisor_gone(ray)
+    ):
         return Judgement(Status.FAILED, message[-1], driver_ip)
     # The launcher records every end that it lives to see: without that record, it or its node is gone.
     node = (started or {}).get("node") or (started or {}).get("node_ip")

@@ -1,5 +1,5 @@
-"""The Ray entrypoint of every job: proves the code, runs verl as a child, tees its output, compares what every process
-loaded, records the end.
+"""The Ray entrypoint of every job: waits for its turn, proves the code, runs verl as a child, tees its output, compares
+what every process loaded, records the end.
 
 It reads its plan from the job directory, so that nothing of it ever passes through a shell.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress import causes, debug, identity, jobs, say, this_node
+from verl_regress import causes, debug, identity, jobs, liveness, say, this_node, turn
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
 from verl_regress.ray_api import RayApi
@@ -32,6 +32,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
 _GCS_SECONDS = 3.0
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes, when the trainer has failed
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Imports what the training processes will import, in an interpreter and environment like theirs.
 _PROBE = """
 import json, verl, mvp_marker
@@ -48,35 +49,56 @@ def run(args: argparse.Namespace) -> int:
     """Run the job to its end; returns verl's exit status, or 1 where a process ran other code than was asked for."""
     job = JobDir(args.job_dir)
     plan = jobs.plan_of(job)
-    job.reserve_state("ended")
+    for number in _STOPPING:
+        signal.signal(number, _stop)
     with job.driver_log.open("ab", buffering=0) as log:
         tee = _Tee(log.fileno())
         try:
-            imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
+            liveness.hold(job)
+        except liveness.LaunchedBefore:
+            raise  # what this directory holds is another's
         except RegressError as error:
+            return _fail(job, plan, tee, error)
+        try:
+            job.reserve_state("ended")
+            return _run(job, plan, tee)
+        finally:
+            turn.leave(job, plan["cluster"])
+
+
+def _run(job: JobDir, plan: Mapping[str, Any], tee: _Tee) -> int:
+    """From the wait for the job's turn to the record of its end."""
+    waits_for = "its turn"
+    try:
+        _need_submission(job)
+        turn.wait(job, plan, partial(_tell_place, job, tee))
+        waits_for = "the proof of its code"
+        imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
+    except (RegressError, OSError) as error:
+        return _fail(job, plan, tee, error)
+    except _ToldToStop as told:
+        reason = f"stopped while it waited for {waits_for}"
+        job.write_state("ended", {"exit_code": -told.number, "reason": reason, "told_to_stop": True})
+        return 128 + told.number
+    job.write_state(
+        "started",
+        {
+            "node": this_node.name(),
+            "node_ip": this_node.address(),
+            "hostname": socket.gethostname(),
+            "pid": os.getpid(),
+            **imported,
+        },
+    )
+    running = partial(debug.attempt_beside, job, plan["address"], "running")
+    pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
+    reason = f"the trainer {causes.ending(code)}"
+    if code == 0 and not told_to_stop:
+        try:
+            identity.check(job, plan, pid)
+        except (RegressError, OSError) as error:
             tee.line(f"verl-regress: {error}")
-            job.write_state("ended", {"exit_code": 1, "reason": str(error)})
-            debug.attempt(job, plan["address"], "failed", logs=True)
-            return 1
-        job.write_state(
-            "started",
-            {
-                "node": this_node.name(),
-                "node_ip": this_node.address(),
-                "hostname": socket.gethostname(),
-                "pid": os.getpid(),
-                **imported,
-            },
-        )
-        running = partial(debug.attempt_beside, job, plan["address"], "running")
-        pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
-        reason = f"the trainer {causes.ending(code)}"
-        if code == 0 and not told_to_stop:
-            try:
-                identity.check(job, plan, pid)
-            except (RegressError, OSError) as error:
-                tee.line(f"verl-regress: {error}")
-                code, reason = 1, str(error)
+            code, reason = 1, str(error)
     ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop}
     if code != 0:
         ended |= _circumstances(job, reason) or ({} if told_to_stop else _taken_down(job, plan, reason))
@@ -85,6 +107,44 @@ def run(args: argparse.Namespace) -> int:
     is_failed = code != 0 and not told_to_stop
     debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
     return code if code >= 0 else 128 - code
+
+
+def _fail(job: JobDir, plan: Mapping[str, Any], tee: _Tee, error: RegressError | OSError) -> int:
+    """The job ends before it trained."""
+    tee.line(f"verl-regress: {error}")
+    job.write_state("ended", {"exit_code": 1, "reason": str(error)})
+    debug.attempt(job, plan["address"], "failed", logs=True)
+    return 1
+
+
+class _ToldToStop(BaseException):
+    """A signal came before there was a trainer to forward it to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    for each in _STOPPING:
+        signal.signal(each, signal.SIG_IGN)  # the end is being recorded
+    raise _ToldToStop(number)
+
+
+def _need_submission(job: JobDir) -> None:
+    """A submitter that got no answer told its user that the job was never submitted: that stays true. Raises RegressError."""
+    submitted = job.read_state("submitted")
+    if submitted is not None and not submitted["accepted"]:
+        raise RegressError(
+            f"{job.ray_id} is marked as never submitted ({submitted['error']}), yet Ray got it late: submit it anew."
+        )
+
+
+def _tell_place(job: JobDir, tee: _Tee, place: turn.Place) -> None:
+    """For `judge`, and for whoever reads the log."""
+    if job.read_state("queued") is None:
+        tee.line(f"verl-regress: waits for its turn, {place}")
+    job.write_state("queued", {"reason": str(place), "position": place.position, "waiting": place.waiting})
 
 
 def prove_code(code_path: Path, code_id: str, job: JobDir, tee: _Tee) -> dict[str, str]:
@@ -220,7 +280,7 @@ def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], o
         if child.poll() is None:
             os.killpg(child.pid, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _STOPPING:
         signal.signal(number, forward)
     on_start()
     assert child.stdout is not None

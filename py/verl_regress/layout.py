@@ -59,6 +59,10 @@ class SharedRoot:
         """Code that users bring: reward functions."""
         return self.path / "user" / "code"
 
+    def queue(self, cluster: str) -> Path:
+        """One link per job of that cluster that is not over, in the order in which they came (verl_regress.turn)."""
+        return self.path / "queue" / cluster
+
     def ensure(self) -> list[Path]:
         """Create what is missing; returns the directories that were created.
 
@@ -107,6 +111,11 @@ class JobDir:
     def first(self) -> JobDir:
         """The job directory itself."""
         return JobDir(self.path.parents[1]) if self.attempt > 1 else self
+
+    @property
+    def root(self) -> SharedRoot:
+        """The shared root that the job is on."""
+        return SharedRoot(self.first.path.parents[1])
 
     @property
     def submission_id(self) -> str:
@@ -162,8 +171,13 @@ class JobDir:
 
     @property
     def state(self) -> Path:
-        """Small JSON files, one writer each: submitted, started, identity, ended, observed, collected."""
+        """Small JSON files, one writer each: submitted, launcher, queued, turn, started, identity, ended, observed, collected."""
         return self.path / "state"
+
+    @property
+    def launcher(self) -> Path:
+        """Who the launcher is; it holds the lock of this file for as long as it lives (verl_regress.liveness)."""
+        return self.state / "launcher"
 
     @property
     def reports(self) -> Path:

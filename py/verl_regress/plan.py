@@ -13,8 +13,9 @@ from typing import Any
 
 from verl_regress import documents, ids, reward_fn, snapshot
 from verl_regress.compose import Override, compose
+from verl_regress.devices import Devices
 from verl_regress.documents import Document
-from verl_regress.errors import BadInput, RegressError
+from verl_regress.errors import BadInput, IdTaken, RegressError
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.progress import step_of
 from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
@@ -44,12 +45,14 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class Defaults:
-    """The knobs that stand below JobSpec and base config."""
+    """The knobs that stand below JobSpec and base config; `max_running` is None for no limit by number."""
 
     profile: str
     model: str
     dataset: str
     code_id: str
+    cluster: str
+    max_running: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a submission needs; `resolved()` is what config/resolved.json holds."""
+    """All that a submission needs; `resolved()` is what config/resolved.json holds.
+
+    `cluster_has` is how many of its devices the cluster has in all; a plan that talks to nobody does not know it.
+    """
 
     submission_id: str
     workload: str
     profile: str
+    cluster: str
     code: Mapping[str, Any]
     code_path: Path
     job_dir: JobDir
@@ -98,12 +105,15 @@ class Plan:
     left_out: tuple[Override, ...]
     model: Path
     dataset: Path
+    devices: Devices
+    max_running: int | None
     verl_config: str = field(repr=False)
     spec: Document = field(repr=False)
     base: Document = field(repr=False)
     said: CommandLine = field(repr=False)
     defaults: Defaults = field(repr=False)
     attempt: Attempt | None = None
+    cluster_has: int | None = None
 
     def asked(self) -> dict[str, Any]:
         """What was asked besides the two documents, as `recorded` reads it."""
@@ -122,6 +132,7 @@ class Plan:
             "parent": self.attempt.told() if self.attempt else None,
             "workload": self.workload,
             "profile": self.profile,
+            "cluster": self.cluster,
             "code_id": self.code["code_id"],
             "code_path": str(self.code_path),
             "model": str(self.model),
@@ -131,6 +142,8 @@ class Plan:
             "entrypoint": self.entrypoint,
             "entrypoint_num_cpus": self.entrypoint_num_cpus,
             "entrypoint_resources": dict(self.entrypoint_resources),
+            "devices": {**self.devices.told(), "cluster_has": self.cluster_has},
+            "max_running": self.max_running,
             "argv": list(self.argv),
             "overrides": [override.told() for override in self.overrides],
             "left_out": [override.told() for override in self.left_out],
@@ -189,7 +202,7 @@ def make(
         submission_id = ids.make(workload_name, code["code_id"])
     job_dir = attempt.job_dir if attempt is not None else JobDir(root.jobs / submission_id)
     if job_dir.path.exists():
-        raise BadInput(
+        raise IdTaken(
             f"submission_id '{submission_id}' is taken: {job_dir.path} exists and is never reused; "
             "give another one, or leave it out and one is made."
         )
@@ -223,6 +236,7 @@ def make(
         submission_id=submission_id,
         workload=workload_name,
         profile=defaults.profile,
+        cluster=defaults.cluster,
         code=code,
         code_path=code_path,
         job_dir=job_dir,
@@ -238,6 +252,8 @@ def make(
         left_out=composed.left_out,
         model=model,
         dataset=dataset,
+        devices=composed.devices,
+        max_running=defaults.max_running,
         verl_config=composed.text,
         spec=spec,
         base=base,

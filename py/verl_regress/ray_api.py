@@ -7,13 +7,15 @@ import http.client
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # Ray's SDK and its command would follow these instead of the address that they are given (Ray 2.60).
 _MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 _CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about as many
-_SUBMIT_SECONDS = 60.0  # the command has no deadline of its own; it takes 2
+_SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
 
 
 class Unreachable(RegressError):
@@ -171,14 +173,15 @@ class RayApi:
         from ray.job_submission import JobSubmissionClient
 
         try:
-            JobSubmissionClient(self.address).submit_job(
-                submission_id=submission_id,
-                entrypoint=entrypoint,
-                entrypoint_num_cpus=entrypoint_num_cpus,
-                entrypoint_resources=dict(entrypoint_resources),
-                runtime_env=dict(runtime_env),
-                metadata=dict(metadata),
-            )
+            with _deadline(_SUBMIT_SECONDS):
+                JobSubmissionClient(self.address).submit_job(
+                    submission_id=submission_id,
+                    entrypoint=entrypoint,
+                    entrypoint_num_cpus=entrypoint_num_cpus,
+                    entrypoint_resources=dict(entrypoint_resources),
+                    runtime_env=dict(runtime_env),
+                    metadata=dict(metadata),
+                )
         except Exception as error:  # RuntimeError, requests' own, RayError, …: whatever it is, it was not "accepted"
             self._need_accepted(submission_id, str(error) or type(error).__name__)
 
@@ -267,6 +270,22 @@ class RayApi:
             raise Unreachable(self.address, error) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreachable(self.address, getattr(error, "reason", error)) from error
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this, the main thread, when `seconds` have passed: the SDK's requests wait for ever (2.60)."""
+
+    def expire(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"no answer in {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from verl_regress import jobs, nodes, say
 from verl_regress.errors import RegressError
-from verl_regress.job_status import judge, observe
+from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi
 
@@ -94,8 +94,9 @@ def _page(facts: dict[str, Any]) -> list[str]:
     lines += [*_table(rows), ""]
     jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER")]
     for job in facts["jobs"]:
+        status = Judgement(Status(job["status"]), job["reason"]).shown
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
-        jobs_rows.append((job["ray_id"], job["code_id"] or "?", job["status"], driver))
+        jobs_rows.append((job["ray_id"], job["code_id"] or "?", status, driver))
     shown, total = len(facts["jobs"]), facts["jobs_total"]
     lines += _table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
     if shown < total:

@@ -11,13 +11,14 @@ import socket
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_regress import beside, debug, documents, lock, plan, ray_api, say, this_node
+from verl_regress import beside, debug, documents, lock, plan, ray_api, say, this_node, turn
 from verl_regress.compose import Override
-from verl_regress.errors import BadInput, RegressError
+from verl_regress.errors import BadInput, IdTaken, RegressError
 from verl_regress.job_status import submission_of
 from verl_regress.layout import SharedRoot, write_atomically
 from verl_regress.ray_api import RayApi
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes on stdin")
     parser.add_argument("--override", action="append", default=[], help="one of the command line's OVERRIDES")
     parser.add_argument("--profile", required=True, help="the profile's name")
+    parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in")
+    parser.add_argument("--max-running", type=int, help="the knob MAX_RUNNING")
     parser.add_argument("--default-model", required=True, help="the knob MODEL")
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
@@ -57,22 +60,37 @@ def run(args: argparse.Namespace) -> int:
         *(Override(text, "OVERRIDES") for text in args.override),
     ]
     said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
-    defaults = plan.Defaults(args.profile, args.default_model, args.default_dataset, args.default_code_id)
-    with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
-        planned = _plan(
-            partial(plan.make, root, spec, base, said, defaults), needs_sdk=args.via == "sdk" and not args.dry_run
-        )
-        say_left_out(planned)
-        if args.dry_run:
-            print_plan(planned)
-            return 0
-        api = RayApi(planned.address)
-        api.version()  # the cluster answers, or nothing is created
-        if api.job(planned.submission_id) is not None:
-            raise BadInput(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
-        send(planned, api, args.via)
+    defaults = plan.Defaults(
+        args.profile, args.default_model, args.default_dataset, args.default_code_id, args.cluster, args.max_running
+    )
+    is_given = args.submission_id is not None or "submission_id" in spec.content
+    while True:
+        try:
+            with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
+                planned = _plan(
+                    partial(plan.make, root, spec, base, said, defaults),
+                    needs_sdk=args.via == "sdk" and not args.dry_run,
+                )
+                say_left_out(planned)
+                if args.dry_run:
+                    print_plan(planned)
+                    return 0
+                _send_new(planned, args.via)
+            break
+        except IdTaken:
+            if is_given:
+                raise  # one that we made is made anew: many submit in the same second
     print(planned.submission_id)
     return 0
+
+
+def _send_new(planned: plan.Plan, via: str) -> None:
+    """Submit the plan to the Ray that it names, if that has no job of this id. Raises IdTaken."""
+    api = RayApi(planned.address)
+    api.version()  # the cluster answers, or nothing is created
+    if api.job(planned.submission_id) is not None:
+        raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
+    send(planned, api, via)
 
 
 def say_left_out(planned: plan.Plan) -> None:
@@ -97,6 +115,13 @@ def override_lines(text: str, origin: str) -> list[Override]:
     ]
 
 
+def _say_left_out(planned: plan.Plan) -> None:
+    for override in planned.left_out:
+        say.skip(
+            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
+        )
+
+
 def print_plan(planned: plan.Plan) -> None:
     """The dry run: resolved config, verl's own with all overrides, runtime_env and a line to paste, on stdout."""
     print("# resolved config")
@@ -113,13 +138,16 @@ def print_plan(planned: plan.Plan) -> None:
 
 def send(planned: plan.Plan, api: RayApi, via: str) -> None:
     """Reserve the directory, write `config/`, submit, record what came of it in `state/submitted`."""
+    planned = _with_room(planned, api)
     job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
     _reserve(planned)
     with submission_of(job):
         _write_config(planned)
+        turn.line_up(job, planned.cluster)
         try:
             _hand_over(planned, api, via, origin)
         except RegressError as error:
+            turn.leave(job, planned.cluster)
             job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
             raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
         job.write_state("submitted", {"accepted": True, **origin})
@@ -137,7 +165,7 @@ def _reserve(planned: plan.Plan) -> None:
     try:
         job.path.mkdir()
     except FileExistsError:
-        raise BadInput(
+        raise IdTaken(
             f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one."
             if planned.attempt is None
             else f"{job.path} was made a moment ago by another resume or retry of {planned.submission_id}: see 'make jobs'."
@@ -158,6 +186,18 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
         runtime_env=planned.runtime_env(),
         metadata={**origin, **planned.metadata()},
     )
+
+
+def _with_room(planned: plan.Plan, api: RayApi) -> plan.Plan:
+    """The plan with what the cluster has in all. Raises BadInput where that would never do, however long the job waits."""
+    wanted = planned.devices
+    has = sum(wanted.on_node(node.resources) for node in api.nodes() if node.alive)
+    if wanted.count > has:
+        raise BadInput(
+            f"The job wants {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
+            f"config) and the nodes that are ALIVE have {has}: ask for less, or bring up more with 'make up'."
+        )
+    return replace(planned, cluster_has=has)
 
 
 def _write_config(planned: plan.Plan) -> None:

@@ -83,6 +83,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     what `judge` says, and nothing else.
     """
     shown: Status | None = None
+    place = ""  # in the queue
     known: Status | None = None  # the last one while Ray answered: an outage does not set the clocks back
     life = _Life(job)
     moved = answered = time.monotonic()
@@ -95,9 +96,9 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         except Unreachable:
             ray, reachable = None, False
         before, judgement = judgement, judge(job, ray, reachable=reachable)
-        if judgement.status is not shown:
-            shown = judgement.status
-            say.info(f"{job.ray_id} is {shown.value}")
+        if judgement.status is not shown or (judgement.status is Status.QUEUED and judgement.reason != place):
+            shown, place = judgement.status, judgement.reason
+            say.info(f"{job.ray_id} is {judgement.shown}")
         if shown not in (Status.UNKNOWN, known):
             known, moved = shown, time.monotonic()
         if life.has_moved():

@@ -87,6 +87,7 @@ env::_check() {
   env::_must_match TRANSPORT '^[a-z]+$' 'name a file of scripts/lib/transport'
   env::_must_match GCS_STORAGE '^(memory|rocksdb)$' 'use memory or rocksdb'
   env::_must_match GCS_TIMEOUT '^[1-9][0-9]*$' 'use a number of seconds'
+  env::_must_match MAX_RUNNING '^([1-9][0-9]{0,3})?$' 'use a number from 1 to 9999, or nothing for no limit'
   env::_must_match SEED '^[0-9]+$' 'use a whole number'
   env::_must_match PENDING_TIMEOUT '^[0-9]+$' 'use a number of seconds'
   env::_must_match STALL_TIMEOUT '^[0-9]+$' 'use a number of seconds'

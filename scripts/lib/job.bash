@@ -16,8 +16,9 @@ job::submit() {
   cli::temp_dir stream
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
-  args=(--spec-name "$spec" --base-name "$RAY_BASE_CONFIG" --profile "$PROFILE" --via "$via")
+  args=(--spec-name "$spec" --base-name "$RAY_BASE_CONFIG" --profile "$PROFILE" --cluster "$CLUSTER_NAME" --via "$via")
   args+=(--default-model "$MODEL" --default-dataset "$DATASET" --default-code-id "$CODE_ID")
+  [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
   job::_overrides args members "$stream"

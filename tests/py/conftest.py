@@ -112,6 +112,7 @@ class FakeRay:
     def __init__(self):
         self.answers = {"/api/version": (200, {"ray_version": "2.60.0"}), "/api/jobs/": (200, [])}
         self.seen = []
+        self.has_nodes(node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2", CPU=64.0, GPU=8.0, cpu=8.0))
         fake = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -240,7 +241,7 @@ def submit(run, ray, sdk, monkeypatch):
         stream = tar(members if overrides is None else {**members, "overrides": overrides})
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         return run(
-            "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu",
+            "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu", "--cluster=c",
             f"--default-model={model}", f"--default-dataset={dataset}", f"--default-code-id={code_id}",
             *args,
         )  # fmt: skip

@@ -334,7 +334,7 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         outcome = run(
             "submit", "--spec-name=s", "--base-name=b", "--profile=cpu", "--default-model=m", "--default-dataset=d",
-            "--default-code-id=c",
+            "--default-code-id=c", "--cluster=c",
         )  # fmt: skip
         assert outcome.is_refusal(
             f"The stream on stdin is not the tar of job_spec and ray_config that the scripts send ({problem}): "

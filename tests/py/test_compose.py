@@ -267,3 +267,31 @@ def test_composing_changes_nothing_in_the_snapshot(snapshot):
     before = state_of(snapshot)
     composed(snapshot, "trainer.save_freq=1")
     assert state_of(snapshot) == before
+
+
+POOL = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=4")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "resource", "count"),
+    [
+        ((), "GPU", 0),
+        (POOL, "GPU", 8),
+        ((*POOL, "trainer.device=cpu"), "cpu", 8),
+        ((*POOL, "trainer.device=npu"), "NPU", 8),
+        ((*POOL, "+reward_model={enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}"), "GPU", 11),
+        ((*POOL, "+reward={reward_model: {enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}}"), "GPU", 11),
+        ((*POOL, "+reward_model={enable_resource_pool: false, nnodes: 1, n_gpus_per_node: 3}"), "GPU", 8),
+        (("+trainer.nnodes=2", "+trainer.n_gpus_per_node=many"), "GPU", 0),
+        (("+trainer.nnodes=2", "+trainer.n_gpus_per_node=${trainer.save_freq}", "trainer.save_freq=3"), "GPU", 6),
+    ],
+)
+def test_the_devices_that_the_job_will_take(snapshot, overrides, resource, count):
+    devices = composed(snapshot, *overrides).devices
+    assert (devices.resource, devices.count) == (resource, count)
+
+
+def test_devices_that_only_the_jobs_processes_can_count_are_not_counted(snapshot):
+    config = "trainer: {nnodes: 2, n_gpus_per_node: '${oc.env:NOT_HERE}'}\n"
+    write(snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml", config)
+    assert composed(snapshot).devices.count == 0

@@ -1,9 +1,11 @@
 import errno
+import os
 import subprocess
 import sys
 
 import pytest
 
+from verl_regress import liveness
 from verl_regress.errors import Exit
 from verl_regress.job_status import Status, judge, observe, submission_of
 from verl_regress.layout import JobDir
@@ -122,6 +124,7 @@ def test_each_status_that_is_an_end_has_its_exit_status():
         Status.NOT_SUBMITTED: Exit.BAD_INPUT,
         Status.SUBMITTING: None,
         Status.PENDING: None,
+        Status.QUEUED: None,
         Status.RUNNING: None,
         Status.UNKNOWN: None,
         Status.SUCCEEDED: Exit.SUCCEEDED,
@@ -181,3 +184,39 @@ def test_a_full_disk_keeps_the_answer_from_nobody(make_job, monkeypatch):
 class Full:
     def __call__(self, *_args):
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+QUEUED = {"queued": {"reason": "position 2 of 5: behind other"}}
+
+
+@pytest.mark.parametrize(
+    ("state", "ray", "status"),
+    [
+        ({}, "RUNNING", "QUEUED"),
+        ({}, "PENDING", "QUEUED"),  # Ray's table lags behind
+        ({}, None, "QUEUED"),  # the lock needs no Ray
+        ({"turn": {}}, "RUNNING", "RUNNING"),
+        ({"queued": None}, "RUNNING", "RUNNING"),
+        ({}, "STOPPED", "STOPPED"),
+        ({"observed": {"status": "STOPPED"}}, "RUNNING", "STOPPED"),
+        ({"ended": KILLED}, "STOPPED", "STOPPED"),
+        ({"ended": KILLED}, None, "FAILED"),
+        ({}, "FAILED", "LOST"),
+    ],
+)
+def test_a_job_whose_launcher_waits_for_its_turn(make_job, state, ray, status):
+    job = make_job(**{**QUEUED, **state})
+    lock = liveness.hold(job)
+    judgement = judge(job, ray and {"status": ray})
+    os.close(lock)
+    assert judgement.status.value == status
+    if status == "QUEUED":
+        assert judgement.shown == "QUEUED (position 2 of 5: behind other)"
+
+
+def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
+    job = make_job(**QUEUED)
+    os.close(liveness.hold(job))
+    assert judge(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray is about to say it
+    judgement = judge(job, {"status": "FAILED", "message": "bad news"})
+    assert (judgement.status, judgement.reason) == (Status.LOST, LAUNCHER_GONE.format("FAILED"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import write
 
-from verl_regress import launcher, snapshot
+from verl_regress import launcher, liveness, snapshot, turn
 from verl_regress.layout import JobDir
 
 RAY = """\
@@ -54,7 +54,10 @@ class Launched:
         write(self.code_path / "snapshot.json", record)
         write(self.job.config / "code.json", record)
         argv = ["python3", "-m", "trainer", "a b=$HOME 'x'"]
-        plan = {"code_path": str(self.code_path), "code_id": code_id, "argv": argv, "address": self.address}
+        plan = {
+            "code_path": str(self.code_path), "code_id": code_id, "argv": argv, "address": self.address,
+            "cluster": "c", "max_running": 1, "devices": {"resource": "GPU", "count": 2, "cluster_has": 8},
+        }  # fmt: skip
         write(self.job.config / "resolved.json", json.dumps(plan))
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
@@ -80,7 +83,7 @@ class Launched:
         )
 
     def await_line(self, line):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while line.encode() not in self.log.splitlines():
             assert time.monotonic() < end, self.log
             time.sleep(0.01)
@@ -383,3 +386,80 @@ def test_an_actor_that_reported_nothing_fails_the_job(launched):
         1,
         "identity: Ray's actor WorkerDict ab12 (process 77) reported nothing: see state/identity of the job.",
     )
+
+
+@pytest.fixture
+def other(launched, make_job):
+    """The lock of a job that came before and has its turn: it is over when that is closed."""
+    job = make_job("other", turn={})
+    plan = {"cluster": "c", "max_running": 1, "devices": {"resource": "GPU", "count": 1, "cluster_has": 8}}
+    write(job.config / "resolved.json", json.dumps(plan))
+    long_ago = job.config.stat().st_mtime - 100
+    os.utime(job.config, (long_ago, long_ago))
+    turn.line_up(job, "c")
+    return liveness.hold(job)
+
+
+def await_place(launched):
+    launched.await_line("verl-regress: waits for its turn, position 1 of 1: behind other (MAX_RUNNING=1)")
+    end = time.monotonic() + 30
+    while launched.job.read_state("queued") is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_it_trains_when_it_is_its_turn_and_leaves_the_queue_at_the_end(launched, other):
+    launched.start("print('trained')")
+    await_place(launched)
+    queued = launched.job.read_state("queued")
+    assert (queued["position"], queued["waiting"]) == (1, 1)
+    assert queued["reason"] == "position 1 of 1: behind other (MAX_RUNNING=1)"
+    assert b"trained" not in launched.log
+    os.close(other)
+    assert launched.finish()[0] == 0
+    assert (launched.ended, b"trained" in launched.log) == ((0, "the trainer ended"), True)
+    assert launched.job.read_state("turn")["waited_seconds"] > 0
+    assert [path.name for path in launched.job.root.queue("c").iterdir()] == [".lock"]
+    assert liveness.launcher_of(launched.job) is liveness.Launcher.GONE
+
+
+@pytest.mark.parametrize("number", [15, 2, 1])
+def test_one_that_is_told_to_stop_while_it_waits_ends_at_once_and_records_it(launched, other, number):
+    launched.start("print('trained')")
+    await_place(launched)
+    launched.process.send_signal(number)
+    assert launched.finish()[0] == 128 + number
+    assert launched.ended == (-number, "stopped while it waited for its turn")
+    assert (launched.bundles, b"MVP_PRECHECK" in launched.log) == ([], False)
+    assert [path.name[21:] for path in launched.job.root.queue("c").glob("0*")] == ["other"]
+    os.close(other)
+
+
+def test_one_that_is_told_to_stop_while_its_code_is_proven_records_it_too(launched):
+    write(launched.code_path / "verl" / "__init__.py", "import os, time; os.mkdir('probing'); time.sleep(30)")
+    launched.start("print('trained')")
+    end = time.monotonic() + 30
+    while not (launched.job.path / "probing").is_dir():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.finish()[0] == 143
+    assert launched.ended == (-15, "stopped while it waited for the proof of its code")
+
+
+def test_one_that_was_told_off_by_its_submitter_never_trains(launched):
+    """Its user was told that Ray did not take it; the request came to Ray late."""
+    launched.job.write_state("submitted", {"accepted": False, "error": "Ray refused the job: no answer in 60 s"})
+    launched.start("print('trained')")
+    refused(
+        launched,
+        "job is marked as never submitted (Ray refused the job: no answer in 60 s), yet Ray got it late: submit it anew.",
+    )
+
+
+def test_a_second_launcher_leaves_what_the_first_recorded(launched):
+    assert launched.start("").finish()[0] == 0
+    log, ended = launched.log, launched.job.read_state("ended")
+    launched.start("print('trained')")
+    assert launched.finish() == (1, b"")
+    assert (launched.log, launched.job.read_state("ended")) == (log, ended)

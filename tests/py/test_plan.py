@@ -18,7 +18,9 @@ def planned(shared):
 
     def make(spec=SPEC, base=BASE, said=None, **knobs):
         given = tuple(Override(text, "OVERRIDES") for text in (said or {}).get("overrides", ()))
-        defaults = Defaults(**{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", **knobs})
+        defaults = Defaults(
+            **{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", "cluster": "c", **knobs}
+        )
         return plan.make(
             shared,
             documents.parse(spec, "ppo.yaml", "jobspec"),

@@ -13,6 +13,7 @@ from conftest import write
 
 from verl_regress import documents, plan
 from verl_regress.compose import Composed
+from verl_regress.devices import Devices
 
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
@@ -126,13 +127,22 @@ def prepared(shared):
     return shared
 
 
+def as_said(_path, _code, _module, overrides):
+    """The overrides as they are, and what they say of devices."""
+    said = dict(override.text.split("=", 1) for override in overrides)
+    numbers = {key: int(value) for key, value in said.items() if value.isdecimal()}
+    return Composed(tuple(overrides), (), "", Devices.of(numbers.get))
+
+
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
 def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatch, profile):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     # Real snapshots are in the container tests, and what is composed against them with them.
-    monkeypatch.setattr(plan, "compose", lambda _path, _code, _module, overrides: Composed(tuple(overrides), (), ""))
+    monkeypatch.setattr(plan, "compose", as_said)
     printed = run_in(
-        checkout, 'printf "%s\\n" "$RAY_BASE_CONFIG" "$PROFILE" "$MODEL" "$DATASET" "$CODE_ID"', PROFILE=profile
+        checkout,
+        'printf "%s\\n" "$RAY_BASE_CONFIG" "$PROFILE" "$MODEL" "$DATASET" "$CODE_ID" "$CLUSTER_NAME"',
+        PROFILE=profile,
     )
     base, *defaults = printed.splitlines()
     planned = plan.make(

@@ -130,7 +130,7 @@ def test_a_json_template_is_planned_as_its_yaml(shared):
     def planned(name):
         spec = documents.parse((REPO / "jobspecs" / name).read_text(encoding="utf-8"), name, "jobspec")
         said = CommandLine(submission_id="me")
-        return plan.make(shared, spec, base, said, Defaults("cpu", "tiny", "sums", "codeA"))
+        return plan.make(shared, spec, base, said, Defaults("cpu", "tiny", "sums", "codeA", "c"))
 
     from_yaml, from_json = (planned(name).resolved() for name in ("ppo.yaml", "ppo.json"))
     assert from_json == json.loads(json.dumps(from_yaml).replace("ppo.yaml", "ppo.json"))

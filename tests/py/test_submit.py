@@ -4,10 +4,11 @@ import json
 import os
 import re
 import shlex
+import time
 
 import pytest
 import yaml
-from conftest import BASE, SPEC
+from conftest import BASE, SPEC, node_row
 
 from verl_regress import plan
 from verl_regress.job_status import Status, judge
@@ -284,3 +285,67 @@ def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     sdk.on_submit = raises(KeyboardInterrupt())
     assert submit("--submission-id=me").status == 130
     assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
+
+
+@pytest.mark.parametrize(
+    ("device", "resource", "asked", "has"),
+    [("cuda", "GPU", 9, 8), ("cpu", "cpu", 10, 8), ("npu", "NPU", 9, 0), ("xpu", "xpu", 9, 0)],
+)
+def test_a_job_that_wants_more_devices_than_there_are_is_refused(
+    submit, shared, sdk, ray, device, resource, asked, has
+):
+    ray.has_nodes(
+        node_row("worker-0", "10.0.0.2", GPU=4.0, cpu=8.0),
+        node_row("worker-1", "10.0.0.3", GPU=4.0),
+        node_row("worker-2", "10.0.0.4", state="DEAD", GPU=4.0, cpu=8.0),
+    )
+    nodes = 2 if asked == 10 else 3
+    assert submit(
+        f"--override=trainer.device={device}", f"--override=+trainer.nnodes={nodes}",
+        f"--override=+trainer.n_gpus_per_node={asked // nodes}",
+    ).is_refusal(
+        f"The job wants {asked} {resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes "
+        f"that are ALIVE have {has}: ask for less, or bring up more with 'make up'."
+    )  # fmt: skip
+    assert sdk.submitted == []
+
+
+def test_what_the_queue_goes_by_is_kept_with_the_plan_and_the_job_is_in_the_queue(submit, sdk, shared):
+    sdk.on_submit = lambda **_: links.extend(str(link.readlink()) for link in shared.queue("c").iterdir())
+    links = []
+    submit(
+        "--submission-id=me", "--max-running=3",
+        "--override=+trainer.nnodes=2", "--override=+trainer.n_gpus_per_node=4",
+    )  # fmt: skip
+    plan = read(shared.jobs / "me" / "config" / "resolved.json")
+    assert plan["devices"] == {"resource": "cpu", "count": 8, "cluster_has": 8}
+    assert (plan["max_running"], plan["cluster"]) == (3, "c")
+    assert links == ["../../jobs/me"]
+
+
+def test_a_job_that_ray_refused_is_in_no_queue(submit, sdk, shared):
+    sdk.on_submit = raises(RuntimeError("no"))
+    submit("--submission-id=me")
+    assert list(shared.queue("c").iterdir()) == []
+
+
+def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, monkeypatch):
+    """A head that is paused: the SDK itself would wait for ever."""
+    monkeypatch.setattr("verl_regress.ray_api._SUBMIT_SECONDS", 0.2)
+    sdk.on_submit = lambda **_: time.sleep(30)
+    began = time.monotonic()
+    outcome = submit("--submission-id=me")
+    assert time.monotonic() - began < 5
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"error   Ray refused the job: no answer in 0.2 s ({shared.jobs}/me is marked as never submitted)\n"
+    )
+
+
+def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_anew(submit, shared, monkeypatch):
+    made = iter(["ppo-taken", "ppo-free"])
+    monkeypatch.setattr("verl_regress.ids.make", lambda *_: next(made))
+    (shared.jobs / "ppo-taken").mkdir()
+    outcome = submit()
+    assert (outcome.status, outcome.out) == (0, "ppo-free\n")
+    assert list((shared.jobs / "ppo-taken").iterdir()) == []

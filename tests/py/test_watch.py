@@ -1,10 +1,11 @@
 """Following a job: a Ray that answers by script, and a clock that only moves when the follower sleeps."""
 
 import json
+import os
 
 import pytest
 
-from verl_regress import debug, watch
+from verl_regress import debug, liveness, watch
 from verl_regress.errors import Exit
 from verl_regress.job_status import submission_of
 from verl_regress.ray_api import Node, Unreachable
@@ -327,3 +328,26 @@ def test_a_log_that_grows_without_a_step_is_no_step_where_steps_are_written(foll
     grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
     assert follow(["RUNNING"], job, then=grows)[0] is Exit.STALLED
     assert follow.clock.now == DEADLINES.stall + 1
+
+
+def test_waiting_for_ones_turn_is_no_error_however_long_it_takes(follow, make_job):
+    """Each new place is said once; neither the deadline for a place nor that for a step runs meanwhile."""
+    job = make_job(queued={"reason": "position 2 of 2: behind b"})
+    lock = liveness.hold(job)
+
+    def moves_up(job):
+        job.write_state("queued", {"reason": "position 1 of 1: behind a (MAX_RUNNING=1)"})
+
+    ended, lines = follow(
+        ["PENDING"] * 5 + ["RUNNING"] * 85 + ["SUCCEEDED"],
+        job,
+        {40: moves_up, 70: lambda job: job.write_state("turn", {}), 90: ends(0)},
+    )
+    os.close(lock)
+    assert ended is Exit.SUCCEEDED
+    assert lines[:4] == [
+        "job is QUEUED (position 2 of 2: behind b)",
+        "job is QUEUED (position 1 of 1: behind a (MAX_RUNNING=1))",
+        "job is RUNNING",
+        "job is SUCCEEDED",
+    ]

@@ -1,0 +1,43 @@
+"""What a job takes of a cluster: the devices that verl's processes sit on, one each, as Ray counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# verl's trainer.device to Ray's resource (verl 0.7.1, single_controller/ray/base.py); what is not here is its own name.
+_RESOURCE = {"cuda": "GPU", "npu": "NPU"}
+# The pools that verl's trainers make (main_ppo.py and sft_trainer_ray.py of 0.7.0, 0.7.1 and 0.8.0). A reward model has one
+# of its own where it says so; its place in the config moved in 0.7.1.
+_TRAINER = "trainer"
+_REWARD_MODELS = ("reward.reward_model", "reward_model")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """`count` of Ray's resource `resource`."""
+
+    resource: str
+    count: int
+
+    @classmethod
+    def of(cls, value: Callable[[str], Any]) -> Devices:
+        """What a job with verl's config takes; `value` gives the config's value of a dotted key, None for none."""
+        pools = [_TRAINER, *(pool for pool in _REWARD_MODELS if value(f"{pool}.enable_resource_pool") is True)]
+        device = str(value("trainer.device") or "cuda")
+        return cls(_RESOURCE.get(device, device), sum(_pool(value, pool) for pool in pools))
+
+    def told(self) -> dict[str, Any]:
+        """What config/resolved.json says of them."""
+        return {"resource": self.resource, "count": self.count}
+
+    def on_node(self, resources: Mapping[str, float]) -> int:
+        """How many of them a node with these resources has."""
+        return int(resources.get(self.resource, 0))
+
+
+def _pool(value: Callable[[str], Any], pool: str) -> int:
+    nodes, on_each = value(f"{pool}.nnodes"), value(f"{pool}.n_gpus_per_node")
+    # What is no number is verl's to refuse.
+    return nodes * on_each if isinstance(nodes, int) and isinstance(on_each, int) else 0

@@ -1,0 +1,285 @@
+"""Turns, with real locks: a launcher is a real process that holds the lock of its job, or waits for its turn as ours do."""
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import write
+
+from verl_regress import liveness, turn
+from verl_regress.errors import RegressError
+from verl_regress.liveness import Launcher, launcher_of
+
+HELPER = Path(turn.__file__).parents[1]
+# A launcher, less what it launches: it says each place, then that it is its turn, and goes on until it is ended.
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from verl_regress import jobs, liveness, turn
+from verl_regress.layout import JobDir
+turn._LOOK_EVERY, turn._LOOK_WHOLE_EVERY = 0.02, float(sys.argv[2])
+job = JobDir(Path(sys.argv[1]))
+liveness.hold(job)
+turn.wait(job, jobs.plan_of(job), lambda place: print(place, flush=True))
+assert "ray" not in sys.modules
+print("turn", flush=True)
+time.sleep(60)
+"""
+
+
+class Jobs:
+    """Jobs of one cluster, and their launchers."""
+
+    def __init__(self, make_job):
+        self._make_job, self._processes, self._made = make_job, {}, 0
+
+    def make(self, name, *, limit=None, count=1, has=8, cluster="c", **state):
+        """Reserved after all that were made before it, by the file system's time."""
+        job = self._make_job(name, **state)
+        devices = {"resource": "GPU", "count": count, "cluster_has": has}
+        write(job.config / "resolved.json", json.dumps({"cluster": cluster, "max_running": limit, "devices": devices}))
+        self._made += 1
+        moment = job.config.stat().st_mtime_ns + self._made * 1000
+        os.utime(job.config, ns=(moment, moment))
+        turn.line_up(job, cluster)
+        return job
+
+    def launch(self, job, look_whole_every=10.0):
+        self._processes[job] = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, job.path, str(look_whole_every)],
+            env={"PYTHONPATH": str(HELPER)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return job
+
+    def says(self, job):
+        return self._processes[job].stdout.readline().strip()
+
+    def says_at_last(self, job):
+        """What it says once all whose launchers are coming up have done so."""
+        while (said := self.says(job)).startswith("position ") and not said.endswith(")"):
+            pass
+        return said
+
+    def has_nothing_to_say(self, job):
+        return select.select([self._processes[job].stdout], [], [], 0.3)[0] == []
+
+    def end(self, job, number=signal.SIGKILL):
+        process = self._processes.pop(job)
+        process.send_signal(number)
+        process.wait()
+        process.stdout.close()
+
+    def end_all(self):
+        for job in list(self._processes):
+            self.end(job)
+
+
+@pytest.fixture
+def jobs(make_job):
+    several = Jobs(make_job)
+    yield several
+    several.end_all()
+
+
+def queue_of(job):
+    return sorted(path.name[21:] for path in job.root.queue("c").iterdir() if path.name != ".lock")
+
+
+def test_one_alone_has_its_turn_at_once(jobs):
+    job = jobs.launch(jobs.make("a", limit=1, count=8))
+    assert jobs.says(job) == "turn"
+    assert job.read_state("turn")["waited_seconds"] < 5
+    assert queue_of(job) == ["a"]
+
+
+def test_first_come_first_served_whoever_comes_up_first(jobs):
+    """The order is that of the reservation: c's launcher is up before b's, and waits for it."""
+    a, b, c = (jobs.make(name, limit=1) for name in "abc")
+    jobs.launch(a)
+    assert jobs.says(a) == "turn"
+    jobs.launch(c)
+    assert jobs.says(c) == "position 2 of 2: behind b"
+    jobs.launch(b)
+    assert jobs.says(b) == "position 1 of 2: behind a (MAX_RUNNING=1)"
+    jobs.end(a)
+    assert jobs.says(b) == "turn"
+    assert jobs.says(c) == "position 1 of 1: behind b (MAX_RUNNING=1)"
+    jobs.end(b)
+    assert jobs.says(c) == "turn"
+
+
+def test_as_many_as_max_running_says(jobs):
+    a, b, c = (jobs.launch(jobs.make(name, limit=2)) for name in "abc")
+    assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
+    assert jobs.says_at_last(c) == "position 1 of 1: behind a, b (MAX_RUNNING=2)"
+
+
+def test_without_a_limit_by_number_the_devices_are_the_limit(jobs):
+    a, b = (jobs.launch(jobs.make(name, count=3)) for name in "ab")
+    assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
+    c, d = jobs.make("c", count=3), jobs.make("d", count=2)
+    jobs.launch(d)
+    # There are 2 of 8 left, which is what d wants, but c came before it and is waited for.
+    assert jobs.says(d) == "position 2 of 2: behind c"
+    jobs.launch(c)
+    assert jobs.says(c) == "position 1 of 2: behind a, b (6 of 8 GPU are taken, 3 are wanted)"
+    jobs.end(a)
+    assert (jobs.says(c), jobs.says(d)) == ("turn", "turn")
+
+
+def test_one_that_wants_more_than_was_left_of_the_cluster_is_verls_to_refuse(jobs):
+    assert jobs.says(jobs.launch(jobs.make("a", count=9, has=8))) == "turn"
+
+
+def test_one_that_waits_and_is_killed_is_waited_for_no_more(jobs):
+    a, b, c, d = (jobs.make(name, limit=1) for name in "abcd")
+    for job, said in (
+        (a, "turn"),
+        (b, "position 1 of 3: behind a (MAX_RUNNING=1)"),
+        (c, "position 2 of 3: behind b"),
+        (d, "position 3 of 3: behind c"),
+    ):
+        jobs.launch(job, look_whole_every=0.1)
+        assert jobs.says(job) == said
+    jobs.end(c)
+    assert jobs.says(d) == "position 2 of 2: behind b"
+    assert queue_of(a) == ["a", "b", "d"]
+
+
+def test_one_that_is_frozen_keeps_its_turn(jobs):
+    a, b = (jobs.make(name, limit=1) for name in "ab")
+    jobs.launch(a)
+    assert jobs.says(a) == "turn"
+    jobs._processes[a].send_signal(signal.SIGSTOP)
+    jobs.launch(b)
+    assert jobs.says(b) == "position 1 of 1: behind a (MAX_RUNNING=1)"
+    assert jobs.has_nothing_to_say(b)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"submitted": {"accepted": False, "error": "no"}},
+        {"observed": {"status": "STOPPED"}},
+        {"observed": {"status": "FAILED"}},
+    ],
+)
+def test_one_that_will_never_come_up_is_not_waited_for(jobs, state):
+    jobs.make("never", **state)
+    job = jobs.launch(jobs.make("b", limit=1))
+    assert jobs.says(job) == "turn"
+    assert queue_of(job) == ["b"]
+
+
+def test_one_whose_launcher_does_not_come_up_is_waited_for_in_bounds(jobs, monkeypatch):
+    """Its submitter died, or Ray has no place for it. Should it come after all, it is in its old place."""
+    late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
+    last, grace = jobs.make("last", limit=1), turn._GRACE
+    jobs.launch(job, look_whole_every=0.1)
+    assert jobs.says(job) == "position 2 of 3: behind late"
+    [link] = late.root.queue("c").glob("*-late")
+    long_ago = time.time() - grace
+    os.utime(link, (long_ago, long_ago), follow_symlinks=False)
+    assert jobs.says(job) == "turn"
+    assert queue_of(job) == ["b", "last"]
+    jobs.launch(last, look_whole_every=0.1)
+    assert jobs.says(last) == "position 1 of 1: behind b (MAX_RUNNING=1)"
+    jobs.launch(late)
+    assert jobs.says(late) == "position 1 of 2: behind b (MAX_RUNNING=1)"
+    assert jobs.says(last) == "position 2 of 2: behind late"
+
+
+def test_attempts_wait_as_jobs_do(jobs):
+    first = jobs.make("a", limit=1)
+    attempt = first.numbered(2)
+    for directory in (attempt.config, attempt.state):
+        directory.mkdir(parents=True)
+    write(attempt.config / "resolved.json", (first.config / "resolved.json").read_text())
+    jobs.launch(first)
+    assert jobs.says(first) == "turn"
+    jobs.launch(attempt)
+    assert jobs.says(attempt) == "position 1 of 1: behind a (MAX_RUNNING=1)"
+    assert queue_of(first) == ["a", "a.a2"]
+
+
+def test_two_clusters_do_not_wait_for_each_other(jobs):
+    a, b = jobs.launch(jobs.make("a", limit=1)), jobs.launch(jobs.make("b", limit=1, cluster="d"))
+    assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
+
+
+def test_leaving_takes_ones_own_link_and_no_other(jobs):
+    a, _ = jobs.make("a"), jobs.make("b-a")
+    turn.leave(a, "c")
+    turn.leave(a, "c")
+    assert queue_of(a) == ["b-a"]
+
+
+def test_many_who_come_at_once_are_served_one_by_one_in_order(jobs):
+    names = [f"job{number:02}" for number in range(8)]
+    waiting = [jobs.make(name, limit=1) for name in names]
+    for job in reversed(waiting):
+        jobs.launch(job)
+    for job in waiting:
+        while jobs.says_at_last(job) != "turn":
+            pass
+        having = [
+            other for other in waiting if (other.state / "turn").exists() and launcher_of(other) is Launcher.ALIVE
+        ]
+        assert having == [job]
+        jobs.end(job)
+
+
+def test_a_link_says_the_same_from_wherever_the_shared_root_is_seen(jobs, tmp_path):
+    job = jobs.make("a")
+    (tmp_path / "elsewhere").symlink_to(job.root.path)
+    [link] = (tmp_path / "elsewhere" / "queue" / "c").iterdir()
+    assert not link.readlink().is_absolute()
+    assert (link / "config" / "resolved.json").is_file()
+
+
+def test_the_lock_says_whether_a_launcher_lives(make_job, jobs):
+    job = make_job("x")
+    assert launcher_of(job) is Launcher.NOT_YET
+    job = jobs.launch(jobs.make("a"))
+    assert jobs.says(job) == "turn"
+    assert launcher_of(job) is launcher_of(job) is Launcher.ALIVE
+    assert json.loads(job.launcher.read_text())["pid"] == jobs._processes[job].pid
+    jobs.end(job)
+    assert launcher_of(job) is Launcher.GONE
+    assert [path.name for path in job.state.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_job_is_launched_once(make_job):
+    job = make_job("a")
+    os.close(liveness.hold(job))
+    with pytest.raises(liveness.LaunchedBefore) as caught:
+        liveness.hold(job)
+    assert str(caught.value) == (
+        f"{job.launcher} is there, so a was launched before, and a job directory is never used twice: submit it anew with "
+        "'make submit'."
+    )
+
+
+def test_a_file_system_without_locks(make_job, monkeypatch):
+    job = make_job("a")
+
+    def flock(_descriptor, _operation):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RegressError) as caught:
+        liveness.hold(job)
+    assert str(caught.value) == (
+        f"{job.state} is on a file system without locks or hard links (No locks available), by which jobs take turns: put "
+        "SHARED_ROOT on one that has them (a local disk, NFS 4)."
+    )
+    assert list(job.state.glob(".*")) == []
