@@ -3,7 +3,7 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
+.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
 
 help: ## print this menu
 	@scripts/dev/help.sh $(MAKEFILE_LIST)
@@ -55,7 +55,9 @@ debug: ## a debug bundle of a job [JOB=latest, TAR=1]
 	@scripts/55_debug.sh
 gc: ## remove old checkpoints, and snapshots that no kept job refers to [KEEP, DRY_RUN=1]
 	@scripts/70_gc.sh
-logs: ## a job's driver log [JOB=latest, FOLLOW=1]
+jobs: ## all jobs, the latest first, with the cluster up or down [JSON=1, LIMIT]
+	@scripts/58_jobs.sh
+logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=latest, FOLLOW=1, METRICS=1]
 	@scripts/51_logs.sh
 
 ##@ The question

@@ -7,7 +7,9 @@ from deps import PACKAGES
 sys.path.append(str(PACKAGES))  # behind the node's own packages
 try:
     from verl_regress.cli import main
+
+    status = main()
 except ModuleNotFoundError as error:
     raise SystemExit(f"error   This node's Python has no package '{error.name}': bring it with 'make deps'.") from None
 
-raise SystemExit(main())
+raise SystemExit(status)

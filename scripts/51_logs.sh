@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# 51_logs: a job's driver log, whole, from the shared storage. FOLLOW=1 goes on until the job has ended.
+# 51_logs: a job's driver log, whole, from the shared storage, with the cluster up or down. FOLLOW=1 goes on until the job has
+# ended. METRICS=1 prints the steps instead, one JSON object a line, joined over the attempts that the job went on in.
 #
 #   JOB=latest scripts/51_logs.sh
 #
-# Knobs: JOB FOLLOW
+# Knobs: JOB FOLLOW METRICS
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 args=("$JOB")
 [[ $FOLLOW != 1 ]] || args+=(--follow)
-helper::ensure
-helper::run head logs "${args[@]}"
+[[ $METRICS != 1 ]] || args+=(--metrics)
+helper::read logs "${args[@]}"

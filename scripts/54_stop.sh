@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# 54_stop: stop a job, running or waiting for a place, and wait until it is over and its processes are gone. One that is
-# over already is skipped.
+# 54_stop: stop a job, running or waiting for a place, and wait until it is over (one that is over already is skipped). Then
+# every node is asked for processes that are left of it; they are ended and counted. A node that cannot be asked is said,
+# and makes the exit status 8.
 #
 #   JOB=<submission id> scripts/54_stop.sh
 #
@@ -9,4 +10,6 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 helper::ensure
-helper::run head stop "$JOB" "--deadline=${STOP_TIMEOUT}"
+job=$(helper::run head where --id "$JOB")
+helper::run head stop "$job" "--deadline=${STOP_TIMEOUT}"
+job::end_leftovers "$job"

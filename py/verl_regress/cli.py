@@ -6,51 +6,51 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from verl_regress import (
-    dataset,
-    debug,
-    jobs,
-    launcher,
-    layout,
-    model,
-    nodes,
-    resume,
-    retention,
-    say,
-    snapshot,
-    status,
-    stop,
-    submit,
-    watch,
-)
+from verl_regress import say
 from verl_regress.errors import BadInput, Exit, RegressError
-from verl_regress.verify import command
 
-_Add = Callable[[argparse.ArgumentParser], None]
-_Run = Callable[[argparse.Namespace], int]
 
-SUBCOMMANDS: dict[str, tuple[str, _Add, _Run]] = {
-    "layout": ("create the directories of the shared root", layout.add_arguments, layout.run),
-    "nodes": ("the nodes that Ray calls ALIVE", nodes.add_arguments, nodes.run),
-    "await-nodes": ("wait until all nodes are ALIVE", nodes.add_await_arguments, nodes.run_await),
-    "prepare-data": ("make a data set once", dataset.add_arguments, dataset.run),
-    "prepare-model": ("make a model once", model.add_arguments, model.run),
-    "snapshot": ("make or check a snapshot of verl", snapshot.add_arguments, snapshot.run),
-    "submit": ("submit a JobSpec", submit.add_arguments, submit.run),
-    "resume": ("go on with a job as a new attempt", resume.add_arguments, resume.run_resume),
-    "retry": ("begin a job anew as a new attempt", resume.add_arguments, resume.run_retry),
-    "launch": ("the Ray entrypoint of a job", launcher.add_arguments, launcher.run),
-    "wait": ("follow a job to its end", watch.add_arguments, watch.run),
-    "status": ("what the cluster and its jobs are", status.add_arguments, status.run),
-    "where": ("a job's directory", jobs.add_where_arguments, jobs.run_where),
-    "stop": ("stop a job and wait until it is over", stop.add_arguments, stop.run),
-    "debug": ("take a debug bundle of a job", debug.add_arguments, debug.run),
-    "verify": ("the steps of a regression session", command.add_arguments, command.run),
-    "gc": ("remove old checkpoints and snapshots that nobody needs", retention.add_arguments, retention.run),
-    "logs": ("a job's driver log", status.add_logs_arguments, status.run_logs),
+class _Subcommand(NamedTuple):
+    """What it does, and where: a module of this package with the functions that add its arguments and run it.
+
+    The module is imported when it is asked for, so that each works where only its own needs are met.
+    """
+
+    help: str
+    module: str
+    add: str
+    run: str
+
+    def function(self, name: str) -> Callable[..., int]:
+        function: Callable[..., int] = getattr(import_module(f"verl_regress.{self.module}"), name)
+        return function
+
+
+SUBCOMMANDS = {
+    "layout": _Subcommand("create the directories of the shared root", "layout", "add_arguments", "run"),
+    "nodes": _Subcommand("the nodes that Ray calls ALIVE", "nodes", "add_arguments", "run"),
+    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "nodes", "add_await_arguments", "run_await"),
+    "prepare-data": _Subcommand("make a data set once", "dataset", "add_arguments", "run"),
+    "prepare-model": _Subcommand("make a model once", "model", "add_arguments", "run"),
+    "snapshot": _Subcommand("make or check a snapshot of verl", "snapshot", "add_arguments", "run"),
+    "submit": _Subcommand("submit a JobSpec", "submit", "add_arguments", "run"),
+    "resume": _Subcommand("go on with a job as a new attempt", "resume", "add_arguments", "run_resume"),
+    "retry": _Subcommand("begin a job anew as a new attempt", "resume", "add_arguments", "run_retry"),
+    "launch": _Subcommand("the Ray entrypoint of a job", "launcher", "add_arguments", "run"),
+    "wait": _Subcommand("follow a job to its end", "watch", "add_arguments", "run"),
+    "status": _Subcommand("what the cluster and its jobs are", "status", "add_arguments", "run"),
+    "where": _Subcommand("a job's directory", "jobs", "add_where_arguments", "run_where"),
+    "jobs": _Subcommand("all jobs, the latest first", "listing", "add_arguments", "run"),
+    "leftovers": _Subcommand("end what is left of a job on this node", "leftovers", "add_arguments", "run"),
+    "stop": _Subcommand("stop a job and wait until it is over", "stop", "add_arguments", "run"),
+    "debug": _Subcommand("take a debug bundle of a job", "debug", "add_arguments", "run"),
+    "verify": _Subcommand("the steps of a regression session", "verify.command", "add_arguments", "run"),
+    "gc": _Subcommand("remove old checkpoints and snapshots that nobody needs", "retention", "add_arguments", "run"),
+    "logs": _Subcommand("a job's driver log", "status", "add_logs_arguments", "run_logs"),
 }
 
 
@@ -63,12 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit status (verl_regress.errors.Exit)."""
     parser = _Parser(prog="run.py", description=__doc__)
     parser.add_argument("--shared-root", type=Path, help="the knob SHARED_ROOT")
+    parser.add_argument("--no-ray", action="store_true", help="there is no Ray to be asked from here")
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
-    for name, (help_text, add, _) in SUBCOMMANDS.items():
-        add(subparsers.add_parser(name, help=help_text))
+    given = sys.argv[1:] if argv is None else argv
+    asked = next((word for word in given if word in SUBCOMMANDS), None)
+    for name, subcommand in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(name, help=subcommand.help)
+        if name == asked:
+            subcommand.function(subcommand.add)(subparser)
     try:
-        args = parser.parse_args(argv)
-        exit_status = SUBCOMMANDS[args.subcommand][2](args)
+        args = parser.parse_args(given)
+        subcommand = SUBCOMMANDS[args.subcommand]
+        exit_status = subcommand.function(subcommand.run)(args)
         sys.stdout.flush()  # here, where a reader that went away is met
         return exit_status
     except RegressError as error:

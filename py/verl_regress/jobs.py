@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from verl_regress import ids
@@ -21,13 +20,15 @@ def newest_first(root: SharedRoot) -> list[JobDir]:
     """The newest attempt of every job, the latest made first."""
     directories = [path for path in root.jobs.iterdir() if path.is_dir()] if root.jobs.is_dir() else []
     newest = [JobDir(path).attempts()[-1] for path in directories]
-    return sorted(newest, key=lambda job: (_made(job.path), job.submission_id), reverse=True)
+    return sorted(newest, key=lambda job: (made(job), job.submission_id), reverse=True)
 
 
-def _made(path: Path) -> float:
-    """When the directory was reserved: the time of its config, which is written once, not of what runs change."""
-    config = path / "config"
-    return (config if config.exists() else path).stat().st_mtime
+def made(job: JobDir) -> float:
+    """When its directory was reserved (seconds): the time of its config, written once, not of what runs change."""
+    try:
+        return job.config.stat().st_mtime
+    except FileNotFoundError:
+        return job.path.stat().st_mtime
 
 
 def find(root: SharedRoot, asked: str) -> JobDir:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from verl_regress.layout import JobDir
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
 # Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
+_TAIL_BYTES = 1 << 18  # many times the longest line
 _SECONDS = ("timing_s/step", "perf/time_per_step")
 _SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
 
@@ -74,6 +76,18 @@ def steps(metrics: Iterable[str]) -> list[Step]:
         for row in rows
         if not all(key.startswith(_VALIDATION) for key in row["data"])
     ]
+
+
+def last_step(job: JobDir) -> int:
+    """The number in the last line of metrics.jsonl, however long the file is; the parent's step where it has none."""
+    try:
+        with job.metrics.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            whole = file.read().split(b"\n")[-2:-1]
+    except FileNotFoundError:
+        whole = []
+    numbers = [int(json.loads(line)["step"]) for line in whole if line.startswith(b"{")]
+    return numbers[0] if numbers else int(parent_of(job)["step"])
 
 
 def total_steps(job: JobDir) -> int | None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,13 +62,18 @@ def are_running(cluster: str, programs: Sequence[str]) -> bool:
 
 
 def stop(cluster: str) -> int:
-    """End them all, the stubborn ones by force; how many there were. Raises TimeoutError where one cannot be ended."""
+    """End them all; how many there were. Raises TimeoutError where one cannot be ended."""
+    return end(lambda: ours(cluster), "Ray")
+
+
+def end(find: Callable[[], Mapping[int, str]], whose: str) -> int:
+    """End what `find` finds, until it finds nothing, the stubborn ones by force; how many there were. Raises TimeoutError."""
     asked: set[int] = set()
     began = time.monotonic()
-    while found := ours(cluster):
+    while found := find():
         waited = time.monotonic() - began
         if waited > 2 * _GRACE:
-            raise TimeoutError(f"{len(found)} processes of Ray cannot be ended: {sorted(found)}")
+            raise TimeoutError(f"{len(found)} processes of {whose} cannot be ended: {sorted(found)}")
         for pid in found:
             if pid not in asked or waited > _GRACE:
                 _signal(pid, signal.SIGTERM if waited <= _GRACE else signal.SIGKILL)

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from verl_regress import jobs, nodes, say
+from verl_regress import jobs, nodes, progress, say
 from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
@@ -91,33 +91,37 @@ def _page(facts: dict[str, Any]) -> list[str]:
     for node in facts["nodes"]:
         amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
         rows.append((node["name"], node["address"], node["state"], *amounts))
-    lines += [*_table(rows), ""]
+    lines += [*table(rows), ""]
     jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER")]
     for job in facts["jobs"]:
         status = Judgement(Status(job["status"]), job["reason"]).shown
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
         jobs_rows.append((job["ray_id"], job["code_id"] or "?", status, driver))
     shown, total = len(facts["jobs"]), facts["jobs_total"]
-    lines += _table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
+    lines += table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
     if shown < total:
         lines.append(f"… {total - shown} earlier jobs are not shown (LIMIT={total} shows all)")
     return lines
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows as lines, every column as wide as its widest cell."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
-    """`logs JOB [--follow]`."""
+    """`logs JOB [--follow] [--metrics]`."""
     jobs.add_job(parser)
+    parser.add_argument("--metrics", action="store_true", help="the steps, one JSON object a line, over all attempts")
     parser.add_argument("--follow", action="store_true", help="go on until the job has recorded its end")
 
 
 def run_logs(args: argparse.Namespace) -> int:
     """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
     job = jobs.find(SharedRoot(args.shared_root), args.job)
+    if args.metrics:
+        return _print_metrics(job)
     while not job.driver_log.exists():
         judgement = judge(job, None, reachable=False)
         if judgement.status.exit is not None or not args.follow:
@@ -132,3 +136,11 @@ def run_logs(args: argparse.Namespace) -> int:
             if is_over or not args.follow:
                 return 0
             time.sleep(_LOOK_EVERY)
+
+
+def _print_metrics(job: JobDir) -> int:
+    lines = progress.joined(job)
+    if not lines:
+        say.info(f"{job.ray_id} has no steps yet in its {job.metrics.name}.")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0

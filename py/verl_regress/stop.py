@@ -25,7 +25,9 @@ def run(args: argparse.Namespace) -> int:
     """Stop a job; one that is over is left as it is. Raises RegressError where it is not over in time."""
     job = jobs.find(SharedRoot(args.shared_root), args.job)
     api = jobs.api_of(job)
-    before = _look(job, api)
+    began = time.monotonic()
+    while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < args.deadline:
+        time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
         say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
         return 0

@@ -11,6 +11,22 @@ helper::fix_version() {
 # helper::dir: where this version lives, as the nodes see it.
 helper::dir() { printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"; }
 
+# helper::read SUBCOMMAND ARGS...: what the shared root alone can answer, in the first node that can be reached, the head
+# before all; where none can, on this host, if the shared root is on it. Standard library only.
+helper::read() {
+  local node root
+  for node in $(node::list); do
+    node::is_alive "$node" || continue
+    helper::is_put "$node" || continue
+    helper::run "$node" "$@"
+    return
+  done
+  root=$(nodes::shared_root_here)
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
+    cli::die 1 "No node can be reached, and this host has no Python 3.10 or later to read ${root} with: install it, or bring the cluster up with 'make up'."
+  python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" --no-ray "$@"
+}
+
 # helper::ensure: this version is there, and the directories of the shared root with it.
 helper::ensure() {
   if helper::is_put; then
@@ -28,7 +44,8 @@ helper::ensure_layout() {
     node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
-helper::is_put() { node::exec head test -d "$(helper::dir)"; }
+# helper::is_put [NODE]: this version is there, as that node sees it.
+helper::is_put() { node::exec "${1:-head}" test -d "$(helper::dir)"; }
 
 # helper::put: this version comes to lie there; it need not be able to run yet (deps::ensure).
 helper::put() {

@@ -86,6 +86,24 @@ job::follow() {
 # job::_is_cut STATUS: what was asked in the head did not come to its own end: it was killed, or the way to it was lost.
 job::_is_cut() { (($1 == 8 || $1 >= 125)) || ! node::is_alive head; }
 
+# job::end_leftovers JOB: on every node, ends the processes that are left of it.
+job::end_leftovers() {
+  local dir node count looked=0 total=0 silent=()
+  dir=$(helper::run head where "$1")
+  for node in $(node::list); do
+    if ! node::is_alive "$node"; then
+      silent+=("$node")
+      continue
+    fi
+    count=$(helper::run "$node" leftovers "$dir")
+    ((count == 0)) || log::changed "${node}: ended ${count} processes that were left of $1"
+    looked=$((looked + 1)) total=$((total + count))
+  done
+  log::ok "nothing is left of $1: ${looked} nodes looked at, ${total} processes found and ended"
+  ((${#silent[@]} == 0)) ||
+    cli::die 8 "What is left of $1 on ${silent[*]} is not known, for they cannot be reached: run this again when 'make up' has brought them back."
+}
+
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
 job::_take() {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import cli
+from verl_regress import cli, layout
 from verl_regress.errors import Exit
 
 REPO = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ def test_the_help_names_every_subcommand(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     out = capsys.readouterr().out
-    for name, (text, _, _) in cli.SUBCOMMANDS.items():
-        assert re.search(rf"^    {name}\s+{re.escape(text)}$", out, re.MULTILINE)
+    for name, subcommand in cli.SUBCOMMANDS.items():
+        assert re.search(rf"^    {name}\s+{re.escape(subcommand.help)}$", out, re.MULTILINE)
 
 
 def test_the_exit_statuses_are_those_of_the_scripts():
@@ -66,7 +66,7 @@ def test_an_interrupt(run, monkeypatch, error, status):
     def interrupted(_args):
         raise error
 
-    monkeypatch.setitem(cli.SUBCOMMANDS, "layout", ("", lambda _parser: None, interrupted))
+    monkeypatch.setattr(layout, "run", interrupted)
     outcome = run("layout")
     assert (outcome.status, outcome.out, outcome.err) == (status, "", "")
 
@@ -85,3 +85,32 @@ def test_a_reader_that_goes_away_is_no_traceback(shared, make_job, subcommand):
     )
     os.close(write)
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["jobs"], "job  ppo "),
+        (["logs", "job"], "one line\n"),
+        (["logs", "--metrics", "job"], '"step"'),
+        (["where", "job"], "/jobs/job\n"),
+    ],
+)
+def test_what_the_files_tell_needs_the_standard_library_alone(shared, make_job, args, told):
+    job = make_job("job")
+    job.driver_log.write_text("one line\n")
+    job.metrics.write_text('{"step": 1, "data": {}}\n')
+    argv = [sys.executable, "-S", REPO / "py/run.py", "--shared-root", shared.path, "--no-ray", *args]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (ended.returncode, told in ended.stdout) == (0, True), ended.stderr
+
+
+def test_a_package_that_is_not_there_is_one_sentence(shared):
+    ended = subprocess.run(
+        [sys.executable, "-S", REPO / "py/run.py", "--shared-root", shared.path, "submit"],
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert re.fullmatch(
+        "error   This node's Python has no package '[a-z]+': bring it with 'make deps'.\n", ended.stderr
+    )

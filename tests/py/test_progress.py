@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from conftest import write_checkpoint
+from conftest import write, write_checkpoint
 
 from verl_regress import progress
 from verl_regress.progress import Step
@@ -105,3 +105,40 @@ def test_a_tracker_that_says_nothing(make_job, said):
     write_checkpoint(job, 2, "actor data.pt", latest=2)
     (job.checkpoints / "latest_checkpointed_iteration.txt").write_text(said)
     assert progress.newest_checkpoint(job) is None
+
+
+def test_attempts_are_joined_behind_their_parents_checkpoint():
+    earlier = [json.dumps({"step": step, "data": {"a": 1}}) for step in (0, 1, 2, 3)]
+    later = [json.dumps({"step": step, "data": {"a": 2}}) for step in (3, 4)]
+    joined = progress.join(earlier, 2, later)
+    assert [(row["step"], row["data"]["a"]) for row in map(json.loads, joined)] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (3, 2),
+        (4, 2),
+    ]
+    assert progress.join(earlier, 0, later) == [earlier[0], *later]
+    assert progress.join([], 5, later) == later
+
+
+def test_the_steps_of_a_job_are_those_of_the_attempts_that_it_went_on_from(make_job, run):
+    def attempt(name, steps, parent, step):
+        job = make_job(name)
+        write(job.metrics, "".join(json.dumps({"step": n, "data": {"by": job.attempt}}) + "\n" for n in steps))
+        plan = {"parent": parent and {"attempt": parent, "checkpoint": step and "c", "step": step}}
+        write(job.config / "resolved.json", json.dumps(plan))
+
+    attempt("job", (1, 2, 3), None, 0)
+    attempt("job/attempts/2", (3, 4, 5), 1, 2)
+    attempt("job/attempts/3", (1, 2), 1, 0)  # a retry
+    attempt("job/attempts/4", (5, 6), 2, 4)  # goes on from attempt 2, whatever came after it
+
+    def told(asked):
+        rows = map(json.loads, run("logs", "--metrics", asked).out.splitlines())
+        return [(row["step"], row["data"]["by"]) for row in rows]
+
+    assert told("job.a1") == [(1, 1), (2, 1), (3, 1)]
+    assert told("job.a2") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    assert told("job.a3") == [(1, 3), (2, 3)]
+    assert told("job") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (6, 4)]

@@ -33,7 +33,7 @@ def order_of_names(monkeypatch):
     """Jobs made within one tick of the file system's clock."""
     from verl_regress import jobs
 
-    monkeypatch.setattr(jobs, "_made", lambda _path: 0)
+    monkeypatch.setattr(jobs, "made", lambda _job: 0)
 
 
 @pytest.mark.usefixtures("cluster")

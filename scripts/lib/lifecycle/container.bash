@@ -29,6 +29,13 @@ nodes::need() {
   compose::need_image
 }
 
+# nodes::shared_root_here: where the shared root is on this host.
+nodes::shared_root_here() {
+  [[ -d ${WORKDIR}/shared/jobs ]] ||
+    cli::die 2 "${WORKDIR}/shared (from WORKDIR=${WORKDIR}) has no jobs: name the WORKDIR of your cluster."
+  printf '%s/shared\n' "$WORKDIR"
+}
+
 nodes::ensure_up() { compose::ensure_up; }
 
 nodes::ensure_down() {

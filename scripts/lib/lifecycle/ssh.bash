@@ -25,6 +25,11 @@ nodes::check() {
 nodes::need() { nodes::_check_reach; }
 
 # nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root.
+# nodes::shared_root_here: it is on the nodes alone.
+nodes::shared_root_here() {
+  cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: mend that first."
+}
+
 nodes::ensure_up() {
   local node state
   for node in $(node::list); do

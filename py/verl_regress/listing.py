@@ -1,0 +1,80 @@
+"""`jobs`: all jobs, the latest first, from their directories; Ray is asked once, and need not answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from verl_regress import jobs, nodes, progress, say
+from verl_regress.job_status import Status, judge
+from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.ray_api import RayApi, Unreachable
+from verl_regress.status import table
+
+_GOOD = (Status.SUCCEEDED, Status.RUNNING)
+_REASON_SHOWN = 100  # characters; JSON has all of it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`jobs [--json] [--limit N]`."""
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a line a job; only of those that are shown is more than the directory looked at."""
+    every = jobs.newest_first(SharedRoot(args.shared_root))
+    known = None if args.no_ray else _ask_ray()
+    rows = [_row(job, known) for job in every[: args.limit]]
+    if args.json:
+        print(json.dumps({"jobs_total": len(every), "ray_answers": known is not None, "jobs": rows}, indent=2))
+        return 0
+    if known is None:
+        say.info("Ray was not asked: these are what the jobs' own files say")
+    print("\n".join(_page(rows, len(every))))
+    return 0
+
+
+def _ask_ray() -> dict[str, dict[str, Any]] | None:
+    try:
+        return RayApi(nodes.ADDRESS).jobs()
+    except Unreachable as error:
+        say.info(str(error))
+        return None
+
+
+def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, Any]:
+    """What is told of a job: its newest attempt's status, code and steps."""
+    judgement = judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
+    plan = job.read_config("resolved.json") or {}
+    made = datetime.fromtimestamp(jobs.made(job), timezone.utc)
+    return {
+        "submission_id": job.submission_id,
+        "workload": plan.get("workload"),
+        "code_id": plan.get("code_id"),
+        "status": judgement.status.value,
+        "attempts": len(job.attempts()),
+        "steps": progress.last_step(job),
+        "made": made.isoformat(timespec="seconds"),
+        "reason": None if judgement.status in _GOOD else judgement.reason,
+    }
+
+
+def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
+    if not total:
+        return ["no job yet: submit one with 'make submit'"]
+    lines: list[tuple[str, ...]] = [("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")]
+    for row in rows:
+        why = " ".join((row["reason"] or "").split())
+        lines.append(
+            (
+                row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["status"],
+                str(row["attempts"]), str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
+                why if len(why) <= _REASON_SHOWN else f"{why[: _REASON_SHOWN - 1]}…",
+            )
+        )  # fmt: skip
+    rest = [f"… {total - len(rows)} earlier jobs are not shown (LIMIT={total} shows all)"] if len(rows) < total else []
+    return [*table(lines), *rest]

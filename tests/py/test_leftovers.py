@@ -1,0 +1,96 @@
+"""What is left of a job on a node, with real processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import write
+
+from verl_regress import leftovers
+
+SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)",
+]
+# A child with an environment of its own.
+PARENT = [
+    sys.executable,
+    "-c",
+    f"import subprocess, sys; sys.exit(subprocess.Popen({SLEEP!r}, env={{}}).wait())",
+]
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(argv, **environ):
+        process = subprocess.Popen(argv, env={**os.environ, **environ}, stdout=subprocess.PIPE, start_new_session=True)
+        process.stdout.readline()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch):
+    monkeypatch.setattr(leftovers, "_GRACE", 0.0)
+
+
+def ended(process):
+    """It is gone but for us, who have not asked how it ended."""
+    return process.wait(10) is not None
+
+
+def test_what_carries_the_directory_and_what_it_started_is_ended_and_counted(run, make_job, start):
+    job, other = make_job("me"), make_job("other")
+    attempt = job.numbered(2)
+    mine = start(PARENT, VERL_REGRESS_JOB_DIR=str(job.path))
+    spared = [start(SLEEP, VERL_REGRESS_JOB_DIR=str(path)) for path in (other.path, attempt.path)] + [start(SLEEP)]
+    assert len(leftovers.of(job)) == 2
+    outcome = run("leftovers", job.path)
+    assert (outcome.status, outcome.out) == (0, "2\n")
+    assert f"        left of me on {socket.gethostname()}: {mine.pid} " in outcome.err
+    assert ended(mine)
+    assert [process.poll() for process in spared] == [None] * 3
+    assert run("leftovers", job.path).out == "0\n"
+
+
+def test_one_that_goes_by_itself_is_none_that_was_left(run, make_job, start, monkeypatch):
+    monkeypatch.setattr(leftovers, "_GRACE", 10.0)
+    job = make_job()
+    short = [sys.executable, "-c", "import time; print(flush=True); time.sleep(0.5)"]
+    process = start(short, VERL_REGRESS_JOB_DIR=str(job.path))
+    assert run("leftovers", job.path).out == "0\n"
+    assert process.wait(5) == 0
+
+
+def test_a_stubborn_one_is_ended_by_force(run, make_job, start, monkeypatch):
+    monkeypatch.setattr("verl_regress.ray_processes._GRACE", 1.0)
+    job = make_job()
+    process = start(STUBBORN, VERL_REGRESS_JOB_DIR=str(job.path))
+    assert run("leftovers", job.path).out == "1\n"
+    assert process.wait(5) == -signal.SIGKILL
+
+
+def test_one_that_reported_is_known_by_its_number_and_a_later_one_with_that_number_is_not(make_job, start):
+    job = make_job()
+    process = start(SLEEP)
+    report = write(job.reports / f"identity-{socket.gethostname()}-{process.pid}.json", json.dumps({}))
+    write(job.reports / f"identity-elsewhere-{os.getpid()}.json", json.dumps({}))
+    os.utime(report, (time.time() + 1, time.time() + 1))
+    assert list(leftovers.of(job)) == [process.pid]
+    os.utime(report, (time.time() - 3600, time.time() - 3600))
+    assert leftovers.of(job) == {}

@@ -1,0 +1,98 @@
+"""`jobs`: a line a job, from the directories alone where Ray does not answer."""
+
+import json
+import os
+
+import pytest
+from conftest import write
+
+
+def metrics(job, *steps):
+    write(job.metrics, "".join(f'{{"step": {step}, "data": {{"actor/lr": 1}}}}\n' for step in steps))
+
+
+def made_at(job, seconds):
+    os.utime(job.config, (seconds, seconds))
+
+
+@pytest.fixture
+def four(make_job, ray):
+    """One that succeeded, one that failed, one that runs as its second attempt, one that was never submitted."""
+    done = make_job("done", ended={"exit_code": 0, "reason": "the trainer ended"})
+    metrics(done, 1, 2, 3)
+    failed = make_job("failed", started={"pid": 1}, ended={"exit_code": 7, "reason": "the trainer\nended " + "x" * 200})
+    make_job("runs", ended={"exit_code": 1, "reason": "no"})
+    second = make_job("runs/attempts/2", started={"pid": 1})
+    write(
+        second.config / "resolved.json",
+        json.dumps({"workload": "ppo", "code_id": "codeB", "parent": {"attempt": 1, "checkpoint": "c", "step": 4}}),
+    )
+    never = make_job("never", submitted={"accepted": False, "error": "Ray refused the job: no"})
+    for age, job in enumerate((second, failed, done, never)):
+        made_at(job, 1e9 - age)
+    ray.knows(
+        {"submission_id": "done", "status": "SUCCEEDED"},
+        {"submission_id": "failed", "status": "FAILED"},
+        {"submission_id": "runs", "status": "FAILED"},
+        {"submission_id": "runs.a2", "status": "RUNNING"},
+    )
+    return ray
+
+
+@pytest.mark.usefixtures("four")
+def test_a_line_a_job_the_latest_first(run):
+    outcome = run("jobs")
+    assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
+    why = ("the trainer ended " + "x" * 200)[:99] + "…"
+    assert outcome.out.splitlines() == [
+        "JOB     WORKLOAD  CODE   STATUS         ATTEMPTS  STEPS  MADE                  WHY",
+        "runs    ppo       codeB  RUNNING        2         4      2001-09-09T01:46:40Z",
+        f"failed  ppo       codeA  FAILED         1         0      2001-09-09T01:46:39Z  {why}",
+        "done    ppo       codeA  SUCCEEDED      1         3      2001-09-09T01:46:38Z",
+        "never   ppo       codeA  NOT_SUBMITTED  1         0      2001-09-09T01:46:37Z  never submitted: Ray refused the job: no",
+    ]
+
+
+@pytest.mark.usefixtures("four")
+def test_what_is_not_shown_is_said(run):
+    assert run("jobs", "--limit=1").out.endswith("… 3 earlier jobs are not shown (LIMIT=4 shows all)\n")
+
+
+@pytest.mark.usefixtures("four")
+def test_the_same_as_json(run):
+    said = json.loads(run("jobs", "--json", "--limit=2").out)
+    assert (said["jobs_total"], said["ray_answers"], len(said["jobs"])) == (4, True, 2)
+    assert said["jobs"][0] == {
+        "submission_id": "runs", "workload": "ppo", "code_id": "codeB", "status": "RUNNING", "attempts": 2, "steps": 4,
+        "made": "2001-09-09T01:46:40+00:00", "reason": None,
+    }  # fmt: skip
+    assert said["jobs"][1]["reason"] == "the trainer\nended " + "x" * 200
+
+
+@pytest.mark.parametrize("args", [["--no-ray", "jobs"], ["jobs"]])
+def test_without_ray_what_has_no_recorded_end_is_unknown(run, four, args):
+    four.goes_away()
+    outcome = run(*args)
+    assert outcome.status == 0
+    assert outcome.err.endswith("        Ray was not asked: these are what the jobs' own files say\n")
+    rows = {line.split()[0]: line for line in outcome.out.splitlines()}
+    assert "  SUCCEEDED " in rows["done"]
+    assert "  FAILED " in rows["failed"]
+    assert rows["runs"].endswith("Ray does not answer and the job recorded no end")
+    assert "  UNKNOWN " in rows["runs"]
+
+
+def test_no_job_yet(run):
+    assert run("--no-ray", "jobs").out == "no job yet: submit one with 'make submit'\n"
+
+
+def test_steps_are_read_from_the_end_of_the_file(make_job):
+    from verl_regress import progress
+
+    job = make_job()
+    assert progress.last_step(job) == 0
+    metrics(job, *range(1, 20001))
+    assert progress.last_step(job) == 20000
+    with job.metrics.open("a") as file:
+        file.write('{"step": 20001, "data"')  # half-written
+    assert progress.last_step(job) == 20000
