@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -27,6 +26,8 @@ def missing(lines: Iterable[str]) -> list[str]:
 
     Only "at least" counts here. What a node has beyond it, it has together with what depends on it; the rest is for pip.
     """
+    from importlib import metadata  # here: run.py wants PACKAGES alone, at every start
+
     wanting = []
     for line in lines:
         match = _LINE.fullmatch(line.partition("#")[0].strip())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import yaml
 
 from verl_regress.errors import BadInput
@@ -79,6 +78,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(document: object, schema: Mapping[str, Any], origin: str) -> None:
+    import jsonschema  # here: it costs the other subcommands a third of their start
+
     error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(document))
     if error is not None:
         raise BadInput(_sentence(error, origin))

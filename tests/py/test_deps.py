@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,10 @@ def versions(monkeypatch):
 
     def version(name):
         if name not in have:
-            raise deps.metadata.PackageNotFoundError
+            raise metadata.PackageNotFoundError
         return have[name]
 
-    monkeypatch.setattr(deps.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     return have
 
 
