@@ -70,13 +70,16 @@ class Raylet:
     name: str
     node_id: str
     address: str
-    port: int
+    port: int | None
     alive: bool
 
     def answers(self) -> bool:
-        """Is it alive to Ray, and does it accept a connection? A paused or busy one does: the kernel accepts for it."""
-        if not self.alive:
-            return False
+        """Is it alive to Ray, and does it accept a connection? A paused or busy one does: the kernel accepts for it.
+
+        One whose port is not known cannot be asked and is believed.
+        """
+        if not self.alive or self.port is None:
+            return self.alive
         try:
             with socket.create_connection((self.address, self.port), _CONNECT_SECONDS):
                 return True
@@ -113,21 +116,20 @@ class RayApi:
         ]
 
     def raylets(self) -> list[Raylet]:
-        """The raylet of every node; without `nocache` the dashboard may repeat what it said before."""
+        """The raylet of every node that Ray remembers.
+
+        Ports are in another answer, which of a dead node has not even the name; without `nocache` it may be an old one.
+        """
+        rows = self._rows("/api/v0/nodes?limit=1000&detail=1")
         try:
-            rows = [row["raylet"] for row in self._get("/nodes?view=summary&nocache=1")["data"]["summary"]]
-            return [
-                Raylet(
-                    name=row["nodeName"],
-                    node_id=row["nodeId"],
-                    address=row["nodeManagerAddress"],
-                    port=int(row["nodeManagerPort"]),
-                    alive=row["state"] == "ALIVE",
-                )
-                for row in rows
-            ]
+            listening = [row["raylet"] for row in self._get("/nodes?view=summary&nocache=1")["data"]["summary"]]
+            ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
         except (KeyError, TypeError):
             raise Unreachable(self.address, "what answers there is not Ray") from None
+        return [
+            Raylet(row["node_name"], row["node_id"], row["node_ip"], ports.get(row["node_id"]), row["state"] == "ALIVE")
+            for row in rows
+        ]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Ray's details of every submitted job, by submission id."""

@@ -87,11 +87,14 @@ def closed_port():
 
 
 def raylet(name, node_id, port, state="ALIVE"):
-    return {
-        "raylet": {
-            "nodeName": name, "nodeId": node_id, "nodeManagerAddress": "127.0.0.1", "nodeManagerPort": port, "state": state,
-        }
-    }  # fmt: skip
+    return {"node_name": name, "node_id": node_id, "node_ip": "127.0.0.1", "port": port, "state": state}
+
+
+def listening_row(row):
+    """What Ray's other answer has of a node: of a dead one the id and the state alone."""
+    if row["state"] == "DEAD":
+        return {"raylet": {"nodeId": row["node_id"], "state": "DEAD"}}
+    return {"raylet": {"nodeId": row["node_id"], "nodeManagerPort": row["port"], "state": "ALIVE"}}
 
 
 def actor(node_id, name="create.<locals>.WorkerDict", **cause):
@@ -106,7 +109,9 @@ def blow(ray):
         ray.knows({"submission_id": "j", "job_id": "01"})
         query = "limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
         ray.answers[f"/api/v0/actors?{query}"] = (200, {"data": {"result": {"result": actors}}})
-        ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": raylets}})
+        ray.has_nodes(*raylets)
+        rows = [listening_row(row) for row in raylets if row["port"]]
+        ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": rows}})
         return causes.of_failure(RayApi(ray.address), "j")
 
     return blow
@@ -122,6 +127,10 @@ def test_a_node_that_nobody_reaches_is_lost_and_one_that_listens_is_not(blow, cl
 def test_a_node_that_ray_has_given_up_is_lost_too(blow):
     found = blow([raylet("worker-0", "a", 1, "DEAD")], [actor("a")])
     assert found == causes.Blow(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
+
+
+def test_a_node_that_cannot_be_asked_is_believed(blow):
+    assert blow([raylet("worker-0", "a", None)], [actor("a")]) == causes.Blow()
 
 
 def test_a_dead_node_that_the_job_was_not_on_is_none_of_its_business(blow, closed_port):

@@ -162,8 +162,9 @@ def haunted(ray, shared, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2")]
-    ray.has_nodes(*rows, {**rows[1], "labels": {"start": "0"}})
-    row = {"nodeName": "worker-0", "nodeId": "aa", "nodeManagerAddress": "127.0.0.1", "nodeManagerPort": port}
+    rows = [{**row, "node_id": row["node_name"]} for row in rows]
+    ray.has_nodes(*rows, {**rows[1], "node_id": "aa", "node_ip": "127.0.0.1", "labels": {"start": "0"}})
+    row = {"nodeId": "aa", "nodeManagerPort": port}
     ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": [{"raylet": {**row, "state": "ALIVE"}}]}})
     world = types.SimpleNamespace(told=[], port=port, problem=None, goes=lambda: ray.has_nodes(*rows))
 
