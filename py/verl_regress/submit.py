@@ -115,13 +115,6 @@ def override_lines(text: str, origin: str) -> list[Override]:
     ]
 
 
-def _say_left_out(planned: plan.Plan) -> None:
-    for override in planned.left_out:
-        say.skip(
-            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
-        )
-
-
 def print_plan(planned: plan.Plan) -> None:
     """The dry run: resolved config, verl's own with all overrides, runtime_env and a line to paste, on stdout."""
     print("# resolved config")

@@ -343,8 +343,14 @@ def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, mon
 
 
 def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_anew(submit, shared, monkeypatch):
-    made = iter(["ppo-taken", "ppo-free"])
-    monkeypatch.setattr("verl_regress.ids.make", lambda *_: next(made))
+    asked = shared.path / "asked"  # a plan may be made in a child process, which keeps nothing else
+
+    def make(*_):
+        name = "ppo-free" if asked.exists() else "ppo-taken"
+        asked.touch()
+        return name
+
+    monkeypatch.setattr("verl_regress.ids.make", make)
     (shared.jobs / "ppo-taken").mkdir()
     outcome = submit()
     assert (outcome.status, outcome.out) == (0, "ppo-free\n")
