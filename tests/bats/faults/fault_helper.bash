@@ -82,13 +82,6 @@ fault::follow() {
   FOLLOWER=$!
 }
 
-# fault::follow_anew: the same from one more terminal; the first one is closed.
-fault::follow_anew() {
-  kill "$FOLLOWER" 2>/dev/null || true
-  wait "$FOLLOWER" || true
-  fault::follow
-}
-
 fault::is_told() { ! kill -0 "$FOLLOWER" 2>/dev/null; }
 
 # fault::has_step N: the job's own metrics have that step.
