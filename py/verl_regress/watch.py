@@ -163,7 +163,8 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
         say.info(line)
     steps, total = progress.steps(progress.joined(job)), progress.total_steps(job)
     kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or progress.no_checkpoint(job)
-    say.info(f"driver_info.node_ip_address: {judgement.driver_ip or 'none (the driver never called ray.init)'}")
+    driver_ip = judgement.driver_ip or "none was seen (nobody asked Ray in time, or the driver never called ray.init)"
+    say.info(f"driver_info.node_ip_address: {driver_ip}")
     say.info(f"{len(steps)} of {total if total is not None else '?'} training steps, {kept}")
     if (parent := progress.parent_of(job)["checkpoint"]) is not None:
         say.info(f"went on from {parent}")

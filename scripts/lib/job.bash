@@ -74,7 +74,8 @@ job::follow() {
   while true; do
     began=$SECONDS status=0
     answer=$(helper::run_in head wait "$job" --attached "$(job::_deadlines)" <&"$open") || status=$?
-    [[ -z $answer ]] || return "$answer"
+    # An engine may say on stdout, too, that the container went away under it.
+    [[ ! $answer =~ ^[0-9]$ ]] || return "$answer"
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
     log::info "cut off from the head: '${job}' is followed again when it is back"
