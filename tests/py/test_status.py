@@ -7,6 +7,7 @@ import pytest
 from conftest import node_row
 
 from verl_regress import status
+from verl_regress.layout import JobDir
 
 
 @pytest.fixture
@@ -122,6 +123,18 @@ def test_asking_writes_nothing_but_what_ray_said(run):
         "jobs/a-done/state/observed",
         "jobs/c-running/state/observed",
     ]
+
+
+def test_only_the_jobs_that_are_shown_are_looked_into(run, ray, make_job, monkeypatch):
+    """A thousand jobs cost what a look at a thousand directories costs."""
+    for number in range(40):
+        make_job(f"job-{number:02}")
+    read = set()
+    read_state = JobDir.read_state
+    monkeypatch.setattr(JobDir, "read_state", lambda job, name: (read.add(job.ray_id), read_state(job, name))[1])
+    out = run("status", "--profile=cpu", "--cluster=c", "--limit=3").out
+    assert "… 37 earlier jobs are not shown (LIMIT=40 shows all)" in out
+    assert read == {"job-39", "job-38", "job-37"}
 
 
 def logs(shared, *args, stdout=subprocess.PIPE):
