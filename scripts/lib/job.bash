@@ -79,13 +79,16 @@ job::follow() {
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
     log::info "cut off from the head: '${job}' is followed again when it is back"
-    { wait::until "$UNREACHABLE_TIMEOUT" - node::is_alive head && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
+    { wait::until "$UNREACHABLE_TIMEOUT" - job::_is_head_back && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
       cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): '${job}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${job}'."
   done
 }
 
 # job::_is_cut STATUS: what was asked in the head did not come to its own end: it was killed, or the way to it was lost.
 job::_is_cut() { (($1 == 8 || $1 >= 125)) || ! node::is_alive head; }
+
+# A container that is just starting is running and takes no command yet.
+job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 2>&1; }
 
 # job::end_leftovers JOB: on every node, ends the processes that are left of it.
 job::end_leftovers() {

@@ -1,0 +1,126 @@
+#!/usr/bin/env bats
+# The life of a job on a real cluster: resumed, tried again, followed by a wait that is cut off, stopped to the last process,
+# and told of when the cluster is down.
+
+setup_file() {
+  load container_helper
+  container::use life 18276
+  container::cluster
+}
+
+setup() { load container_helper; }
+
+teardown_file() {
+  load container_helper
+  make --no-print-directory down >/dev/null 2>&1
+}
+
+job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
+
+# await SECONDS COMMAND...: until it holds.
+await() { timeout "$1" bash -c 'source scripts/lib/wait.bash; wait::until "$@"' await "$1" - "${@:2}"; }
+
+# too_big ID: a job that waits for a place as long as it is let.
+too_big() {
+  printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
+  SUBMISSION_ID=$1 scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
+}
+
+# waits [SIGNAL]: the processes in the head that follow a job, one a line; with SIGNAL they get it.
+waits() {
+  docker exec "${CLUSTER_NAME}-head" python3 -c '
+import os, pathlib, sys
+for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    words = path.read_bytes().split(b"\0")
+    if b"--attached" in words and int(path.parent.name) != os.getpid():
+        print(path.parent.name)
+        if len(sys.argv) > 1:
+            os.kill(int(path.parent.name), int(sys.argv[1]))' "$@"
+}
+
+@test "make resume goes on from the newest whole checkpoint, and leaves the attempt before it as it was" {
+  job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_training_steps=6 trainer.save_freq=2' scripts/40_submit_ppo_epoch1.sh 2>/dev/null)
+  await 180 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
+  run make --no-print-directory stop JOB=half
+  assert_status 0
+  step=$(<"$(job_dir half)/checkpoints/latest_checkpointed_iteration.txt")
+  [[ $step == [24] ]] || fail "it was stopped too late, after step ${step}"
+  mkdir "$(job_dir half)/checkpoints/global_step_5" # as one that died while it saved
+  before=$(cd "$(job_dir half)" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
+  run make --no-print-directory resume JOB=half WAIT=1
+  assert_status 0
+  assert_line '        attempt 2 of half, as asked for half, from /private/jobs/half/checkpoints/global_step_'"${step} \(step ${step}\)"
+  assert_line 'half.a2'
+  assert_line '        6 of 6 training steps, .*checkpoints/global_step_6'
+  [[ $(METRICS=1 JOB=half scripts/51_logs.sh 2>/dev/null | jq -c .step | paste -sd' ') == '1 2 3 4 5 6' ]]
+  [[ $(jq -c .parent "$(job_dir half)/attempts/2/config/resolved.json") == "{\"attempt\":1,\"checkpoint\":\"/private/jobs/half/checkpoints/global_step_${step}\",\"step\":${step}}" ]]
+  [[ $(container::api /api/jobs/half.a2 | jq -r '.metadata | .parent_attempt + " " + .parent_step') == "1 ${step}" ]]
+  after=$(cd "$(job_dir half)" && find . -path ./attempts -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
+  [[ $before == "$after" ]] || fail "$(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after"))"
+  run make --no-print-directory resume JOB=half
+  assert_line 'error   JOB=half has all its 6 steps done \(/private/jobs/half/attempts/2/checkpoints/global_step_6\): ask for more, as in OVERRIDES=trainer.total_training_steps=16\.'
+}
+
+@test "make retry asks for the same again, and there is nothing to resume" {
+  run env SUBMISSION_ID=fails OVERRIDES=data.train_files=/no/such.parquet WAIT=1 scripts/40_submit_ppo_epoch1.sh
+  assert_status 3
+  run make --no-print-directory resume JOB=fails
+  assert_line "error   JOB=fails has no whole checkpoint under /private/jobs/fails: begin it anew with 'make retry JOB=fails'\."
+  run env JOB=fails WAIT=1 scripts/57_retry.sh
+  assert_status 3
+  assert_line '        attempt 2 of fails, as asked for fails, from the beginning'
+  assert_line "error   fails.a2 FAILED \(the trainer ended with exit status 1\): read 'make logs JOB=fails.a2'\."
+  run make --no-print-directory jobs
+  assert_line 'fails +ppo +codeA +FAILED +2 +0 +20.*Z  the trainer ended with exit status 1'
+}
+
+@test "make stop asks every node what is left of the job, ends it and counts it" {
+  too_big waiting
+  docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/waiting "${CLUSTER_NAME}-worker-1" sleep 1000
+  docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/other "${CLUSTER_NAME}-worker-1" sleep 1001
+  run make --no-print-directory stop JOB=waiting
+  assert_status 0
+  assert_line 'changed waiting was PENDING, is STOPPED \(stopped while it waited for a place\)'
+  assert_line 'changed worker-1: ended 1 processes that were left of waiting'
+  assert_line 'ok      nothing is left of waiting: 3 nodes looked at, 1 processes found and ended'
+  left=$(docker top "${CLUSTER_NAME}-worker-1" -eo pid,args)
+  [[ $left != *'sleep 1000'* && $left == *'sleep 1001'* ]] || fail "$left"
+}
+
+@test "a wait that is cut off is taken up again, and one that is interrupted leaves the job alone" {
+  too_big followed
+  JOB=followed scripts/52_wait.sh 2>"${BATS_TEST_TMPDIR}/said" 3>&- &
+  waiter=$!
+  await 30 grep -q 'followed is PENDING' "${BATS_TEST_TMPDIR}/said"
+  [[ $(waits 9 | wc -l) == 1 ]]
+  await 30 grep -qxF "        cut off from the head: 'followed' is followed again when it is back" "${BATS_TEST_TMPDIR}/said"
+
+  run timeout --preserve-status --signal INT 5 scripts/52_wait.sh
+  assert_status 130
+  assert_line "        followed goes on without us: 'make wait JOB=followed' follows it again"
+  one_is_left() { [[ $(waits | wc -l) == 1 ]]; }
+  export -f one_is_left waits
+  await 20 one_is_left
+
+  make --no-print-directory stop JOB=followed
+  status=0 && wait "$waiter" || status=$?
+  assert_status 4
+  [[ $(grep -c 'followed is PENDING' "${BATS_TEST_TMPDIR}/said") == 2 ]] || fail "$(<"${BATS_TEST_TMPDIR}/said")"
+}
+
+@test "with the cluster down: jobs and logs are told from the files, a job without an end is UNKNOWN, stop says why it cannot" {
+  too_big orphan
+  make --no-print-directory down
+  run make --no-print-directory jobs
+  assert_status 0
+  assert_line 'orphan +ppo +codeA +UNKNOWN +1 +0 +20.*Z  Ray does not answer and the job recorded no end'
+  assert_line 'half +ppo +codeA +SUCCEEDED +2 +6 +20.*Z'
+  assert_line 'waiting +ppo +codeA +STOPPED +1 +0 +20.*Z  stopped while it waited for a place'
+  [[ $(JSON=1 LIMIT=1 scripts/58_jobs.sh 2>/dev/null | jq -c '[.jobs[].submission_id, .ray_answers]') == '["orphan",false]' ]]
+  [[ $(METRICS=1 JOB=half scripts/51_logs.sh 2>/dev/null | jq -c .step | paste -sd' ') == '1 2 3 4 5 6' ]]
+  JOB=half.a1 run scripts/51_logs.sh
+  assert_status 0
+  assert_line 'MVP_PRECHECK_MARKER: codeA'
+  JOB=orphan run scripts/54_stop.sh
+  assert_status 8
+}
