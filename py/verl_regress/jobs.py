@@ -18,9 +18,14 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 def newest_first(root: SharedRoot) -> list[JobDir]:
     """The newest attempt of every job, the latest made first."""
-    directories = [path for path in root.jobs.iterdir() if path.is_dir()] if root.jobs.is_dir() else []
+    directories = [path for path in root.jobs.iterdir() if _is_job(path)] if root.jobs.is_dir() else []
     newest = [JobDir(path).attempts()[-1] for path in directories]
     return sorted(newest, key=lambda job: (made(job), job.submission_id), reverse=True)
+
+
+def _is_job(path: Path) -> bool:
+    """A submission makes directories: a link is none, and what it leads to may be anybody's."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def made(job: JobDir) -> float:
@@ -40,7 +45,7 @@ def find(root: SharedRoot, asked: str) -> JobDir:
         return jobs[0]
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
-    if not job.path.is_dir():
+    if not _is_job(job.path):
         known = ", ".join(other.submission_id for other in jobs[:5]) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
     attempts = job.attempts()

@@ -25,7 +25,7 @@ from typing import Any
 
 from verl_regress import causes, debug, identity, jobs, liveness, say, this_node, turn
 from verl_regress.errors import RegressError
-from verl_regress.layout import JobDir
+from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -73,6 +73,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: _Tee) -> int:
         _need_submission(job)
         turn.wait(job, plan, partial(_tell_place, job, tee))
         waits_for = "the proof of its code"
+        check_places(plan)
         imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
     except (RegressError, OSError) as error:
         return _fail(job, plan, tee, error)
@@ -145,6 +146,20 @@ def _tell_place(job: JobDir, tee: _Tee, place: turn.Place) -> None:
     if job.read_state("queued") is None:
         tee.line(f"verl-regress: waits for its turn, {place}")
     job.write_state("queued", {"reason": str(place), "position": place.position, "waiting": place.waiting})
+
+
+def check_places(plan: Mapping[str, Any]) -> None:
+    """Raise RegressError where a path of the plan leads out of the shared root by now.
+
+    They were looked at when the job was submitted; but it may have waited for hours, and `common/` and `user/` are
+    writable by all users.
+    """
+    root = SharedRoot(Path(plan["shared_root"]))
+    for name in ("code_path", "model", "dataset", "reward_fn"):
+        given = plan[name]
+        escape = root.escape_of(Path(given)) if given is not None else None
+        if escape is not None:
+            raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
 
 
 def prove_code(code_path: Path, code_id: str, job: JobDir, tee: _Tee) -> dict[str, str]:

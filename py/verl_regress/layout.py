@@ -63,6 +63,21 @@ class SharedRoot:
         """One link per job of that cluster that is not over, in the order in which they came (verl_regress.turn)."""
         return self.path / "queue" / cluster
 
+    def escape_of(self, path: Path) -> str | None:
+        """Why `path` leads out of the shared root, itself or by a link on its way; None where it stays inside.
+
+        The one answer to paths that users name: every user may write into `common/` and `user/`, so any name there may be a
+        link to somewhere else, which this node has and others have not, or which was never meant to be read.
+        """
+        if ".." in path.parts:
+            return "it must do without '..'"
+        if not path.is_relative_to(self.path):
+            return f"it is not under {self.path}, and other nodes may not have it"
+        real = Path(os.path.realpath(path))
+        if not real.is_relative_to(os.path.realpath(self.path)):
+            return f"it is a link to {real}, which leaves {self.path}, and other nodes may not have it"
+        return None
+
     def ensure(self) -> list[Path]:
         """Create what is missing; returns the directories that were created.
 
@@ -83,14 +98,22 @@ class SharedRoot:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new, never half."""
+    """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new, never half.
+
+    A link in the place of either is not followed: the rename replaces it, and what is open is new or no link.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with open(temporary, "w", encoding="utf-8", opener=_no_link) as file:
+            file.write(text)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @dataclass(frozen=True)

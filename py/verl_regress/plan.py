@@ -103,10 +103,12 @@ class Plan:
     argv: tuple[str, ...]
     overrides: tuple[Override, ...]
     left_out: tuple[Override, ...]
+    shared_root: Path
     model: Path
     dataset: Path
     devices: Devices
     max_running: int | None
+    reward_fn: Path | None
     verl_config: str = field(repr=False)
     spec: Document = field(repr=False)
     base: Document = field(repr=False)
@@ -134,9 +136,11 @@ class Plan:
             "profile": self.profile,
             "cluster": self.cluster,
             "code_id": self.code["code_id"],
+            "shared_root": str(self.shared_root),
             "code_path": str(self.code_path),
             "model": str(self.model),
             "dataset": str(self.dataset),
+            "reward_fn": str(self.reward_fn) if self.reward_fn is not None else None,
             "job_dir": str(self.job_dir.path),
             "address": self.address,
             "entrypoint": self.entrypoint,
@@ -201,7 +205,10 @@ def make(
     else:
         submission_id = ids.make(workload_name, code["code_id"])
     job_dir = attempt.job_dir if attempt is not None else JobDir(root.jobs / submission_id)
-    if job_dir.path.exists():
+    escape = root.escape_of(root.jobs)
+    if escape is not None:
+        raise BadInput(f"{root.jobs} cannot take a job's directory: {escape}; make it a directory of its own.")
+    if os.path.lexists(job_dir.path):  # a link that leads nowhere is there too
         raise IdTaken(
             f"submission_id '{submission_id}' is taken: {job_dir.path} exists and is never reused; "
             "give another one, or leave it out and one is made."
@@ -211,6 +218,7 @@ def make(
     dataset = _artefact(
         root, spec, "dataset", root.datasets, defaults.dataset + workload.dataset_suffix, workload.data_files
     )
+    reward = _reward_fn(root, spec, workload)
     overrides = _merge(
         [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
         *(
@@ -220,7 +228,7 @@ def make(
             ]
             for key in workload.profile_keys
         ),
-        _reward_fn(root, spec, workload, code_path),
+        [] if reward is None else [Override(f"{reward_fn.key_of(code_path)}={reward}", spec.origin)],
         [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
         [replace(override, text=_in_root(root, override.text)) for override in said.overrides],
         attempt.overrides() if attempt is not None else [],
@@ -250,10 +258,12 @@ def make(
         argv=("python3", "-m", workload.module, *(override.text for override in composed.overrides)),
         overrides=composed.overrides,
         left_out=composed.left_out,
+        shared_root=root.path,
         model=model,
         dataset=dataset,
         devices=composed.devices,
         max_running=defaults.max_running,
+        reward_fn=reward,
         verl_config=composed.text,
         spec=spec,
         base=base,
@@ -320,9 +330,11 @@ def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: 
     given = _in_root(root, spec.content.get(kind, default))
     origin = spec.origin if kind in spec.content else f"the knob {kind.upper()}"
     path = home / given
-    for name in files:
-        file = path / name
+    for file in (path / name for name in files):
         try:
+            escape = root.escape_of(file)
+            if escape is not None:
+                raise BadInput(f"{kind}={given} (from {origin}) is refused: {escape}; name another {kind}.")
             file.open("rb").close()
         except (OSError, ValueError) as error:
             state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
@@ -332,17 +344,16 @@ def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: 
     return path
 
 
-def _reward_fn(root: SharedRoot, spec: Document, workload: Workload, code_path: Path) -> list[Override]:
-    """The override by which the snapshot's verl finds the JobSpec's reward function."""
+def _reward_fn(root: SharedRoot, spec: Document, workload: Workload) -> Path | None:
+    """The file of the JobSpec's reward function."""
     given = spec.content.get("reward_fn_path")
     if given is None:
-        return []
+        return None
     if not workload.has_reward:
         raise BadInput(
             f"reward_fn_path={given} (from {spec.origin}) is refused: {spec.content['workload']} has no reward; leave it out."
         )
-    path = reward_fn.check(root, _in_root(root, given), spec.origin)
-    return [Override(f"{reward_fn.key_of(code_path)}={path}", spec.origin)]
+    return reward_fn.check(root, _in_root(root, given), spec.origin)
 
 
 def _merge(*layers: list[Override]) -> list[Override]:

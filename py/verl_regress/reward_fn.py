@@ -26,8 +26,8 @@ def check(root: SharedRoot, given: str, origin: str) -> Path:
     problem = None
     if not path.is_relative_to(home) or ".." in path.parts:
         problem = f"it must be a file under {home}, without '..'"
-    elif not path.resolve().is_relative_to(root.path.resolve()):
-        problem = f"it is a link to {path.resolve()}, which leaves {root.path}, and other nodes may not have it"
+    elif (escape := root.escape_of(path)) is not None:
+        problem = escape
     elif not path.is_file():
         problem = "there is no such file"
     else:

@@ -165,6 +165,9 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
     Raises BadInput, with the ids that exist, where it has no snapshot.
     """
     target = _directory(root, code_id)
+    escape = root.escape_of(target) or root.escape_of(target / "verl")
+    if escape is not None:
+        raise BadInput(f"{KNOB}={code_id} (from {origin}) is refused: {escape}; name another snapshot.")
     if _is_snapshot(target):
         return _record(target)
     others = ", ".join(list_snapshots(root))

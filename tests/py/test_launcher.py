@@ -33,6 +33,7 @@ class Launched:
     """A job directory with a plan, and the launcher at work on it."""
 
     def __init__(self, shared, tmp_path):
+        self.shared, self.plan = shared, {}
         self.ray = tmp_path / "ray"
         write(self.ray / "ray" / "__init__.py", RAY)
         write(self.ray / "ray" / "_raylet.py", "class GcsClientOptions: create = lambda *_, **__: None\n")
@@ -57,6 +58,8 @@ class Launched:
         plan = {
             "code_path": str(self.code_path), "code_id": code_id, "argv": argv, "address": self.address,
             "cluster": "c", "max_running": 1, "devices": {"resource": "GPU", "count": 2, "cluster_has": 8},
+            "shared_root": str(self.shared.path), "model": str(self.shared.models / "tiny"),
+            "dataset": str(self.shared.datasets / "sums"), "reward_fn": None, **self.plan,
         }  # fmt: skip
         write(self.job.config / "resolved.json", json.dumps(plan))
         with self.out.open("wb") as out:
@@ -463,3 +466,18 @@ def test_a_second_launcher_leaves_what_the_first_recorded(launched):
     launched.start("print('trained')")
     assert launched.finish() == (1, b"")
     assert (launched.log, launched.job.read_state("ended")) == (log, ended)
+
+
+@pytest.mark.parametrize("name", ["model", "dataset", "code_path", "reward_fn"])
+def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed(launched, tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    planted = launched.shared.path / "common" / "planted"
+    planted.symlink_to(tmp_path / "elsewhere")
+    launched.plan = {name: str(planted)}
+    status, out = launched.start("print('trained')").finish()
+    sentence = (
+        f"{name}={planted} was changed after the job was submitted: it is a link to {tmp_path}/elsewhere, which leaves "
+        f"{launched.shared.path}, and other nodes may not have it; submit it again."
+    )
+    assert (status, launched.ended) == (1, (1, sentence))
+    assert out.decode() == f"verl-regress: {sentence}\n"

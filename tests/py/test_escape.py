@@ -1,0 +1,140 @@
+"""Paths that lead out of the shared root are refused, whoever names them and whoever planted the link."""
+
+import os
+
+import pytest
+from conftest import SPEC, write
+
+from verl_regress.layout import JobDir, SharedRoot, write_atomically
+
+FILE = "my/ppo.yaml"
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A place of this node alone that has all that a model, a data set and a snapshot need."""
+    for name in ("config.json", "train.parquet", "test.parquet", "snapshot.json", "verl/__init__.py"):
+        write(tmp_path / "outside" / name, "{}")
+    return tmp_path / "outside"
+
+
+def test_what_is_inside_is_inside_also_by_a_link_and_where_the_root_is_one(shared, tmp_path):
+    (shared.user_code / "link").symlink_to(shared.models / "tiny")
+    (tmp_path / "alias").symlink_to(shared.path)
+    for root in (shared, SharedRoot(tmp_path / "alias")):
+        for path in (
+            root.models / "tiny",
+            root.models / "not there",
+            root.user_code / "link" / "config.json",
+            root.path,
+        ):
+            assert root.escape_of(path) is None
+
+
+def test_what_leads_out_is_told_with_where_it_leads(shared, outside):
+    (shared.models / "planted").symlink_to(outside)
+    (shared.path / "common" / "loop").symlink_to(shared.path / "common" / "loop")
+    for path, escape in (
+        ("/etc/passwd", f"it is not under {shared.path}, and other nodes may not have it"),
+        (f"{shared.path}X", f"it is not under {shared.path}, and other nodes may not have it"),
+        (f"{shared.models}/../../..", "it must do without '..'"),
+        (
+            f"{shared.models}/planted/config.json",
+            f"it is a link to {outside}/config.json, which leaves {shared.path}, and other nodes may not have it",
+        ),
+    ):
+        assert shared.escape_of(type(shared.path)(path)) == escape
+    assert shared.escape_of(shared.path / "common" / "loop") is None  # it leads nowhere, so not out
+
+
+@pytest.mark.parametrize(("kind", "home"), [("model", "models"), ("dataset", "datasets")])
+def test_a_model_or_data_set_that_leads_out(submit, shared, outside, kind, home):
+    home = getattr(shared, home)
+    (home / "planted").symlink_to(outside)
+    (home / "half").mkdir()
+    for name in ("config.json", "train.parquet", "test.parquet"):
+        (home / "half" / name).symlink_to(outside / name)
+    first = {"model": "config.json", "dataset": "train.parquet"}[kind]
+    for given, escape in (
+        (str(outside), f"it is not under {shared.path}, and other nodes may not have it"),
+        ("../outside", "it must do without '..'"),
+        *(
+            (name, f"it is a link to {outside}/{first}, which leaves {shared.path}, and other nodes may not have it")
+            for name in ("planted", "half")
+        ),
+    ):
+        sentence = f"{kind}={given} (from %s) is refused: {escape}; name another {kind}."
+        assert submit(spec=f"{SPEC}{kind}: {given}\n").is_refusal(sentence % FILE)
+        assert submit(**{kind: given}).is_refusal(sentence % f"the knob {kind.upper()}")
+
+
+def test_a_model_and_a_data_set_by_their_path_on_the_shared_root(submit, shared):
+    spec = f"{SPEC}model: ${{shared_root}}/common/models/tiny\ndataset: {shared.datasets}/sums\n"
+    assert submit("--dry-run", spec=spec).status == 0
+
+
+def test_a_snapshot_that_leads_out(submit, shared, outside):
+    (shared.snapshots / "planted").symlink_to(outside)
+    write(shared.snapshots / "half" / "snapshot.json", "{}")
+    (shared.snapshots / "half" / "verl").symlink_to(outside / "verl")
+    for code_id, real in (("planted", outside), ("half", outside / "verl")):
+        escape = f"it is a link to {real}, which leaves {shared.path}, and other nodes may not have it"
+        sentence = f"CODE_ID={code_id} (from %s) is refused: {escape}; name another snapshot."
+        assert submit(f"--code-id={code_id}").is_refusal(sentence % "the command line")
+        for key in (f"code_id: {code_id}", f"code_path: ${{shared_root}}/common/code/verl/{code_id}"):
+            assert submit(spec=f"{SPEC}{key}\n").is_refusal(sentence % FILE)
+
+
+@pytest.mark.parametrize("points_to", ["outside", "nowhere"])
+def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, run, shared, outside, points_to):
+    (shared.jobs / "mine").symlink_to(outside.parent / points_to)
+    assert submit("--submission-id=mine").is_refusal(
+        f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it "
+        "out and one is made."
+    )
+    assert run("where", "mine").is_refusal(f"JOB=mine is not under {shared.jobs}: the latest are none.")
+    assert run("where", "latest").is_refusal(
+        f"JOB=latest but {shared.jobs} has no job yet: submit one with 'make submit'."
+    )
+
+
+def test_a_link_planted_between_the_look_and_the_reservation_is_not_followed(submit, shared, outside, monkeypatch):
+    """mkdir(2) fails where anything is, links included; whoever comes first has the name."""
+    monkeypatch.setattr(os.path, "lexists", lambda path: (shared.jobs / "mine").symlink_to(outside / "new"))
+    outcome = submit("--submission-id=mine")
+    assert (outcome.status, outcome.err) == (
+        2,
+        f"error   submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one.\n",
+    )
+    assert outcome.created == ["jobs", "jobs/mine"]  # what was planted
+    assert not (outside / "new").exists()
+
+
+def test_the_directory_of_all_jobs_that_leads_out(submit, shared, outside):
+    shared.jobs.rmdir()
+    shared.jobs.symlink_to(outside)
+    assert submit().is_refusal(
+        f"{shared.jobs} cannot take a job's directory: it is a link to {outside}, which leaves {shared.path}, and other "
+        "nodes may not have it; make it a directory of its own."
+    )
+
+
+def test_a_file_is_written_in_the_place_of_a_planted_link_not_through_it(tmp_path):
+    target, temporary = tmp_path / "started", tmp_path / f".started.{os.getpid()}.tmp"
+    target.symlink_to(tmp_path / "victim")
+    write_atomically(target, "text")
+    assert not target.is_symlink()
+    assert target.read_text() == "text"
+    temporary.symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_atomically(target, "other")
+    assert target.read_text() == "text"
+    assert not (tmp_path / "victim").exists()
+
+
+def test_the_job_that_is_made_has_only_what_is_its_own(submit, shared):
+    assert submit("--submission-id=mine").status == 0
+    job = JobDir(shared.jobs / "mine")
+    assert not [path for path in job.path.rglob("*") if path.is_symlink()]
+    resolved = job.read_config("resolved.json")
+    assert (resolved["shared_root"], resolved["reward_fn"]) == (str(shared.path), None)
