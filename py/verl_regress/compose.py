@@ -25,6 +25,14 @@ _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value
 # What Hydra and OmegaConf put behind their sentence, for those who read their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
+# A word of OVERRIDES: blanks end it, but for those that stand in Hydra's quotes or behind its backslash (hydra-core 1.3,
+# OverrideLexer.g4). Quotes stay: they are Hydra's. One without its end takes the rest, and Hydra says what is wrong.
+_WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
+
+
+def words(text: str) -> list[str]:
+    """The overrides in the knob OVERRIDES, which blanks and newlines separate."""
+    return _WORD.findall(text)
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,10 @@ class Override:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
         match = _OVERRIDE.fullmatch(self.text)
         if match is None or (match["value"] is None and match["prefix"] != "~"):
+            where_make_reads = ", a value with blanks in quotes, and $ twice on a make command line"
             raise BadInput(
-                f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value."
+                f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value"
+                f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
             )
         return match["prefix"] or "", match["key"]
 

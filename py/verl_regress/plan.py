@@ -31,6 +31,8 @@ _REFUSED_ENV = {
     "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
     "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
 }
+# What Python, or our sitecustomize, reads before the hook env_vars can set anything.
+_READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,11 @@ class Plan:
 
     def runtime_env(self) -> dict[str, Any]:
         """The job's runtime_env: environment variables only, nothing is uploaded."""
-        return {"env_vars": dict(self.env_vars)}
+        return {"env_vars": {name: value for name, value in self.env_vars.items() if "$" not in value}}
+
+    def literal_env_vars(self) -> dict[str, str]:
+        """The environment variables in whose values Ray would fill in `$`: the hook env_vars sets them in each process."""
+        return {name: value for name, value in self.env_vars.items() if "$" in value}
 
     def resolved(self) -> dict[str, Any]:
         """The whole plan as plain data."""
@@ -402,10 +408,12 @@ def _env_vars(
         for name, value in layer.items():
             asked[name] = _in_root(root, value)
             reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
-            if name == "PYTHONPATH" and "$" in asked[name]:
-                reason = "Ray would fill in $ on the node, perhaps with nothing, and what the node has comes behind it anyway"
+            if name in _READ_AT_START and "$" in asked[name]:
+                reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
             if reason is not None:
                 raise BadInput(f"env_vars.{name}={value!r} (from {origin}) is refused: {reason}; leave it out.")
+    # Those before it would not see what it sets.
+    first = "env_vars" if any("$" in value for value in asked.values()) else ""
     layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
     python_path = [
         str(code_path),
@@ -423,7 +431,7 @@ def _env_vars(
         **workload.env_vars,
         **asked,
         "VERL_REGRESS_HOOKS": ",".join(
-            filter(None, ("identity", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
+            filter(None, (first, "identity", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
         ),
         "VERL_REGRESS_JOB_DIR": str(job_dir.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from verl_regress import jobs, lock, plan, progress, say, submit
+from verl_regress import compose, jobs, lock, plan, progress, say, submit
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput
 from verl_regress.job_status import judge
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`resume JOB`, `retry JOB`, with further overrides as `submit` takes them."""
     jobs.add_job(parser)
     parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
-    parser.add_argument("--override", action="append", default=[], help="one of the command line's OVERRIDES")
+    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
 
@@ -97,7 +97,7 @@ def _further(args: argparse.Namespace) -> list[Override]:
     text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
     return [
         *submit.override_lines(text, f"OVERRIDES_FILE {name}"),
-        *(Override(word, "OVERRIDES") for word in args.override),
+        *(Override(word, "OVERRIDES") for word in compose.words(args.overrides)),
     ]
 
 

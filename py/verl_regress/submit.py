@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_regress import beside, debug, documents, lock, plan, ray_api, say, this_node, turn
+from verl_regress import beside, compose, debug, documents, lock, plan, ray_api, say, this_node, turn
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, IdTaken, RegressError
 from verl_regress.job_status import submission_of
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--code-id", help="command line's CODE_ID")
     parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
     parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes on stdin")
-    parser.add_argument("--override", action="append", default=[], help="one of the command line's OVERRIDES")
+    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
     parser.add_argument("--profile", required=True, help="the profile's name")
     parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in")
     parser.add_argument("--max-running", type=int, help="the knob MAX_RUNNING")
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     base = documents.parse(texts[_BASE], args.base_name, "base_config")
     overrides = [
         *override_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
-        *(Override(text, "OVERRIDES") for text in args.override),
+        *(Override(text, "OVERRIDES") for text in compose.words(args.overrides)),
     ]
     said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
     defaults = plan.Defaults(
@@ -123,6 +123,9 @@ def print_plan(planned: plan.Plan) -> None:
     print(planned.verl_config, end="")
     print("# runtime_env")
     print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
+    if planned.literal_env_vars():
+        print("# environment that the hook env_vars sets")
+        print(json.dumps(planned.literal_env_vars(), indent=2, ensure_ascii=False))
     print(
         f"# the same as a command in the head (it needs {planned.job_dir.path}/config, which a dry run does not write)"
     )
@@ -205,6 +208,8 @@ def _write_config(planned: plan.Plan) -> None:
         "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
         "code.json": _pretty(planned.code),
     }
+    if planned.literal_env_vars():
+        files["env_vars.json"] = _pretty(planned.literal_env_vars())
     if not planned.spec.origin.endswith(".json"):
         files["job_spec.yaml"] = planned.spec.text
     for name, text in files.items():

@@ -35,12 +35,10 @@ job::again() {
   job::_begin "$stream" members "$1" "${args[@]}"
 }
 
-# job::_overrides ARGS MEMBERS DIR: OVERRIDES as words of the array ARGS; OVERRIDES_FILE in DIR, and named in both arrays.
+# job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS; OVERRIDES_FILE in DIR, and named in both arrays.
 job::_overrides() {
   local -n _args=$1 _members=$2
-  local words word
-  read -r -d '' -a words <<<"$OVERRIDES" || true
-  for word in "${words[@]}"; do _args+=("--override=${word}"); done
+  _args+=("--overrides=${OVERRIDES}")
   [[ -n $OVERRIDES_FILE ]] || return 0
   job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
   _args+=(--overrides-name "$OVERRIDES_FILE") _members+=(overrides)

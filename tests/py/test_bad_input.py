@@ -11,6 +11,7 @@ KEYS = (
 )
 FIXED = "is refused: a job writes under its own directory and nowhere else; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
+MAKE = ", a value with blanks in quotes, and $ twice on a make command line."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 
 
@@ -109,8 +110,13 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         ),
         (
             f"{SPEC}env_vars: {{PYTHONPATH: '/x:${{PYTHONPATH}}'}}\n",
-            f"env_vars.PYTHONPATH='/x:${{PYTHONPATH}}' (from {FILE}) is refused: Ray would fill in $ on the node, perhaps "
-            "with nothing, and what the node has comes behind it anyway; leave it out.",
+            f"env_vars.PYTHONPATH='/x:${{PYTHONPATH}}' (from {FILE}) is refused: Python reads it as it starts, when "
+            "Ray has filled in $, perhaps with nothing; leave it out.",
+        ),
+        (
+            f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: $X}}\n",
+            f"env_vars.VERL_REGRESS_HOOKS='$X' (from {FILE}) is refused: Python reads it as it starts, when Ray has filled in "
+            "$, perhaps with nothing; leave it out.",
         ),
         *(
             (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {NOT_HYDRA}")
@@ -196,9 +202,9 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
             ["--submission-id=" + "a" * 300],
             f"submission_id '{'a' * 40}… (300 characters)' (from SUBMISSION_ID on the command line) is not usable: {ID}",
         ),
-        (["--override=word"], f"The override 'word' (from OVERRIDES) {NOT_HYDRA}"),
+        (["--overrides=word"], f"The override 'word' (from OVERRIDES) {NOT_HYDRA[:-1]}{MAKE}"),
         (
-            ["--override=trainer.default_local_dir=/x"],
+            ["--overrides=trainer.default_local_dir=/x"],
             f"The override 'trainer.default_local_dir=/x' (from OVERRIDES) {FIXED}",
         ),
         (

@@ -1,5 +1,6 @@
 """Overrides against a snapshot's own config: what is refused, with which words, and that no verl is imported for it."""
 
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import yaml
 from conftest import BASE, SPEC, write
 from streams import state_of
 
-from verl_regress.compose import Override, compose
+from verl_regress.compose import Override, compose, words
 from verl_regress.errors import BadInput
 
 CODE = {"code_id": "codeA", "verl_version": "0.7.1"}
@@ -202,7 +203,7 @@ def test_a_misspelt_key_of_each_layer_says_where_it_came_from_and_creates_nothin
         )
 
     text = "trainer.save_frq=1"
-    assert submit(f"--override={text}").is_refusal(lacks("OVERRIDES"))
+    assert submit(f"--overrides={text}").is_refusal(lacks("OVERRIDES"))
     assert submit(spec=f"{SPEC}trainer_overrides: [{text}]\n").is_refusal(lacks("my/ppo.yaml"))
     assert submit(base=BASE.replace("trainer.device=cpu", text)).is_refusal(lacks("env/ray/cpu.yaml"))
     overrides = f"# a remark\n\n{SAVE}=3\n{text}\n".encode()
@@ -220,7 +221,7 @@ def test_an_overrides_file_is_taken_as_it_is_and_overrides_wins_over_it(submit, 
     ]
     for end in ("\n", "\r\n"):
         outcome = submit(
-            "--overrides-name=o.txt", f"--override={SAVE}=4", "--dry-run", overrides=end.join(lines).encode()
+            "--overrides-name=o.txt", f"--overrides={SAVE}=4", "--dry-run", overrides=end.join(lines).encode()
         )
         assert outcome.status == 0, outcome.err
         config = yaml.safe_load(outcome.out.split("# verl's config\n")[1].split("# runtime_env\n")[0])
@@ -248,10 +249,11 @@ def test_an_optional_override_of_the_base_config_is_left_out_aloud(submit, share
 def test_only_the_base_config_may_call_an_override_optional(submit, where):
     text = f"?{SAVE}=1"
     given = {"spec": f"{SPEC}trainer_overrides: ['{text}']\n"} if where == "spec" else {}
-    outcome = submit(*([] if given else [f"--override={text}"]), **given)
+    outcome = submit(*([] if given else [f"--overrides={text}"]), **given)
     origin = "my/ppo.yaml" if given else "OVERRIDES"
+    more = "" if given else ", a value with blanks in quotes, and $ twice on a make command line"
     assert outcome.is_refusal(
-        f"The override '{text}' (from {origin}) is not Hydra's key=value: write it as a.b.c=value."
+        f"The override '{text}' (from {origin}) is not Hydra's key=value: write it as a.b.c=value{more}."
     )
 
 
@@ -259,7 +261,7 @@ def test_what_the_user_says_of_an_optional_key_is_not_optional(submit):
     base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1'")
     assert (
         "The override 'trainer.gone=2' (from OVERRIDES) sets a key"
-        in submit("--override=trainer.gone=2", base=base).err
+        in submit("--overrides=trainer.gone=2", base=base).err
     )
 
 
@@ -295,3 +297,37 @@ def test_devices_that_only_the_jobs_processes_can_count_are_not_counted(snapshot
     config = "trainer: {nnodes: 2, n_gpus_per_node: '${oc.env:NOT_HERE}'}\n"
     write(snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml", config)
     assert composed(snapshot).devices.count == 0
+
+
+@pytest.mark.parametrize(
+    ("knob", "wanted"),
+    [
+        ("", []),
+        (" \t\n", []),
+        ("a=1  b=2\nc=3\t", ["a=1", "b=2", "c=3"]),
+        ("a='x y' b=1", ["a='x y'", "b=1"]),
+        ('a="x \' y"\nb=1', ['a="x \' y"', "b=1"]),
+        ("a='it\\'s one' b", ["a='it\\'s one'", "b"]),
+        ("a='ends in \\\\' b", ["a='ends in \\\\'", "b"]),
+        ("a='line\nline' b=[x,'y z']", ["a='line\nline'", "b=[x,'y z']"]),
+        ("a=x\\ y b=1", ["a=x\\ y", "b=1"]),
+        ("a='without end b=1", ["a='without end b=1"]),
+        ("a=1 b=\\", ["a=1", "b=\\"]),
+        ("a=$(touch x) `id`", ["a=$(touch", "x)", "`id`"]),
+    ],
+)
+def test_blanks_separate_the_words_of_the_knob_but_for_those_in_quotes(knob, wanted):
+    assert words(knob) == wanted
+
+
+def test_words_are_split_where_hydra_ends_a_quote():
+    """What one value is to Hydra's own parser is one word, its quotes and all."""
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    for value in ("a b", "it's", "\\", "a\\", "'", '"', "a\nb", "\\'", "' \"", "$(x) `y` ${z}"):
+        for quote in "'\"":
+            # Hydra's own rule (1.3, OverrideLexer.g4): backslashes count only before the quote and at the end.
+            body = re.sub(rf"(\\*){quote}", rf"\1\1\\{quote}", value)
+            body = re.sub(r"(\\+)\Z", r"\1\1", body)
+            text = f"key={quote}{body}{quote}"
+            assert words(f"x=1 {text} y=2") == ["x=1", text, "y=2"]
+            assert parser.parse_override(text).value() == value

@@ -7,6 +7,7 @@ from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, wri
 
 from verl_regress import documents, plan
 from verl_regress.compose import Override
+from verl_regress.layout import JobDir
 from verl_regress.plan import CommandLine, Defaults
 
 HELPER = str(plan.HELPER_DIR)
@@ -190,13 +191,36 @@ def test_a_job_is_told_its_own_places(planned, shared):
 
 
 def test_the_command_line_comes_back_whole_from_a_shell(planned):
-    job = planned(spec=f"{SPEC}env_vars: {{QUOTES: 'it''s \"$HOME\" \\ new\n\n  line'}}\n")
+    job = planned(spec=f"{SPEC}env_vars: {{QUOTES: 'it''s \"HOME\" \\ new\n\n  line'}}\n")
     argv = job.command_line()
     assert shlex.split(shlex.join(argv)) == argv
     assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == job.runtime_env()
     assert json.loads(argv[argv.index("--entrypoint-resources") + 1]) == {"worker_node": 1}
     assert argv[argv.index("--submission-id") + 1] == job.submission_id
     assert argv[argv.index("--") + 1 :] == ["python3", f"{HELPER}/run.py", "launch", str(job.job_dir.path)]
+
+
+def test_values_in_which_ray_would_fill_in_something_do_not_go_through_ray(planned, submit, shared):
+    spec = f"{SPEC}env_vars: {{PLAIN: 'a b', HERE: '${{shared_root}}/y', PRICE: '5 $', REF: '${{HOME}}', SUB: '$(touch x)'}}\n"
+    job = planned(spec=spec, base=BASE.replace("env_vars: {", "env_vars: {VERL_REGRESS_HOOKS: mine, BASE: $HOME, "))
+    literal = {"PRICE": "5 $", "REF": "${HOME}", "SUB": "$(touch x)", "BASE": "$HOME"}
+    sent = job.runtime_env()["env_vars"]
+    assert (sent["PLAIN"], sent["HERE"]) == ("a b", f"{shared.path}/y")
+    assert not literal.keys() & sent.keys()
+    assert job.literal_env_vars() == literal
+    assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,mine"  # the others see what it sets
+    assert not any("$" in word for word in job.command_line())
+
+    assert submit("--submission-id=mine", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").status == 0
+    assert JobDir(shared.jobs / "mine").read_config("env_vars.json") == {"REF": "${HOME}"}
+    assert submit("--submission-id=plain").status == 0
+    assert JobDir(shared.jobs / "plain").read_config("env_vars.json") is None  # nor does a process look for it
+
+
+def test_a_dry_run_says_what_does_not_go_through_ray(submit):
+    out = submit("--dry-run", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").out
+    assert '# environment that the hook env_vars sets\n{\n  "REF": "${HOME}"\n}\n' in out
+    assert "hook env_vars" not in submit("--dry-run").out
 
 
 def test_a_plan_creates_nothing(planned, shared):

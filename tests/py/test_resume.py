@@ -32,7 +32,7 @@ def ended(submit, ray, shared):
 
 
 def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
-    job = ended("--override=data.train_batch_size=32", spec=f"{SPEC}env_vars: {{A: b}}\n")
+    job = ended("--overrides=data.train_batch_size=32", spec=f"{SPEC}env_vars: {{A: b}}\n")
     before = digest(job.path)
     outcome = run("retry", "me")
     assert (outcome.status, outcome.out) == (0, "me.a2\n")
@@ -65,7 +65,7 @@ def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
 
 
 def test_a_resume_goes_on_from_the_newest_whole_checkpoint(ended, run):
-    job = ended("--override=trainer.total_training_steps=6")
+    job = ended("--overrides=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)
     write_checkpoint(job, 4, "actor")  # half-written
     outcome = run("resume", "me")
@@ -81,10 +81,10 @@ def test_a_resume_goes_on_from_the_newest_whole_checkpoint(ended, run):
 
 
 def test_overrides_add_to_what_was_asked_and_stay_for_the_next_attempt(ended, run, ray, monkeypatch):
-    job = ended("--override=data.train_batch_size=32")
+    job = ended("--overrides=data.train_batch_size=32")
     stream = tar({"overrides": b"trainer.total_epochs=3\n"})
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
-    assert run("retry", "me", "--overrides-name=more", "--override=trainer.save_freq=5").status == 0
+    assert run("retry", "me", "--overrides-name=more", "--overrides=trainer.save_freq=5").status == 0
     second = job.numbered(2)
     ray.knows({"submission_id": "me.a2", "status": "FAILED"})
     second.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
@@ -97,7 +97,7 @@ def test_overrides_add_to_what_was_asked_and_stay_for_the_next_attempt(ended, ru
 
 def test_the_attempt_that_is_named_is_the_one_to_repeat(ended, run, ray):
     job = ended()
-    run("retry", "me", "--override=trainer.total_epochs=3")
+    run("retry", "me", "--overrides=trainer.total_epochs=3")
     ray.knows({"submission_id": "me.a2", "status": "FAILED"})
     job.numbered(2).write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run("retry", "me.a1").out == "me.a3\n"
@@ -150,15 +150,15 @@ def test_all_steps_are_done_already(ended, run):
     assert run("resume", "me").is_refusal(
         f"JOB=me has all its 10 steps done ({checkpoint}): ask for more, as in OVERRIDES=trainer.total_training_steps=20."
     )
-    assert run("resume", "me", "--override=trainer.total_training_steps=9").status == 2
-    assert run("resume", "me", "--override=trainer.total_training_steps=11").out == "me.a2\n"
+    assert run("resume", "me", "--overrides=trainer.total_training_steps=9").status == 2
+    assert run("resume", "me", "--overrides=trainer.total_training_steps=11").out == "me.a2\n"
 
 
 def test_more_epochs_are_more_steps(ended, run):
     job = ended(exit_code=0)
     write_checkpoint(job, 10, latest=10)
     write(job.driver_log, "Total training steps: 10\n")
-    assert run("resume", "me", "--override=trainer.total_epochs=2").out == "me.a2\n"
+    assert run("resume", "me", "--overrides=trainer.total_epochs=2").out == "me.a2\n"
 
 
 def test_a_job_of_an_older_version_says_so(ended, run):

@@ -49,7 +49,7 @@ stream() {
   cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/job_spec"
   sed "s|http://127.0.0.1:8265|${1:-http://127.0.0.1:8265}|" env/ray/cpu.yaml >"${BATS_TEST_TMPDIR}/ray_config"
   SUBMIT=(submit --spec-name jobspecs/ppo.yaml --base-name env/ray/cpu.yaml --profile cpu --default-model tiny-qwen2
-    --default-dataset sums --default-code-id codeA --override=trainer.total_training_steps=1)
+    --default-dataset sums --default-code-id codeA --overrides=trainer.total_training_steps=1)
 }
 
 @test "red: a driver on the head" {
