@@ -131,11 +131,14 @@ def _is_ours(path: Path) -> bool:
 def _compile(directory: Path, name: str, compiled: Path) -> None:
     # The name in it is put right when it is imported; until then it stands for all files of this content.
     mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    # Under a name of our own: the one that py_compile makes is an address in memory, which two processes may share.
+    temporary = compiled.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        py_compile.compile(str(directory / name), str(compiled), name, doraise=True, invalidation_mode=mode)
-        compiled.chmod(0o444)
+        py_compile.compile(str(directory / name), str(temporary), name, doraise=True, invalidation_mode=mode)
     except py_compile.PyCompileError:
         return  # a template, or for another Python: who imports it is told
+    temporary.chmod(0o444)
+    temporary.replace(compiled)
 
 
 def _gather(shared: Path, files: Mapping[str, Path]) -> None:
