@@ -92,7 +92,7 @@ def test_what_is_shipped_is_right(specs, root):
         ),
         (
             "py/verl_regress/jobspec.schema.json",
-            "A name under common/models/, or a path.",
+            "A name under common/models/, or a path on the shared root.",
             "A name.",
             "docs/jobspec.md is not what the schemas say: run 'scripts/dev/specs.sh --write'.",
         ),
