@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from verl_regress import say
-from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.errors import BadInput, Exit, RegressError, shown
 
 
 class _Subcommand(NamedTuple):
@@ -56,7 +56,16 @@ SUBCOMMANDS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{self.prog}: {message} (see --help).")
+        raise BadInput(f"{self.prog}: {shown(message)} (see --help).")
+
+
+def _check_text(argv: Sequence[str]) -> None:
+    """Bytes that are no UTF-8 come in as halves of surrogate pairs, which can be neither printed nor written."""
+    for word in argv:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadInput(f"{shown(word)} on the command line is not UTF-8: write it in UTF-8.") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == asked:
             subcommand.function(subcommand.add)(subparser)
     try:
+        _check_text(given)
         args = parser.parse_args(given)
         subcommand = SUBCOMMANDS[args.subcommand]
         exit_status = subcommand.function(subcommand.run)(args)

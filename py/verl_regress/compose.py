@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from verl_regress.devices import Devices
-from verl_regress.errors import BadInput
+from verl_regress.errors import BadInput, shown
 
 # Only ~key may stand without a value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
@@ -43,13 +43,18 @@ class Override:
     origin: str
     optional: bool = False
 
+    @property
+    def shown(self) -> str:
+        """As messages show it."""
+        return f"The override {shown(repr(self.text))} (from {self.origin})"
+
     def parts(self) -> tuple[str, str]:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
         match = _OVERRIDE.fullmatch(self.text)
         if match is None or (match["value"] is None and match["prefix"] != "~"):
             where_make_reads = ", a value with blanks in quotes, and $ twice on a make command line"
             raise BadInput(
-                f"The override {self.text!r} (from {self.origin}) is not Hydra's key=value: write it as a.b.c=value"
+                f"{self.shown} is not Hydra's key=value: write it as a.b.c=value"
                 f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
             )
         return match["prefix"] or "", match["key"]
@@ -99,7 +104,7 @@ class _HydraRefused(Exception):
 
     def __init__(self, error: Exception, culprit: Override | None) -> None:
         said = error.__cause__ if str(error).startswith("Error merging override ") else error
-        super().__init__(" ".join(_BEHIND.split(str(said))[0].split()))
+        super().__init__(shown(" ".join(_BEHIND.split(str(said))[0].split()), 500))
         self.lacks_key = str(error).startswith("Could not override '")
         self.is_grammar = hasattr(error, "override")
         self.culprit = culprit
@@ -195,14 +200,16 @@ def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], 
     culprit = refused.culprit
     if culprit is None:
         return BadInput(f"The overrides do not fit {name} of {told}, as Hydra says ({refused}): mend them.")
-    given = f"The override {culprit.text!r} (from {culprit.origin})"
+    given = culprit.shown
     if refused.is_grammar:
         return BadInput(f"{given} cannot be parsed by Hydra ({refused}): mend it, or quote its value as in key='a, b'.")
     if not refused.lacks_key:
         return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): mend it, or leave it out.")
     near = _nearest(_compose(name, overrides[: overrides.index(culprit)]), culprit.parts()[1])
     cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
-    return BadInput(f"{given} sets a key that {name} of {told} lacks: {cure} a new key, write '+{culprit.text}'.")
+    return BadInput(
+        f"{given} sets a key that {name} of {told} lacks: {cure} a new key, write '+{shown(culprit.text)}'."
+    )
 
 
 def _nearest(config: Any, key: str) -> list[str]:

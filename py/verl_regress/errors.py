@@ -39,6 +39,17 @@ _MEANING = {
 }
 
 
+def shown(text: str, most: int = 200) -> str:
+    """A user's `text` as a sentence shows it: on one line, with nothing that a terminal would act on, of `most` characters."""
+    plain = printable(text)
+    return plain if len(plain) <= most else f"{plain[:most]}… ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """`text` with Python's escapes for what is not printable: newlines, control characters, halves of surrogate pairs."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class RegressError(Exception):
     """One sentence for the user (the value, where it came from, the cure) and the exit status it ends in."""
 

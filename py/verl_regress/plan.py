@@ -15,7 +15,7 @@ from verl_regress import documents, ids, reward_fn, snapshot
 from verl_regress.compose import Override, compose
 from verl_regress.devices import Devices
 from verl_regress.documents import Document
-from verl_regress.errors import BadInput, IdTaken, RegressError
+from verl_regress.errors import BadInput, IdTaken, RegressError, shown
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.progress import step_of
 from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
@@ -31,6 +31,7 @@ _REFUSED_ENV = {
     "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
     "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
 }
+_MOST = 1_000_000  # of a resource, far above any cluster: what is more, and what is infinite, is a mistake
 # What Python, or our sitecustomize, reads before the hook env_vars can set anything.
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
@@ -193,7 +194,9 @@ def make(
     workload_name = said.workload or spec.content["workload"]
     if workload_name not in WORKLOADS:
         origin = "the command line" if said.workload else spec.origin
-        raise BadInput(f"WORKLOAD={workload_name} (from {origin}) is unknown: use one of {', '.join(WORKLOADS)}.")
+        raise BadInput(
+            f"WORKLOAD={shown(workload_name)} (from {origin}) is unknown: use one of {', '.join(WORKLOADS)}."
+        )
     if workload_name != spec.content["workload"]:
         raise BadInput(
             f"WORKLOAD={workload_name} (from the command line) but {spec.origin} is for {spec.content['workload']}: name one."
@@ -243,7 +246,10 @@ def make(
         **base.content["entrypoint_resources"],
         **spec.content.get("resources", {}).get("entrypoint_resources", {}),
     }
-    _check_resources(resources, spec, base)
+    entrypoint_num_cpus = spec.content.get("resources", {}).get(
+        "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
+    )
+    _check_resources({**resources, "entrypoint_num_cpus": entrypoint_num_cpus}, spec, base)
     env_vars = _env_vars(root, job_dir, code_path, workload, spec, base)
     composed = compose(code_path, code, workload.module, overrides)
     return Plan(
@@ -256,9 +262,7 @@ def make(
         job_dir=job_dir,
         address=spec.content.get("ray", {}).get("address", base.content["address"]),
         entrypoint=shlex.join(["python3", str(HELPER_DIR / "run.py"), "launch", str(job_dir.path)]),
-        entrypoint_num_cpus=spec.content.get("resources", {}).get(
-            "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
-        ),
+        entrypoint_num_cpus=entrypoint_num_cpus,
         entrypoint_resources=resources,
         env_vars=env_vars,
         argv=("python3", "-m", workload.module, *(override.text for override in composed.overrides)),
@@ -308,7 +312,7 @@ def _check_shared_root(root: SharedRoot, spec: Document) -> None:
     given = spec.content.get("shared_root", str(root.path))
     if Path(given) != root.path:
         raise BadInput(
-            f"shared_root={given} (from {spec.origin}) is not this cluster's {root.path} (SHARED_ROOT): "
+            f"shared_root={shown(given)} (from {spec.origin}) is not this cluster's {root.path} (SHARED_ROOT): "
             "leave it out, or set SHARED_ROOT and bring the cluster up anew."
         )
 
@@ -321,7 +325,7 @@ def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Default
         path = Path(_in_root(root, spec.content["code_path"]))
         if path.parent != root.snapshots:
             raise BadInput(
-                f"code_path={path} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}."
+                f"code_path={shown(str(path))} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}."
             )
         code_id, origin = path.name, spec.origin
     elif "code_id" in spec.content:
@@ -333,19 +337,19 @@ def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Default
 
 def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: str, files: Iterable[str]) -> Path:
     """The directory of a prepared model or data set; a plain name lives in its home under the shared root."""
-    given = _in_root(root, spec.content.get(kind, default))
+    path = home / _in_root(root, spec.content.get(kind, default))
+    given = shown(_in_root(root, spec.content.get(kind, default)))
     origin = spec.origin if kind in spec.content else f"the knob {kind.upper()}"
-    path = home / given
     for file in (path / name for name in files):
         try:
             escape = root.escape_of(file)
             if escape is not None:
-                raise BadInput(f"{kind}={given} (from {origin}) is refused: {escape}; name another {kind}.")
+                raise BadInput(f"{kind}={given} (from {origin}) is refused: {shown(escape, 500)}; name another {kind}.")
             file.open("rb").close()
         except (OSError, ValueError) as error:
             state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
             raise BadInput(
-                f"{kind}={given} (from {origin}) is not usable, {file} is {state}: run 'make prepare', or name another {kind}."
+                f"{kind}={given} (from {origin}) is not usable, {shown(str(file))} is {shown(state)}: run 'make prepare', or name another {kind}."
             ) from None
     return path
 
@@ -357,7 +361,7 @@ def _reward_fn(root: SharedRoot, spec: Document, workload: Workload) -> Path | N
         return None
     if not workload.has_reward:
         raise BadInput(
-            f"reward_fn_path={given} (from {spec.origin}) is refused: {spec.content['workload']} has no reward; leave it out."
+            f"reward_fn_path={shown(given)} (from {spec.origin}) is refused: {spec.content['workload']} has no reward; leave it out."
         )
     return reward_fn.check(root, _in_root(root, given), spec.origin)
 
@@ -374,8 +378,7 @@ def _merge(*layers: list[Override]) -> list[Override]:
             prefix, key = override.parts()
             if number > 0 and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
                 raise BadInput(
-                    f"The override {override.text!r} (from {override.origin}) is refused: a job writes under its own "
-                    "directory and nowhere else; leave it out."
+                    f"{override.shown} is refused: a job writes under its own directory and nowhere else; leave it out."
                 )
             earlier = merged[key].parts()[0] if key in merged else ""
             if (earlier, prefix) == ("+", "~"):
@@ -394,6 +397,12 @@ def _check_resources(resources: Mapping[str, float], spec: Document, base: Docum
             f"entrypoint_resources.worker_node={resources.get('worker_node', 'nothing')} (from {origin}) would let the "
             "driver run on the head: it must be above 0, usually 1."
         )
+    for name, amount in resources.items():
+        if not 0 <= amount <= _MOST:  # nor is NaN between any two
+            told = f"{spec.origin} or {base.origin}"
+            raise BadInput(
+                f"The resource {shown(name)}={shown(str(amount))} (from {told}) is not usable: ask for 0 to {_MOST:,}."
+            )
 
 
 def _env_vars(
@@ -411,7 +420,9 @@ def _env_vars(
             if name in _READ_AT_START and "$" in asked[name]:
                 reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
             if reason is not None:
-                raise BadInput(f"env_vars.{name}={value!r} (from {origin}) is refused: {reason}; leave it out.")
+                raise BadInput(
+                    f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
+                )
     # Those before it would not see what it sets.
     first = "env_vars" if any("$" in value for value in asked.values()) else ""
     layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]

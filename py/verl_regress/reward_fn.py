@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from verl_regress.errors import BadInput
+from verl_regress.errors import BadInput, shown
 from verl_regress.layout import SharedRoot
 
 # Where verl's configuration keeps the function's file, the newest first: the key, the file of verl/trainer/config that
@@ -37,7 +37,7 @@ def check(root: SharedRoot, given: str, origin: str) -> Path:
             problem = f"it cannot be read ({error.strerror})"
     if problem is not None:
         raise BadInput(
-            f"reward_fn_path={given} (from {origin}) is not usable: {problem}; put it under ${{shared_root}}/user/code/."
+            f"reward_fn_path={shown(given)} (from {origin}) is not usable: {shown(problem, 500)}; put it under ${{shared_root}}/user/code/."
         )
     return path
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from verl_regress.errors import printable
+
 _WORD_WIDTH = 8
 
 
@@ -33,7 +35,7 @@ def info(text: str) -> None:
 
 def error(text: str) -> None:
     """Say what went wrong, in one sentence with the cure."""
-    _line("error", "31", text)
+    _line("error", "31", printable(text))
 
 
 def _line(word: str, colour: str, text: str) -> None:

@@ -43,6 +43,13 @@ cli::die() {
   exit "$status"
 }
 
+# cli::shown TEXT: a user's value as a sentence shows it, on one line and not without end.
+cli::shown() {
+  local text=${1//[[:cntrl:]]/?}
+  ((${#text} <= 200)) || text="${text::200}… (${#1} characters)"
+  printf '%s\n' "$text"
+}
+
 # cli::on_exit COMMAND...: an argv to run when the script ends, last registered first.
 cli::on_exit() { CLI_CLEANUPS+=("$(printf '%q ' "$@")"); }
 

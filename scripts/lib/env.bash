@@ -39,8 +39,14 @@ env::_read_file() {
   while IFS= read -r line || [[ -n $line ]]; do
     [[ $line =~ ^[[:space:]]*(#|$) ]] && continue
     [[ $line =~ ^([A-Z][A-Z0-9_]*)=(.*)$ ]] ||
-      cli::die 2 "'${line}' in ${file} is no KEY=VALUE line: write one knob a line, no spaces around '='."
+      cli::die 2 "'$(cli::shown "$line")' in ${file} is no KEY=VALUE line: write one knob a line, no spaces around '='."
     key=${BASH_REMATCH[1]}
+    # A value that is read, never run, must not be run by the next shell either: it runs what BASH_ENV says.
+    case $key in
+      BASH* | ENV | IFS | LD_* | PS[0-4] | SHELLOPTS)
+        cli::die 2 "'${key}' in ${file} is no knob, and the shells and tools that we start would act on it: leave it out."
+        ;;
+    esac
     if [[ ! -v $key ]]; then
       declare -g "${key}=${BASH_REMATCH[2]}"
       ENV_ORIGIN[$key]=${file#"${REPO_DIR}/"}
@@ -58,7 +64,7 @@ env::_pick_profile() {
   profiles=$(cd "${REPO_DIR}/env" && printf '%s\n' *.env | sed 's/\.env$//' | grep -vx -e defaults -e local | paste -sd' ')
   if [[ $asked != auto ]]; then
     [[ -f ${REPO_DIR}/env/${asked}.env && " $profiles " == *" $asked "* ]] ||
-      cli::die 2 "PROFILE=${asked} is not a profile: choose auto or one of: ${profiles}."
+      cli::die 2 "PROFILE=$(cli::shown "$asked") is not a profile: choose auto or one of: ${profiles}."
     printf '%s\n' "$asked"
     return
   fi
@@ -88,15 +94,20 @@ env::_check() {
   env::_must_match GCS_STORAGE '^(memory|rocksdb)$' 'use memory or rocksdb'
   env::_must_match GCS_TIMEOUT '^[1-9][0-9]*$' 'use a number of seconds'
   env::_must_match MAX_RUNNING '^([1-9][0-9]{0,3})?$' 'use a number from 1 to 9999, or nothing for no limit'
+  # Bash reckons with these, and what it reckons with it may run.
+  local knob
+  for knob in CLUSTER_TIMEOUT IMAGE_PULL_TIMEOUT MIN_DISK_GIB MIN_MEMORY_GIB; do
+    env::_must_match "$knob" '^(0|[1-9][0-9]{0,8})$' 'use a whole number'
+  done
   env::_must_match SEED '^[0-9]+$' 'use a whole number'
   env::_must_match PENDING_TIMEOUT '^[0-9]+$' 'use a number of seconds'
   env::_must_match STALL_TIMEOUT '^[0-9]+$' 'use a number of seconds'
-  env::_must_match UNREACHABLE_TIMEOUT '^[0-9]+$' 'use a number of seconds'
+  env::_must_match UNREACHABLE_TIMEOUT '^(0|[1-9][0-9]{0,8})$' 'use a number of seconds'
   env::_must_match SHARED_ROOT '^/[A-Za-z0-9_./-]*[A-Za-z0-9_]$' 'use an absolute path without spaces'
   [[ -f ${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash ]] ||
     cli::die 2 "TRANSPORT=${TRANSPORT} has no scripts/lib/transport/${TRANSPORT}.bash: use one of: $(cd "${REPO_DIR}/scripts/lib/transport" && printf '%s ' *.bash | sed 's/\.bash//g; s/ $//')."
 }
 
 env::_must_match() {
-  [[ ${!1} =~ $2 ]] || cli::die 2 "$1='${!1}' (from ${ENV_ORIGIN[$1]}) is not usable: $3."
+  [[ ${!1} =~ $2 ]] || cli::die 2 "$1='$(cli::shown "${!1}")' (from ${ENV_ORIGIN[$1]}) is not usable: $3."
 }

@@ -5,7 +5,7 @@
 job::spec_of() {
   local file="jobspecs/$1.yaml"
   [[ $1 =~ ^[a-z0-9_]+$ && -f ${REPO_DIR}/${file} ]] ||
-    cli::die 2 "WORKLOAD='$1' (from ${ENV_ORIGIN[WORKLOAD]}) is unknown: use one of: $(cd "${REPO_DIR}/jobspecs" && printf '%s\n' *.yaml | sed 's/\.yaml$//' | paste -sd' ')."
+    cli::die 2 "WORKLOAD='$(cli::shown "$1")' (from ${ENV_ORIGIN[WORKLOAD]}) is unknown: use one of: $(cd "${REPO_DIR}/jobspecs" && printf '%s\n' *.yaml | sed 's/\.yaml$//' | paste -sd' ')."
   printf '%s\n' "$file"
 }
 
@@ -16,8 +16,9 @@ job::submit() {
   cli::temp_dir stream
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
-  args=(--spec-name "$spec" --base-name "$RAY_BASE_CONFIG" --profile "$PROFILE" --cluster "$CLUSTER_NAME" --via "$via")
-  args+=(--default-model "$MODEL" --default-dataset "$DATASET" --default-code-id "$CODE_ID")
+  # Each value is one word with its option: one that begins with a dash is a value all the same.
+  args=("--spec-name=${spec}" "--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}" "--via=${via}")
+  args+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
   [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
@@ -41,7 +42,7 @@ job::_overrides() {
   _args+=("--overrides=${OVERRIDES}")
   [[ -n $OVERRIDES_FILE ]] || return 0
   job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
-  _args+=(--overrides-name "$OVERRIDES_FILE") _members+=(overrides)
+  _args+=("--overrides-name=${OVERRIDES_FILE}") _members+=(overrides)
 }
 
 # job::_begin DIR MEMBERS SUBCOMMAND ARGS...: the helper in the head gets the files of the array MEMBERS in DIR on stdin. What
@@ -111,6 +112,6 @@ job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STAL
 job::_take() {
   local file=$1
   [[ $file == /* || -e $file ]] || file="${REPO_DIR}/$1"
-  [[ -f $file && -r $file ]] || cli::die 2 "$2 '$1' is not a readable file: name one that is."
+  [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
   cp -- "$file" "$3"
 }

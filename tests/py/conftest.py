@@ -247,3 +247,11 @@ def submit(run, ray, sdk, monkeypatch):
         )  # fmt: skip
 
     return submit
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What the property tests tried, with the seed that makes it again."""
+    import fuzzing
+
+    if any(fuzzing.tried.values()):
+        terminalreporter.write_line(fuzzing.write_report())

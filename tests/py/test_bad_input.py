@@ -346,3 +346,71 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
             f"The stream on stdin is not the tar of job_spec and ray_config that the scripts send ({problem}): "
             "submit with 'make submit'."
         )
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        *(
+            (f"{SPEC}{text}\n", f"{FILE} is not YAML or JSON at line {line} (tags are not taken): mend that line.")
+            for text, line in (
+                ("model: !!python/object/apply:os.system ['touch x']", 2),
+                ("model: !!float ''", 2),
+                ("resources:\n  entrypoint_num_cpus: !mine 1", 3),
+            )
+        ),
+        *(
+            (
+                f"{SPEC}{text}\n",
+                f"{FILE} is not YAML or JSON at line {line} (at most 100 references are taken, and none to what has some itself): "
+                "mend that line.",
+            )
+            for text, line in (
+                ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", 4),
+                (f"a: &a x\nb: [{'*a, ' * 101}]", 3),
+            )
+        ),
+        (f"{SPEC}env_vars: &a {{B: *a}}\n", f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3."),
+        (
+            f"{SPEC}model: {'[' * 30}{']' * 30}\n",
+            f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3.",
+        ),
+        ('{"workload": "ppo", "model": "a\\u0000b"}', f"{FILE} has a NUL character in 'a\\x00b': leave it out."),
+        (
+            '{"workload": "ppo", "model": "a\\ud800b"}',
+            f"{FILE} has half of a surrogate pair, which is no text in 'a\\ud800b': leave it out.",
+        ),
+        (
+            f"{SPEC}resources: {{entrypoint_num_cpus: 0x{'F' * 5000}}}\n",
+            f"{FILE} has a whole number of more than 64 bits: no value of it needs that.",
+        ),
+        *(
+            (
+                f"{SPEC}resources: {{entrypoint_num_cpus: {number}}}\n",
+                f"The resource entrypoint_num_cpus={shown} (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
+            )
+            for number, shown in ((".nan", "nan"), (".inf", "inf"), ("10000000000", "10000000000"))
+        ),
+        (
+            f"{SPEC}resources: {{entrypoint_resources: {{more: -1}}}}\n",
+            f"The resource more=-1 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
+        ),
+        (
+            f'{SPEC}dataset: "a\\e[2Jb\\n"\n',
+            f"dataset=a\\x1b[2Jb\\n (from {FILE}) is not usable, SHARED/datasets/a\\x1b[2Jb\\n/train.parquet is missing: "
+            "run 'make prepare', or name another dataset.",
+        ),
+        (
+            f"{SPEC}trainer_overrides: ['{'x' * 5000}']\n",
+            f"The override '{'x' * 199}… (5002 characters) (from {FILE}) {NOT_HYDRA}",
+        ),
+    ],
+)
+def test_what_the_property_tests_found(submit, shared, spec, sentence):
+    assert submit(spec=spec).is_refusal(sentence.replace("SHARED", str(shared.path)))
+
+
+def test_bytes_on_the_command_line_that_are_no_text(submit):
+    assert submit("--overrides=a=\udcff").is_refusal(
+        "--overrides=a=\\udcff on the command line is not UTF-8: write it in UTF-8."
+    )

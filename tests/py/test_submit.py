@@ -301,12 +301,11 @@ def test_a_job_that_wants_more_devices_than_there_are_is_refused(
     )
     nodes = 2 if asked == 10 else 3
     assert submit(
-        f"--override=trainer.device={device}", f"--override=+trainer.nnodes={nodes}",
-        f"--override=+trainer.n_gpus_per_node={asked // nodes}",
+        f"--overrides=trainer.device={device} +trainer.nnodes={nodes} +trainer.n_gpus_per_node={asked // nodes}"
     ).is_refusal(
         f"The job wants {asked} {resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes "
         f"that are ALIVE have {has}: ask for less, or bring up more with 'make up'."
-    )  # fmt: skip
+    )
     assert sdk.submitted == []
 
 
@@ -315,7 +314,7 @@ def test_what_the_queue_goes_by_is_kept_with_the_plan_and_the_job_is_in_the_queu
     links = []
     submit(
         "--submission-id=me", "--max-running=3",
-        "--override=+trainer.nnodes=2", "--override=+trainer.n_gpus_per_node=4",
+        "--overrides=+trainer.nnodes=2 +trainer.n_gpus_per_node=4",
     )  # fmt: skip
     plan = read(shared.jobs / "me" / "config" / "resolved.json")
     assert plan["devices"] == {"resource": "cpu", "count": 8, "cluster_has": 8}

@@ -60,7 +60,7 @@ nodes::ensure_down() {
   for node in $(node::list); do grep -q "^${node} " <<<"$report" || lost+=("$node"); done
   ((${#lost[@]} == 0)) ||
     cli::die 8 "Ray may still run on ${lost[*]} (from ${NODES_FILE}): run 'make down' again when they answer."
-  ((${LOG_CHANGES:-0} > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
+  ((LOG_CHANGES > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
 }
 
 # nodes::_release NODE: prints NODE and how many processes there were; nothing where it could not be asked.

@@ -35,6 +35,25 @@ SHOW
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
 }
 
+@test "what a shell would run by itself is refused in an env file" {
+  for key in BASH_ENV ENV IFS LD_PRELOAD PS4 SHELLOPTS; do
+    # shellcheck disable=SC2016  # hostile on purpose
+    printf '%s=$(touch %s/ran)\n' "$key" "$BATS_TEST_TMPDIR" >"${HERE}/env/local.env"
+    sandbox::run scripts/show.sh
+    assert_status 2
+    assert_line "error   '${key}' in ${HERE}/env/local.env is no knob, and the shells and tools that we start would act on it: leave it out."
+  done
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
+@test "a count that comes from the environment is not reckoned out" {
+  # shellcheck disable=SC2016  # hostile on purpose
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'log::changed x' 'log::verdict x' >"${HERE}/scripts/count.sh"
+  sandbox::run "LOG_CHANGES=a[\$(touch ${BATS_TEST_TMPDIR}/ran)]" scripts/count.sh
+  assert_status 0
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
 @test "a line that is no KEY=VALUE is refused with its file" {
   printf 'export WORKERS=3\n' >"${HERE}/env/local.env"
   sandbox::run scripts/show.sh
@@ -56,6 +75,10 @@ RAY_UNSET=a=b|RAY_UNSET='a=b' (from the command line or environment) is not usab
 CLUSTER_NAME=Mine!|CLUSTER_NAME='Mine!' (from the command line or environment) is not usable: use lower-case letters, digits, - and _, at most 40.
 DASHBOARD_PORT=http|DASHBOARD_PORT='http' (from the command line or environment) is not usable: use a free TCP port.
 SHARED_ROOT=private|SHARED_ROOT='private' (from the command line or environment) is not usable: use an absolute path without spaces.
+CLUSTER_TIMEOUT=1.5|CLUSTER_TIMEOUT='1.5' (from the command line or environment) is not usable: use a whole number.
+IMAGE_PULL_TIMEOUT=|IMAGE_PULL_TIMEOUT='' (from the command line or environment) is not usable: use a whole number.
+MIN_DISK_GIB=a[$(touch x)]|MIN_DISK_GIB='a[$(touch x)]' (from the command line or environment) is not usable: use a whole number.
+MIN_MEMORY_GIB=08|MIN_MEMORY_GIB='08' (from the command line or environment) is not usable: use a whole number.
 TRANSPORT=pigeon|TRANSPORT=pigeon has no scripts/lib/transport/pigeon.bash: use one of: container ssh.
 SEED=x|SEED='x' (from the command line or environment) is not usable: use a whole number.
 PROFILE=tpu|PROFILE=tpu is not a profile: choose auto or one of: cpu gpu rocm.

@@ -1,0 +1,154 @@
+"""The JobSpec and the Ray base config, any text and any structure: one sentence and status 2, or a plan with the values as given."""
+
+import json
+
+import pytest
+import yaml
+from conftest import BASE, SPEC
+from fuzzing import CANARY, PIECES, fuzz, hostile, is_refused, numbers, scalars, structures
+from hypothesis import assume
+from hypothesis import strategies as st
+
+SPEC_FILE, BASE_FILE = "my/ppo.yaml", "env/ray/cpu.yaml"
+SPEC_KEYS = [
+    "submission_id", "workload", "shared_root", "code_id", "code_path", "model", "dataset", "reward_fn_path", "ray", "address",
+    "resources", "entrypoint_num_cpus", "entrypoint_resources", "worker_node", "trainer_overrides", "env_vars",
+]  # fmt: skip
+BASE_KEYS = [
+    "address",
+    "entrypoint_num_cpus",
+    "entrypoint_resources",
+    "python_layers",
+    "runtime_env",
+    "env_vars",
+    "ppo",
+]
+
+# What YAML can do that a document of ours has no use for.
+TRICKS = [
+    "a: &a [x, x]\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: [*c, *c, *c, *c]\n",  # a small billion laughs
+    "env_vars: &e {A: x}\n<<: {model: tiny}\n", "<<: [1, 2]\n", "<<: *nobody\n", "&r a: *r\n", "env_vars: &r {A: *r}\n",
+    f"model: !!python/object/apply:os.system ['touch {CANARY}']\n", "model: !!binary aGk=\n", "model: !mine x\n", "!!set {a, b}\n",
+    "model: !!int x\n", "model: !!float ''\n", "model: !!timestamp x\n", "model: 2026-99-99\n", "model: 2026-01-01\n", "model: 1:99\n",
+    "? [a, b]\n: c\n", "? {a: b}\n: c\n", "1: 2\n", "null: 1\n", "NO: x\n", "workload: grpo\n", "%YAML 9.9\n---\n", "---\n", "...\n",
+    "--- a\n--- b\n", "model: |\n  a\n", "model: >-\n  a\n", "\tmodel: x\n", "model:\tx\n", "model: [\n", "model: 'a\n", "- a\n", "\ufeff",
+    "\r", "\x00", "# comment\n", "model: 0o7_7\n", "ray: {address: http://x}\n", "model: \"\\ud800\"\n", "resources: {entrypoint_num_cpus: .nan}\n",
+    "resources: {entrypoint_num_cpus: .inf}\n", "resources: {entrypoint_resources: {worker_node: 1.5}}\n", f"model: 0x{'F' * 5_000}\n", "[" * 3_000, "{a: " * 1_000, "a:\n" * 50,
+]  # fmt: skip
+
+
+def texts(valid):
+    """A valid document with anything put in anywhere, tricks before, in and behind it, or no such document at all."""
+
+    def mixed(pieces, at):
+        return "".join([valid[:at], *pieces, valid[at:]])
+
+    pieces = st.lists(st.one_of(st.sampled_from(TRICKS), hostile), max_size=3)
+    near = st.builds(mixed, pieces, st.one_of(st.just(len(valid)), st.integers(0, len(valid))))
+    encodings = st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])
+    encoded = st.builds(lambda text, how: text.encode(how, "backslashreplace"), st.one_of(near, hostile), encodings)
+    return st.one_of(
+        encoded,
+        near.map(lambda text: text.replace("\n", "\r\n").encode("utf-8", "surrogatepass")),
+        st.binary(max_size=40),
+    )
+
+
+@fuzz("JobSpec, any text", text=texts(SPEC))
+def test_a_jobspec_of_any_text(submit, ray, text):
+    is_refused(submit("--dry-run", spec=text), SPEC_FILE)
+    assert ray.seen == []
+
+
+@fuzz("Ray base config, any text", text=texts(BASE))
+def test_a_ray_base_config_of_any_text(submit, ray, text):
+    is_refused(submit("--dry-run", base=text.decode("utf-8", "replace")), BASE_FILE)
+    assert ray.seen == []
+
+
+def changed(valid, keys):
+    """A valid document with some of its values exchanged for anything, or with more keys, or any structure at all."""
+    more = st.dictionaries(st.sampled_from(keys), structures(keys), max_size=3)
+    odd = st.sampled_from(
+        ["model", "dataset", "code_id", "submission_id", "env_vars", "trainer_overrides", "resources"]
+    )
+    exchanged = st.one_of(
+        more,
+        st.dictionaries(
+            odd,
+            st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(hostile, scalars, max_size=3)),
+            max_size=2,
+        ),
+    )
+    return st.one_of(exchanged.map(lambda values: {**valid, **values}), structures(keys))
+
+
+def written(document, as_yaml):
+    return yaml.safe_dump(document) if as_yaml else json.dumps(document)
+
+
+@fuzz("JobSpec, any structure", document=changed({"workload": "ppo"}, SPEC_KEYS), as_yaml=st.booleans())
+def test_a_jobspec_of_any_structure(submit, ray, document, as_yaml):
+    text = written(document, as_yaml)
+    is_refused(submit("--dry-run", spec=text.encode("utf-8", "surrogatepass")), SPEC_FILE)
+    assert ray.seen == []
+
+
+@fuzz("Ray base config, any structure", document=changed(yaml.safe_load(BASE), BASE_KEYS), as_yaml=st.booleans())
+def test_a_ray_base_config_of_any_structure(submit, ray, document, as_yaml):
+    text = written(document, as_yaml)
+    assume("\ud800" not in text)
+    is_refused(submit("--dry-run", base=text), BASE_FILE)
+    assert ray.seen == []
+
+
+def section(out, title):
+    """A JSON section of the dry run."""
+    return json.JSONDecoder().raw_decode(out.split(f"# {title}\n", 1)[1])[0] if f"# {title}\n" in out else {}
+
+
+def quoted(text):
+    """Hydra's own way to write any text (1.3, hydra._internal.grammar.utils)."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return QuotedString(text, Quote.single).with_quotes()
+
+
+# NUL cannot stand in any environment or argv, half a surrogate pair in no file; the two that follow are refused or filled in on purpose.
+values = hostile.filter(lambda text: not {"\x00", "\ud800"} & set(text) and "${" not in text)
+
+
+@fuzz(
+    "JobSpec, hostile values",
+    env_vars=st.dictionaries(st.from_regex(r"\A[A-Z_][A-Z0-9_]{3,9}\Z").map("X_".__add__), values, max_size=3),
+    # NEL is a line break to YAML, in which verl's own config is recorded.
+    override=values.filter(lambda text: "\x85" not in text),
+    cpus=numbers.filter(lambda number: 0 <= number <= 1_000_000),
+    as_yaml=st.booleans(),
+)
+def test_values_of_a_jobspec_come_through_unchanged(submit, ray, env_vars, override, cpus, as_yaml):
+    text = f"trainer.project_name={quoted(override)}"
+    document = {
+        "workload": "ppo",
+        "env_vars": env_vars,
+        "trainer_overrides": [text],
+        "resources": {"entrypoint_num_cpus": cpus},
+    }
+    outcome = submit("--dry-run", spec=written(document, as_yaml))
+    assert not is_refused(outcome, SPEC_FILE), outcome.err
+    plan = section(outcome.out, "resolved config")
+    assert text in plan["argv"]
+    assert plan["entrypoint_num_cpus"] == cpus
+    reaches = section(outcome.out, "runtime_env")["env_vars"] | section(
+        outcome.out, "environment that the hook env_vars sets"
+    )
+    assert {name: reaches[name] for name in env_vars} == env_vars
+    composed = outcome.out.split("# verl's config\n", 1)[1].split("\n# runtime_env\n", 1)[0]
+    assert yaml.safe_load(composed)["trainer"]["project_name"] == override
+    assert ray.seen == []
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_pieces_are_hostile_in_both_languages_of_a_jobspec(piece):
+    """A piece that YAML and JSON could not even write would be tried in neither."""
+    assert json.loads(json.dumps(piece)) == piece
