@@ -88,8 +88,10 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`stop CLUSTER` prints how many there were; `are-running CLUSTER PROGRAM…` exits with 0 or 1."""
+    """`stop CLUSTER` prints how many there were; `are-running CLUSTER PROGRAM…` and `is-clear CLUSTER` exit with 0 or 1."""
     match argv:
+        case ["is-clear", cluster]:
+            return 1 if ours(cluster) else 0
         case ["are-running", cluster, *programs] if programs:
             return 0 if are_running(cluster, programs) else 1
         case ["stop", cluster]:

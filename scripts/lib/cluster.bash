@@ -149,15 +149,11 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark name without=() storage=() stopped
+  local node=$1 mark name without=() storage=()
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
-  wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$node" ||
-    cluster::_die_with_log "$node" "An earlier 'ray start' on ${node} did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
-  # What an earlier start left there would be in the way.
-  stopped=$(cluster::stop_ray "$node")
-  ((stopped == 0)) || log::info "${node}: stopped the Ray of an earlier start"
+  cluster::is_clear "$node" || cluster::_make_room "$node"
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
@@ -188,6 +184,18 @@ cluster::_need_gcs_storage() {
   [[ $version =~ ^(2\.([6-9][0-9]|[1-9][0-9]{2,})|[3-9]|[1-9][0-9]+)(\.|$) ]] ||
     cli::die 2 "GCS_STORAGE=rocksdb (from ${ENV_ORIGIN[GCS_STORAGE]}) needs Ray 2.60 or later and the head has Ray ${version}: use GCS_STORAGE=memory, or nodes with a newer Ray."
 }
+
+# cluster::_make_room NODE: what an earlier start left there would be in the way of the next one.
+cluster::_make_room() {
+  local stopped
+  wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$1" ||
+    cluster::_die_with_log "$1" "An earlier 'ray start' on $1 did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
+  stopped=$(cluster::stop_ray "$1")
+  ((stopped == 0)) || log::info "$1: stopped the Ray of an earlier start"
+}
+
+# cluster::is_clear NODE: nothing of this cluster's Ray is there.
+cluster::is_clear() { cluster::_processes "$1" is-clear "$CLUSTER_NAME"; }
 
 # cluster::is_start_over NODE: no `ray start` is at work there; the flag is one that only `ray start` itself has.
 cluster::is_start_over() { ! cluster::_processes "$1" are-running "$CLUSTER_NAME" --disable-usage-stats; }

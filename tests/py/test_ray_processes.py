@@ -72,6 +72,7 @@ def test_the_questions_that_scripts_ask(start, capsys):
     start("here", "sleep", "60")
     assert main(["are-running", "here", "60"]) == 0
     assert main(["are-running", "here", "--disable-usage-stats"]) == 1
+    assert [main(["is-clear", "here"]), main(["is-clear", "there"])] == [1, 0]
     assert main(["stop", "here"]) == 0
     assert capsys.readouterr().out == "1\n"
 

@@ -36,9 +36,9 @@ esac
 STUB
   in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379'
   assert_status 0
-  assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine ray start --node-name=worker-0'
+  assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 ray start --node-name=worker-0'
   in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
-  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine ray start --node-name=worker-1'
+  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-1 ray start --node-name=worker-1'
 }
 
 # storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk ends with KEPT.
@@ -58,8 +58,8 @@ STUB
   storage_stub 2.60.0 0
   in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
   assert_status 0
-  assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 ray start --node-name=head'
-  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 ray start --node-name=worker-0'
+  assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head ray start --node-name=head'
+  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=worker-0 ray start --node-name=worker-0'
 }
 
 @test "GCS_STORAGE=rocksdb is refused where Ray lacks it" {
@@ -126,7 +126,7 @@ esac
 STUB
   in_lib WORKERS=1 WORKER_GPUS= GPUS_PER_WORKER=8 <<<'cluster::await_ready'
   assert_status 0
-  assert_called 'await-nodes --deadline 120 --log-dir /private/ray/mvp11 --worker-gpus 8 head=10.0.0.1 worker-0=10.0.0.1'
+  assert_called 'await-nodes --deadline 120 --log-dir /private/ray/mvp11 --gcs-port 6379 --worker-gpus 8 head=10.0.0.1 worker-0=10.0.0.1'
   : >"$CALLS"
   in_lib WORKERS=1 WORKER_GPUS=4 <<<'cluster::await_ready'
   assert_called 'await-nodes --deadline 120'
