@@ -152,22 +152,18 @@ faketime() {
 }
 
 # bats test_tags=full
-@test "the clock of a worker is five minutes behind: told by make up, and the job trains" {
-  local library told skew='-?(299|30[0-9])'
+@test "the clock of a worker is five minutes behind, and of all that starts there: told by make up" {
+  local library skew='-?(299|30[0-9])'
   library=$(faketime) || skip 'libfaketime is neither installed nor in the distribution'
+  fault::begin 'the clock of one worker is five minutes behind'
+  # Not Ray itself, which does not start with it: its raylet runs on, and what that starts has the other time.
   docker cp "$library" vrfault-cluster-worker-1:/usr/lib/libfaketime.so.1
   docker exec --user 0 vrfault-cluster-worker-1 sh -c 'echo -300s >/etc/faketimerc; echo /usr/lib/libfaketime.so.1 >/etc/ld.so.preload'
-  docker restart --time 0 vrfault-cluster-worker-1 >/dev/null
   run make --no-print-directory up
-  assert_status 0
-  assert_line "warning The clocks of the nodes differ by ${skew} s \(worker-1 ${skew}, (head|worker-0) [+][0-9], (head|worker-0) [+][0-9]\): times in logs and state/ are wrong by as much; set them \(NTP\)\."
-  told=$(grep -m 1 '^warning The clocks' <<<"$output")
-  fault::train 'the clock of one worker is five minutes behind' 3
-  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
-  fault::answered 0 "$told"
-  [[ $(JSON=1 scripts/50_status.sh 2>/dev/null | jq -r '.jobs[0] | "\(.submission_id) \(.status)"') == "${JOB} SUCCEEDED" ]]
   docker exec --user 0 vrfault-cluster-worker-1 rm /etc/ld.so.preload /etc/faketimerc
-  docker restart --time 0 vrfault-cluster-worker-1 >/dev/null
+  assert_status 0
+  assert_line "warning The clocks of the nodes differ by ${skew} s \(worker-1 ${skew}, (head|worker-0) [+-][0-9], (head|worker-0) [+-][0-9]\): times in logs and state/ are wrong by as much; set them \(NTP\)\."
+  fault::answered 0 "$(grep -m 1 '^warning The clocks' <<<"$output")"
   fault::recovered
   grep -qx 'ok      the clocks of 3 nodes differ by at most 5 s' "${BATS_TEST_TMPDIR}/up"
 }
