@@ -37,6 +37,7 @@ SUBCOMMANDS = {
     "prepare-data": _Subcommand("make a data set once", "dataset", "add_arguments", "run"),
     "prepare-model": _Subcommand("make a model once", "model", "add_arguments", "run"),
     "snapshot": _Subcommand("make or check a snapshot of verl", "snapshot", "add_arguments", "run"),
+    "secrets": _Subcommand("which secrets a JobSpec names", "job_secrets", "add_arguments", "run"),
     "submit": _Subcommand("submit a JobSpec", "submit", "add_arguments", "run"),
     "resume": _Subcommand("go on with a job as a new attempt", "resume", "add_arguments", "run_resume"),
     "retry": _Subcommand("begin a job anew as a new attempt", "resume", "add_arguments", "run_retry"),

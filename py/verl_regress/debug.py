@@ -20,9 +20,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_regress import jobs, say, this_node
+from verl_regress import job_secrets, jobs, say, this_node
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi, token
+from verl_regress.redaction import Redactor
 
 _DEADLINE = 5.0  # seconds for a whole bundle
 _TAIL_LINES = 200
@@ -99,7 +100,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "errors": {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None},
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
-    return _write(job.debug, stamp, {**texts, "bundle.json": _pretty(summary)})
+    return _write(job.debug, stamp, {**texts, "bundle.json": _pretty(summary)}, _redactor(job))
 
 
 def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
@@ -299,14 +300,14 @@ def tail(path: Path) -> str:
         return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:])
 
 
-def _write(home: Path, stamp: str, texts: Mapping[str, str]) -> Path:
+def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:
     """Write the files beside, then give the whole its name; one more taken in the same second gets a number."""
     unfinished = home / f".{stamp}.{os.getpid()}.tmp"
     try:
         for name, text in texts.items():
             path = unfinished / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_without_token(text), encoding="utf-8", errors="replace")
+            path.write_text(redactor.text(text), encoding="utf-8", errors="replace")
         number = 1
         while (bundle := home / (stamp if number == 1 else f"{stamp}-{number}")).exists():
             number += 1
@@ -326,10 +327,9 @@ def _tar(job: JobDir, bundle: Path) -> Path:
     return target
 
 
-def _without_token(text: str) -> str:
-    """Ray's token is in no answer; should a log hold it all the same, it stays there."""
-    secret = token()
-    return text.replace(secret, "<Ray's token>") if secret else text
+def _redactor(job: JobDir) -> Redactor:
+    """Ray's token and the jobs' secrets are in no answer; should a log hold one all the same, it stays there."""
+    return job_secrets.redactor(SharedRoot(job.first.path.parents[1]), RAY_TOKEN=token() or "")
 
 
 def _pretty(content: Any) -> str:

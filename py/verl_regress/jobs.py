@@ -57,6 +57,16 @@ def find(root: SharedRoot, asked: str) -> JobDir:
     return job.numbered(int(named["number"]))
 
 
+def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
+    """The attempt that Ray knows by that id, there or not."""
+    named = ids.ATTEMPT.fullmatch(ray_id)
+    return (
+        JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
+        if named
+        else JobDir(root.jobs / ray_id)
+    )
+
+
 def plan_of(job: JobDir) -> dict[str, Any]:
     """`config/resolved.json`. Raises BadInput where the submitter died before it was written."""
     plan = job.read_config("resolved.json")

@@ -23,10 +23,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress import causes, debug, identity, jobs, liveness, say, this_node, turn
+from verl_regress import causes, debug, identity, job_secrets, jobs, liveness, say, this_node, turn
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi
+from verl_regress.redaction import Redactor
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         tee = _Tee(log.fileno())
         try:
             liveness.hold(job)
+            tee.hide(job_secrets.hold())
         except liveness.LaunchedBefore:
             raise  # what this directory holds is another's
         except RegressError as error:
@@ -93,6 +95,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: _Tee) -> int:
     )
     running = partial(debug.attempt_beside, job, plan["address"], "running")
     pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
+    tee.end()
     reason = f"the trainer {causes.ending(code)}"
     if code == 0 and not told_to_stop:
         try:
@@ -233,15 +236,27 @@ def _answers(address: str) -> bool:
 class _Tee:
     """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
 
-    What one of them cannot take the other still gets. Where the shared storage has room again, its log says what is missing.
+    The job's secrets are written by their names. What one of them cannot take the other still gets. Where the shared storage has room again, its log says what is missing.
     """
 
     def __init__(self, log: int) -> None:
         self._log = log
         self._missing = 0
         self._problem = ""
+        self._redactor = Redactor({})
+
+    def hide(self, secrets: Mapping[str, str]) -> None:
+        """From now on these values are written by their names; a whole line is never held back for it."""
+        self._redactor = Redactor(secrets)
 
     def write(self, chunk: bytes) -> None:
+        self._put(self._redactor.feed(chunk))
+
+    def end(self) -> None:
+        """Write what was held back because it might have been the beginning of a secret."""
+        self._put(self._redactor.end())
+
+    def _put(self, chunk: bytes) -> None:
         with contextlib.suppress(OSError):
             _write_whole(1, chunk)
         try:

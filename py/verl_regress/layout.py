@@ -59,6 +59,11 @@ class SharedRoot:
         """Code that users bring: reward functions."""
         return self.path / "user" / "code"
 
+    @property
+    def secrets(self) -> Path:
+        """The secrets of jobs that are not over: a directory a cluster, a file a Ray id, for their owner alone."""
+        return self.path / "secrets"
+
     def queue(self, cluster: str) -> Path:
         """One link per job of that cluster that is not over, in the order in which they came (verl_regress.turn)."""
         return self.path / "queue" / cluster

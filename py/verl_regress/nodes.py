@@ -6,8 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
-from verl_regress import say
+from verl_regress import job_secrets, say
 from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.layout import SharedRoot
 from verl_regress.ray_api import Node, RayApi, Unreachable, forget_node
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the node table
@@ -101,6 +102,8 @@ def run_await(args: argparse.Namespace) -> int:
             )
     for name in wanted:
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
+    # What killed the cluster that was here before killed its jobs too; the log directory bears the cluster's name.
+    job_secrets.sweep(SharedRoot(args.shared_root), args.log_dir.name, RayApi(ADDRESS))
     return 0
 
 

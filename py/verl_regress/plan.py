@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_regress import documents, ids, reward_fn, snapshot
+from verl_regress import documents, ids, job_secrets, reward_fn, snapshot
 from verl_regress.compose import Override, compose
 from verl_regress.devices import Devices
 from verl_regress.documents import Document
 from verl_regress.errors import BadInput, IdTaken, RegressError, shown
+from verl_regress.job_secrets import Secret
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.progress import step_of
 from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
@@ -30,6 +31,7 @@ _REFUSED_ENV = {
     "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
     "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
     "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
+    job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
 }
 _MOST = 1_000_000  # of a resource, far above any cluster: what is more, and what is infinite, is a mistake
 # What Python, or our sitecustomize, reads before the hook env_vars can set anything.
@@ -107,6 +109,7 @@ class Plan:
     overrides: tuple[Override, ...]
     left_out: tuple[Override, ...]
     shared_root: Path
+    secrets: tuple[Secret, ...]
     model: Path
     dataset: Path
     devices: Devices
@@ -158,7 +161,13 @@ class Plan:
             "argv": list(self.argv),
             "overrides": [override.told() for override in self.overrides],
             "left_out": [override.told() for override in self.left_out],
+            "secrets": [secret.name for secret in self.secrets],
         }
+
+    @property
+    def secrets_file(self) -> Path | None:
+        """Where the values of its secrets are until it is over; None where it has none."""
+        return Path(self.env_vars[job_secrets.FILE_VARIABLE]) if self.secrets else None
 
     def metadata(self) -> dict[str, str]:
         """What Ray keeps with the job; the submitter adds where it was sent from, and how."""
@@ -251,6 +260,8 @@ def make(
     )
     _check_resources({**resources, "entrypoint_num_cpus": entrypoint_num_cpus}, spec, base)
     env_vars = _env_vars(root, job_dir, code_path, workload, spec, base)
+    secrets = job_secrets.named(spec)
+    env_vars |= _secrets_env(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
     composed = compose(code_path, code, workload.module, overrides)
     return Plan(
         submission_id=submission_id,
@@ -269,6 +280,7 @@ def make(
         overrides=composed.overrides,
         left_out=composed.left_out,
         shared_root=root.path,
+        secrets=secrets,
         model=model,
         dataset=dataset,
         devices=composed.devices,
@@ -447,3 +459,18 @@ def _env_vars(
         "VERL_REGRESS_JOB_DIR": str(job_dir.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
     }
+
+
+def _secrets_env(secrets: Iterable[Secret], env_vars: Mapping[str, str], file: Path, base: Document) -> dict[str, str]:
+    """What a job with secrets has besides: the path of their file, and first of all the hook that reads it."""
+    names = [secret.name for secret in secrets]
+    for name in names:
+        if name in env_vars:
+            raise BadInput(
+                f"The secret {name} is set in clear by {base.origin} or by the job's own environment: name another, or leave "
+                "it out there."
+            )
+    if not names:
+        return {}
+    hooks = f"{job_secrets.HOOK},{env_vars['VERL_REGRESS_HOOKS']}"
+    return {job_secrets.FILE_VARIABLE: str(file), "VERL_REGRESS_HOOKS": hooks}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from verl_regress import compose, jobs, lock, plan, progress, say, submit
+from verl_regress import compose, job_secrets, jobs, lock, plan, progress, say, submit
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput
 from verl_regress.job_status import judge
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_job(parser)
     parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
     parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
 
@@ -75,6 +77,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
         progress.newest_checkpoint(parent) if parent is not None else None,
     )
     spec, base, said, defaults = plan.recorded(asked)
+    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     further = _further(args)
     said = replace(said, overrides=(*said.overrides, *further))
     planned = plan.make(SharedRoot(args.shared_root), spec, base, said, defaults, attempt)
@@ -85,7 +88,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
         return 0
     api = RayApi(planned.address)
     _need_over(newest, api)
-    submit.send(planned, api, "sdk")
+    submit.send(planned, api, "sdk", values)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(f"attempt {attempt.job_dir.attempt} of {planned.submission_id}, as asked for {asked.ray_id}, from {where}")
     print(attempt.job_dir.ray_id, flush=True)

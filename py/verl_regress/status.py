@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from verl_regress import jobs, nodes, progress, say
+from verl_regress import job_secrets, jobs, nodes, progress, say
 from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
@@ -40,6 +40,7 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int) -> dict[st
     """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root."""
     api = RayApi(nodes.ADDRESS)
     try:
+        job_secrets.sweep(root, cluster, api)
         known, table, problem = api.jobs(), api.nodes(), None
     except RegressError as error:
         known, table, problem = {}, [], str(error)

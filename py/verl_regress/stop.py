@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from verl_regress import jobs, say
+from verl_regress import job_secrets, jobs, say
 from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < args.deadline:
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
+        job_secrets.forget(job)
         say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
         return 0
     api.stop(job.ray_id)
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
                 f"stop: see 'make status', and 'make debug JOB={job.ray_id}' for what holds it."
             )
         time.sleep(_LOOK_EVERY)
+    job_secrets.forget(job)
     say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
     return 0
 

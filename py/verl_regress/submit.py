@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_regress import beside, compose, debug, documents, lock, plan, ray_api, say, this_node, turn
+from verl_regress import beside, compose, debug, documents, job_secrets, lock, plan, ray_api, say, this_node, turn
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, IdTaken, RegressError
 from verl_regress.job_status import submission_of
@@ -37,11 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes on stdin")
     parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
     parser.add_argument("--profile", required=True, help="the profile's name")
-    parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in")
+    parser.add_argument(
+        "--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in, whose secrets it has"
+    )
     parser.add_argument("--max-running", type=int, help="the knob MAX_RUNNING")
     parser.add_argument("--default-model", required=True, help="the knob MODEL")
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
@@ -49,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Submit one job; the submission id is the one line on stdout."""
     root = SharedRoot(args.shared_root)
+    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     names = {_SPEC: args.spec_name, _BASE: args.base_name}
     if args.overrides_name is not None:
         names[_OVERRIDES] = args.overrides_name
@@ -75,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.dry_run:
                     print_plan(planned)
                     return 0
-                _send_new(planned, args.via)
+                _send_new(planned, args.via, values)
             break
         except IdTaken:
             if is_given:
@@ -84,13 +88,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _send_new(planned: plan.Plan, via: str) -> None:
+def _send_new(planned: plan.Plan, via: str, secrets: Mapping[str, str]) -> None:
     """Submit the plan to the Ray that it names, if that has no job of this id. Raises IdTaken."""
     api = RayApi(planned.address)
     api.version()  # the cluster answers, or nothing is created
     if api.job(planned.submission_id) is not None:
         raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
-    send(planned, api, via)
+    send(planned, api, via, secrets)
 
 
 def say_left_out(planned: plan.Plan) -> None:
@@ -121,6 +125,8 @@ def print_plan(planned: plan.Plan) -> None:
     print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
     print("# verl's config")
     print(planned.verl_config, end="")
+    for secret in planned.secrets:
+        print(f"# secret: {secret.told()}")
     print("# runtime_env")
     print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
     if planned.literal_env_vars():
@@ -132,12 +138,13 @@ def print_plan(planned: plan.Plan) -> None:
     print(shlex.join(planned.command_line()))
 
 
-def send(planned: plan.Plan, api: RayApi, via: str) -> None:
-    """Reserve the directory, write `config/`, submit, record what came of it in `state/submitted`."""
+def send(planned: plan.Plan, api: RayApi, via: str, secrets: Mapping[str, str]) -> None:
+    """Reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`."""
+    job_secrets.check(secrets, planned.secrets, planned.spec.origin)
     planned = _with_room(planned, api)
     job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
     _reserve(planned)
-    with submission_of(job):
+    with submission_of(job), job_secrets.written(planned.secrets_file, secrets):
         _write_config(planned)
         turn.line_up(job, planned.cluster)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress import debug, jobs, progress, say
+from verl_regress import debug, job_secrets, jobs, progress, say
 from verl_regress.errors import Exit
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
@@ -109,6 +109,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
                 # The launcher, which takes the bundles, never ran or is gone.
                 debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
+            job_secrets.forget(job)
             summarise(job, judgement)
             return end
         waited = time.monotonic() - moved

@@ -108,6 +108,8 @@ def _rows(schema: dict[str, Any], whole: dict[str, Any], above: str = "") -> Ite
         yield f"| `{above}{name}`{is_needed} | {_type(node)} | {text} |"
         if "properties" in node:
             yield from _rows(node, whole, f"{above}{name}.")
+        if "properties" in node.get("items", {}):
+            yield from _rows(node["items"], whole, f"{above}{name}[].")
 
 
 def _type(node: dict[str, Any]) -> str:

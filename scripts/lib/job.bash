@@ -22,6 +22,8 @@ job::submit() {
   [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
+  [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
+    secret::read_all "$spec" --spec-name "$spec" <"${stream}/job_spec"
   job::_overrides args members "$stream"
   job::_begin "$stream" members submit "${args[@]}"
 }
@@ -32,6 +34,7 @@ job::again() {
   # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
   local members=()
   cli::temp_dir stream
+  [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" --job "$JOB" </dev/null
   job::_overrides args members "$stream"
   job::_begin "$stream" members "$1" "${args[@]}"
 }
@@ -45,17 +48,19 @@ job::_overrides() {
   _args+=("--overrides-name=${OVERRIDES_FILE}") _members+=(overrides)
 }
 
-# job::_begin DIR MEMBERS SUBCOMMAND ARGS...: the helper in the head gets the files of the array MEMBERS in DIR on stdin. What
-# it submitted is followed where WAIT says so.
+# job::_begin DIR MEMBERS SUBCOMMAND ARGS...: the helper in the head gets the files of the array MEMBERS in DIR on stdin, behind
+# the secrets that were read. What it submitted is followed where WAIT says so.
 job::_begin() {
-  local stream=$1 id
+  local stream=$1 id secrets=()
   local -n _files=$2
   shift 2
+  ! secret::are_any || secrets=(--secrets)
   if [[ $DRY_RUN == 1 ]]; then
     tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | helper::run_in head "$@" --dry-run
     return
   fi
-  id=$(tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | helper::run_in head "$@")
+  id=$({ secret::print_all && tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}"; } |
+    helper::run_in head "$@" "${secrets[@]}")
   printf '%s\n' "$id"
   [[ $WAIT != 1 ]] || job::follow "$id"
 }

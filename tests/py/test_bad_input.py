@@ -6,7 +6,7 @@ from conftest import BASE, SPEC
 FILE = "my/ppo.yaml"
 ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made."
 KEYS = (
-    "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, reward_fn_path, shared_root, "
+    "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, reward_fn_path, secrets, shared_root, "
     "submission_id, trainer_overrides, workload."
 )
 FIXED = "is refused: a job writes under its own directory and nowhere else; leave it out."
@@ -39,7 +39,7 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"{SPEC}trainer_overrides: a=1\n",
             f'trainer_overrides="a=1" in {FILE} has the wrong type: it must be of type array.',
         ),
-        ("", f"the document=null in {FILE} has the wrong type: it must be of type object."),
+        ("", f"{FILE} is no mapping of keys to values: write key: value lines."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
             f"resources.entrypoint_num_cpus=-1 in {FILE} is not usable: -1 is less than the minimum of 0.",

@@ -104,7 +104,7 @@ def test_no_runtime_env_and_no_token_is_in_any_file(full, make_job, monkeypatch,
     bundle = debug.take(job, full.address, "failed", logs=True)
     assert any(headers.get("Authorization") == "Bearer s3cr3t" for _, headers in full.seen)
     texts = {path.name: path.read_text() for path in bundle.rglob("*") if path.is_file()}
-    assert texts["driver.log"].endswith("Authorization: Bearer <Ray's token>\n")
+    assert texts["driver.log"].endswith("Authorization: Bearer <secret RAY_TOKEN>\n")
     assert [name for name, text in texts.items() if "s3cr3t" in text or "hidden" in text] == []
 
 

@@ -25,6 +25,7 @@ get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: '02000000
 util = types.SimpleNamespace(get_node_ip_address=lambda: '10.0.0.3')
 class JobID: from_hex = str
 """
+HOOKS_OF_A_JOB = "identity"
 HELPER = Path(launcher.__file__).parents[1]
 RUN = HELPER / "run.py"
 
@@ -69,7 +70,7 @@ class Launched:
                     **os.environ,
                     "PYTHONPATH": ":".join(self.python_path),
                     "RAY_ADDRESS": self.gcs,
-                    "VERL_REGRESS_HOOKS": "identity",
+                    "VERL_REGRESS_HOOKS": HOOKS_OF_A_JOB,
                     "VERL_REGRESS_JOB_DIR": str(self.job.path),
                 },
                 stdout=out,

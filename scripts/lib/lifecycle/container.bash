@@ -42,5 +42,6 @@ nodes::ensure_down() {
   image::need_engine
   cluster::lock
   compose::ensure_down
-  rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}" # what the head knew of jobs that are gone with it
+  rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over by now
+  rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # what the head knew of jobs that are gone with it
 }

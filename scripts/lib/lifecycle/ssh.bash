@@ -68,7 +68,9 @@ nodes::_release() {
   local stopped
   stopped=$(cluster::stop_ray "$1")
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec "$1" sh -c 'rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs"; rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true'
+  node::exec "$1" sh -c '
+    rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "$1"
+    rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   ssh::disconnect "$1"
   printf '%s %s\n' "$1" "$stopped"
 }

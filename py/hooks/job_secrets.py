@@ -1,0 +1,97 @@
+"""Brings a job's secrets into the environment of each of its processes that runs Python.
+
+The values travel in a file that is readable by its owner alone and gone when the job is over; only its path stands in
+runtime_env, which Ray serves to whoever asks. So the process list and /proc/<pid>/environ, which show the environment that a
+process was started with, do not have them. A process that cannot read the file must not run on.
+
+A process that Ray started has what it prints through sys.stdout and sys.stderr taken through a Redactor: Ray keeps that in
+files of its own on the node (``ray._private.utils.open_log``). And Ray's job supervisor, which is such a process too, hands its
+environment on to a shell: it loses the secrets again when it becomes one, by importing its class. Read in Ray 2.60; the
+launcher does not run where the second should fail.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import job_report
+from redaction import Redactor
+
+FILE_VARIABLE = "VERL_REGRESS_SECRETS"
+_SUPERVISOR = "ray.dashboard.modules.job.job_supervisor"
+_LOGS = "ray._private.utils"
+
+
+def install() -> None:
+    """Set the secrets of ``VERL_REGRESS_SECRETS`` in ``os.environ``. Raises RuntimeError where they cannot be read."""
+    path = os.environ.get(FILE_VARIABLE)
+    if not path:
+        return
+    secrets = read(path)
+    os.environ.update(secrets)
+    _report(secrets)
+    if "RAY_RAYLET_PID" in os.environ:  # of Ray's workers, and not of the driver
+        sys.meta_path.insert(0, _OnImport(_SUPERVISOR, lambda _: _forget(secrets)))
+        sys.meta_path.insert(0, _OnImport(_LOGS, lambda module: _redact_logs(module, Redactor(secrets))))
+
+
+def read(path: str) -> dict[str, str]:
+    """Return the secrets in the file, value by name. Raises RuntimeError, which says nothing of what is in it."""
+    try:
+        with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - every process would pay for pathlib
+            return {str(name): str(value) for name, value in json.load(stream).items()}
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is not JSON"
+    raise RuntimeError(f"the job's secrets cannot be read from {path} ({problem})")
+
+
+def _report(secrets: dict[str, str]) -> None:
+    """Say which secrets this process has; neither values nor hashes."""
+    job_report.write("secrets", {"hostname": job_report.hostname(), "pid": os.getpid(), "names": sorted(secrets)})
+
+
+def _forget(secrets: dict[str, str]) -> None:
+    for name in secrets:
+        os.environ.pop(name, None)
+    _report({})
+
+
+def _redact_logs(module: ModuleType, redactor: Redactor) -> None:
+    open_log: Callable[..., Any] = module.open_log
+
+    def open_redacted(*args: Any, **kwargs: Any) -> Any:
+        stream = open_log(*args, **kwargs)
+        write = stream.write
+        stream.write = lambda text: write(redactor.text(text))
+        stream.writelines = lambda texts: write(redactor.text("".join(texts)))
+        return stream
+
+    module.open_log = open_redacted  # type: ignore[attr-defined]
+
+
+class _OnImport(MetaPathFinder):
+    """Calls ``then`` with the module ``name`` once it has been imported, before anybody uses it."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        if fullname != self._name or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_then(module: ModuleType) -> None:
+                load(module)
+                self._then(module)
+
+            spec.loader.exec_module = load_then  # type: ignore[method-assign]
+        return spec

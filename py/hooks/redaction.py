@@ -1,0 +1,93 @@
+"""Takes secrets out of text: each value, in the forms in which programs write it, becomes ``<secret NAME>``.
+
+Used by the launcher (what goes to the logs), by the hook job_secrets (what Ray's workers print), by debug bundles, and by
+the search of `make verify`. Standard library only, like every hook.
+"""
+
+import base64
+import html
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping
+
+
+def forms(value: str) -> set[str]:
+    """Return the value as it is, and as JSON, Python, HTML, URLs, hex and base64 write it.
+
+    base64 writes the same bytes in three ways, by where in a longer text they stand ("user:password" of HTTP): of each only
+    the characters that depend on nothing else are here, which are then part of the padded form too.
+    """
+    quoted = urllib.parse.quote(value, safe="", errors="surrogateescape")
+    written = {
+        value,
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+        html.escape(value),
+        quoted,
+        quoted.replace("%20", "+"),
+        re.sub("%[0-9A-F]{2}", lambda byte: byte[0].lower(), quoted),
+        urllib.parse.quote(value, errors="surrogateescape"),
+    }
+    content = value.encode("utf-8", "surrogateescape")
+    return written | {content.hex(), content.hex().upper(), *_base64(content)}
+
+
+def _base64(content: bytes) -> Iterator[str]:
+    for before in range(3):
+        first, end = -(-8 * before // 6), 8 * (before + len(content)) // 6
+        for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
+            yield encode(bytes(before) + content).decode("ascii")[first:end]
+
+
+class Redactor:
+    """Takes the secrets ``{name: value}`` out of whole texts, and out of a stream that comes in pieces."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self._names = {
+            form.encode("utf-8", "surrogateescape"): name
+            for name, value in secrets.items()
+            if value
+            for form in forms(value)
+        }
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+        self._held = b""
+
+    def text(self, text: str) -> str:
+        """Return the text without the secrets."""
+        if self._pattern is None:
+            return text
+        clean = self._pattern.sub(self._mark, text.encode("utf-8", "surrogatepass"))
+        return clean.decode("utf-8", "surrogatepass")
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what can be written by now: all but an end that may be the beginning of a secret."""
+        if self._pattern is None:
+            return chunk
+        content, out, done = self._held + chunk, [], 0
+        for found in self._pattern.finditer(content):
+            out += [content[done : found.start()], self._mark(found)]
+            done = found.end()
+        kept = self._beginning(content, done)
+        self._held = content[kept:]
+        return b"".join((*out, content[done:kept]))
+
+    def end(self) -> bytes:
+        """Return what was held back: nothing more is coming."""
+        held, self._held = self._held, b""
+        return held
+
+    def _mark(self, found: re.Match[bytes]) -> bytes:
+        return f"<secret {self._names[found[0]]}>".encode()
+
+    def _beginning(self, content: bytes, start: int) -> int:
+        """Return where the longest end of ``content[start:]`` begins that is the beginning of a secret."""
+        first = len(content)
+        for form in self._names:
+            at = content.find(form[:1], max(start, len(content) - len(form) + 1))
+            while at != -1 and not form.startswith(content[at:]):
+                at = content.find(form[:1], at + 1)
+            first = min(first, at) if at != -1 else first
+        return first

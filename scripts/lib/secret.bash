@@ -1,0 +1,58 @@
+# secret: the values of what a JobSpec names under `secrets`, from this machine to the stdin of a command in the head. They
+# are in this shell's memory alone: in no argument, no file and no environment that was not theirs, and in no trace (set -x).
+# shellcheck shell=bash
+
+declare -gA _SECRET_VALUES=()
+
+# secret::read_all ORIGIN ARGS...: reads each secret of a JobSpec, which the user knows as ORIGIN. Which they are says the helper's
+# subcommand `secrets`, with ARGS and our stdin.
+secret::read_all() {
+  local - spec=$1 name file named=()
+  set +x
+  shift
+  mapfile -d '' -t named < <(helper::run_in head secrets "$@")
+  wait "$!"
+  set -- "${named[@]}"
+  while (($# > 0)); do
+    name=$1 file=$2
+    shift 2
+    if [[ -n $file ]]; then
+      secret::_read_file "$name" "$file" "$spec"
+    else
+      secret::_read_variable "$name" "$spec"
+    fi
+  done
+}
+
+# secret::are_any: the JobSpec that was read last names some.
+secret::are_any() { ((${#_SECRET_VALUES[@]} > 0)); }
+
+# secret::print_all: NAME=VALUE, each ended by a NUL, and one more NUL; nothing where there is none.
+secret::print_all() {
+  local - name
+  set +x
+  secret::are_any || return 0
+  for name in "${!_SECRET_VALUES[@]}"; do printf '%s=%s\0' "$name" "${_SECRET_VALUES[$name]}"; done
+  printf '\0'
+}
+
+secret::_read_variable() {
+  local name=$1 spec=$2
+  [[ -v $name && ${!name@a} == *x* && ! -v ENV_ORIGIN[$name] ]] ||
+    cli::die 2 "The secret ${name} (from ${spec}) is not in the environment: export ${name} before you type make, or give it a 'file: PATH' in the JobSpec."
+  [[ " ${MAKEFLAGS:-}" != *" ${name}="* ]] ||
+    cli::die 2 "The secret ${name} (from ${spec}) stands on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
+  [[ -n ${!name} ]] || cli::die 2 "The secret ${name} (from ${spec}) is empty in the environment: give it its value."
+  _SECRET_VALUES[$name]=${!name}
+}
+
+secret::_read_file() {
+  local name=$1 file spec=$3
+  file=$(env::path "$2")
+  [[ -f $file && -r $file ]] ||
+    cli::die 2 "The file of the secret ${name} (from ${spec}) is not a readable file on this machine: name one that is."
+  [[ -s $file ]] || cli::die 2 "The file of the secret ${name} (from ${spec}) is empty: put the value into it."
+  [[ -z $(tr -d '\1-\377' <"$file" | tr '\0' 0 | head -c 1) ]] ||
+    cli::die 2 "The file of the secret ${name} (from ${spec}) has a NUL byte, which no environment variable can hold: name a text file."
+  _SECRET_VALUES[$name]=$(<"$file")
+}

@@ -1,0 +1,98 @@
+#!/usr/bin/env bats
+# The values of a JobSpec's secrets on their way from this machine to the head's stdin, with this machine's own Python as head.
+
+setup() {
+  bats_require_minimum_version 1.5.0
+  REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+  SPEC="${BATS_TEST_TMPDIR}/my spec.yaml"
+  export HOME="${BATS_TEST_TMPDIR}/my home" PYTHONDONTWRITEBYTECODE=1
+  mkdir -p "$HOME"
+  unset MAKEFLAGS
+}
+
+# spec LINE...: a JobSpec with these secrets.
+spec() { printf '%s\n' 'workload: ppo' 'secrets:' "$@" >"$SPEC"; }
+
+# sent [BASH OPTION...]: what would go to the head in front of the tar, its NULs as |. What is said goes to stderr.
+sent() {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  run --separate-stderr bash "$@" -c '
+    source "$1/scripts/lib/regress.bash" && cli::begin && ENV_ORIGIN[WORKLOAD]=env
+    export WORKLOAD=ppo && NOT_EXPORTED=sk-not-exported
+    helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root / "$@"; }
+    secret::read_all "my.yaml" --spec-name "my.yaml" <"$2"
+    secret::print_all | tr "\0" "|"' scripts/any "$REPO" "$SPEC"
+}
+
+refused() {
+  [[ $status == 2 && -z $output ]] || { printf '%s: %s\n%s\n' "$status" "$output" "$stderr" >&2 && false; }
+  grep -qxF -- "error   $1" <<<"$stderr" || { printf 'no line: %s\n%s\n' "$1" "$stderr" >&2 && false; }
+  [[ $stderr != *0123456789* ]]
+}
+
+@test "a variable and a file come as they are, without the newline at the file's end" {
+  spec '- name: API_KEY' '- {name: HF_TOKEN, file: ~/to ken}' '- {name: PEM, file: ~/pem}'
+  # shellcheck disable=SC2016  # nothing is expanded, which is the point
+  local hostile='hf_$(touch x)`"\n'
+  printf '%s\n' "$hostile" >"${HOME}/to ken"
+  printf 'one\ntwo  \n\n' >"${HOME}/pem"
+  API_KEY=$'sk=01\n2 *' sent
+  [[ $status == 0 ]]
+  [[ $output == *"HF_TOKEN=${hostile}|"* ]]
+  [[ $output == *$'API_KEY=sk=01\n2 *|'* && $output == *$'PEM=one\ntwo  |'* && $output == *'||' ]]
+}
+
+@test "a trace of the script (set -x) does not have them" {
+  spec '- name: API_KEY' '- {name: HF_TOKEN, file: ~/token}'
+  printf 'hf_0123456789\n' >"${HOME}/token"
+  API_KEY=sk-0123456789 sent -x
+  [[ $status == 0 && $output == *sk-0123456789* && $output == *hf_0123456789* ]]
+  [[ $stderr == *'secret::read_all'* && $stderr != *0123456789* ]]
+}
+
+@test "a JobSpec without secrets sends nothing" {
+  printf 'workload: ppo\n' >"$SPEC"
+  sent
+  [[ $status == 0 && -z $output ]]
+}
+
+@test "a variable that is not in the environment, or only in our own script" {
+  spec '- name: API_KEY'
+  sent
+  refused "The secret API_KEY (from my.yaml) is not in the environment: export API_KEY before you type make, or give it a 'file: PATH' in the JobSpec."
+  for name in NOT_EXPORTED WORKLOAD _SECRET_VALUES; do
+    spec "- name: ${name}"
+    sent
+    refused "The secret ${name} (from my.yaml) is not in the environment: export ${name} before you type make, or give it a 'file: PATH' in the JobSpec."
+  done
+}
+
+@test "an empty variable, and one on make's command line" {
+  spec '- name: API_KEY'
+  API_KEY='' sent
+  refused 'The secret API_KEY (from my.yaml) is empty in the environment: give it its value.'
+  MAKEFLAGS=' -- API_KEY=sk-0123456789' API_KEY=sk-0123456789 sent
+  refused "The secret API_KEY (from my.yaml) stands on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
+}
+
+@test "a file that is not there, empty, a directory, or has a NUL; its name may be a value, and is not repeated" {
+  spec '- {name: API_KEY, file: sk-0123456789}'
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) is not a readable file on this machine: name one that is.'
+  spec '- {name: API_KEY, file: ~/}'
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) is not a readable file on this machine: name one that is.'
+  spec '- {name: API_KEY, file: ~/token}'
+  : >"${HOME}/token"
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) is empty: put the value into it.'
+  printf 'sk-01234\00056789\n' >"${HOME}/token"
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can hold: name a text file.'
+}
+
+@test "what the schema refuses is refused before any value is read" {
+  spec '- {name: API_KEY, value: sk-0123456789}'
+  sent
+  refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+}

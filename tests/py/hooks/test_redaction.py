@@ -1,0 +1,71 @@
+"""Secrets in all their forms are taken out of texts, and out of streams whose pieces end anywhere."""
+
+import base64
+import html
+import json
+import urllib.parse
+
+import pytest
+
+from redaction import Redactor, forms
+
+VALUE = 'k/ey+Ü"1 &x\\Z=='
+BYTES = VALUE.encode()
+WRITTEN = {
+    "as it is": VALUE,
+    "JSON": json.dumps({"key": VALUE}),
+    "JSON in UTF-8": json.dumps(VALUE, ensure_ascii=False),
+    "Python": repr({"key": VALUE}),
+    "HTML": html.escape(VALUE),
+    "a URL": urllib.parse.quote(VALUE),
+    "a query": urllib.parse.urlencode({"key": VALUE}),
+    "a URL with small escapes": "k%2fey%2b%c3%9c%221%20%26x%5cZ%3d%3d",
+    "hex": BYTES.hex(),
+    "HEX": BYTES.hex().upper(),
+    **{
+        f"base64 behind {before!r}": base64.b64encode(before + BYTES).decode() for before in (b"", b":", b"a:", b"api:")
+    },
+    "base64 in the middle": base64.b64encode(b"user:" + BYTES + b"@host").decode(),
+    "base64 of URLs": base64.urlsafe_b64encode(b">>" + BYTES + b"??").decode(),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_each_form_is_found(name):
+    clean = Redactor({"KEY": VALUE}).text(f"before {WRITTEN[name]} behind")
+    assert "<secret KEY>" in clean
+    assert not any(form in clean for form in forms(VALUE))
+    assert clean.startswith("before ")
+    assert clean.endswith(" behind")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_a_stream_in_pieces_is_as_clean_as_in_one(size):
+    redactor = Redactor({"KEY": VALUE, "OTHER": VALUE[:9] + "tail"})
+    stream = "".join(f"line {text} {VALUE[:5]}\n" for text in WRITTEN.values()) + VALUE[:9] + "tail" + VALUE[:-1]
+    content = stream.encode()
+    pieces = [redactor.feed(content[at : at + size]) for at in range(0, len(content), size)]
+    assert b"".join([*pieces, redactor.end()]).decode() == Redactor({"KEY": VALUE, "OTHER": VALUE[:9] + "tail"}).text(
+        stream
+    )
+
+
+def test_what_cannot_be_a_secret_is_not_held_back():
+    redactor = Redactor({"KEY": "sk-abcdefgh"})
+    assert redactor.feed(b"step 1: loss 0.5\n") == b"step 1: loss 0.5\n"
+    assert redactor.feed(b"progress sk") == b"progress "
+    assert redactor.feed(b"y\n") == b"sky\n"
+    assert redactor.feed(b"sk-abc") == b""
+    assert redactor.end() == b"sk-abc"
+    assert redactor.end() == b""
+
+
+def test_without_secrets_all_is_as_it_was():
+    redactor = Redactor({})
+    assert (redactor.text("a\udc80"), redactor.feed(b"\xff\x00"), redactor.end()) == ("a\udc80", b"\xff\x00", b"")
+    assert Redactor({"EMPTY": ""}).text("abc") == "abc"
+
+
+def test_bytes_that_are_no_text_pass():
+    redactor = Redactor({"KEY": "sk-abcdefgh"})
+    assert redactor.feed(b"\xff\x00sk-abcdefgh\xfe") == b"\xff\x00<secret KEY>\xfe"

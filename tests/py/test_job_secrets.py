@@ -1,0 +1,362 @@
+"""Secrets: what a JobSpec may name, the one file in which the values travel, and that it goes when the job is over."""
+
+import fcntl
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+from conftest import SPEC, Outcome, write
+from streams import tar
+from test_launcher import Launched
+
+from verl_regress import cli, job_secrets
+from verl_regress.errors import BadInput
+from verl_regress.ray_api import RayApi
+
+FILE = "my/ppo.yaml"
+VALUES = {"API_KEY": "sk-0123456789", "HF_TOKEN": "hf_ünïcode"}
+NAMED = f"{SPEC}secrets:\n  - name: API_KEY\n  - {{name: HF_TOKEN, file: ~/token}}\n"
+NEVER = (
+    "in my/ppo.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that "
+    "name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+)
+
+
+def sent(values):
+    return "".join(f"{name}={value}\0" for name, value in values.items()).encode("utf-8", "surrogateescape") + b"\0"
+
+
+@pytest.fixture
+def submit_with(submit, monkeypatch):
+    """Submits with `values` in front of the tar stream, as scripts/lib/secret.bash prints them."""
+
+    def submit_with(*args, values=VALUES, spec=NAMED, front=None):
+        front = sent(values) if front is None else front
+        monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(front + tar(files).read()))
+        return submit("--secrets", "--cluster=mine", "--submission-id=me", *args, spec=spec)
+
+    return submit_with
+
+
+def text_of(directory):
+    return "".join(path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file())
+
+
+def test_the_values_stand_in_one_file_for_their_owner_alone_and_its_path_is_all_that_ray_gets(submit_with, shared, sdk):
+    file = shared.secrets / "mine" / "me"
+    outcome = submit_with()
+    assert (outcome.status, outcome.err) == (0, "changed submitted me (ppo, code codeA, profile cpu)\n")
+    assert json.loads(file.read_text()) == VALUES
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent, shared.secrets)] == [0o600, 0o700, 0o700]
+    env_vars = sdk.submitted[0]["runtime_env"]["env_vars"]
+    assert env_vars["VERL_REGRESS_SECRETS"] == str(file)
+    assert env_vars["VERL_REGRESS_HOOKS"].startswith("job_secrets,identity")
+    for value in VALUES.values():
+        assert value not in repr(sdk.submitted)
+        assert value not in text_of(shared.jobs)
+    assert json.loads((shared.jobs / "me" / "config" / "resolved.json").read_text())["secrets"] == [
+        "API_KEY",
+        "HF_TOKEN",
+    ]
+
+
+def test_the_file_is_never_readable_by_others(submit_with, shared, monkeypatch):
+    """However the umask is set, and before anything is written to it."""
+    modes = []
+    monkeypatch.setattr(
+        job_secrets,
+        "_hold",
+        lambda descriptor: modes.append((os.fstat(descriptor).st_mode & 0o777, os.fstat(descriptor).st_size)),
+    )
+    before = os.umask(0)
+    try:
+        submit_with()
+    finally:
+        os.umask(before)
+    assert modes == [(0o600, 0)]
+
+
+def test_a_submission_that_ray_refuses_leaves_no_file(submit_with, shared, sdk):
+    def refuse(**_):
+        raise RuntimeError("no")
+
+    sdk.on_submit = refuse
+    assert submit_with().status == 1
+    assert list((shared.secrets / "mine").iterdir()) == []
+
+
+def test_values_that_are_no_utf8_come_as_they_are(submit_with, shared):
+    front = b"API_KEY=\xff\xfe12345678\nline\0HF_TOKEN=a=b=c=d=e\0\0"
+    assert submit_with(front=front).status == 0
+    values = json.loads((shared.secrets / "mine" / "me").read_text())
+    assert os.fsencode(values["API_KEY"]) == b"\xff\xfe12345678\nline"
+    assert values["HF_TOKEN"] == "a=b=c=d=e"
+
+
+def test_a_dry_run_names_them_and_wants_no_value(submit, shared):
+    outcome = submit("--dry-run", spec=NAMED)
+    assert (outcome.status, outcome.created) == (0, [])
+    assert "# secret: API_KEY (the variable of that name)\n# secret: HF_TOKEN (the file ~/token)\n" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("front", "sentence"),
+    [
+        (sent({"API_KEY": "sk-0123456789"}), f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."),
+        (sent({**VALUES, "MORE": "12345678"}), f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."),
+        (
+            sent({**VALUES, "HF_TOKEN": "hf_7890"}),
+            f"The secret HF_TOKEN (from {FILE}) has 7 characters: give it at least 8, what is shorter cannot be told from other "
+            "text in a log.",
+        ),
+        (
+            sent({**VALUES, "HF_TOKEN": "x" * 65537}),
+            f"The secret HF_TOKEN (from {FILE}) has 65537 bytes: give it at most 65536, no process can be started with more.",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_used(submit_with, front, sentence):
+    assert submit_with(front=front).is_refusal(sentence)
+
+
+def test_values_that_end_too_early():
+    with pytest.raises(BadInput, match=r"^The secrets on stdin end too early: submit with 'make submit'\.$"):
+        job_secrets.read_values(io.BytesIO(b"API_KEY=sk-01234"))
+
+
+def test_a_jobspec_with_secrets_that_comes_without_values(submit):
+    assert submit(spec=NAMED).is_refusal(
+        f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("secrets: {API_KEY: sk-0123456789}", "secrets"),
+        ("secrets: sk-0123456789", "secrets"),
+        ("secrets: [API_KEY=sk-0123456789]", "secrets[0]"),
+        ("secrets: [{name: sk-0123456789}]", "secrets[0].name"),
+        ("secrets: [{name: API_KEY, value: sk-0123456789}]", "secrets[0]"),
+        ("secrets: [{name: API_KEY, sk-0123456789: 1}]", "secrets[0]"),
+        ("secrets: [{name: API_KEY, file: [sk-0123456789]}]", "secrets[0].file"),
+        ("secrets: [{name: API_KEY, file: ''}]", "secrets[0].file"),
+        ('{"workload": "ppo", "secrets": {"A": "sk-0123456789"}}', "secrets"),
+    ],
+)  # fmt: skip
+def test_a_value_in_the_jobspec_is_refused_and_not_repeated(submit, text, where):
+    assert submit(spec=text if text.startswith("{") else f"{SPEC}{text}\n").is_refusal(f"{where} {NEVER}")
+
+
+def test_a_secret_without_a_name(submit):
+    assert submit(spec=f"{SPEC}secrets: [{{file: sk-0123456789}}]\n").is_refusal(
+        f"{FILE} lacks the key 'name' in secrets[0]: add it."
+    )
+
+
+def test_a_token_given_as_a_jobspec_is_not_repeated(submit):
+    assert submit(spec="sk-0123456789\n").is_refusal(f"{FILE} is no mapping of keys to values: write key: value lines.")
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "sentence"),
+    [
+        (["PYTHONPATH"], "", f"The secret PYTHONPATH (from {FILE}) is refused: that variable is not a job's to set; name another."),
+        (["RAY_AUTH_TOKEN"], "", f"The secret RAY_AUTH_TOKEN (from {FILE}) is refused: that variable is not a job's to set; name another."),
+        (["VERL_REGRESS_JOB_DIR"], "", f"The secret VERL_REGRESS_JOB_DIR (from {FILE}) is refused: that variable is not a job's to set; name another."),
+        (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: that variable is not a job's to set; name another."),
+        (["API_KEY", "API_KEY"], "", f"The secret API_KEY stands twice in {FILE}: leave one out."),
+        (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY stands in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray serves in clear."),
+        (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is set in clear by env/ray/cpu.yaml or by the job's own environment: name another, or leave it out there."),
+    ],
+)  # fmt: skip
+def test_names_that_cannot_be_used(submit_with, names, more, sentence):
+    spec = f"{SPEC}{more}secrets: [{', '.join(f'{{name: {name}}}' for name in names)}]\n"
+    assert submit_with(spec=spec, values=dict.fromkeys(names, "sk-0123456789")).is_refusal(sentence)
+
+
+def test_the_path_of_the_file_is_not_a_jobspecs_to_set(submit):
+    assert submit(spec=f"{SPEC}env_vars: {{VERL_REGRESS_SECRETS: /etc/passwd}}\n").is_refusal(
+        f"env_vars.VERL_REGRESS_SECRETS='/etc/passwd' (from {FILE}) is refused: a job names its secrets under secrets; leave it out."
+    )
+
+
+def asked(monkeypatch, capsys, text):
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(text)))
+    status = cli.main(["secrets", "--spec-name", FILE])
+    return Outcome(status, capsys.readouterr(), [])
+
+
+def test_the_scripts_are_told_names_and_files(monkeypatch, capsys):
+    outcome = asked(monkeypatch, capsys, NAMED.encode())
+    assert (outcome.status, outcome.out, outcome.err) == (0, "API_KEY\0\0HF_TOKEN\0~/token\0", "")
+
+
+def test_a_word_that_is_no_field_names_nothing(monkeypatch, capsys):
+    assert asked(monkeypatch, capsys, f"# no secrets\n{SPEC}".encode()).out == ""
+
+
+def test_a_jobspec_that_is_no_text_is_refused_by_name(monkeypatch, capsys):
+    assert asked(monkeypatch, capsys, b"\xff").is_refusal(f"{FILE} is not UTF-8 (byte 0): save it as UTF-8.")
+
+
+@pytest.fixture
+def launched(shared, tmp_path, monkeypatch):
+    """The launcher of a job with secrets; `file` is where they are."""
+    one = Launched(shared, tmp_path)
+    one.file = write(shared.secrets / "mine" / "job", json.dumps(VALUES))
+    monkeypatch.setenv("VERL_REGRESS_SECRETS", str(one.file))
+    monkeypatch.setattr("test_launcher.HOOKS_OF_A_JOB", "job_secrets,identity")
+    yield one
+    if one.process and one.process.poll() is None:
+        one.process.kill()
+        one.process.wait()
+
+
+SHOWS = """
+import os, sys
+key = os.environ['API_KEY']
+print('started with it:', any(key.encode() in open(f'/proc/{pid}/environ', 'rb').read() for pid in ('self', os.getppid())))
+print('has it:', key, key.encode().hex())
+for half in (key[:5], key[5:] + '\\n'):
+    sys.stdout.write(half); sys.stdout.flush()
+"""
+
+
+def test_the_trainer_has_them_was_not_started_with_them_and_its_log_hides_them(launched):
+    status, out = launched.start(SHOWS).finish()
+    assert (status, launched.ended) == (0, (0, "the trainer ended"))
+    assert out == launched.log
+    assert out.decode().splitlines()[-3:] == [
+        "started with it: False", "has it: <secret API_KEY> <secret API_KEY>", "<secret API_KEY>",
+    ]  # fmt: skip
+    assert not launched.file.exists()
+    assert "sk-0123456789" not in text_of(launched.job.path)
+    names = [json.loads(path.read_text())["names"] for path in launched.job.reports.glob("secrets-*.json")]
+    # The launcher, its proof of the code, the trainer, and who lists Ray's actors.
+    assert names == [["API_KEY", "HF_TOKEN"]] * 4
+
+
+def gone(file):
+    end = time.monotonic() + 5
+    while file.exists():
+        assert time.monotonic() < end, "the file is there still"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "trainer"),
+    [(signal.SIGKILL, "time.sleep(30)"), (signal.SIGTERM, "time.sleep(30)"), (None, "raise SystemExit(3)")],
+)
+def test_the_file_goes_however_the_launcher_ends(launched, number, trainer):
+    launched.start(f"import time; print('ready', flush=True); {trainer}").await_line("ready")
+    if number is not None:
+        assert job_secrets._is_held(launched.file)
+        launched.process.send_signal(number)
+    launched.process.wait(timeout=20)
+    gone(launched.file)
+
+
+def test_a_launcher_that_ray_started_with_a_secret_in_its_environment_does_not_train(launched, monkeypatch):
+    monkeypatch.setenv("API_KEY", "sk-0123456789")
+    status, out = launched.start("print('trained')").finish()
+    reason = (
+        "Ray started the job with the secret API_KEY in its environment, where the process list shows it: the hook job_secrets "
+        "does not know this release's job supervisor; train without secrets, or with Ray 2.60."
+    )
+    assert (status, launched.ended, b"trained" in out) == (1, (1, reason), False)
+    gone(launched.file)
+
+
+@pytest.fixture
+def swept(shared, ray, capsys):
+    """Makes the file of a job's secrets; sweeps; returns what was said, and whether the file is there."""
+
+    def swept(name, *known):
+        file = write(shared.secrets / "mine" / name, "{}")
+        ray.knows(*known)
+        job_secrets.sweep(shared, "mine", RayApi(ray.address))
+        return capsys.readouterr().err, file.exists()
+
+    return swept
+
+
+def test_secrets_of_a_job_that_is_over_are_swept(swept, make_job):
+    make_job("over", started={}, ended={"exit_code": 1, "reason": "x"})
+    assert swept("over", {"submission_id": "over", "status": "FAILED"}) == (
+        "changed removed the secrets of over, which is over (FAILED)\n", False,
+    )  # fmt: skip
+
+
+def test_secrets_of_a_job_that_ray_forgot_and_of_one_that_never_was_are_swept(swept, make_job):
+    make_job("lost", started={})
+    assert swept("lost") == ("changed removed the secrets of lost, which is over (LOST)\n", False)
+    assert swept("never") == ("changed removed the secrets of never, which is over (NOT_SUBMITTED)\n", False)
+
+
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
+def test_secrets_of_a_job_that_runs_or_waits_stay(swept, make_job, status):
+    make_job("job", started={})
+    assert swept("job", {"submission_id": "job", "status": status}) == ("", True)
+
+
+def test_secrets_that_a_launcher_or_submitter_holds_stay_and_cost_no_question(swept, shared, ray):
+    with write(shared.secrets / "mine" / "held", "{}").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        seen = len(ray.seen)
+        assert swept("held") == ("", True)
+        assert len(ray.seen) == seen
+
+
+def test_other_clusters_secrets_are_not_looked_at(swept, shared):
+    other = write(shared.secrets / "theirs" / "job", "{}")
+    assert swept("never")[1] is False
+    assert other.exists()
+
+
+def test_status_sweeps(run, shared, ray, make_job):
+    make_job("over", started={}, ended={"exit_code": 0, "reason": "x"})
+    file = write(shared.secrets / "mine" / "over", "{}")
+    ray.has_nodes()
+    assert run("status", "--profile=cpu", "--cluster=mine").status == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("status", ["FAILED", "RUNNING"])
+def test_stopping_a_job_that_is_over_forgets_them(run, shared, ray, make_job, status):
+    job = make_job("over", started={}, ended={"exit_code": 1, "reason": "x"} if status == "FAILED" else None)
+    file = write(shared.secrets / "mine" / "over", "{}")
+    (job.config / "resolved.json").write_text(json.dumps({"address": ray.address}))
+    (job.config / "runtime_env.json").write_text(json.dumps({"env_vars": {"VERL_REGRESS_SECRETS": str(file)}}))
+    ray.knows({"submission_id": "over", "status": status})
+    ray.answers["/api/jobs/over/stop"] = (200, {})
+    run("stop", "over", "--deadline=0")
+    assert file.exists() == (status == "RUNNING")
+
+
+def test_a_debug_bundle_hides_what_a_log_shows(run, shared, ray, make_job):
+    job = make_job("leaky", started={})
+    (job.config / "resolved.json").write_text(json.dumps({"address": ray.address}))
+    write(shared.secrets / "mine" / "leaky", json.dumps(VALUES))
+    write(job.driver_log, "key sk-0123456789 aGZfw7xuw69jb2Rl\n")
+    del ray.answers["/api/v0/nodes?limit=1000&detail=1"]  # no node to ask for logs
+    outcome = run("debug", "leaky")
+    assert outcome.status == 0
+    log = Path(outcome.out.strip()) / "logs" / "driver.log"
+    assert log.read_text().splitlines()[-1] == "key <secret API_KEY> <secret HF_TOKEN>"
+
+
+def test_the_keeper_ends_with_the_job(launched):
+    launched.start("").finish()
+    end = time.monotonic() + 5
+    while subprocess.run(["pgrep", "-f", f"keeper {launched.file}"], check=False, capture_output=True).stdout:
+        assert time.monotonic() < end, "the keeper is there still"
+        time.sleep(0.01)
