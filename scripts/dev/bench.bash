@@ -41,6 +41,7 @@ bench::own_cluster() {
 
 # bench::prepare: cluster, data, model, snapshots; and the same containers and `ray start` as a person would write them.
 bench::prepare() {
+  bench::_forget
   bench::quietly bench::make build up prepare snapshot
   rm -rf "${BENCH_DIR}/tree"
   bench::quietly cp -a "${WORKDIR}/shared/common/code/verl/codeA" "${BENCH_DIR}/tree"
@@ -51,6 +52,15 @@ bench::prepare() {
   bench::quietly bench::make snapshot CODE_ID=codeB VERL_SOURCE="path:${BENCH_DIR}/tree"
   bench::_knobs >"${BENCH_DIR}/compose.yaml" 3>"${BENCH_DIR}/worker"
   mapfile -d '' -t BENCH_WORKER <"${BENCH_DIR}/worker"
+}
+
+# What an earlier bench left would be skipped and cost nothing; only data and model stay. Snapshots are read-only folders.
+bench::_forget() {
+  local old
+  for old in "${WORKDIR}/shared"/{common/code,jobs,verify,bare} "${WORKDIR}"/{aside,copy}; do
+    [[ ! -d $old ]] || find "$old" -type d -exec chmod u+w {} +
+    rm -rf "$old"
+  done
 }
 
 # In a process of its own, for the knobs would count as given: the rendered containers on 1, a worker's words on 3.
