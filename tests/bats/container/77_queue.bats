@@ -1,0 +1,72 @@
+#!/usr/bin/env bats
+# Turns on a real cluster: the order is kept, each place is told, and one that waits is stopped. The first job trains for as
+# long as it is let; the third fails over its data as soon as verl starts: what it would train does not matter here.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  container::cluster
+  export MAX_RUNNING=1
+  queue_up one trainer.total_training_steps=1000
+  queue_up two data.train_files=/no/such.parquet
+  queue_up three data.train_files=/no/such.parquet
+}
+
+setup() {
+  load container_helper
+  source scripts/lib/wait.bash
+}
+
+teardown_file() {
+  load container_helper
+  for job in one two three; do JOB="turn-${job}" scripts/54_stop.sh >/dev/null 2>&1 || true; done
+}
+
+queue_up() { SUBMISSION_ID="turn-$1" OVERRIDES=$2 scripts/44_submit_sdk.sh >/dev/null 2>"${BATS_FILE_TMPDIR}/$1"; }
+
+state() { printf '%s/shared/jobs/turn-%s/state/%s\n' "$WORKDIR" "$1" "$2"; }
+
+# is_at JOB PLACE: the job waits for its turn, and there.
+is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") == "$2" ]]; }
+
+@test "the second and the third wait, and status says behind whom" {
+  wait::until 120 - is_at two 'position 1 of 2: behind turn-one (MAX_RUNNING=1)' || fail "$(<"$(state two queued)")"
+  wait::until 120 - is_at three 'position 2 of 2: behind turn-two' || fail "$(<"$(state three queued)")"
+  run make --no-print-directory status
+  assert_status 0
+  assert_line 'turn-three +codeA +QUEUED \(position 2 of 2: behind turn-two\) +-'
+  assert_line 'turn-two +codeA +QUEUED \(position 1 of 2: behind turn-one \(MAX_RUNNING=1\)\) +-'
+  [[ -e $(state one turn) && ! -e $(state two turn) && ! -e $(state three turn) ]]
+}
+
+@test "one that waits is stopped, says so, and the one behind it moves up" {
+  run make --no-print-directory stop JOB=turn-two
+  assert_status 0
+  assert_line 'changed turn-two was QUEUED, is STOPPED .*'
+  [[ $(jq -r .reason "$(state two ended)") == 'stopped while it waited for its turn' && ! -e $(state two started) ]]
+  JOB=turn-two run scripts/52_wait.sh
+  assert_status 4
+  wait::until 60 - is_at three 'position 1 of 1: behind turn-one (MAX_RUNNING=1)' || fail "$(<"$(state three queued)")"
+}
+
+@test "the next has its turn when the first is over, and leaves the queue empty" {
+  JOB=turn-three timeout 300 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  wait::until 60 - grep -q 'turn-three is QUEUED' "${BATS_TEST_TMPDIR}/told"
+  JOB=turn-one scripts/54_stop.sh
+  status=0
+  wait "$!" || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/told")
+  assert_status 3
+  assert_line ' +turn-three is QUEUED \(position 1 of 1: behind turn-one \(MAX_RUNNING=1\)\)'
+  assert_line 'error   turn-three FAILED .*'
+  [[ ! $(jq -r .time "$(state three turn)") < $(jq -r .time "$(state one ended)") ]]
+  [[ -z $(ls "${WORKDIR}/shared/queue/${CLUSTER_NAME}") ]]
+}
+
+@test "a job that wants more than the cluster has is refused, and nothing is created" {
+  before=$(container::listing)
+  OVERRIDES='trainer.nnodes=3 trainer.n_gpus_per_node=4' run scripts/40_submit_ppo_epoch1.sh
+  assert_status 2
+  assert_line "error   The job wants 12 cpu \(trainer.nnodes times trainer.n_gpus_per_node of verl's config\) and the nodes that are ALIVE have 8: ask for less, or bring up more with 'make up'."
+  [[ $(container::listing) == "$before" ]]
+}
