@@ -1,0 +1,76 @@
+#!/usr/bin/env bats
+# Many submissions at the same moment, on a cluster that trains one job at a time: none is lost, none overwrites another,
+# the first three train to their end, in the order in which they came, and the rest are stopped while they wait.
+
+setup_file() {
+  load fault_helper
+  fault::use load 18287
+  fault::cluster
+  export MAX_RUNNING=1
+}
+
+setup() { load fault_helper; }
+
+teardown_file() {
+  load fault_helper
+  fault::down
+}
+
+# load::submit COUNT: that many at once; their ids, one a line, in the file ids, and what each said beside it.
+load::submit() {
+  local i pids=()
+  for ((i = 0; i < $1; i++)); do
+    OVERRIDES=trainer.total_training_steps=2 scripts/44_submit_sdk.sh >"${BATS_TEST_TMPDIR}/id.${i}" 2>"${BATS_TEST_TMPDIR}/said.${i}" 3>&- &
+    pids+=("$!")
+  done
+  for ((i = 0; i < $1; i++)); do
+    wait "${pids[i]}" || fail "submission ${i} ended with $?: $(<"${BATS_TEST_TMPDIR}/said.${i}")"
+  done
+  cat "${BATS_TEST_TMPDIR}"/id.* >"${BATS_TEST_TMPDIR}/ids"
+}
+
+# load::in_order: the jobs of this test, in the order in which they were reserved.
+load::in_order() {
+  local id
+  while read -r id; do
+    printf '%s %s\n' "$(stat -c %.Y "${WORKDIR}/shared/jobs/${id}/config")" "$id"
+  done <"${BATS_TEST_TMPDIR}/ids" | sort -n | cut -d' ' -f2
+}
+
+load::is_queued() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued ]]; }
+
+# load::run COUNT
+load::run() {
+  local jobs job dir moments i told=0
+  fault::begin "$1 submissions at once, one trains at a time"
+  load::submit "$1"
+  [[ $(sort -u "${BATS_TEST_TMPDIR}/ids" | wc -l) == "$1" ]] || fail "$(<"${BATS_TEST_TMPDIR}/ids")"
+  mapfile -t jobs < <(load::in_order)
+  for job in "${jobs[@]}"; do
+    dir="${WORKDIR}/shared/jobs/${job}"
+    [[ $(jq -r .accepted "${dir}/state/submitted") == true && $(jq -r .submission_id "${dir}/config/resolved.json") == "$job" ]] || fail "$job"
+  done
+  [[ $(container::api /api/jobs/ | jq -r '.[].submission_id' | grep -cxFf "${BATS_TEST_TMPDIR}/ids") == "$1" ]] || fail 'Ray does not have them all'
+  # The rest, the last first: they never train.
+  for ((i = $1 - 1; i >= 3; i--)); do
+    wait::until 300 - load::is_queued "${jobs[i]}" || fail "${jobs[i]} does not wait for its turn"
+    JOB=${jobs[i]} scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/stop")"
+    [[ $(jq -r .reason "${WORKDIR}/shared/jobs/${jobs[i]}/state/ended") == 'stopped while it waited for its turn' ]] || fail "${jobs[i]}: $(<"${BATS_TEST_TMPDIR}/stop")"
+    [[ ! -e ${WORKDIR}/shared/jobs/${jobs[i]}/state/started ]] || fail "${jobs[i]} has trained"
+    told=$((told + 1))
+  done
+  for job in "${jobs[@]:0:3}"; do
+    JOB=$job timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 || fail "${job}: $(<"${BATS_TEST_TMPDIR}/wait")"
+    grep -q '"step":2' <(tr -d ' ' <"${WORKDIR}/shared/jobs/${job}/logs/metrics.jsonl") || fail "${job} did not take its steps"
+  done
+  # One at a time, in the order in which they came.
+  moments=$(cd "${WORKDIR}/shared/jobs" && for job in "${jobs[@]:0:3}"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)
+  [[ $(wc -l <<<"$moments") == 6 && $moments == "$(sort <<<"$moments")" ]] || fail "they did not train one after the other: ${moments}"
+  fault::answered 0 "$1 accepted, 3 trained, ${told} stopped while they waited"
+  fault::recovered kind=load "tries=$1"
+}
+
+@test "six at once" { load::run 6; }
+
+# bats test_tags=full
+@test "fifty at once" { load::run 50; }
