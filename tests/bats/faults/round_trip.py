@@ -32,13 +32,17 @@ def install():
 """
 REWARD_FN = """\
 import os
+import threading
 
 import job_report
+
+LOCK = threading.Lock()  # verl calls it from several threads
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     told = {name: value for name, value in kwargs.items() if name.startswith("from_")}
-    job_report.write("reward", {"kwargs": told, "environ": dict(os.environ)})
+    with LOCK:
+        job_report.write("reward", {"kwargs": told, "environ": dict(os.environ)})
     return 0.5
 """
 
@@ -63,7 +67,7 @@ def make(directory: Path, shared: Path) -> None:
         "env_vars": {
             **ENV_VARS,
             "PYTHONPATH": "${shared_root}/user/code/round_trip",
-            "VERL_REGRESS_HOOKS": "round_trip_hook",
+            "VERL_REGRESS_HOOKS": "verl_rehearsal,round_trip_hook",  # the profile's own stay
         },
     }
     (directory / "spec.json").write_text(json.dumps(spec))
@@ -86,7 +90,7 @@ def check(job: Path) -> None:
         assert told["kwargs"] == KWARGS, told
     given = [override(name) for name in KWARGS]
     for told in drivers:
-        assert [word for word in told["argv"] if KEY in word] == given, told["argv"]
+        assert sorted(word for word in told["argv"] if KEY in word) == sorted(given), told["argv"]
     sent = json.loads((job / "config" / "runtime_env.json").read_text())["env_vars"]
     assert not any("$" in value for value in sent.values()), sent
     recorded = (job / "logs" / "hydra" / ".hydra" / "overrides.yaml").read_text()
