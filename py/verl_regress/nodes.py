@@ -84,9 +84,9 @@ def run_await(args: argparse.Namespace) -> int:
         _abort_if_one_failed(sorted(wanted), args.log_dir)
         if time.monotonic() > end:
             missing = sorted(set(wanted) - set(alive))
+            _show_log(args.log_dir, missing[0])
             raise RegressError(
-                f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): the last lines of {missing[0]}'s log are\n"
-                f"{_tail(args.log_dir / f'{missing[0]}.log')}",
+                f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): read the lines above, from {missing[0]}.",
                 Exit.UNREACHABLE,
             )
         time.sleep(_LOOK_EVERY)
@@ -143,14 +143,16 @@ def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
         exit_file = log_dir / f"{name}.log.exit"
         status = exit_file.read_text().strip() if exit_file.exists() else ""
         if status not in ("", "0"):
-            raise RegressError(
-                f"'ray start' on {name} ended with exit status {status}: the last lines of its log are\n"
-                f"{_tail(log_dir / f'{name}.log')}"
-            )
+            _show_log(log_dir, name)
+            raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
 
 
-def _tail(path: Path, lines: int = 15) -> str:
+def _show_log(log_dir: Path, name: str, lines: int = 15) -> None:
+    path = log_dir / f"{name}.log"
+    say.info(f"the last lines of {path}:")
     try:
-        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        return f"(no log at {path})"
+        text = "(there is no such file)"
+    for line in text.splitlines()[-lines:]:
+        say.info(line)

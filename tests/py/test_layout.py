@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_regress import layout
 from verl_regress.layout import JobDir, write_atomically
 
 
@@ -19,11 +20,11 @@ def job(tmp_path):
 def full_disk(monkeypatch):
     """No file that is new gets a byte; what is there can be written in place."""
 
-    def write_text(path, *_args, **_options):
-        path.touch()
+    def open_(path, *_args, **_options):
+        Path(path).touch()
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(Path, "write_text", write_text)
+    monkeypatch.setattr(layout, "open", open_, raising=False)
 
 
 def test_a_state_whose_space_was_held_is_written_on_a_full_disk(job, full_disk):
