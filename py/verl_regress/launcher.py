@@ -7,7 +7,6 @@ It reads its plan from the job directory, so that nothing of it ever passes thro
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import json
 import os
@@ -23,16 +22,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress import causes, debug, identity, job_secrets, jobs, liveness, say, this_node, turn
+from verl_regress import aftermath, causes, debug, identity, job_secrets, jobs, liveness, this_node, turn
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir, SharedRoot
-from verl_regress.ray_api import RayApi
-from verl_regress.redaction import Redactor
+from verl_regress.tee import Tee
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
-_GCS_SECONDS = 3.0
-_ASK_SECONDS = 4.0  # for Ray's answer about its nodes, when the trainer has failed
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Imports what the training processes will import, in an interpreter and environment like theirs.
 _PROBE = """
@@ -53,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     for number in _STOPPING:
         signal.signal(number, _stop)
     with job.driver_log.open("ab", buffering=0) as log:
-        tee = _Tee(log.fileno())
+        tee = Tee(log.fileno())
         try:
             liveness.hold(job)
             tee.hide(job_secrets.hold())
@@ -68,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             turn.leave(job, plan["cluster"])
 
 
-def _run(job: JobDir, plan: Mapping[str, Any], tee: _Tee) -> int:
+def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     """From the wait for the job's turn to the record of its end."""
     waits_for = "its turn"
     try:
@@ -105,7 +100,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: _Tee) -> int:
             code, reason = 1, str(error)
     ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop}
     if code != 0:
-        ended |= _circumstances(job, reason) or ({} if told_to_stop else _taken_down(job, plan, reason))
+        ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
     job.write_state("ended", ended)
     # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
     is_failed = code != 0 and not told_to_stop
@@ -113,7 +108,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: _Tee) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _fail(job: JobDir, plan: Mapping[str, Any], tee: _Tee, error: RegressError | OSError) -> int:
+def _fail(job: JobDir, plan: Mapping[str, Any], tee: Tee, error: RegressError | OSError) -> int:
     """The job ends before it trained."""
     tee.line(f"verl-regress: {error}")
     job.write_state("ended", {"exit_code": 1, "reason": str(error)})
@@ -144,7 +139,7 @@ def _need_submission(job: JobDir) -> None:
         )
 
 
-def _tell_place(job: JobDir, tee: _Tee, place: turn.Place) -> None:
+def _tell_place(job: JobDir, tee: Tee, place: turn.Place) -> None:
     """For `judge`, and for whoever reads the log."""
     if job.read_state("queued") is None:
         tee.line(f"verl-regress: waits for its turn, {place}")
@@ -165,7 +160,7 @@ def check_places(plan: Mapping[str, Any]) -> None:
             raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
 
 
-def prove_code(code_path: Path, code_id: str, job: JobDir, tee: _Tee) -> dict[str, str]:
+def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str, str]:
     """Import verl and the marker as the job will; print where they came from; raise RegressError if not as asked."""
     probe = subprocess.run(
         [sys.executable, "-c", _PROBE], cwd=job.path, capture_output=True, text=True, errors="replace", check=False
@@ -188,105 +183,7 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: _Tee) -> dict[st
     return imported
 
 
-def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
-    """Why a trainer may have failed, seen from outside it at once: the job's disk is full, or Ray's head has gone."""
-    if (problem := _disk_problem(job)) is not None:
-        return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
-    gcs = os.environ.get("RAY_ADDRESS", "")
-    if ":" in gcs and not _answers(gcs):
-        return {"reason": f"{reason}, and Ray's head, whose GCS was at {gcs}, is gone", "head_gone": True}
-    return {}
-
-
-def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Why a trainer may have failed that nobody told to stop: it lost a node, or one of its processes was killed."""
-    try:
-        blow = causes.of_failure(RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS), job.ray_id)
-    except RegressError as error:  # over ssh the dashboard listens on the head alone
-        say.info(f"whether a node or a process was lost is not known: {error}")
-        return {}
-    return {"reason": f"{reason}{blow.words}", "lost_nodes": blow.lost_nodes}
-
-
-def _disk_problem(job: JobDir) -> str | None:
-    """What stands in the way of writing where the job writes (a full disk, a spent quota), or None."""
-    probe = job.state / f".probe.{os.getpid()}"
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.strerror
-    finally:
-        probe.unlink(missing_ok=True)
-    return None
-
-
-def _answers(address: str) -> bool:
-    """Does somebody listen at HOST:PORT?"""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_GCS_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
-class _Tee:
-    """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
-
-    The job's secrets are written by their names. What one of them cannot take the other still gets. Where the shared storage has room again, its log says what is missing.
-    """
-
-    def __init__(self, log: int) -> None:
-        self._log = log
-        self._missing = 0
-        self._problem = ""
-        self._redactor = Redactor({})
-
-    def hide(self, secrets: Mapping[str, str]) -> None:
-        """From now on these values are written by their names; a whole line is never held back for it."""
-        self._redactor = Redactor(secrets)
-
-    def write(self, chunk: bytes) -> None:
-        self._put(self._redactor.feed(chunk))
-
-    def end(self) -> None:
-        """Write what was held back because it might have been the beginning of a secret."""
-        self._put(self._redactor.end())
-
-    def _put(self, chunk: bytes) -> None:
-        with contextlib.suppress(OSError):
-            _write_whole(1, chunk)
-        try:
-            if self._missing:
-                _write_whole(
-                    self._log, f"\nverl-regress: {self._missing} bytes are missing here ({self._problem})\n".encode()
-                )
-                self._missing = 0
-            _write_whole(self._log, chunk)
-        except OSError as error:
-            self._missing += len(chunk)
-            self._problem = error.strerror or str(error)
-
-    def move(self, pipe: int) -> bool:
-        """Write what is in the pipe; False where all that could write to it have closed it."""
-        chunk = os.read(pipe, 65536)
-        self.write(chunk)
-        return chunk != b""
-
-    def line(self, text: str) -> None:
-        self.write(text.encode("utf-8", "replace") + b"\n")
-
-
-def _write_whole(descriptor: int, chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _run_child(argv: list[str], job: JobDir, tee: _Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:
+def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:
     """Run verl in a process group of its own; signals are forwarded to the whole group.
 
     Returns its process id, its exit status (negative: ended by a signal) and whether we were told to stop it.

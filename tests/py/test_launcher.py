@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from conftest import write
 
-from verl_regress import launcher, liveness, snapshot, turn
+from verl_regress import aftermath, launcher, liveness, snapshot, turn
 from verl_regress.layout import JobDir
+from verl_regress.tee import Tee
 
 RAY = """\
 import types
@@ -241,7 +242,7 @@ def test_a_log_that_cannot_be_written_costs_the_job_nothing(launched):
 
 def test_a_log_that_has_room_again_says_what_is_missing(tmp_path):
     log = (tmp_path / "log").open("wb", buffering=0)
-    tee = launcher._Tee(log.fileno())
+    tee = Tee(log.fileno())
     tee.line("one")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "write", _full_for(log.fileno()))
@@ -266,7 +267,7 @@ def _full_for(descriptor):
 
 def test_a_trainer_that_fails_on_a_full_disk_says_so(launched):
     """The nearest to a full disk without a disk of one's own: no file may grow to the size of the probe."""
-    launched.start("raise SystemExit(1)", file_bytes=launcher._PROBE_BYTES // 2)
+    launched.start("raise SystemExit(1)", file_bytes=aftermath.PROBE_BYTES // 2)
     assert launched.finish()[0] == 1
     assert launched.ended == (
         1,
