@@ -60,13 +60,19 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(f"{self.prog}: {shown(message)} (see --help).")
 
 
-def _check_text(argv: Sequence[str]) -> None:
-    """Bytes that are no UTF-8 come in as halves of surrogate pairs, which can be neither printed nor written."""
+def _check_words(argv: Sequence[str]) -> None:
+    """Refuse what argparse would lose, and what is no text.
+
+    Bytes that are no UTF-8 come in as halves of surrogate pairs, which can be neither printed nor written.
+    """
     for word in argv:
         try:
             word.encode("utf-8")
         except UnicodeEncodeError:
             raise BadInput(f"{shown(word)} on the command line is not UTF-8: write it in UTF-8.") from None
+        option, _, value = word.partition("=")
+        if value == "--":  # of which argparse makes an empty list (seen in Python 3.11)
+            raise BadInput(f"{shown(word)} on the command line is not usable: '--' is no value of {shown(option)}.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == asked:
             subcommand.function(subcommand.add)(subparser)
     try:
-        _check_text(given)
+        _check_words(given)
         args = parser.parse_args(given)
         subcommand = SUBCOMMANDS[args.subcommand]
         exit_status = subcommand.function(subcommand.run)(args)

@@ -18,13 +18,14 @@ REPORT = Path(__file__).parents[2] / "build" / "reports" / "fuzz.json"
 
 # The classes of bad input and how many cases of each a run tries; what needs Hydra costs ten times what is refused before.
 CASES = {
-    "JobSpec, any text": 300,
+    "JobSpec, any text": 260,
     "JobSpec, any structure": 450,
     "JobSpec, hostile values": 30,
     "Ray base config, any text": 200,
-    "Ray base config, any structure": 300,
+    "Ray base config, any structure": 260,
+    "secrets, names and files": 100,
     "overrides, OVERRIDES and OVERRIDES_FILE": 80,
-    "ids and names on the command line": 400,
+    "ids and names on the command line": 300,
     "paths": 250,
     "env files, read by Bash": 150,
 }

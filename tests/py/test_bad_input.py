@@ -414,3 +414,10 @@ def test_bytes_on_the_command_line_that_are_no_text(submit):
     assert submit("--overrides=a=\udcff").is_refusal(
         "--overrides=a=\\udcff on the command line is not UTF-8: write it in UTF-8."
     )
+
+
+def test_a_value_that_argparse_would_lose(submit):
+    for option in ("--submission-id", "--code-id", "--overrides"):
+        assert submit(f"{option}=--").is_refusal(
+            f"{option}=-- on the command line is not usable: '--' is no value of {option}."
+        )

@@ -43,12 +43,13 @@ def test_overrides(submit, ray, shared, knob, lines):
     text = None if lines is None else "\n".join(lines).encode("utf-8", "surrogatepass")
     outcome = submit("--dry-run", f"--overrides={knob}", *file, overrides=text)
     if not is_refused(outcome, "OVERRIDES", "overrides", "command line", "my/o.txt"):
-        last = [*(line for line in lines or [] if line.strip() and not line.startswith("#")), *words(knob)][-1:]
+        written = [] if text is None else text.decode().replace("\r\n", "\n").split("\n")
+        last = [*(line for line in written if line.strip() and not line.startswith("#")), *words(knob)][-1:]
         argv = section(outcome.out, "resolved config")["argv"]
         # The last one wins, and stands there as it was written; what removes a key may remove an override.
-        for text in last:
-            filled = text.replace("${shared_root}", str(shared.path))
-            assert text.startswith("~") or any(word.endswith(filled) for word in argv)
+        for one in last:
+            filled = one.replace("${shared_root}", str(shared.path))
+            assert one.startswith("~") or any(word.endswith(filled) for word in argv)
     assert ray.seen == []
 
 

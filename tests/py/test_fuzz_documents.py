@@ -13,6 +13,7 @@ SPEC_FILE, BASE_FILE = "my/ppo.yaml", "env/ray/cpu.yaml"
 SPEC_KEYS = [
     "submission_id", "workload", "shared_root", "code_id", "code_path", "model", "dataset", "reward_fn_path", "ray", "address",
     "resources", "entrypoint_num_cpus", "entrypoint_resources", "worker_node", "trainer_overrides", "env_vars",
+    "secrets", "name", "file",
 ]  # fmt: skip
 BASE_KEYS = [
     "address",
@@ -91,6 +92,25 @@ def written(document, as_yaml):
 def test_a_jobspec_of_any_structure(submit, ray, document, as_yaml):
     text = written(document, as_yaml)
     is_refused(submit("--dry-run", spec=text.encode("utf-8", "surrogatepass")), SPEC_FILE)
+    assert ray.seen == []
+
+
+names = st.one_of(
+    st.from_regex(r"\A[A-Z_][A-Z0-9_]{0,40}\Z"),
+    hostile,
+    st.sampled_from(["PATH", "PYTHONPATH", "HF_HOME", "RAY_ADDRESS"]),
+)
+secrets = st.lists(
+    st.fixed_dictionaries({"name": st.one_of(names, scalars)}, optional={"file": st.one_of(hostile, scalars)}),
+    max_size=3,
+)
+
+
+@fuzz("secrets, names and files", secrets=st.one_of(secrets, scalars))
+def test_secrets_of_any_name(submit, ray, secrets):
+    outcome = submit("--dry-run", spec=json.dumps({"workload": "ppo", "secrets": secrets}))
+    if not is_refused(outcome, SPEC_FILE, "secret"):
+        assert section(outcome.out, "resolved config")["secrets"] == [secret["name"] for secret in secrets]
     assert ray.seen == []
 
 
