@@ -108,17 +108,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _check_values(value: object, origin: str, depth: int = 0) -> None:
-    """Refuse what no file, no environment and no argv can hold, and what is too deep or too large to be shown."""
+def _check_values(value: object, origin: str, depth: int = 0, *, of_secrets: bool = False) -> None:
+    """Refuse what no file, no environment and no argv can hold, and what is too deep or too large to be shown.
+
+    What stands in `secrets` is not repeated: somebody may have put a secret's value there.
+    """
     if depth > _DEEPEST:
         raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
     if isinstance(value, str) and ("\0" in value or not _is_text(value)):
         problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is no text"
-        raise BadInput(f"{origin} has {problem} in '{shown(value, 80)}': leave it out.")
+        where = "secrets" if of_secrets else f"'{shown(value, 80)}'"
+        raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
     if isinstance(value, int) and abs(value) >= 2**63:  # Python writes no more than 4,300 digits of one
         raise BadInput(f"{origin} has a whole number of more than 64 bits: no value of it needs that.")
-    for inner in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_values(inner, origin, depth + 1)
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        _check_values(key, origin, depth + 1, of_secrets=of_secrets)
+        _check_values(inner, origin, depth + 1, of_secrets=of_secrets or (depth == 0 and key == "secrets"))
 
 
 def _is_text(value: str) -> bool:

@@ -375,6 +375,10 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
             f"{SPEC}model: {'[' * 30}{']' * 30}\n",
             f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3.",
         ),
+        (
+            '{"workload": "ppo", "secrets": [{"name": "sk-0123\\u0000456789"}]}',
+            f"{FILE} has a NUL character in secrets: leave it out.",
+        ),
         ('{"workload": "ppo", "model": "a\\u0000b"}', f"{FILE} has a NUL character in 'a\\x00b': leave it out."),
         (
             '{"workload": "ppo", "model": "a\\ud800b"}',
