@@ -64,6 +64,10 @@ class SharedRoot:
         """The secrets of jobs that are not over: a directory a cluster, a file a Ray id, for their owner alone."""
         return self.path / "secrets"
 
+    def ray_logs(self, cluster: str) -> Path:
+        """What `ray start` said on each node of that cluster (scripts/lib/cluster.bash)."""
+        return self.path / "ray" / cluster
+
     def queue(self, cluster: str) -> Path:
         """One link per job of that cluster that is not over, in the order in which they came (verl_regress.turn)."""
         return self.path / "queue" / cluster

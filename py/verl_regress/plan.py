@@ -46,6 +46,7 @@ class CommandLine:
     code_id: str | None = None
     submission_id: str | None = None
     overrides: tuple[Override, ...] = ()
+    secrets: tuple[str, ...] = ()  # names of secrets besides the JobSpec's
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def make(
     )
     _check_resources({**resources, "entrypoint_num_cpus": entrypoint_num_cpus}, spec, base)
     env_vars = _env_vars(root, job_dir, code_path, workload, spec, base)
-    secrets = job_secrets.named(spec)
+    secrets = (*job_secrets.named(spec), *map(Secret, said.secrets))
     env_vars |= _secrets_env(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
     composed = compose(code_path, code, workload.module, overrides)
     return Plan(
@@ -296,7 +297,10 @@ def make(
 
 
 def recorded(job: JobDir) -> tuple[Document, Document, CommandLine, Defaults]:
-    """What was asked for an attempt, as its `config/` keeps it: all that `make` takes. Raises RegressError."""
+    """What was asked for an attempt, as its `config/` keeps it: all that `make` takes. Raises RegressError.
+
+    But for secrets that only the command line named: whoever had their values is not there any more.
+    """
     asked = job.read_config("asked.json")
     if asked is None:
         raise RegressError(
@@ -304,7 +308,7 @@ def recorded(job: JobDir) -> tuple[Document, Document, CommandLine, Defaults]:
             "its submitter died): submit it anew with 'make submit'."
         )
     given = job.config / "job_spec.yaml"
-    origins, said = asked["origins"], asked["said"]
+    origins, said = asked["origins"], {**asked["said"], "secrets": ()}
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (job.config / "ray_config.yaml").read_bytes().decode("utf-8")
     return (

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
+    parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         *override_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
         *(Override(text, "OVERRIDES") for text in compose.words(args.overrides)),
     ]
-    said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides))
+    said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides), tuple(args.secret))
     defaults = plan.Defaults(
         args.profile, args.default_model, args.default_dataset, args.default_code_id, args.cluster, args.max_running
     )

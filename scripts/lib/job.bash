@@ -19,6 +19,7 @@ job::submit() {
   # Each value is one word with its option: one that begins with a dash is a value all the same.
   args=("--spec-name=${spec}" "--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}" "--via=${via}")
   args+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
+  ((${#_SECRETS_PLANTED[@]} == 0)) || args+=("${_SECRETS_PLANTED[@]/#/--secret=}")
   [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")

@@ -3,6 +3,7 @@
 # shellcheck shell=bash
 
 declare -gA _SECRET_VALUES=()
+declare -ga _SECRETS_PLANTED=()
 
 # secret::read_all ORIGIN ARGS...: reads each secret of a JobSpec, which the user knows as ORIGIN. Which they are says the helper's
 # subcommand `secrets`, with ARGS and our stdin.
@@ -24,7 +25,23 @@ secret::read_all() {
   done
 }
 
-# secret::are_any: the JobSpec that was read last names some.
+# secret::plant NAME: every job of this script gets the secret NAME, of a random value. Hexadecimal digits are what JSON, URLs and
+# shells leave as they are: where it stands, it is found.
+secret::plant() {
+  local -
+  set +x
+  _SECRET_VALUES[$1]=$(head -c 20 /dev/urandom | od -An -vtx1 | tr -d ' \n')
+  _SECRETS_PLANTED+=("$1")
+}
+
+# secret::print NAME: its value, for a pipe.
+secret::print() {
+  local -
+  set +x
+  printf '%s' "${_SECRET_VALUES[$1]}"
+}
+
+# secret::are_any: the JobSpec that was read last names some, or some were planted.
 secret::are_any() { ((${#_SECRET_VALUES[@]} > 0)); }
 
 # secret::print_all: NAME=VALUE, each ended by a NUL, and one more NUL; nothing where there is none.

@@ -1,6 +1,8 @@
 # verify: one regression session, run on this side and judged in the head from what Ray, the files and the engine say.
 # shellcheck shell=bash
 
+readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, as py/verl_regress/verify/session.py calls it
+
 # verify::begin A B: makes a session and keeps what there was before it; its directory on stdout.
 verify::begin() {
   local identity address
@@ -30,6 +32,16 @@ verify::run_jobs() {
     id=$(WAIT=1 CODE_ID="${code[${next[2]}]}" OVERRIDES="${next[*]:3}" job::submit "$(job::spec_of "${next[1]}")") || true
     [[ -n $id ]] || cli::die 1 "The job ${next[0]} of this session was not submitted: the reason is above; mend it and run 'make verify' again."
     helper::run head verify record --session "$session" --name "${next[0]}" --job "$id"
+  done
+}
+
+# verify::search SESSION: now that the jobs are over, looks for the session's secret on the shared root, in Ray's answers and on
+# every node. Its value goes there by stdin.
+verify::search() {
+  local node
+  secret::print "$VERIFY_CANARY" | helper::run_in head verify search --session "$1"
+  for node in $(node::list); do
+    secret::print "$VERIFY_CANARY" | helper::run_in "$node" verify search-node --session "$1" --node "$node"
   done
 }
 

@@ -170,6 +170,7 @@ def test_a_token_given_as_a_jobspec_is_not_repeated(submit):
     ("names", "more", "sentence"),
     [
         (["PYTHONPATH"], "", f"The secret PYTHONPATH (from {FILE}) is refused: that variable is not a job's to set; name another."),
+        (["VERL_REGRESS_CANARY"], "", f"The secret VERL_REGRESS_CANARY (from {FILE}) is refused: that variable is not a job's to set; name another."),
         (["RAY_AUTH_TOKEN"], "", f"The secret RAY_AUTH_TOKEN (from {FILE}) is refused: that variable is not a job's to set; name another."),
         (["VERL_REGRESS_JOB_DIR"], "", f"The secret VERL_REGRESS_JOB_DIR (from {FILE}) is refused: that variable is not a job's to set; name another."),
         (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: that variable is not a job's to set; name another."),

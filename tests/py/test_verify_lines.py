@@ -176,12 +176,26 @@ MUTATIONS = [
     ("rules", put("job-grpo/config", ["resolved.json"])),
     ("token", put("end/token/found_in", ["/private/jobs/x/logs/driver.log"])),
     ("token", put("end/token/files", 0)),
+    ("secrets", put("canary/found_in", ["/private/jobs/x/logs/driver.log"])),
+    ("secrets", put("canary/found_in", ["Ray's answer about the log of x"])),
+    ("secrets", put("canary-worker-1/found_in", ["the command line of process 7"])),
+    ("secrets", put("canary-head/found_in", ["/tmp/ray/session_1/logs/raylet.out"])),
+    ("secrets", put("canary/files", 0)),
+    ("secrets", put("canary/answers", 0)),
+    ("secrets", put("canary/unanswered", ["the runtime_envs"])),
+    ("secrets", put("canary/canary_characters", 0)),
+    ("secrets", put("canary-worker-0/files", 0)),
+    ("secrets", put("canary-worker-0/processes", 0)),
+    ("secrets", put("canary-worker-0/canary_characters", 0)),
+    ("secrets", put("job-sft/secrets/-1/names", [])),
+    ("secrets", put("job-grpo/secrets", [])),
+    ("secrets", put("end/nodes", [])),
 ]
 
 
 def test_every_line_holds_as_it_was_recorded_and_says_how_much_it_looked_at(evidence):
     verdicts = lines.judge(evidence, set())
-    assert len(verdicts) == len(lines.LINES) == 12
+    assert len(verdicts) == len(lines.LINES) == 13
     assert {verdict.name: verdict.problems for verdict in verdicts} == {line.name: [] for line in lines.LINES}
     assert all(any(character in "123456789" for character in verdict.looked_at) for verdict in verdicts)
 
@@ -198,7 +212,9 @@ def test_there_is_a_mutation_for_every_line():
     assert {name for name, _ in MUTATIONS} == {line.name for line in lines.LINES}
 
 
-@pytest.mark.parametrize("missing", ["begin", "end", "prepare", *(f"job-{job.name}" for job in JOBS)])
+@pytest.mark.parametrize(
+    "missing", ["begin", "end", "prepare", "canary", "canary-head", *(f"job-{job.name}" for job in JOBS)]
+)
 def test_evidence_that_is_missing_is_never_a_line_that_holds(evidence, missing):
     whole = copy.deepcopy(evidence)
     del evidence[missing]
@@ -218,8 +234,8 @@ def test_the_reports_tell_a_and_b_side_by_side_and_every_false_line(evidence, tm
     assert said["holds"] is False
     assert [line["name"] for line in said["lines"] if not line["holds"]] == ["placement"]
     page = (tmp_path / "report.md").read_text()
-    assert page.startswith("# 11 of 12 lines hold\n")
+    assert page.startswith("# 12 of 13 lines hold\n")
     assert "| step | reward A | reward B | B - A | loss A | loss B | B - A |" in page
     assert sum(line.startswith(f"| {step} | ") for step in range(1, 11) for line in page.splitlines()) == 10
     assert f"the driver of grpo ran on {head_address(evidence)}" in page
-    assert 'tests="12" failures="1"' in (tmp_path / "junit.xml").read_text()
+    assert 'tests="13" failures="1"' in (tmp_path / "junit.xml").read_text()

@@ -1,4 +1,4 @@
-"""`verify begin | prepared | next | record | judge`: the steps of a session, each called by scripts/60_verify.sh."""
+"""`verify begin | prepared | next | record | search | search-node | judge`: a session's steps, called by scripts/60_verify.sh."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from verl_regress import jobs, nodes, ray_api
 from verl_regress.errors import BadInput, Exit
@@ -30,12 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("prepared", "keep what the second prepare said (stdin) and left"),
         ("next", "print the next job: its name, workload, A or B, and overrides, each ended by a NUL"),
         ("record", "gather the evidence of a job that has ended"),
+        ("search", "search the shared root and Ray's answers for the session's secret (stdin)"),
+        ("search-node", "search this node for it"),
         ("judge", "gather the rest, judge every line, write the reports"),
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--session", type=Path, required=True)
     steps.choices["record"].add_argument("--name", required=True)
     steps.choices["record"].add_argument("--job", required=True)
+    steps.choices["search-node"].add_argument("--node", required=True, help="this node's name")
     steps.choices["judge"].add_argument("--json", action="store_true", help="print report.json instead of the table")
 
 
@@ -51,6 +55,10 @@ def run(args: argparse.Namespace) -> int:
         _next(session)
     elif args.step == "record":
         session.write(f"job-{args.name}", evidence.job(jobs.find(root, args.job), api))
+    elif args.step == "search":
+        session.write("canary", _search(root, api, session, sys.stdin.read()))
+    elif args.step == "search-node":
+        session.write(f"canary-{args.node}", evidence.canary_search_here(sys.stdin.read()))
     else:
         return _judge(root, api, session, print_json=args.json)
     return 0
@@ -98,6 +106,12 @@ def _next(session: Session) -> None:
     if job is not None:
         words = [job.name, job.workload, job.code, *session.overrides_of(job)]
         sys.stdout.write("".join(f"{word}\0" for word in words))
+
+
+def _search(root: SharedRoot, api: RayApi, session: Session, canary: str) -> dict[str, Any]:
+    recorded = [job["submission_id"] for job in jobs_of(session.evidence()).values()]
+    cluster = (session.read("begin") or {})["cluster"]
+    return evidence.canary_search(root, api, cluster, session.path, recorded, canary)
 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, *, print_json: bool) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.verify.session import jobs_of
+from verl_regress.verify.session import CANARY, jobs_of
 
 Evidence = Mapping[str, Any]
 
@@ -246,6 +246,40 @@ def _searched(evidence: Evidence) -> str:
     return f"{search['files']} files and {search['answers']} answers of Ray"
 
 
+def _canary_nowhere(evidence: Evidence) -> list[str]:
+    def reached(name: str, job: Any) -> Iterable[str]:
+        if not job["secrets"]:
+            yield f"no process of {name} reported which secrets it has"
+        for one in job["secrets"]:
+            if CANARY not in one["names"]:
+                yield f"the process {one['process']} of {name} did not get it"
+
+    search, nodes = evidence["canary"], _nodes_searched(evidence)
+    problems = [f"{node} was not searched" for node, one in nodes.items() if not (one["files"] and one["processes"])]
+    if not (nodes and search["files"] and search["answers"]):
+        problems.append("nothing was searched")
+    if not all(one["canary_characters"] for one in (search, *nodes.values())):
+        problems.append("nothing was searched for")
+    problems += [f"Ray did not answer about {what}" for what in search["unanswered"]]
+    problems += [f"it stands in {place}" for place in search["found_in"]]
+    problems += [f"it stands in {place} on {node}" for node, one in nodes.items() for place in one["found_in"]]
+    return [*problems, *_each(evidence, reached)]
+
+
+def _nodes_searched(evidence: Evidence) -> dict[str, Any]:
+    """What was found on each node that Ray lists. Raises KeyError for one where nobody looked."""
+    return {node["name"]: evidence[f"canary-{node['name']}"] for node in evidence["end"]["nodes"]}
+
+
+def _canary_looked_at(evidence: Evidence) -> str:
+    search, nodes = evidence["canary"], _nodes_searched(evidence).values()
+    reports = sum(len(job["secrets"]) for job in jobs_of(evidence).values())
+    return (
+        f"{search['files'] + sum(one['files'] for one in nodes)} files, {search['answers']} answers of Ray, "
+        f"{sum(one['processes'] for one in nodes)} processes of {len(nodes)} nodes, and the reports of {reports} that got it"
+    )
+
+
 _ALL = ("ppo_a", "ppo_b", "grpo", "sft", "further")
 
 LINES = (
@@ -261,4 +295,5 @@ LINES = (
     Line("workloads", "PPO, GRPO and SFT ran and are at their step count", _ALL, _workloads_ran, _n_jobs),
     Line("rules", "GRPO and SFT keep the same directory and debug rules as PPO", ("ppo_a", "grpo", "sft"), _same_rules, lambda _: "3 jobs"),
     Line("token", "Ray's token stands in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),
+    Line("secrets", "a secret reached every process of the jobs, and stands nowhere when they are over", ("ppo_a",), _canary_nowhere, _canary_looked_at),
 )  # fmt: skip

@@ -12,6 +12,9 @@ from typing import Any
 from verl_regress.layout import SharedRoot, now, read_json, write_atomically
 from verl_regress.workloads import continuing
 
+# The secret that every job of a session gets, and that is then searched for. No JobSpec may name it (VERL_…).
+CANARY = "VERL_REGRESS_CANARY"
+
 
 @dataclass(frozen=True)
 class Job:

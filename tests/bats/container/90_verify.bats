@@ -12,11 +12,11 @@ setup() { load container_helper; }
 @test "a whole session: two releases of verl, all workloads, every line holds" {
   run make --no-print-directory verify
   assert_status 0
-  assert_line '12 of 12 lines hold'
+  assert_line '13 of 13 lines hold'
   session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1)
   [[ $(jq .holds "${session}/report.json") == true ]]
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b grpo sft further' ]]
-  grep -q '^# 12 of 12 lines hold$' "${session}/report.md"
+  grep -q '^# 13 of 13 lines hold$' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
   grep -q 'tests="12" failures="0"' "${session}/junit.xml"
   # What the session costs over its bare jobs: shown, not asserted.
@@ -48,7 +48,7 @@ stream() {
   HELPER=$(bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; env::load; helper::dir')
   cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/job_spec"
   sed "s|http://127.0.0.1:8265|${1:-http://127.0.0.1:8265}|" env/ray/cpu.yaml >"${BATS_TEST_TMPDIR}/ray_config"
-  SUBMIT=(submit --spec-name jobspecs/ppo.yaml --base-name env/ray/cpu.yaml --profile cpu --default-model tiny-qwen2
+  SUBMIT=(submit --spec-name jobspecs/ppo.yaml --base-name env/ray/cpu.yaml --profile cpu --cluster vrtest-verify --default-model tiny-qwen2
     --default-dataset sums --default-code-id codeA --overrides=trainer.total_training_steps=1)
 }
 

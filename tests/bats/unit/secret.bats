@@ -96,3 +96,17 @@ refused() {
   sent
   refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
 }
+
+@test "a planted secret goes before every JobSpec, is new each time, and is in no trace" {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  plant=(bash -x -c '
+    source "$1/scripts/lib/regress.bash" && cli::begin
+    secret::plant A_CANARY
+    { secret::print_all && secret::print A_CANARY; } | tr "\0" "|"' scripts/any "$REPO")
+  run --separate-stderr "${plant[@]}"
+  [[ $status == 0 && $output =~ ^A_CANARY=([0-9a-f]{40})\|\|([0-9a-f]{40})$ ]]
+  [[ ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" && $stderr != *"${BASH_REMATCH[1]}"* ]]
+  first=$output
+  run --separate-stderr "${plant[@]}"
+  [[ $status == 0 && $output != "$first" ]]
+}

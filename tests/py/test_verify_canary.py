@@ -1,0 +1,157 @@
+"""The secret of a regression session: it reaches the jobs by name, and is found wherever and however it stands."""
+
+import base64
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import SPEC, write
+from streams import tar
+from test_job_secrets import sent
+
+from verl_regress import plan
+from verl_regress.layout import JobDir
+from verl_regress.ray_api import RayApi
+from verl_regress.verify import evidence
+from verl_regress.verify.session import CANARY, Session
+
+VALUE = "0123456789abcdef0123456789abcdef01234567"
+FORMS = {
+    "as it is": VALUE,
+    "hex": VALUE.encode().hex(),
+    **{
+        f"base64 behind {before} bytes": base64.b64encode(b"x" * before + VALUE.encode() + b"y").decode()
+        for before in range(3)
+    },
+}
+
+
+@pytest.fixture
+def search(shared, ray, tmp_path, make_job):
+    """Searches for VALUE after the one job of a session, `job`; Ray's answers about it are empty unless the test says."""
+    make_job()
+    ray.knows({"submission_id": "job", "job_id": "02000000"})
+    ray.answers |= {
+        "/api/v0/runtime_envs?limit=1000&detail=1": (200, {"result": []}),
+        "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=02000000": (
+            200,
+            {"data": {"result": {"result": []}}},
+        ),
+        "/api/jobs/job/logs": (200, {"logs": "trained\n"}),
+    }
+    session = tmp_path / "session"
+    return lambda: evidence.canary_search(shared, RayApi(ray.address), "mine", session, ["job"], VALUE)
+
+
+def test_a_search_that_finds_nothing_says_how_much_it_looked_at(search):
+    found = search()
+    assert found["found_in"] == []
+    assert (found["canary_characters"], found["files"], found["answers"]) == (40, 2, 6)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize(
+    "place", ["jobs/job/logs/driver.log", "jobs/job/config/.x", "ray/mine/head.log", "secrets/mine/job"]
+)
+def test_it_is_found_in_every_form_in_files(search, shared, place, form):
+    file = write(shared.path / place, f"a line\nAuthorization: {form}!\n")
+    found = search()
+    assert found["found_in"] == [str(file)]
+    assert VALUE not in json.dumps(found)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/api/jobs/job/logs", "Ray's answer about the log of job"),
+        ("/api/v0/runtime_envs?limit=1000&detail=1", "Ray's answer about the runtime_envs"),
+        ("/api/jobs/", "Ray's answer about all jobs"),
+    ],
+)
+def test_it_is_found_in_every_form_in_answers(search, ray, path, place, form):
+    ray.answers[path] = (200, [{"submission_id": "other", "said": f"a {form} b"}])
+    assert search()["found_in"] == [place]
+
+
+def test_what_ray_does_not_answer_is_told(search, ray):
+    del ray.answers["/api/jobs/job/logs"]
+    found = search()
+    assert (found["answers"], found["unanswered"]) == (5, ["the log of job"])
+
+
+def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path)
+    file = write(tmp_path / "session_1" / "logs" / "worker.out", "nothing\n")
+    clean = evidence.canary_search_here(VALUE)
+    assert (clean["files"], clean["found_in"]) == (1, [])
+    assert clean["processes"] >= 1
+    file.write_text(f"API_KEY={VALUE}\n")
+    with subprocess.Popen([sys.executable, "-c", "input()", VALUE], stdin=subprocess.PIPE) as process:
+        found = evidence.canary_search_here(VALUE)
+        process.communicate(b"\n")
+    assert found["found_in"] == [str(file), f"the command line of process {process.pid}"]
+    assert VALUE not in json.dumps(found)
+
+
+def test_the_scripts_hand_it_over_on_stdin(run, shared, ray, search, tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path / "session_of_ray")
+    write(tmp_path / "session_of_ray" / "raylet.out", VALUE)
+    session = Session.begin(shared)
+    session.write("begin", {"cluster": "mine"})
+    session.write("job-ppo_a", {"submission_id": "job"})
+    for step in (["search"], ["search-node", "--node", "worker-0"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(VALUE))
+        outcome = run("verify", step[0], "--session", session.path, *step[1:])
+        assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
+    assert (session.read("canary")["files"], session.read("canary")["found_in"]) == (4, [])
+    assert session.read("canary-worker-0")["found_in"] == [str(tmp_path / "session_of_ray" / "raylet.out")]
+
+
+def test_which_processes_of_a_job_got_it(shared, make_job):
+    job = make_job()
+    for process, job_id, names in (
+        ("w0-1", "02000000", [CANARY]),
+        ("w0-2", None, [CANARY, "HF_TOKEN"]),
+        ("w1-3", "02000000", []),
+        ("w1-4", "02000000", None),
+        ("w0-5", "01000000", []),  # Ray's supervisor: an actor of another job of Ray's
+    ):
+        write(job.reports / f"identity-{process}.json", json.dumps({"job_id": job_id}))
+        if names is not None:
+            write(job.reports / f"secrets-{process}.json", json.dumps({"names": names}))
+    assert evidence._secret_reports(job, {"job_id": "02000000"}) == [
+        {"process": "w0-1", "names": [CANARY]},
+        {"process": "w0-2", "names": [CANARY, "HF_TOKEN"]},
+        {"process": "w1-3", "names": []},
+        {"process": "w1-4", "names": []},
+    ]
+
+
+@pytest.fixture
+def planted(submit, monkeypatch):
+    """Submits a JobSpec as a session does, with one more secret than it names."""
+
+    def planted(values, spec=SPEC):
+        monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(sent(values) + tar(files).read()))
+        return submit("--secrets", f"--secret={CANARY}", "--cluster=mine", "--submission-id=me", spec=spec)
+
+    return planted
+
+
+def test_a_secret_of_the_command_line_comes_beside_those_of_the_jobspec(planted, shared):
+    values = {"API_KEY": "sk-0123456789", CANARY: VALUE}
+    assert planted(values, f"{SPEC}secrets: [{{name: API_KEY}}]\n").status == 0
+    assert json.loads((shared.secrets / "mine" / "me").read_text()) == values
+    config = shared.jobs / "me" / "config"
+    assert json.loads((config / "resolved.json").read_text())["secrets"] == ["API_KEY", CANARY]
+    assert json.loads((config / "job_spec.json").read_text())["secrets"] == [{"name": "API_KEY"}]
+    assert not any(VALUE in path.read_text() for path in config.iterdir())
+
+
+def test_a_further_attempt_is_asked_for_without_it(planted, shared):
+    assert planted({CANARY: VALUE}).status == 0
+    _, _, said, _ = plan.recorded(JobDir(shared.jobs / "me"))
+    assert said.secrets == ()
