@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+HELPER_DIR = Path(__file__).resolve().parents[1]  # this version of the helper (scripts/lib/helper.bash)
 _RESERVE_BYTES = 16384  # more than any state takes
 
 
@@ -86,6 +87,10 @@ class SharedRoot:
         if not real.is_relative_to(os.path.realpath(self.path)):
             return f"it is a link to {real}, which leaves {self.path}, and other nodes may not have it"
         return None
+
+    def fill_in(self, text: str) -> str:
+        """`text` with `${shared_root}` filled in; every other ${…} is Hydra's own."""
+        return text.replace("${shared_root}", str(self.path))
 
     def ensure(self) -> list[Path]:
         """Create what is missing; returns the directories that were created.

@@ -11,31 +11,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_regress import documents, ids, job_secrets, reward_fn, snapshot
+from verl_regress import documents, environment, ids, job_secrets, reward_fn, snapshot
 from verl_regress.compose import Override, compose
 from verl_regress.devices import Devices
 from verl_regress.documents import Document
 from verl_regress.errors import BadInput, IdTaken, RegressError, shown
 from verl_regress.job_secrets import Secret
-from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.progress import step_of
 from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
 
-HELPER_DIR = Path(__file__).resolve().parents[1]
-
-# Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES when it stands in env_vars, and corrects RAY_ADDRESS there for the
-# driver but not for its actors; only "auto" harms nobody.
-_REFUSED_ENV = {
-    "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
-    "RAY_ADDRESS": "the job finds its cluster by itself",
-    "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
-    "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
-    "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
-    job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
-}
 _MOST = 1_000_000  # of a resource, far above any cluster: what is more, and what is infinite, is a mistake
-# What Python, or our sitecustomize, reads before the hook env_vars can set anything.
-_READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
 
 @dataclass(frozen=True)
@@ -242,14 +228,14 @@ def make(
         [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
         *(
             [
-                Override(_in_root(root, text.removeprefix("?")), base.origin, optional=text.startswith("?"))
+                Override(root.fill_in(text.removeprefix("?")), base.origin, optional=text.startswith("?"))
                 for text in base.content.get("trainer_overrides", {}).get(key, [])
             ]
             for key in workload.profile_keys
         ),
         [] if reward is None else [Override(f"{reward_fn.key_of(code_path)}={reward}", spec.origin)],
-        [Override(_in_root(root, text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
-        [replace(override, text=_in_root(root, override.text)) for override in said.overrides],
+        [Override(root.fill_in(text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
+        [replace(override, text=root.fill_in(override.text)) for override in said.overrides],
         attempt.overrides() if attempt is not None else [],
     )
     resources = {
@@ -260,9 +246,9 @@ def make(
         "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
     )
     _check_resources({**resources, "entrypoint_num_cpus": entrypoint_num_cpus}, spec, base)
-    env_vars = _env_vars(root, job_dir, code_path, workload, spec, base)
+    env_vars = environment.of_job(root, job_dir, code_path, workload, spec, base)
     secrets = (*job_secrets.named(spec), *map(Secret, said.secrets))
-    env_vars |= _secrets_env(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
+    env_vars |= environment.of_secrets(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
     composed = compose(code_path, code, workload.module, overrides)
     return Plan(
         submission_id=submission_id,
@@ -319,11 +305,6 @@ def recorded(job: JobDir) -> tuple[Document, Document, CommandLine, Defaults]:
     )
 
 
-def _in_root(root: SharedRoot, text: str) -> str:
-    """`${shared_root}` filled in; every other ${…} is Hydra's own."""
-    return text.replace("${shared_root}", str(root.path))
-
-
 def _check_shared_root(root: SharedRoot, spec: Document) -> None:
     given = spec.content.get("shared_root", str(root.path))
     if Path(given) != root.path:
@@ -338,7 +319,7 @@ def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Default
     if said.code_id is not None:
         code_id, origin = said.code_id, "the command line"
     elif "code_path" in spec.content:
-        path = Path(_in_root(root, spec.content["code_path"]))
+        path = Path(root.fill_in(spec.content["code_path"]))
         if path.parent != root.snapshots:
             raise BadInput(
                 f"code_path={shown(str(path))} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}."
@@ -353,8 +334,8 @@ def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Default
 
 def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: str, files: Iterable[str]) -> Path:
     """The directory of a prepared model or data set; a plain name lives in its home under the shared root."""
-    path = home / _in_root(root, spec.content.get(kind, default))
-    given = shown(_in_root(root, spec.content.get(kind, default)))
+    path = home / root.fill_in(spec.content.get(kind, default))
+    given = shown(root.fill_in(spec.content.get(kind, default)))
     origin = spec.origin if kind in spec.content else f"the knob {kind.upper()}"
     for file in (path / name for name in files):
         try:
@@ -379,7 +360,7 @@ def _reward_fn(root: SharedRoot, spec: Document, workload: Workload) -> Path | N
         raise BadInput(
             f"reward_fn_path={shown(given)} (from {spec.origin}) is refused: {spec.content['workload']} has no reward; leave it out."
         )
-    return reward_fn.check(root, _in_root(root, given), spec.origin)
+    return reward_fn.check(root, root.fill_in(given), spec.origin)
 
 
 def _merge(*layers: list[Override]) -> list[Override]:
@@ -419,62 +400,3 @@ def _check_resources(resources: Mapping[str, float], spec: Document, base: Docum
             raise BadInput(
                 f"The resource {shown(name)}={shown(str(amount))} (from {told}) is not usable: ask for 0 to {_MOST:,}."
             )
-
-
-def _env_vars(
-    root: SharedRoot, job_dir: JobDir, code_path: Path, workload: Workload, spec: Document, base: Document
-) -> dict[str, str]:
-    """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty."""
-    asked: dict[str, str] = {}
-    for origin, layer in (
-        (base.origin, base.content.get("runtime_env", {}).get("env_vars", {})),
-        (spec.origin, spec.content.get("env_vars", {})),
-    ):
-        for name, value in layer.items():
-            asked[name] = _in_root(root, value)
-            reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
-            if name in _READ_AT_START and "$" in asked[name]:
-                reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
-            if reason is not None:
-                raise BadInput(
-                    f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
-                )
-    # Those before it would not see what it sets.
-    first = "env_vars" if any("$" in value for value in asked.values()) else ""
-    layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
-    python_path = [
-        str(code_path),
-        *map(str, layers),
-        *asked.get("PYTHONPATH", "").split(os.pathsep),
-        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
-    ]
-    return {
-        "HF_HOME": str(root.path / "hf"),
-        "HYDRA_FULL_ERROR": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot brings its own, made once
-        "PYTHONUNBUFFERED": "1",
-        "RAY_JOB_STOP_WAIT_TIME_S": "15",  # of Ray's 3 s nothing is left for the launcher to record the end
-        "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
-        **workload.env_vars,
-        **asked,
-        "VERL_REGRESS_HOOKS": ",".join(
-            filter(None, (first, "identity", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
-        ),
-        "VERL_REGRESS_JOB_DIR": str(job_dir.path),
-        "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
-    }
-
-
-def _secrets_env(secrets: Iterable[Secret], env_vars: Mapping[str, str], file: Path, base: Document) -> dict[str, str]:
-    """What a job with secrets has besides: the path of their file, and first of all the hook that reads it."""
-    names = [secret.name for secret in secrets]
-    for name in names:
-        if name in env_vars:
-            raise BadInput(
-                f"The secret {name} is set in clear by {base.origin} or by the job's own environment: name another, or leave "
-                "it out there."
-            )
-    if not names:
-        return {}
-    hooks = f"{job_secrets.HOOK},{env_vars['VERL_REGRESS_HOOKS']}"
-    return {job_secrets.FILE_VARIABLE: str(file), "VERL_REGRESS_HOOKS": hooks}

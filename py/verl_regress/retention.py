@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_regress import jobs, lock, nodes, objects, plan, say, snapshot
+from verl_regress import jobs, layout, lock, nodes, objects, say, snapshot
 from verl_regress.errors import BadInput
 from verl_regress.job_status import Status, judge
 from verl_regress.layout import JobDir, SharedRoot, read_json
@@ -141,7 +141,7 @@ def survey(
     shared = objects.unused(root.objects, root.snapshots, gone=unused) if snapshots_too else []
     if shared:
         waste.append(Waste(f"{len(shared)} objects that no snapshot shares any more", tuple(shared), disk.free(shared)))
-    in_use = _mentioned(going_on, root.helpers) | {plan.HELPER_DIR.name}
+    in_use = _mentioned(going_on, root.helpers) | {layout.HELPER_DIR.name}
     versions = [path for path in root.helpers.glob("*") if _HELPER.fullmatch(path.name)]
     waste += [
         Waste(f"helper {path.name}", (path,), disk.free([path]))

@@ -5,12 +5,12 @@ import shlex
 import pytest
 from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, write
 
-from verl_regress import documents, plan
+from verl_regress import documents, layout, plan
 from verl_regress.compose import Override
 from verl_regress.layout import JobDir
 from verl_regress.plan import CommandLine, Defaults
 
-HELPER = str(plan.HELPER_DIR)
+HELPER = str(layout.HELPER_DIR)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import write
 
-from verl_regress import documents, plan
+from verl_regress import documents, layout, plan
 from verl_regress.compose import Composed
 from verl_regress.devices import Devices
 
@@ -153,7 +153,7 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
         plan.Defaults(*defaults),
     )
     text = json.dumps({"resolved": planned.resolved(), "runtime_env": planned.runtime_env()})
-    text = text.replace(str(prepared.path), "/private").replace(str(plan.HELPER_DIR), "/helper")
+    text = text.replace(str(prepared.path), "/private").replace(str(layout.HELPER_DIR), "/helper")
     assert json.loads(text) == expected(f"plan.ppo.{profile}")
 
 

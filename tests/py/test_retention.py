@@ -9,7 +9,7 @@ import pytest
 from conftest import write
 from streams import state_of, tar
 
-from verl_regress import lock, plan, retention, snapshot
+from verl_regress import layout, lock, retention, snapshot
 from verl_regress.layout import JobDir
 
 HOUR = 3600
@@ -233,7 +233,7 @@ def test_a_session_of_which_a_job_is_kept_keeps_both_its_codes_and_every_session
 
 
 def test_old_helper_versions_go_unless_an_unfinished_job_runs_from_them(ray, old, shared, monkeypatch):
-    monkeypatch.setattr(plan, "HELPER_DIR", shared.helpers / "cccccccccccc")
+    monkeypatch.setattr(layout, "HELPER_DIR", shared.helpers / "cccccccccccc")
     for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", "packages-cpython-311-x86_64"):
         write(shared.helpers / name / "run.py", "")
     job = old("runs", 5, ended=None)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from conftest import BASE, SPEC, node_row
 
-from verl_regress import plan
+from verl_regress import layout
 from verl_regress.job_status import Status, judge
 from verl_regress.layout import JobDir
 
@@ -47,7 +47,7 @@ def test_ray_gets_what_was_planned(submit, ray, sdk, shared):
     config = shared.jobs / "me" / "config"
     assert sdk.addresses == [ray.address]
     assert job["submission_id"] == "me"
-    assert job["entrypoint"] == shlex.join(["python3", f"{plan.HELPER_DIR}/run.py", "launch", f"{shared.jobs}/me"])
+    assert job["entrypoint"] == shlex.join(["python3", f"{layout.HELPER_DIR}/run.py", "launch", f"{shared.jobs}/me"])
     assert (job["entrypoint_num_cpus"], job["entrypoint_resources"]) == (1, {"worker_node": 1})
     assert job["runtime_env"] == read(config / "runtime_env.json")
     assert {"code_id": "codeA", "workload": "ppo", "profile": "cpu"}.items() <= job["metadata"].items()
