@@ -18,7 +18,7 @@ setup() { load container_helper; }
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b grpo sft further' ]]
   grep -q '^# 13 of 13 lines hold$' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
-  grep -q 'tests="12" failures="0"' "${session}/junit.xml"
+  grep -q 'tests="13" failures="0"' "${session}/junit.xml"
   # What the session costs over its bare jobs: shown, not asserted.
   printf '# jobs: %s s, session: %s\n' "$(jq '[.jobs[].seconds] | add' "${session}/report.json")" \
     "$(grep -oE '60_verify: done in [0-9.]+ s' <<<"$output")" >&3
@@ -36,7 +36,7 @@ helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-r
 # judged LINE JOB: a session that looks at that line of that job alone; sets status and output.
 judged() {
   local session
-  session=$(helper_in head verify begin --profile cpu --cluster vrtest-verify --only "$1" \
+  session=$(helper_in head verify begin --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeB \
     --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)")
   helper_in head verify record --session "$session" --name ppo_a --job "$2"
   [[ $1 != imports ]] || helper_in head verify record --session "$session" --name ppo_b --job "$2"
