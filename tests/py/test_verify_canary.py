@@ -89,7 +89,9 @@ def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(tmp_path, m
     assert (clean["files"], clean["found_in"]) == (1, [])
     assert clean["processes"] >= 1
     file.write_text(f"API_KEY={VALUE}\n")
-    with subprocess.Popen([sys.executable, "-c", "input()", VALUE], stdin=subprocess.PIPE) as process:
+    program = [sys.executable, "-c", "print(flush=True); input()", VALUE]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # it runs: before that its command line may still be empty
         found = evidence.canary_search_here(VALUE)
         process.communicate(b"\n")
     assert found["found_in"] == [str(file), f"the command line of process {process.pid}"]
