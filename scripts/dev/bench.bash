@@ -50,6 +50,7 @@ bench::prepare() {
   bench::record snapshot_disk 'first snapshot' "$(bench::disk)"
   bench::change_tree 0
   bench::quietly bench::make snapshot CODE_ID=codeB VERL_SOURCE="path:${BENCH_DIR}/tree"
+  printf 'workload: ppo\nresources: {entrypoint_resources: %s}\n' "$BENCH_NO_PLACE" >"${BENCH_DIR}/waits.yaml"
   bench::_knobs >"${BENCH_DIR}/compose.yaml" 3>"${BENCH_DIR}/worker"
   mapfile -d '' -t BENCH_WORKER <"${BENCH_DIR}/worker"
 }
@@ -124,17 +125,21 @@ row::up() {
   done
 }
 
-row::up_again() {
+# bench::by_turns ROW TARGET SIDE COMMAND: our `make TARGET` and the other side's command, one after the other.
+bench::by_turns() {
   local round
   for ((round = 0; round < BENCH_ROUNDS; round++)); do
-    bench::time up_again ours bench::make up
-    bench::time up_again 'docker compose up' bench::compose_up
+    bench::time "$1" ours bench::make "$2"
+    bench::time "$1" "$3" "$4"
   done
+}
+
+row::up_again() {
+  bench::by_turns up_again up 'docker compose up' bench::compose_up
 }
 
 row::submit() {
   local round
-  printf 'workload: ppo\nresources: {entrypoint_resources: %s}\n' "$BENCH_NO_PLACE" >"${BENCH_DIR}/waits.yaml"
   for ((round = 0; round < BENCH_ROUNDS; round++)); do
     bench::time submit ours bench::make submit JOBSPEC="${BENCH_DIR}/waits.yaml"
     bench::quietly bench::make stop JOB=latest
@@ -144,20 +149,12 @@ row::submit() {
 }
 
 row::status() {
-  local round
-  for ((round = 0; round < BENCH_ROUNDS; round++)); do
-    bench::time status ours bench::make status
-    bench::time status 'four commands' bench::four_commands
-  done
+  bench::by_turns status status 'four commands' bench::four_commands
 }
 
 row::debug() {
-  local round
   bench::_a_job
-  for ((round = 0; round < BENCH_ROUNDS; round++)); do
-    bench::time debug ours bench::make debug
-    bench::time debug 'four commands' bench::four_commands
-  done
+  bench::by_turns debug debug 'four commands' bench::four_commands
 }
 
 # The records of 1,000 jobs, each as a real one left it; all but ten of them stand aside when their side is not timed.
@@ -175,7 +172,6 @@ row::status_many() {
 
 # A job that was submitted and is over, for rows that want one.
 bench::_a_job() {
-  printf 'workload: ppo\nresources: {entrypoint_resources: %s}\n' "$BENCH_NO_PLACE" >"${BENCH_DIR}/waits.yaml"
   bench::quietly bench::make submit JOBSPEC="${BENCH_DIR}/waits.yaml"
   bench::quietly bench::make stop JOB=latest
 }

@@ -1,17 +1,12 @@
 """The numbers of the bench: how runs become medians and ratios, and that its page shows what its results hold."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
+import dev_scripts
 import pytest
+from dev_scripts import REPO
 
-REPO = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("bench", REPO / "scripts" / "dev" / "bench.py")
-bench = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = bench  # dataclasses look their module up
-spec.loader.exec_module(bench)
+bench = dev_scripts.load("bench")
 
 FACTS = "cores\t2\nkernel\tLinux 6\n"
 

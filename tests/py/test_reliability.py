@@ -1,12 +1,11 @@
 """scripts/dev/reliability.py: the page says what the records say, and the check of it can fail."""
 
-import importlib.util
 import json
-from pathlib import Path
 
+import dev_scripts
 import pytest
+from dev_scripts import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 FAULT = {
     "kind": "fault", "tries": 1, "name": "a node dies", "status": 7, "sentence": "error   JOB LOST (a | b)", "seconds": 4.0,
     "files_before": 9, "hash_before": "aa", "files_after": 9, "hash_after": "aa", "up_status": 0, "up_seconds": 8.0,
@@ -15,10 +14,7 @@ FAULT = {
 
 @pytest.fixture(scope="module")
 def reliability():
-    spec = importlib.util.spec_from_file_location("reliability", REPO / "scripts" / "dev" / "reliability.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return dev_scripts.load("reliability")
 
 
 @pytest.fixture

@@ -1,25 +1,20 @@
 """scripts/dev/specs.py: that the check of what we ship can fail, for each thing it looks at."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
+import dev_scripts
 import pytest
 from conftest import BASE
+from dev_scripts import REPO
 
 from verl_regress import documents, plan
 from verl_regress.plan import CommandLine, Defaults
 
-REPO = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
 def specs():
-    spec = importlib.util.spec_from_file_location("specs", REPO / "scripts" / "dev" / "specs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return dev_scripts.load("specs")
 
 
 @pytest.fixture
