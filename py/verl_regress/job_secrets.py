@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from verl_regress import jobs, say
+from verl_regress import jobs, lock, say
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.job_status import judge
 from verl_regress.layout import JobDir, SharedRoot
@@ -204,11 +204,8 @@ def _hold(descriptor: int) -> None:
 
 
 def _is_held(file: Path) -> bool:
-    with suppress(OSError), file.open("rb") as stream:  # it is gone by now, or the file system has no locks
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    with suppress(OSError):  # it is gone by now, or the file system has no locks
+        return lock.is_held(file, fcntl.LOCK_EX)
     return False
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress import causes
+from verl_regress import causes, lock
 from verl_regress.errors import Exit
 from verl_regress.layout import JobDir
 from verl_regress.liveness import Launcher, launcher_of
@@ -113,13 +113,8 @@ def submission_of(job: JobDir) -> Iterator[None]:
 
 
 def _is_being_submitted(job: JobDir) -> bool:
-    try:
-        with (job.state / "submitting").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # not there (yet), or a file system without locks
-        return False
+    with contextlib.suppress(OSError):  # not there (yet), or a file system without locks
+        return lock.is_held(job.state / "submitting")
     return False
 
 

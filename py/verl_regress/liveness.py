@@ -12,6 +12,7 @@ import json
 import os
 import socket
 
+from verl_regress import lock
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir, now
 
@@ -63,15 +64,8 @@ def hold(job: JobDir) -> int:
 
 
 def launcher_of(job: JobDir) -> Launcher:
-    """Whether the launcher of `job` lives. A shared lock is tried: two who ask do not see each other."""
+    """Whether the launcher of `job` lives."""
     try:
-        descriptor = os.open(job.launcher, os.O_RDONLY | os.O_CLOEXEC)
+        return Launcher.ALIVE if lock.is_held(job.launcher) else Launcher.GONE
     except FileNotFoundError:
         return Launcher.NOT_YET
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return Launcher.ALIVE
-    finally:
-        os.close(descriptor)
-    return Launcher.GONE

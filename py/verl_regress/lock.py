@@ -1,4 +1,6 @@
-"""Locks on directories of the shared root: many use what is there at once, or one alone removes what nobody uses."""
+"""Locks of the shared root, all of them `flock(2)`, which goes with the process: many use what is there at once, or one alone
+removes what nobody uses.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,21 @@ def held(directory: Path, how: int) -> Iterator[bool]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
+    """Does another process hold `path` so that `how` cannot be had? Raises OSError (not there, a file system without locks).
+
+    Two who ask with LOCK_SH do not see each other.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextmanager

@@ -112,8 +112,8 @@ cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --d
 # part of Ray that has gone, and without one of them the head is of no use.
 cluster::is_head_up() {
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null &&
-    cluster::_processes head are-running "$CLUSTER_NAME" gcs_server raylet dashboard.py
+  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null &
+  cluster::_processes head are-running "$CLUSTER_NAME" gcs_server raylet dashboard.py && wait "$!"
 }
 
 # cluster::is_ray_running NODE: a raylet of this cluster lives there.

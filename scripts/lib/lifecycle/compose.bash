@@ -6,8 +6,10 @@ readonly COMPOSE_LABEL='verl-regress.cluster'
 # compose::need_image: the image is there; NODE_IMAGE holds its name for docker-compose.yaml.
 compose::need_image() {
   NODE_IMAGE=$(image::name)
-  image::is_present "$NODE_IMAGE" ||
+  if ! image::is_present "$NODE_IMAGE"; then
+    image::need_engine
     cli::die 1 "The node image ${NODE_IMAGE} is not on this machine: build it with 'make build'."
+  fi
 }
 
 # compose::_template: the file whose service "worker" all workers extend, from REPO_DIR: the profile's own where it has one.
@@ -59,15 +61,16 @@ compose::run() {
 
 # compose::ensure_up: all containers of this cluster run, with today's settings; those beyond WORKERS are removed.
 compose::ensure_up() {
-  local before after
+  local before after names
   compose::_remove_surplus
   before=$(compose::list '{{.ID}} {{.Names}} {{.State}}')
   compose::run up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only
   after=$(compose::list '{{.ID}} {{.Names}} {{.State}}')
+  names=$(cut -d' ' -f2 <<<"$after" | paste -sd' ')
   if [[ $before == "$after" ]]; then
-    log::ok "containers run: $(compose::list '{{.Names}}' | paste -sd' ')"
+    log::ok "containers run: ${names}"
   else
-    log::changed "containers brought up: $(compose::list '{{.Names}}' | paste -sd' ')"
+    log::changed "containers brought up: ${names}"
   fi
 }
 
@@ -94,11 +97,8 @@ compose::list() {
 
 # compose::foreign: containers that have one of our names without our label.
 compose::foreign() {
-  local node name
-  for node in $(node::list); do
-    name="${CLUSTER_NAME}-${node}"
-    docker ps --all --filter "name=^${name}\$" --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" | awk 'NF == 1 { print $1 }'
-  done
+  docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
+    awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -
 }
 
 compose::_remove_surplus() {

@@ -24,10 +24,7 @@ nodes::check() {
 }
 
 # nodes::need: what ensure_up cannot do without.
-nodes::need() {
-  image::need_engine
-  compose::need_image
-}
+nodes::need() { compose::need_image; }
 
 # nodes::shared_root_here: where the shared root is on this host.
 nodes::shared_root_here() {

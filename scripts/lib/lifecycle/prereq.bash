@@ -6,7 +6,7 @@ readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,da
 
 prereq::engine() {
   image::need_engine
-  log::ok "container engine $(docker version --format '{{.Server.Version}}')"
+  log::ok "container engine ${IMAGE_ENGINE}"
 }
 
 prereq::compose() {
@@ -54,16 +54,19 @@ prereq::shared_root() {
 
 # prereq::shared_mount: a running cluster's nodes see the shared root and may write to it.
 prereq::shared_mount() {
-  local node seen=() pids=() i
+  local node seen=()
+  local -A pids=()
   for node in $(node::list); do
-    node::is_alive "$node" || continue
     # shellcheck disable=SC2016  # expanded on the node
     node::exec "$node" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$node" 2>/dev/null &
-    seen+=("$node") pids+=("$!")
+    pids[$node]=$!
   done
-  for i in "${!pids[@]}"; do
-    wait "${pids[i]}" ||
-      cli::die 1 "${seen[i]} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): mend the directory's owner, or run 'make down up' with another RUN_AS."
+  for node in $(node::list); do
+    if wait "${pids[$node]}"; then
+      seen+=("$node")
+    elif node::is_alive "$node"; then
+      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): mend the directory's owner, or run 'make down up' with another RUN_AS."
+    fi
   done
   log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"
 }
