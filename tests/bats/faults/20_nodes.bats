@@ -82,7 +82,7 @@ network_of() {
 # bats test_tags=full
 @test "a worker is cut from the head for 20 s: the job goes on to its end, and nothing false is said meanwhile" {
   [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
-  fault::train 'the network between head and a worker is cut for 20 s' 15
+  fault::train 'the network between head and a worker is cut for 20 s' 45
   fault::find_driver
   fault::inject sever "$OTHER"
   run timeout 20 tail --pid="$FOLLOWER" --follow /dev/null

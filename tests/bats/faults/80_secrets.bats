@@ -26,7 +26,7 @@ secret::submit() {
     cat jobspecs/ppo.yaml
     printf 'secrets:\n  - name: API_KEY\n'
   } >"$spec"
-  JOB=$(API_KEY=$CANARY OVERRIDES="trainer.total_training_steps=$2" scripts/44_submit_sdk.sh "$spec" 2>"${BATS_TEST_TMPDIR}/submit") ||
+  JOB=$(API_KEY=$CANARY OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=$2" scripts/44_submit_sdk.sh "$spec" 2>"${BATS_TEST_TMPDIR}/submit") ||
     fail "$(<"${BATS_TEST_TMPDIR}/submit")"
   JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
   FILE="${WORKDIR}/shared/secrets/${CLUSTER_NAME}/${JOB}"

@@ -39,12 +39,15 @@ fault::train() {
   fault::await fault::has_step 1
 }
 
+# The data of one epoch are used up after 32 steps, and the trainer ends there whatever total_training_steps says.
+readonly FAULT_EPOCHS='trainer.total_epochs=99'
+
 # fault::submit NAME STEPS [OVERRIDE...]: the same, and returns at once. Sets JOB and JOB_DIR.
 fault::submit() {
   local steps=$2
   FAULT=$1
   fault::before
-  JOB=$(OVERRIDES="trainer.total_training_steps=${steps} ${*:3}" scripts/40_submit_ppo_epoch1.sh 2>"${BATS_TEST_TMPDIR}/submit") ||
+  JOB=$(OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=${steps} ${*:3}" scripts/40_submit_ppo_epoch1.sh 2>"${BATS_TEST_TMPDIR}/submit") ||
     fail "$(<"${BATS_TEST_TMPDIR}/submit")"
   JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
   export JOB JOB_DIR
