@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # Many submissions at the same moment, on a cluster that trains one job at a time: none is lost, none overwrites another,
-# the first three train to their end, in the order in which they came, and the rest are stopped while they wait.
+# the first three train to their end, in the order in which they came, and the rest are stopped, at once, while they wait.
 
 setup_file() {
   load fault_helper
@@ -39,10 +39,31 @@ load::in_order() {
 
 load::is_queued() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued ]]; }
 
-# load::run COUNT
+# load::stop ID...: all of them at once, while they wait for their turn.
+load::stop() {
+  local job pids=() i
+  for job; do
+    wait::until 300 - load::is_queued "$job" || fail "${job} does not wait for its turn"
+  done
+  for job; do
+    JOB=$job scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop.${job}" 2>&1 3>&- &
+    pids+=("$!")
+  done
+  for i in "${!pids[@]}"; do
+    job=${*:i+1:1}
+    wait "${pids[i]}" || fail "$(<"${BATS_TEST_TMPDIR}/stop.${job}")"
+    [[ $(jq -r .reason "${WORKDIR}/shared/jobs/${job}/state/ended") == 'stopped while it waited for its turn' ]] || fail "$(<"${BATS_TEST_TMPDIR}/stop.${job}")"
+    [[ ! -e ${WORKDIR}/shared/jobs/${job}/state/started ]] || fail "${job} has trained"
+  done
+  printf '# %d stopped while they waited\n' "${#pids[@]}" >&3
+}
+
+# load::run COUNT: behind one job that keeps the only place until the others have come and all but three of them have gone.
 load::run() {
-  local jobs job dir moments i told=0
+  local jobs job dir moments first
   fault::begin "$1 submissions at once, one trains at a time"
+  first=$(OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=5000" scripts/44_submit_sdk.sh 2>"${BATS_TEST_TMPDIR}/first") ||
+    fail "$(<"${BATS_TEST_TMPDIR}/first")"
   load::submit "$1"
   [[ $(sort -u "${BATS_TEST_TMPDIR}/ids" | wc -l) == "$1" ]] || fail "$(<"${BATS_TEST_TMPDIR}/ids")"
   mapfile -t jobs < <(load::in_order)
@@ -51,14 +72,8 @@ load::run() {
     [[ $(jq -r .accepted "${dir}/state/submitted") == true && $(jq -r .submission_id "${dir}/config/resolved.json") == "$job" ]] || fail "$job"
   done
   [[ $(container::api /api/jobs/ | jq -r '.[].submission_id' | grep -cxFf "${BATS_TEST_TMPDIR}/ids") == "$1" ]] || fail 'Ray does not have them all'
-  # The rest, the last first: they never train.
-  for ((i = $1 - 1; i >= 3; i--)); do
-    wait::until 300 - load::is_queued "${jobs[i]}" || fail "${jobs[i]} does not wait for its turn"
-    JOB=${jobs[i]} scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/stop")"
-    [[ $(jq -r .reason "${WORKDIR}/shared/jobs/${jobs[i]}/state/ended") == 'stopped while it waited for its turn' ]] || fail "${jobs[i]}: $(<"${BATS_TEST_TMPDIR}/stop")"
-    [[ ! -e ${WORKDIR}/shared/jobs/${jobs[i]}/state/started ]] || fail "${jobs[i]} has trained"
-    told=$((told + 1))
-  done
+  load::stop "${jobs[@]:3}"
+  JOB=$first scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/stop")"
   for job in "${jobs[@]:0:3}"; do
     JOB=$job timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 || fail "${job}: $(<"${BATS_TEST_TMPDIR}/wait")"
     grep -q '"step":2' <(tr -d ' ' <"${WORKDIR}/shared/jobs/${job}/logs/metrics.jsonl") || fail "${job} did not take its steps"
@@ -66,7 +81,7 @@ load::run() {
   # One at a time, in the order in which they came.
   moments=$(cd "${WORKDIR}/shared/jobs" && for job in "${jobs[@]:0:3}"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)
   [[ $(wc -l <<<"$moments") == 6 && $moments == "$(sort <<<"$moments")" ]] || fail "they did not train one after the other: ${moments}"
-  fault::answered 0 "$1 accepted, 3 trained, ${told} stopped while they waited"
+  fault::answered 0 "$1 accepted, 3 trained, $(($1 - 3)) stopped while they waited"
   fault::recovered kind=load "tries=$1"
 }
 
