@@ -151,36 +151,33 @@ faketime() {
   printf '%s\n' "$library"
 }
 
-# set_back NODE LIBRARY: all that starts there from now on has a clock that is five minutes behind, Ray's own processes too. The
-# time that they wait by (CLOCK_MONOTONIC) runs on: libfaketime would set that back as well, and `ray start` never ends then.
-set_back() {
-  docker cp "$2" "${CLUSTER_NAME}-$1:/usr/lib/libfaketime.so.1"
-  docker exec --interactive --user 0 "${CLUSTER_NAME}-$1" sh -e <<'END'
-ray=$(command -v ray)
-mv "$ray" "$ray.real"
-printf '#!/bin/sh\nexport FAKETIME_DONT_FAKE_MONOTONIC=1\nexec %s.real "$@"\n' "$ray" >"$ray"
-chmod 755 "$ray"
-echo -300s >/etc/faketimerc
-echo /usr/lib/libfaketime.so.1 >/etc/ld.so.preload
-END
+# has_clock_of LIBRARY: the job's processes on worker-1 were started with it.
+has_clock_of() {
+  local pid count=0
+  while read -r pid _; do
+    docker exec --user 0 vrfault-cluster-worker-1 grep -q "/${1##*/}" "/proc/${pid}/maps" || fail "process ${pid} of ${JOB} does not have ${1##*/}"
+    count=$((count + 1))
+  done < <(fault::_processes worker-1 '^ray::')
+  ((count > 0)) || fail "no process of ${JOB} is on worker-1"
+  printf '# %d processes with another clock\n' "$count" >&3
 }
 
 # bats test_tags=full
-@test "the clock of a worker is five minutes behind, Ray's own there too: told by make up, and a job trains on it" {
-  local library behind='-(299|30[0-9])' there
+@test "the clock of a worker is five minutes behind, and of all that a job starts there: told by make up, and the job trains" {
+  local library behind='-(299|30[0-9])'
   library=$(faketime) || skip 'libfaketime is neither installed nor in the distribution'
-  docker restart --time 0 vrfault-cluster-worker-1 >/dev/null
-  set_back worker-1 "$library"
+  # Not the raylet itself, which ran before: Ray's native parts wait by the kernel's clock, and one that is started with a
+  # false one is not there in time ("The current node timed out during startup", Ray 2.60).
+  docker cp "$library" vrfault-cluster-worker-1:/usr/lib/libfaketime.so.1
+  docker exec --user 0 vrfault-cluster-worker-1 sh -c 'echo -300s >/etc/faketimerc; echo /usr/lib/libfaketime.so.1 >/etc/ld.so.preload'
   run make --no-print-directory up
   assert_status 0
-  assert_line 'changed worker-1: Ray starting'
-  assert_line "warning The clocks of the nodes differ by ${behind#-} s \(worker-1 ${behind}, (head|worker-0) \+[0-9], (head|worker-0) \+[0-9]\): times in logs and state/ are wrong by as much; set them \(NTP\)\."
-  fault::train 'the clock of one worker is five minutes behind' 3
+  assert_line "warning The clocks of the nodes differ by ${behind#-} s \(worker-1 ${behind}, (head|worker-0) [+-][0-9], (head|worker-0) [+-][0-9]\): times in logs and state/ are wrong by as much; set them \(NTP\)\."
+  fault::train 'the clock of one worker is five minutes behind' 10
+  has_clock_of "$library"
   fault::inject true
   fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
-  there=$(docker exec vrfault-cluster-worker-1 date +%s)
-  ((there < EPOCHSECONDS - 290)) || fail "its clock is at ${there}, ours at ${EPOCHSECONDS}"
-  docker rm --force vrfault-cluster-worker-1 >/dev/null
+  docker exec --user 0 vrfault-cluster-worker-1 rm /etc/ld.so.preload /etc/faketimerc
   fault::recovered
   grep -qx 'ok      the clocks of 3 nodes differ by at most 5 s' "${BATS_TEST_TMPDIR}/up"
 }
