@@ -98,7 +98,7 @@ NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it d
 
 @test "killed when Ray has the job, before and after that is written down: the job is what Ray and its launcher say" {
   local id line tries=0 fact
-  fault::begin 'the submitter is killed when Ray has the job'
+  fault::begin 'the submitter is killed when Ray has the job (whose data are not there)'
   for fact in 'in_ray()' '(job / "state/submitted").exists()'; do
     tries=$((tries + 1))
     id="whole-${tries}-$(date +%s)"

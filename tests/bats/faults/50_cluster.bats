@@ -78,7 +78,7 @@ END
   assert_status 0
   assert_line 'changed containers brought up: vrfault-cluster-head vrfault-cluster-worker-0 vrfault-cluster-worker-1'
   all_run
-  fault::recovered
+  status=1 fault::recovered # that of the refusal, whose sentence it is
 }
 
 # bats test_tags=full
