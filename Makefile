@@ -16,8 +16,8 @@ build: ## the node image (skipped when its inputs are unchanged)
 up: ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
-	@scripts/12_install_py_deps.sh
 	@scripts/20_start_head.sh
+	@scripts/12_install_py_deps.sh
 	@scripts/21_start_workers.sh
 down: ## remove exactly what bears our label; the shared directory stays
 	@scripts/02_down.sh

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "VERL_REGRESS_RAY"
+_START = "--disable-usage-stats"  # of cluster.bash; `ray start` hands it to nothing that stays
 _GRACE = 5.0  # seconds between the request to end and the end
 _LOOK_EVERY = 0.1
 
@@ -54,11 +55,11 @@ def _look(path: Path, cluster: str) -> _Process | None:
         return None  # it has just ended, or is not ours
 
 
-def are_running(cluster: str, programs: Sequence[str]) -> bool:
-    """Does each of `programs` run among them: raylet, dashboard.py, or what has it as a word of its command line?"""
-    words = [line.split() for line in ours(cluster).values()]
-    names = {Path(word).name for line in words for word in line if word is line[0] or word.endswith(".py")}
-    return names.union(*words).issuperset(programs)
+def running(cluster: str) -> set[str]:
+    """The names of their programs and scripts (raylet, gcs_server, dashboard.py), and `ray-start` while one is at work."""
+    lines = [line.split() for line in ours(cluster).values()]
+    names = {Path(word).name for line in lines for word in line if word is line[0] or word.endswith(".py")}
+    return names | {"ray-start" for line in lines if _START in line}
 
 
 def stop(cluster: str) -> int:
@@ -88,12 +89,11 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`stop CLUSTER` prints how many there were; `are-running CLUSTER PROGRAM…` and `is-clear CLUSTER` exit with 0 or 1."""
+    """`running CLUSTER` prints their names on one line, `stop CLUSTER` how many there were."""
     match argv:
-        case ["is-clear", cluster]:
-            return 1 if ours(cluster) else 0
-        case ["are-running", cluster, *programs] if programs:
-            return 0 if are_running(cluster, programs) else 1
+        case ["running", cluster]:
+            print(*sorted(running(cluster)))
+            return 0
         case ["stop", cluster]:
             try:
                 print(stop(cluster))

@@ -33,16 +33,18 @@ cluster::ensure_token() {
 # cluster::ensure_head: Ray is up on the head or being started there. Nobody waits for it here: the workers wait by themselves
 # for a GCS that is not there yet (Ray 2.60: 20 times a second), and await_ready for all of them.
 cluster::ensure_head() {
-  if cluster::is_head_up; then
+  local running
+  running=$(cluster::_running head)
+  if cluster::_is_whole "$running" && cluster::_is_gcs_listening; then
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
-  if ! cluster::is_start_over head; then
+  if [[ $running == *' ray-start '* ]]; then
     log::ok "head: Ray is being started"
     return
   fi
   cluster::_need_gcs_storage
-  cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
+  cluster::_start head "$running" --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
   log::changed "head: Ray started"
 }
@@ -68,7 +70,7 @@ cluster::ensure_workers() {
       log::ok "${worker}: Ray is ALIVE in this cluster"
       continue
     fi
-    cluster::_start_worker "$worker" "$address" &
+    cluster::_start_worker "$worker" "$address" "$(cluster::_running "$worker")" &
     pids+=("$!")
     log::changed "${worker}: Ray starting"
   done
@@ -108,16 +110,28 @@ cluster::clock_skew() {
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API says it.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
-# cluster::is_head_up: its GCS listens, and is ours: on a host that we did not make it may be another Ray's. Nobody starts a
-# part of Ray that has gone, and without one of them the head is of no use.
-cluster::is_head_up() {
+# cluster::_is_whole RUNNING: nobody starts a part of Ray that has gone, and without one of these a head is of no use.
+cluster::_is_whole() { [[ $1 == *' dashboard.py '* && $1 == *' gcs_server '* && $1 == *' raylet '* ]]; }
+
+cluster::_is_gcs_listening() {
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null &
-  cluster::_processes head are-running "$CLUSTER_NAME" gcs_server raylet dashboard.py && wait "$!"
+  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
 }
 
-# cluster::is_ray_running NODE: a raylet of this cluster lives there.
-cluster::is_ray_running() { cluster::_processes "$1" are-running "$CLUSTER_NAME" raylet; }
+# cluster::is_ray_running NODE: a raylet of this cluster lives there; on a host that we did not make there may be another Ray's.
+cluster::is_ray_running() {
+  local running
+  running=$(cluster::_running "$1")
+  [[ $running == *' raylet '* ]]
+}
+
+# cluster::_running NODE: what of this cluster's Ray runs there, " gcs_server raylet … " with a blank at either end, and "ray-start"
+# while one is at work; nothing where nothing does.
+cluster::_running() {
+  local names
+  names=$(cluster::_processes "$1" running "$CLUSTER_NAME")
+  printf '%s' "${names:+ ${names} }"
+}
 
 # cluster::stop_ray NODE: ends every process of this cluster's Ray there, and no other; prints how many there were.
 cluster::stop_ray() { cluster::_processes "$1" stop "$CLUSTER_NAME"; }
@@ -132,28 +146,32 @@ cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
 # cluster::_start_unless_running WORKER ADDRESS DIR: starts it, or leaves a file of its name in DIR where it has a Ray.
 cluster::_start_unless_running() {
-  if cluster::is_ray_running "$1"; then
+  local running
+  running=$(cluster::_running "$1")
+  if [[ $running == *' raylet '* ]]; then
     : >"$3/$1"
   else
-    cluster::_start_worker "$1" "$2"
+    cluster::_start_worker "$1" "$2" "$running"
   fi
 }
 
+# cluster::_start_worker WORKER ADDRESS RUNNING
 cluster::_start_worker() {
   local worker=$1 address=$2 argv=()
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
   [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
-  cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
+  cluster::_start "$worker" "$3" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
 }
 
+# cluster::_start NODE RUNNING ARGV...: RUNNING is what _running says of it.
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark name without=() storage=()
-  shift
+  local node=$1 running=$2 mark name without=() storage=()
+  shift 2
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
-  cluster::is_clear "$node" || cluster::_make_room "$node"
+  [[ -z $running ]] || cluster::_make_room "$node"
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
@@ -194,11 +212,12 @@ cluster::_make_room() {
   ((stopped == 0)) || log::info "$1: stopped the Ray of an earlier start"
 }
 
-# cluster::is_clear NODE: nothing of this cluster's Ray is there.
-cluster::is_clear() { cluster::_processes "$1" is-clear "$CLUSTER_NAME"; }
-
-# cluster::is_start_over NODE: no `ray start` is at work there; the flag is one that only `ray start` itself has.
-cluster::is_start_over() { ! cluster::_processes "$1" are-running "$CLUSTER_NAME" --disable-usage-stats; }
+# cluster::is_start_over NODE: no `ray start` is at work there.
+cluster::is_start_over() {
+  local running
+  running=$(cluster::_running "$1")
+  [[ $running != *' ray-start '* ]]
+}
 
 cluster::_die_with_log() {
   log::error "the last lines of $(cluster::_log_dir)/$1.log:"

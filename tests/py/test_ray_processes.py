@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from verl_regress import ray_processes
-from verl_regress.ray_processes import MARK, are_running, main, ours, stop
+from verl_regress.ray_processes import MARK, main, ours, running, stop
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
@@ -34,8 +35,7 @@ def test_only_the_marked_are_found_and_ended(start):
     while len(ours("here")) < 2:
         pass
     assert own.pid in ours("here")
-    assert are_running("here", ["sleep"])
-    assert not are_running("here", ["sleep", "raylet"])
+    assert running("here") == {Path(sys.executable).name, "sleep"}
     assert stop("here") == 2
     assert own.wait() == -15
     assert [other.poll(), longer.poll(), bare.poll()] == [None, None, None]
@@ -70,11 +70,14 @@ def test_one_that_does_not_listen_is_killed(start, monkeypatch):
 
 def test_the_questions_that_scripts_ask(start, capsys):
     start("here", "sleep", "60")
-    assert main(["are-running", "here", "60"]) == 0
-    assert main(["are-running", "here", "--disable-usage-stats"]) == 1
-    assert [main(["is-clear", "here"]), main(["is-clear", "there"])] == [1, 0]
-    assert main(["stop", "here"]) == 0
-    assert capsys.readouterr().out == "1\n"
+    assert [main(["running", "here"]), main(["running", "there"]), main(["stop", "here"])] == [0, 0, 0]
+    assert capsys.readouterr().out == "sleep\n\n1\n"
+
+
+def test_a_start_at_work_is_known_by_its_flag(monkeypatch):
+    lines = {1: "/opt/venv/bin/python /opt/venv/bin/ray start --head --disable-usage-stats", 2: "/ray/raylet --head"}
+    monkeypatch.setattr(ray_processes, "ours", lambda cluster: lines)
+    assert running("here") == {"python", "raylet", "ray-start"}
 
 
 def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_path):
@@ -84,8 +87,7 @@ def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_
     start("here", sys.executable, str(script), "--raylet_socket_name=/s/raylet", "/s/raylet")
     while len(ours("here")) < 1 or str(script) not in str(ours("here")):
         pass
-    assert are_running("here", ["dashboard.py"])
-    assert not are_running("here", ["dashboard.py", "raylet"])
+    assert running("here") == {Path(sys.executable).name, "dashboard.py"}
 
 
 def test_a_process_that_cannot_be_ended_is_told(monkeypatch, capsys):

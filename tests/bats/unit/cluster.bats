@@ -30,14 +30,13 @@ in_lib() {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
-  *' are-running '*) exit 1 ;;
   *' stop '*) echo 0 ;;
 esac
 STUB
-  in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379'
+  in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379 ""'
   assert_status 0
   assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 ray start --node-name=worker-0'
-  in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
+  in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379 ""'
   assert_called 'worker-1.log env VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-1 ray start --node-name=worker-1'
 }
 
@@ -48,7 +47,6 @@ case "\$*" in
   inspect*) echo true ;;
   *' test -e '*) exit $2 ;;
   *'version("ray")'*) echo $1 ;;
-  *' are-running '*) exit 1 ;;
   *' stop '*) echo 0 ;;
 esac
 STUB
@@ -56,7 +54,7 @@ STUB
 
 @test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone" {
   storage_stub 2.60.0 0
-  in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
+  in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379 ""'
   assert_status 0
   assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head ray start --node-name=head'
   assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=worker-0 ray start --node-name=worker-0'
@@ -88,8 +86,8 @@ case "$*" in
   inspect*) echo true ;;
   *worker-*' hostname -i') words=($*); echo "10.0.0.${words[1]##*-}" ;;
   *' hostname -i') echo 10.0.0.9 ;;
-  *worker-2' python3 - are-running '*) exit 1 ;;
-  *' are-running '*--disable-usage-stats) exit 1 ;;
+  *worker-2' python3 - running '*) ;;
+  *' python3 - running '*) echo agent raylet ;;
   *' nodes --log-dir '*) printf '%s\n' head=10.0.0.9 worker-0=10.0.0.0 worker-1=10.0.0.77 ;;
   *' stop '*) echo 3 ;;
 esac
@@ -108,6 +106,7 @@ STUB
 case "$*" in
   inspect*) echo true ;;
   *' hostname -i') echo 10.0.0.1 ;;
+  *' python3 - running '*) echo agent raylet ;;
   *' nodes --log-dir '*) echo 'error   Ray does not answer.' >&2; exit 8 ;;
 esac
 STUB
