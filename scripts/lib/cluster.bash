@@ -174,11 +174,12 @@ cluster::_start() {
   [[ -z $running ]] || cluster::_make_room "$node"
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
+  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark" &
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" \
     ray start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
+  wait "$!"
 }
 
 # cluster::_gcs_storage NODE ARRAY: what Ray on that node is told of GCS_STORAGE, as words NAME=value of its environment.
