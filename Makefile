@@ -13,6 +13,7 @@ check: ## look before anything is touched: engine, ports, disk, memory, leftover
 	@scripts/00_prereq_check.sh
 build: ## the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
+# 12 after 20: Ray takes its seconds to start, and the helper is looked at meanwhile.
 up: ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
@@ -73,8 +74,8 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 	@scripts/10_build_image.sh
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
-	@scripts/12_install_py_deps.sh
 	@scripts/20_start_head.sh
+	@scripts/12_install_py_deps.sh
 	@scripts/21_start_workers.sh
 	@scripts/30_prepare_data_and_model.sh
 	@scripts/31_snapshot_verl_code.sh
