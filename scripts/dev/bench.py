@@ -28,6 +28,7 @@ _WAIT = 300.0  # seconds for the cluster or a job
 _LOOK_EVERY = 0.1
 _BEGIN, _END = "<!-- bench -->", "<!-- /bench -->"
 _SHOWN_OF_MANY = 10
+_HOOKS = Path(__file__).parents[2] / "py/hooks"
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def _records(jobs: Path, aside: Path, count: int) -> None:
 
 
 def _bare(session: Path, shared: Path, name: str) -> None:
-    """verl's command line and environment of each job, as its record has them, but for where they write and our report."""
+    """verl's command line and environment of each job, as its record has them, but for where they write and our own hooks."""
     found = {
         path.stem[4:]: json.loads(path.read_text(encoding="utf-8")) for path in session.glob("evidence/job-*.json")
     }
@@ -199,8 +200,10 @@ def _bare(session: Path, shared: Path, name: str) -> None:
         config = shared / Path(job["job_dir"]).relative_to(root) / "config"
         plan = json.loads(elsewhere((config / "resolved.json").read_text(encoding="utf-8")))
         runtime_env = json.loads(elsewhere((config / "runtime_env.json").read_text(encoding="utf-8")))
-        hooks = runtime_env["env_vars"]["VERL_REGRESS_HOOKS"].split(",")
-        runtime_env["env_vars"]["VERL_REGRESS_HOOKS"] = ",".join(hook for hook in hooks if hook != "identity")
+        variables = runtime_env["env_vars"]
+        variables.pop("VERL_REGRESS_SECRETS", None)
+        hooks = variables["VERL_REGRESS_HOOKS"].split(",")
+        variables["VERL_REGRESS_HOOKS"] = ",".join(hook for hook in hooks if not (_HOOKS / f"{hook}.py").exists())
         home = shared / "bare" / name / key
         for part in ("logs", "checkpoints", "state/reports"):
             (home / part).mkdir(parents=True)

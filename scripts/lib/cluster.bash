@@ -167,17 +167,18 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 running=$2 mark name without=() storage=()
+  local node=$1 running=$2 mark name without=() storage=() ray=(ray)
   shift 2
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
+  [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
   [[ -z $running ]] || cluster::_make_room "$node"
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark" &
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" \
-    ray start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
+    "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
   wait "$!"
 }

@@ -95,7 +95,13 @@ def test_a_bare_job_is_verls_own_command_line_that_writes_elsewhere(tmp_path):
             "entrypoint_resources": {"worker_node": 1},
         }
         (config / "resolved.json").write_text(json.dumps(plan))
-        env = {"env_vars": {"VERL_REGRESS_HOOKS": "identity,rehearsal", "LOG": f"/root/jobs/{job}/logs/metrics.jsonl"}}
+        env = {
+            "env_vars": {
+                "VERL_REGRESS_HOOKS": "env_vars,identity,job_secrets,rehearsal",
+                "VERL_REGRESS_SECRETS": "/root/secrets/c/j",
+                "LOG": f"/root/jobs/{job}/logs/metrics.jsonl",
+            }
+        }
         (config / "runtime_env.json").write_text(json.dumps(env))
         evidence = session / "evidence" / f"job-{key}.json"
         evidence.parent.mkdir(parents=True, exist_ok=True)

@@ -35,9 +35,11 @@ esac
 STUB
   in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379 ""'
   assert_status 0
-  assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 ray start --node-name=worker-0'
+  assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 python3 /private/common/code/verl_regress/'
+  assert_called '/ray_start.py start --node-name=worker-0 '
   in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379 ""'
-  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-1 ray start --node-name=worker-1'
+  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-1 python3 /private/common/code/verl_regress/'
+  assert_called '/ray_start.py start --node-name=worker-1 '
 }
 
 # storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk ends with KEPT.
@@ -57,7 +59,8 @@ STUB
   in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379 ""'
   assert_status 0
   assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head ray start --node-name=head'
-  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=worker-0 ray start --node-name=worker-0'
+  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=worker-0 python3 /private/common/code/verl_regress/'
+  assert_called '/ray_start.py start --node-name=worker-0 '
 }
 
 @test "GCS_STORAGE=rocksdb is refused where Ray lacks it" {
@@ -98,7 +101,7 @@ STUB
   assert_line 'changed worker-1: Ray starting'
   assert_line 'changed worker-2: Ray starting'
   refute_called '--node-name=worker-0'
-  [[ $(grep -cE 'ray start --node-name=worker-[12] ' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
+  [[ $(grep -cE 'ray_start.py start --node-name=worker-[12] ' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
 }
 
 @test "make up starts no worker anew where nobody says whether it is in the cluster" {
@@ -113,7 +116,7 @@ STUB
   in_lib WORKERS=2 <<<'cluster::ensure_workers'
   assert_status 8
   assert_line 'error   Ray does not answer.'
-  refute_called 'ray start'
+  refute_called 'ray_start.py start'
 }
 
 @test "where Ray counts the GPUs of a worker, GPUS_PER_WORKER is what it must find" {

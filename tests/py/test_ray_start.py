@@ -1,0 +1,78 @@
+"""py/ray_start.py with a Ray that says when its head is there, as a command of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PY = Path(__file__).parents[2] / "py"
+ARGV = ["start", "--node-name=worker-0", "--address=10.0.0.1:6379", "--disable-usage-stats"]
+
+SCRIPTS = """
+import json, os, sys
+def main():
+    looked = json.load(open(os.environ["LOOKED"])) if os.path.exists(os.environ["LOOKED"]) else []
+    print(json.dumps({"argv": sys.argv, "looked": looked, "path": sys.path}))
+"""
+
+GCS = """
+import json, os
+class GcsClient:
+    looked = []
+    def __init__(self, address):
+        self.address = address
+    def get_all_node_info(self, timeout, node_selectors):
+        assert [selector.is_head_node for selector in node_selectors] == [True]
+        self.looked.append(self.address)
+        json.dump(self.looked, open(os.environ["LOOKED"], "w"))
+        return ANSWER
+"""
+
+MESSAGES = """
+class GetAllNodeInfoRequest:
+    class NodeSelector:
+        is_head_node = False
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Runs it beside a Ray whose GCS answers the Python expression `answer`; returns what Ray's own command was then told."""
+
+    def run(answer: str) -> dict[str, list[str]]:
+        files = {
+            "scripts/scripts.py": SCRIPTS,
+            "_raylet.py": GCS.replace("ANSWER", answer),
+            "core/generated/gcs_service_pb2.py": MESSAGES,
+        }
+        for name, text in files.items():
+            file = tmp_path / "ray" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path), "LOOKED": str(tmp_path / "looked")}
+        done = subprocess.run(
+            [sys.executable, PY / "ray_start.py", *ARGV],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_it_starts_when_the_head_is_there_with_the_words_that_it_was_given(start):
+    told = start("{'id': 'a node'} if len(self.looked) == 3 else {}")
+    assert told["looked"] == ["10.0.0.1:6379"] * 3
+    assert told["argv"] == ["ray", *ARGV]
+    assert str(PY) not in told["path"]
+
+
+def test_what_goes_wrong_while_it_looks_is_left_to_ray(start):
+    told = start("1 / 0")
+    assert (told["argv"], len(told["looked"])) == (["ray", *ARGV], 1)
