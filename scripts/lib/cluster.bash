@@ -35,16 +35,18 @@ cluster::ensure_token() {
 cluster::ensure_head() {
   local running
   running=$(cluster::_running head)
-  if cluster::_is_whole "$running" && cluster::_is_gcs_listening; then
+  # Nobody starts a part of Ray that has gone, and without one of these a head is of no use.
+  if cluster::_has "$running" gcs_server raylet dashboard.py && cluster::_is_gcs_listening; then
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
-  if [[ $running == *' ray-start '* ]]; then
+  if cluster::_has "$running" ray-start; then
     log::ok "head: Ray is being started"
     return
   fi
   cluster::_need_gcs_storage
-  cluster::_start head "$running" --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
+  [[ -z $running ]] || cluster::_make_room head
+  cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
   log::changed "head: Ray started"
 }
@@ -70,7 +72,10 @@ cluster::ensure_workers() {
       log::ok "${worker}: Ray is ALIVE in this cluster"
       continue
     fi
-    cluster::_start_worker "$worker" "$address" "$(cluster::_running "$worker")" &
+    {
+      cluster::_make_room "$worker"
+      cluster::_start_worker "$worker" "$address"
+    } &
     pids+=("$!")
     log::changed "${worker}: Ray starting"
   done
@@ -110,9 +115,6 @@ cluster::clock_skew() {
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API says it.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
-# cluster::_is_whole RUNNING: nobody starts a part of Ray that has gone, and without one of these a head is of no use.
-cluster::_is_whole() { [[ $1 == *' dashboard.py '* && $1 == *' gcs_server '* && $1 == *' raylet '* ]]; }
-
 cluster::_is_gcs_listening() {
   # shellcheck disable=SC2016  # expanded on the node
   node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
@@ -122,7 +124,7 @@ cluster::_is_gcs_listening() {
 cluster::is_ray_running() {
   local running
   running=$(cluster::_running "$1")
-  [[ $running == *' raylet '* ]]
+  cluster::_has "$running" raylet
 }
 
 # cluster::_running NODE: what of this cluster's Ray runs there, " gcs_server raylet … " with a blank at either end, and "ray-start"
@@ -131,6 +133,14 @@ cluster::_running() {
   local names
   names=$(cluster::_processes "$1" running "$CLUSTER_NAME")
   printf '%s' "${names:+ ${names} }"
+}
+
+# cluster::_has RUNNING PROGRAM...: each of them is among what _running said.
+cluster::_has() {
+  local program
+  for program in "${@:2}"; do
+    [[ $1 == *" ${program} "* ]] || return 1
+  done
 }
 
 # cluster::stop_ray NODE: ends every process of this cluster's Ray there, and no other; prints how many there were.
@@ -148,31 +158,30 @@ cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 cluster::_start_unless_running() {
   local running
   running=$(cluster::_running "$1")
-  if [[ $running == *' raylet '* ]]; then
+  if cluster::_has "$running" raylet; then
     : >"$3/$1"
-  else
-    cluster::_start_worker "$1" "$2" "$running"
+    return
   fi
+  [[ -z $running ]] || cluster::_make_room "$1"
+  cluster::_start_worker "$1" "$2"
 }
 
-# cluster::_start_worker WORKER ADDRESS RUNNING
 cluster::_start_worker() {
   local worker=$1 address=$2 argv=()
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
   [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
-  cluster::_start "$worker" "$3" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
+  cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
 }
 
-# cluster::_start NODE RUNNING ARGV...: RUNNING is what _running says of it.
+# cluster::_start NODE ARGV...: nothing of an earlier Ray is there any more.
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 running=$2 mark name without=() storage=() ray=(ray)
-  shift 2
+  local node=$1 mark name without=() storage=() ray=(ray)
+  shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
   [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
-  [[ -z $running ]] || cluster::_make_room "$node"
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark" &
@@ -218,7 +227,7 @@ cluster::_make_room() {
 cluster::is_start_over() {
   local running
   running=$(cluster::_running "$1")
-  [[ $running != *' ray-start '* ]]
+  ! cluster::_has "$running" ray-start
 }
 
 cluster::_die_with_log() {

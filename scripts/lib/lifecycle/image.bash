@@ -16,10 +16,11 @@ image::name() {
 
 image::is_present() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# image::need_engine: one sentence instead of a page when no container engine answers; IMAGE_ENGINE holds its version.
-image::need_engine() {
-  # shellcheck disable=SC2034  # prereq::engine prints it
-  IMAGE_ENGINE=$(docker version --format '{{.Server.Version}}' 2>/dev/null) ||
+image::need_engine() { image::engine >/dev/null; }
+
+# image::engine: the version of the container engine on stdout; one sentence instead of a page when none answers.
+image::engine() {
+  docker version --format '{{.Server.Version}}' 2>/dev/null ||
     cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
 }
 

@@ -5,8 +5,9 @@
 readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
 
 prereq::engine() {
-  image::need_engine
-  log::ok "container engine ${IMAGE_ENGINE}"
+  local version
+  version=$(image::engine)
+  log::ok "container engine ${version}"
 }
 
 prereq::compose() {
