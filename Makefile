@@ -1,12 +1,29 @@
 # The menu: one target, one line, one script. Only this file composes phases and spells their numbers.
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
 SHELL := bash
+MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-.PHONY: help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
+targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
+.PHONY: $(targets)
+
+# What is given on the command line reaches the scripts through the environment alone, byte for byte: a recipe never names a
+# variable, and `value` keeps make from expanding what is in one. (Make itself drops blanks in front of a value.)
+override given := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.env)
+# Variables of make, of the shell and of the tools that we call are theirs to judge. HF_TOKEN is not here: a secret must not
+# be on a command line, where the process list shows it.
+override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI DOCKER_% COMPOSE_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
+override unknown := $(filter-out $(knobs) $(of_others),$(given))
+$(foreach name,$(unknown),$(eval unexport $$(name)))
+$(foreach name,$(filter-out $(unknown),$(given)),$(eval override export $$(name) := $$(value $$(name))))
+override MAKEOVERRIDES := # a make that a script calls gets them from the environment, too
+# The first script refuses these before it does anything (scripts/lib/cli.bash).
+override export MAKE_UNKNOWN_KNOBS := $(unknown)
+override export MAKE_UNKNOWN_GOALS := $(filter-out $(targets),$(MAKECMDGOALS))
 
 help: ## print this menu
-	@scripts/dev/help.sh $(MAKEFILE_LIST)
+	@scripts/dev/help.sh
 
 ##@ A cluster
 check: ## look before anything is touched: engine, ports, disk, memory, leftovers
@@ -35,9 +52,9 @@ prepare: ## data and model, once [DATASET_SOURCE, MODEL_SOURCE, SEED]
 snapshot: ## an immutable copy of a verl source tree [CODE_ID, VERL_SOURCE=pypi:…|git:…@…|path:…]
 	@scripts/31_snapshot_verl_code.sh
 submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1]
-	@scripts/44_submit_sdk.sh $(JOBSPEC)
+	@scripts/44_submit_sdk.sh
 submit-cli: ## the same through the command line `ray job submit` [JOBSPEC]
-	@scripts/43_submit_jobspec.sh $(JOBSPEC)
+	@scripts/43_submit_jobspec.sh
 ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
 	@scripts/40_submit_ppo_epoch1.sh
 grpo: ## one epoch of GRPO [CODE_ID, WAIT=1]
@@ -66,8 +83,8 @@ verify: up prepare ## one regression session: A against B, every line of accepta
 	@scripts/60_verify.sh
 
 ##@ Everything at once, without a GPU
-quickstart: export PROFILE := cpu
-quickstart: export WAIT := 1
+quickstart: export PROFILE := $(if $(filter PROFILE,$(given)),$(value PROFILE),cpu)
+quickstart: export WAIT := $(if $(filter WAIT,$(given)),$(value WAIT),1)
 quickstart: export PHASES_FILE := build/phases-$(shell date +%s).tsv
 quickstart: ## from a bare machine to a trained PPO job on a three-container cluster
 	@scripts/dev/bootstrap_host.sh --engine
@@ -97,9 +114,16 @@ test-faults: ## faults, hostile values and load on real clusters, as far as an h
 test-faults-full: ## all of them, after the property tests, and docs/reliability.md anew
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh py faults-full
-bench: ## how fast it all is, against what one would type without us [ONLY=rows]
+bench: ## how fast it all is, against what one would type without us [BENCH_ROWS]
 	@scripts/dev/bench.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy
 	@scripts/dev/lint.sh
+
+# Any other word, also one that is the name of a file here, is for a script to refuse.
+.not-a-target:
+	@scripts/dev/help.sh
+%: .not-a-target ;
+Makefile: ;
+.PHONY: .not-a-target

@@ -8,17 +8,13 @@
 # The packages are fetched on the host into ${WORKDIR}/cache/wheelhouse, with the host's pip configuration; the build
 # itself needs no network. Copy that folder (and the base image) to build where there is none.
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin "$@"
+cli::begin_with --name "$@"
 env::load
 
-case ${1:-} in
-  '') ;;
-  --name)
-    image::name
-    exit 0
-    ;;
-  *) cli::die 2 "'$1' is no argument of 10_build_image.sh: see --help." ;;
-esac
+if [[ ${1:-} == --name ]]; then
+  image::name
+  exit 0
+fi
 
 image::need_engine
 image::ensure

@@ -2,13 +2,14 @@
 # 43_submit_jobspec: submit a JobSpec (YAML or JSON) through the command line `ray job submit` inside the head. The same
 # plan as 44_submit_sdk, a second and a half slower. The submission id is the one line on stdout.
 #
-#   scripts/43_submit_jobspec.sh JOBSPEC
+#   JOBSPEC=FILE scripts/43_submit_jobspec.sh          or scripts/43_submit_jobspec.sh FILE
 #
-# Knobs: CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
+# Knobs: JOBSPEC CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
 #        MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin "$@"
+cli::begin_with '[JOBSPEC]' "$@"
 env::load
-[[ $# == 1 ]] || cli::die 2 "43_submit_jobspec.sh wants one JobSpec file and got $#: name one, such as jobspecs/ppo.yaml."
+spec=${1:-$JOBSPEC}
+[[ -n $spec ]] || cli::die 2 "43_submit_jobspec.sh needs a JobSpec file: name one with JOBSPEC=FILE, such as JOBSPEC=jobspecs/ppo.yaml."
 helper::ensure
-job::submit "$1" cli
+job::submit "$spec" cli

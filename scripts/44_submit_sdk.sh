@@ -2,16 +2,16 @@
 # 44_submit_sdk: submit a JobSpec (YAML or JSON) through Ray's Python SDK inside the head. Without a file it is the one
 # that is shipped for WORKLOAD. The submission id is the one line on stdout.
 #
-#   scripts/44_submit_sdk.sh [JOBSPEC]
+#   JOBSPEC=FILE scripts/44_submit_sdk.sh          or scripts/44_submit_sdk.sh FILE
 #
 # DRY_RUN=1 prints the resolved config, the runtime_env and the equivalent `ray job submit`, and creates nothing.
 # WAIT=1 follows the job and ends with its exit status (see the table in the README).
 #
-# Knobs: WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
+# Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
 #        MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin "$@"
+cli::begin_with '[JOBSPEC]' "$@"
 env::load
-spec=${1:-$(job::spec_of "$WORKLOAD")}
+spec=${1:-${JOBSPEC:-$(job::spec_of "$WORKLOAD")}}
 helper::ensure
 job::submit "$spec"

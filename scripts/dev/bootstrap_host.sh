@@ -11,16 +11,13 @@
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
 source "$(dirname "$0")/host.bash"
-cli::begin "$@"
+cli::begin_with '--engine --stop-engine' "$@"
+env::check
 
-case ${1:-} in
-  '' | --engine) ;;
-  --stop-engine)
-    host::ensure_engine_stopped
-    exit 0
-    ;;
-  *) cli::die 2 "'$1' is no argument of bootstrap_host.sh: see --help." ;;
-esac
+if [[ ${1:-} == --stop-engine ]]; then
+  host::ensure_engine_stopped
+  exit 0
+fi
 
 # Looking. Nothing is changed up to here.
 host::look_for_tools

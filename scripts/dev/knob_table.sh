@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# knob_table: the README's table of knobs, made from env/defaults.env and its comments, so that neither can lie.
+# knob_table: the README's table of knobs, made from env/defaults.env, its types and its comments, so that neither can lie.
 #
 #   scripts/dev/knob_table.sh           print the table
 #   scripts/dev/knob_table.sh --write   put it into README.md between its two markers
@@ -8,15 +8,16 @@
 source "$(dirname "$0")/../lib/regress.bash"
 
 table::print() {
-  printf '| knob | default | what it is |\n| --- | --- | --- |\n'
+  printf '| knob | value | default | what it is |\n| --- | --- | --- | --- |\n'
   awk '
     /^# ---/ || /^$/ { text = ""; next }
+    /^#: / { type = substr($0, 4); next }
     /^# / { text = text (text == "" ? "" : " ") substr($0, 3); next }
     match($0, /^[A-Z0-9_]+=/) {
       name = substr($0, 1, RLENGTH - 1)
       value = substr($0, RLENGTH + 1)
       gsub(/\|/, "\\|", text)
-      printf "| `%s` | %s | %s |\n", name, (value == "" ? "" : "`" value "`"), text
+      printf "| `%s` | %s | %s | %s |\n", name, type, (value == "" ? "" : "`" value "`"), text
       text = ""
     }' "${REPO_DIR}/env/defaults.env"
 }
@@ -31,8 +32,5 @@ table::write() {
   mv -- "${REPO_DIR}/README.md.tmp" "${REPO_DIR}/README.md"
 }
 
-case ${1:-} in
-  -h | --help) cli::help ;;
-  --write) table::write ;;
-  *) table::print ;;
-esac
+cli::accept --write "$@"
+if [[ ${1:-} == --write ]]; then table::write; else table::print; fi

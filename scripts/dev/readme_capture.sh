@@ -22,7 +22,6 @@ capture::write() {
   mv -- "${REPO_DIR}/README.md.tmp" "${REPO_DIR}/README.md"
 }
 
-case ${1:-} in
-  '' | -h | --help) cli::help ;;
-  *) capture::write "$1" ;;
-esac
+cli::accept '[FILE]' "$@"
+[[ -n ${1:-} ]] || cli::die 2 "readme_capture.sh needs the file with the output of 'make quickstart': name it."
+capture::write "$1"

@@ -5,7 +5,7 @@
 #   scripts/dev/specs.sh            look, and say how many files it looked at; none is a failure
 #   scripts/dev/specs.sh --write    make the JSON templates and the tables anew, then look
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin "$@"
+cli::begin_with --write "$@"
 action='check'
 [[ ${1:-} != --write ]] || action='write'
 "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/scripts/dev/specs.py" "$action"

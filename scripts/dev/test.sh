@@ -8,9 +8,13 @@
 #   scripts/dev/test.sh faults-full      all of it; where all pass, docs/reliability.md is written anew
 #
 # The last line is "N passed, N failed". A suite without a test, without a report or cut short counts as failed.
+# Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR
+#
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin "$@"
+cli::begin_with 'lint unit contract rules py container faults faults-full ...' "$@"
+env::check
+export FUZZ_SEED FUZZ_SCALE GSM8K_DIR
 cd "$REPO_DIR"
 
 REPORTS=build/reports
@@ -48,9 +52,6 @@ suite::run() {
 }
 
 (($#)) || set -- lint unit contract rules py
-for suite in "$@"; do
-  declare -F "suite::${suite}" >/dev/null || cli::die 2 "'${suite}' is no suite: choose from lint unit contract rules py container faults faults-full."
-done
 [[ -x .venv/bin/bats ]] || cli::die 1 "${REPO_DIR}/.venv has no bats: run 'scripts/dev/bootstrap_host.sh'."
 mkdir -p "$REPORTS"
 for suite in "$@"; do

@@ -15,21 +15,82 @@ declare -grA CLI_STATUS=(
   [9]='a verification check failed'
 )
 
-# cli::begin "$@": prints the header as help on --help, and puts the script's result on its last line.
-cli::begin() {
+# cli::begin "$@": the first line of a script that takes no arguments; see cli::begin_with.
+cli::begin() { cli::begin_with '' "$@"; }
+
+# cli::begin_with WORDS "$@": refuses whatever is not asked for (see cli::accept), and puts the script's result on its last line.
+cli::begin_with() {
   CLI_NAME=$(basename "$0")
   CLI_STARTED=${EPOCHREALTIME}
   CLI_CLEANUPS=()
   CLI_IF_INTERRUPTED=(true)
-  case ${1:-} in
-    -h | --help)
-      cli::help
-      exit 0
-      ;;
-  esac
+  cli::accept "$@"
   trap 'cli::_end "$?"' EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
+}
+
+# cli::accept WORDS ARGUMENT...: --help prints the header; an argument that is none of WORDS is refused, as are words that make
+# was given and does not know. WORDS are separated by spaces: a word as it is typed (--engine), or [FILE] for any that does not
+# begin with a dash. At most one argument is taken, unless the last word is "...".
+cli::accept() {
+  local words=$1 argument
+  shift
+  for argument in "$@"; do
+    if [[ $argument == -h || $argument == --help ]]; then
+      cli::help
+      exit 0
+    fi
+  done
+  cli::_check_make
+  for argument in "$@"; do
+    cli::_is_accepted "$argument" "${words% ...}" || cli::_refuse_argument "$argument" "$words"
+  done
+  (($# <= 1)) || [[ $words == *' ...' ]] || cli::die 2 "${0##*/} takes one argument and got $#: see --help."
+}
+
+# cli::_is_accepted ARGUMENT WORDS: KNOB=VALUE is never a file: knobs belong before the command.
+cli::_is_accepted() {
+  [[ -n $1 ]] || return 1
+  [[ $1 == *' '* || " $2 " != *" $1 "* ]] || return 0
+  [[ $2 == *'['* && $1 != -* && ! $1 =~ ^[A-Z][A-Z0-9_]*= ]]
+}
+
+# cli::_refuse_argument ARGUMENT WORDS: what stands behind a = is not shown, for it may be a secret.
+cli::_refuse_argument() {
+  local argument=$1 words=${2% ...} shown nearest='' knob command="scripts/${0##*/}" takes='It takes none'
+  shown=$(cli::shown "${argument%%=*}")
+  [[ $argument != *=* ]] || shown+='=…'
+  shown="'${shown}' is not an argument of ${0##*/}"
+  # shellcheck disable=SC2086  # words, one each
+  [[ $argument == *=* ]] || nearest=$(word::nearest "$argument" --help ${words//'['*']'/})
+  [[ -z $words ]] || takes="It takes ${words// / or }"
+  [[ -z $nearest ]] || cli::die 2 "${shown}: did you mean ${nearest}? ${takes}."
+  # --dry-run, --dryrun, --keep=3 and KEEP=3 are all meant to be a knob.
+  knob=${argument%%=*} knob=${knob##-} knob=${knob##-} knob=${knob//-/_}
+  knob::read
+  knob=$(word::nearest "$knob" "${KNOB_NAMES[@]}")
+  [[ -n $knob ]] || cli::die 2 "${shown}: ${takes,}, see --help."
+  [[ -e ${REPO_DIR}/${command} ]] || command=scripts/dev/${0##*/}
+  [[ ${KNOB_TYPE[$knob]} == boolean ]] && knob+='=1' || knob+='=…'
+  cli::die 2 "${shown}: a knob stands before the command, as in '${knob} ${command}'."
+}
+
+# cli::_check_make: what make was given and does not know (see the Makefile) is refused by the first script that it runs.
+cli::_check_make() {
+  local word _ nearest use=use names=()
+  [[ -n ${MAKE_UNKNOWN_KNOBS-}${MAKE_UNKNOWN_GOALS-} ]] || return 0
+  if read -r word _ <<<"${MAKE_UNKNOWN_KNOBS-}" && [[ -n $word ]]; then
+    knob::read
+    nearest=$(word::nearest "$word" "${KNOB_NAMES[@]}")
+    [[ -z $nearest ]] || use=Use
+    cli::die 2 "$(cli::shown "$word") on make's command line is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables, such as secrets, before you run make."
+  fi
+  read -r word _ <<<"$MAKE_UNKNOWN_GOALS"
+  mapfile -t names < <(sed -nE 's/^([a-z][a-z-]*):.*## .*/\1/p' "${REPO_DIR}/Makefile")
+  nearest=$(word::nearest "$word" "${names[@]}")
+  [[ -z $nearest ]] || use=Use
+  cli::die 2 "'$(cli::shown "$word")' is not a target of make: ${nearest:+did you mean ${nearest}? }${use} one of those that 'make' lists."
 }
 
 # cli::help: the comment block at the top of the script is its manual; written once, printed from there.

@@ -3,10 +3,7 @@
 
 # job::spec_of WORKLOAD: the JobSpec file that this distribution ships for a workload.
 job::spec_of() {
-  local file="jobspecs/$1.yaml"
-  [[ $1 =~ ^[a-z0-9_]+$ && -f ${REPO_DIR}/${file} ]] ||
-    cli::die 2 "WORKLOAD='$(cli::shown "$1")' (from ${ENV_ORIGIN[WORKLOAD]}) is unknown: use one of: $(cd "${REPO_DIR}/jobspecs" && printf '%s\n' *.yaml | sed 's/\.yaml$//' | paste -sd' ')."
-  printf '%s\n' "$file"
+  printf 'jobspecs/%s.yaml\n' "$1"
 }
 
 # job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits through VIA: sdk
@@ -116,8 +113,8 @@ job::end_leftovers() {
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
 job::_take() {
-  local file=$1
-  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/$1"
+  local file=${1/#\~\//${HOME}/}
+  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${file}"
   [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
   cp -- "$file" "$3"
 }

@@ -16,7 +16,7 @@ sandbox::make() {
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "$HERE"
-  cp -r "${REPO}/scripts" "${REPO}/env" "${REPO}/docker" "${REPO}/py" "${REPO}/requirements-dev.lock" "$HERE"
+  cp -r "${REPO}"/{scripts,env,docker,py,jobspecs,Makefile,requirements-dev.lock} "$HERE"
   : >"$CALLS"
   for tool in "${SANDBOX_TOOLS[@]}"; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
 }

@@ -42,7 +42,7 @@ class Reader:
     def __init__(self, directory):
         self.repo, self.box = directory / "the repo", directory / "box"
         self.box.mkdir()
-        for part in ("scripts", "env"):
+        for part in ("scripts", "env", "jobspecs"):
             shutil.copytree(REPO / part, self.repo / part)
         (self.repo / "py").mkdir()
         (self.repo / "py" / "some.py").write_text("")

@@ -25,7 +25,7 @@ GIVEN = {"WORKDIR": "/srv/workdir", "RUN_AS": "1000:1000"}
 def checkout(tmp_path):
     """A copy of what the scripts read, without anybody's env/local.env, and a `docker` that only notes its call."""
     root = tmp_path / "checkout"
-    for name in ("scripts", "env", "py"):
+    for name in ("scripts", "env", "py", "jobspecs"):
         shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env", "__pycache__"))
     for file in REPO.glob("docker-compose*.yaml"):
         shutil.copy(file, root)
@@ -100,12 +100,9 @@ def test_gpus_are_dealt_out_once_and_never_to_the_head(checkout, profile, worker
 
 def test_the_tuning_of_amd_gpus_is_made_of_knobs(checkout):
     knobs = {
-        name: f"a-{name}"
-        for name in (
-            "NCCL_DEBUG", "GPU_MAX_HW_QUEUES", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_CHECKS_DISABLE", "NCCL_IB_HCA",
-            "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_PROTO", "RCCL_MSCCL_ENABLE",
-            "TOKENIZERS_PARALLELISM", "HSA_NO_SCRATCH_RECLAIM",
-        )
+        "NCCL_DEBUG": "INFO", "GPU_MAX_HW_QUEUES": "7", "TORCH_NCCL_HIGH_PRIORITY": "0", "NCCL_CHECKS_DISABLE": "0",
+        "NCCL_IB_HCA": "=mlx5_0:1", "NCCL_IB_GID_INDEX": "-1", "NCCL_CROSS_NIC": "2", "CUDA_DEVICE_MAX_CONNECTIONS": "8",
+        "NCCL_PROTO": "LL,LL128", "RCCL_MSCCL_ENABLE": "1", "TOKENIZERS_PARALLELISM": "true", "HSA_NO_SCRATCH_RECLAIM": "0",
     }  # fmt: skip
     services = composed(checkout, PROFILE="rocm", **knobs)["services"]
     assert knobs.items() <= services["worker-1"]["environment"].items()

@@ -4,7 +4,6 @@
 setup() {
   load ../test_helper
   sandbox::make
-  cp -r "${REPO}/jobspecs" "$HERE"
   # An engine whose head has the helper, and keeps what it is sent: the words, each ended by a NUL, and the stream.
   stub docker - <<'SH'
     case "$1" in
