@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# 70_gc: remove what old jobs left and nobody needs: the checkpoints of jobs that are over, but for the newest KEEP jobs;
-# snapshots that no kept job and no session of theirs refers to, nor a knob (CODE_ID, CODE_A, CODE_B); old versions of the
-# helper. Whatever is younger than an hour stays, and everything of a job that may still run. Configs, logs, states, debug
-# bundles and reports always stay.
+# 70_gc: remove what old jobs left and nobody needs: the checkpoints of jobs that are over, except the newest KEEP jobs
+# that have any; snapshots that no kept job and no session refers to, nor a knob (CODE_ID, CODE_A, CODE_B); old versions of
+# the helper. It never removes what is younger than an hour, what belongs to a job that may still run or to another
+# checkout, nor configs, logs, states, debug bundles and reports.
 #
 #   KEEP=5 DRY_RUN=1 scripts/70_gc.sh
 #
-# DRY_RUN=1 says the same and removes nothing.
+# It asks no question: it prints what it will remove and how much that frees, then removes it. With DRY_RUN=1 it only prints.
 #
 # Knobs: KEEP DRY_RUN CODE_ID CODE_A CODE_B
 source "$(dirname "$0")/lib/regress.bash"

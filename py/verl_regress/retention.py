@@ -1,9 +1,9 @@
 """`make gc`: which checkpoints, snapshots and helper versions nobody needs any more, and why all the rest stays.
 
-config/, logs/, state/ and debug/ of a job and the reports of sessions are never looked at for removal. Of what could be
-needed, everything stays: the newest KEEP jobs, every job that is not surely over and what such a job reads from, every job
-while a regression session is at work, and whatever came in the last hour. Nobody can plan a submission meanwhile: each
-holds `jobs/` from its first look at a snapshot until Ray has the job, and gc holds it alone.
+config/, logs/, state/ and debug/ of a job and the reports of sessions are never removed. Of what could be needed, everything
+stays: the newest KEEP jobs that have checkpoints, every job that is not surely over and what such a job reads from, every job
+of another checkout, every job while a regression session is at work, and whatever came in the last hour. Nobody can plan a
+submission meanwhile: each holds `jobs/` from its first look at a snapshot until Ray has the job, and gc holds it alone.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from verl_regress.verify.session import Session, jobs_of
 
 _SETTLED = 3600.0  # seconds: what came or was written to since then may be about to be used
 _SESSION = 86400.0  # seconds without new evidence after which an unfinished session has died
+_GONE = ".gone"  # ends the name of what is half removed
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
@@ -54,20 +55,30 @@ def run(args: argparse.Namespace) -> int:
         lock.held(root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as no_snapshot_is_made,
     ):
         known = _ask_ray(RayApi(nodes.ADDRESS))
-        found = survey(root, int(args.keep), set(args.named), known, time.time(), snapshots_too=no_snapshot_is_made)
+        found = survey(
+            root,
+            int(args.keep),
+            set(args.named),
+            known,
+            time.time(),
+            # The global option of the helper; without it, no job that names an owner is the caller's.
+            owner=getattr(args, "owner", None),
+            snapshots_too=no_snapshot_is_made,
+        )
         say.info(found.looked_at)
+        total = human(sum(waste.bytes for waste in found.waste))
+        if not found.waste:
+            say.skip("gc (nothing that nobody needs)")
+            return 0
+        will = "would" if args.dry_run else "will"
         for waste in found.waste:
-            if args.dry_run:
-                say.info(f"would remove {waste}")
-            else:
-                _remove(waste)
-                say.changed(f"removed {waste}")
-    total = human(sum(waste.bytes for waste in found.waste))
-    if not found.waste:
-        say.skip("gc (nothing that nobody needs)")
-    elif args.dry_run:
-        say.info(f"would free {total} in all (DRY_RUN=1)")
-    else:
+            say.info(f"{will} remove {waste}")
+        say.info(f"{will} free {total} in all{' (DRY_RUN=1)' if args.dry_run else ''}")
+        if args.dry_run:
+            return 0
+        for waste in found.waste:
+            _remove(waste)
+            say.changed(f"removed {waste}")
         say.ok(f"freed {total} in all")
     return 0
 
@@ -101,24 +112,29 @@ def survey(
     known: Mapping[str, Any] | None,
     now: float,
     *,
+    owner: str | None = None,
     snapshots_too: bool = True,
 ) -> Survey:
     """Look at everything and change nothing.
 
     `named` are code ids and sources that stay; `known` is what Ray says of each of its jobs, None where it does not answer;
-    `now` is in seconds since the epoch. Without `snapshots_too` they stay, and their objects: one is being made.
+    `now` is in seconds since the epoch; `owner` is the caller, USER:ID. Without `snapshots_too` they stay, and their objects:
+    one is being made.
     """
     everything = jobs.newest_first(root)
-    kept = everything[:keep]
+    foreign = [job for job in everything if not all(_is_ours(attempt, owner) for attempt in job.attempts())]
+    full = [job for job in everything if job not in foreign and any(map(_checkpoints, job.attempts()))]
+    kept = full[:keep]
+    young = [job for job in full if not all(_are_settled(attempt, now) for attempt in job.attempts())]
     going_on = [job for job in everything if not _is_over(job, known, now)]
     sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
     at_work = [session for session in sessions if _is_at_work(session, now)]
     read_from = _mentioned(going_on, root.jobs)
-    spared = (
-        everything if at_work else [*kept, *going_on, *(job for job in everything if job.submission_id in read_from)]
-    )
+    read = [job for job in everything if job.submission_id in read_from]
+    spared = everything if at_work else [*kept, *young, *foreign, *going_on, *read]
     spared_ids = {job.submission_id for job in spared}
-    used = _mentioned(spared, root.snapshots) | {
+    # The newest jobs keep their snapshots though they have no checkpoints: 'make retry' needs them.
+    used = _mentioned([*spared, *everything[:keep]], root.snapshots) | {
         code for session in sessions for code in _codes(session, spared_ids, at_work)
     }
 
@@ -149,8 +165,9 @@ def survey(
         if path.name not in in_use and path.stat().st_ctime < now - _SETTLED
     ]
     looked_at = (
-        f"looked at {len(everything)} jobs ({len(kept)} are the newest, {len(going_on)} not surely over, {len(read_from)} "
-        f"read from by those), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
+        f"looked at {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
+        f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
+        f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
         f"({len(unused)} that nobody needs), {len(versions)} helpers"
     )
     if not snapshots_too:
@@ -175,6 +192,25 @@ def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
     except Unreachable as error:
         say.info(f"{error} A job that recorded no end counts as not over.")
         return None
+
+
+def _is_ours(attempt: JobDir, owner: str | None) -> bool:
+    """Is the caller the owner that the job's record names? A job of before there were records belongs to the user of its files."""
+    named = (attempt.read_config("resolved.json") or {}).get("owner")
+    if named is None:
+        return attempt.path.stat().st_uid == os.geteuid()
+    return f"{named['user']}:{named['id']}" == owner
+
+
+def _checkpoints(attempt: JobDir) -> tuple[Path, ...]:
+    return tuple(path for path in sorted(attempt.checkpoints.glob("*")) if path.suffix != _GONE)
+
+
+def _are_settled(attempt: JobDir, now: float) -> bool:
+    """Neither were its checkpoints written to in the last hour, nor did it end then."""
+    paths = _checkpoints(attempt)
+    files = [*paths, *(inner for path in paths for inner in path.rglob("*")), *attempt.state.glob("ended")]
+    return max((path.lstat().st_mtime for path in files), default=0.0) < now - _SETTLED
 
 
 def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
@@ -266,7 +302,7 @@ def _remove_path(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return
-    unnamed = path.with_name(f".{path.name}.{os.getpid()}.gone")
+    unnamed = path.with_name(f".{path.name}.{os.getpid()}{_GONE}")
     path.rename(unnamed)
     for folder, _, _ in os.walk(unnamed):
         Path(folder).chmod(0o755)

@@ -82,10 +82,100 @@ def test_the_newest_jobs_keep_their_checkpoints_and_of_the_others_only_those_go(
         }
         assert json.loads(new[2])["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
     assert (
-        "looked at 4 jobs (2 are the newest, 0 not surely over, 0 read from by those), 0 sessions (0 at work), " in said
+        "looked at 4 jobs (4 with checkpoints, of which the newest 2 keep them, 0 younger than an hour, 0 not surely over, 0 "
+        "read from by those, 0 of another checkout), 0 sessions (0 at work), " in said
     )
     assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
     assert gc(run, "--keep=2").endswith("skip    gc (nothing that nobody needs)\n")
+
+
+def test_keep_counts_jobs_that_have_checkpoints_and_no_others(run, ray, old):
+    """Before: five failed jobs after a good one cost the good one its checkpoints."""
+    good, older = old("good", 5), old("older", 6)
+    for number in range(3):
+        failed = old(f"failed{number}", 2 + number / 10)
+        for path in sorted(failed.checkpoints.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    said = gc(run, "--keep=1")
+    assert "looked at 5 jobs (2 with checkpoints, of which the newest 1 keep them, " in said
+    assert (len(list(good.checkpoints.iterdir())), list(older.checkpoints.iterdir())) == (2, [])
+
+
+def test_the_newest_jobs_keep_their_snapshot_though_they_have_no_checkpoint(run, ray, old, snapshots):
+    old("good", 9, code="codeA")
+    retriable = old("failed", 5, code="codeB")
+    for name in ("global_step_10/model.pt", "latest_checkpointed_iteration.txt"):
+        (retriable.checkpoints / name).unlink()
+    (retriable.checkpoints / "global_step_10").rmdir()
+    gc(run, "--keep=1")
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB"]
+
+
+@pytest.mark.parametrize("fresh", ["state/ended", "checkpoints/global_step_10/model.pt", "checkpoints/global_step_10"])
+def test_what_ended_or_was_written_ten_minutes_ago_stays(run, ray, old, fresh):
+    """Before: the checkpoints of a job that had just ended went, whatever the header said."""
+    job = old("job", 5)
+    before = state_of(job.checkpoints)
+    os.utime(job.path / fresh, (time.time() - 600,) * 2)
+    assert "1 younger than an hour" in gc(run, "--keep=0")
+    assert set(state_of(job.checkpoints)) == set(before)
+    os.utime(job.path / fresh, (time.time() - 3700,) * 2)
+    gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir()) == []
+
+
+def owned(job, user="ann", workdir="/home/ann/verl", id="0123456789abcdef"):
+    """As its submission records whose it is."""
+    resolved = json.loads((job.config / "resolved.json").read_text())
+    write(job.config / "resolved.json", json.dumps({**resolved, "owner": {"user": user, "workdir": workdir, "id": id}}))
+
+
+@pytest.mark.parametrize(
+    ("owner", "goes"),
+    [("ann:0123456789abcdef", True), ("ann:fedcba9876543210", False), ("bob:0123456789abcdef", False), (None, False)],
+)
+def test_jobs_of_another_checkout_stay_and_are_counted(ray, old, shared, owner, goes):
+    """Before: `make gc` of one checkout removed the checkpoints of another's jobs."""
+    job = old("theirs", 5)
+    owned(job)
+    age(job.path, 5)
+    found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, time.time(), owner=owner)
+    assert [waste.job.path.name for waste in found.waste] == (["theirs"] if goes else [])
+    assert f"{0 if goes else 1} of another checkout), " in found.looked_at
+
+
+def test_jobs_of_another_checkout_use_up_none_of_keep_and_keep_their_snapshot(ray, old, snapshots):
+    theirs, mine, older = old("theirs", 2, code="codeB"), old("mine", 3), old("older", 4)
+    for job, name in ((theirs, "bob"), (mine, "ann"), (older, "ann")):
+        owned(job, user=name)
+        age(job.path, 4)
+    os.utime(mine.config, (time.time() - 3 * HOUR,) * 2)
+    found = retention.survey(snapshots, 1, {"codeA"}, {}, time.time(), owner="ann:0123456789abcdef")
+    assert [waste.what.split(" (")[0] for waste in found.waste][:2] == ["checkpoints of older", "snapshot codeC"]
+
+
+def test_a_job_without_a_record_is_that_user_s_whose_files_they_are(ray, old, shared, monkeypatch):
+    old("job", 5)
+    named = {"codeA", "codeB"}
+    assert len(retention.survey(shared, 0, named, {}, time.time(), owner="ann:0123456789abcdef").waste) == 1
+    monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
+    assert retention.survey(shared, 0, named, {}, time.time(), owner="ann:0123456789abcdef").waste == []
+
+
+def test_all_is_said_with_its_size_before_anything_goes(run, ray, old, monkeypatch):
+    """Before: each was named after it had gone, and the sum at the end."""
+    for name in ("one", "two"):
+        old(name, 5)
+    removed = []
+    monkeypatch.setattr(retention, "_remove", removed.append)
+    lines = gc(run, "--keep=0").splitlines()
+    total = retention.human(sum(waste.bytes for waste in removed))
+    before = [line.strip().removeprefix("will remove ") for line in lines if "will remove" in line]
+    after = [line.removeprefix("changed removed ") for line in lines if line.startswith("changed")]
+    assert (len(before), before) == (len(removed), after)
+    told = lines.index(f"        will free {total} in all")
+    assert told < min(number for number, line in enumerate(lines) if line.startswith("changed"))
+    assert lines[-1] == f"ok      freed {total} in all"
 
 
 def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
@@ -100,6 +190,7 @@ def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
     ray.knows({"submission_id": "again.a2", "status": "RUNNING"})
     assert "1 not surely over" in gc(run, "--keep=0")
     second.write_state("ended", {"exit_code": 1, "reason": "it failed"})
+    age(job.path, 2)
     ray.knows({"submission_id": "again.a2", "status": "FAILED"})
     said = gc(run, "--keep=0")
     assert "removed checkpoints of again (" in said
@@ -118,8 +209,9 @@ def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
         ({"ended": None, "started": None, "submitted": None}, None, 0.5, False),  # being submitted
         ({"ended": None, "started": None, "submitted": None}, None, 5, True),
         ({"ended": None}, "FAILED", 5, True),
-        ({"ended": None}, "STOPPED", 0.5, True),
-        ({}, "SUCCEEDED", 0.5, True),
+        ({"ended": None}, "STOPPED", 5, True),
+        ({}, "SUCCEEDED", 5, True),
+        ({}, "SUCCEEDED", 0.5, False),  # younger than an hour
     ],
 )
 def test_what_may_still_run_is_not_touched(run, ray, old, state, known, hours, goes):
@@ -161,7 +253,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes
     real = gc(run, "--keep=1", "--named=pypi:2")
     freed = before - disk(snapshots.path) + disk(snapshots.jobs / "gone" / "state" / "collected")
     assert f"\nok      freed {retention.human(freed)} in all\n" in real
-    assert dry.err.replace("        would remove", "changed removed").splitlines()[:-1] == real.splitlines()[:-1]
+    assert dry.err.replace("would", "will").splitlines()[:-1] == [line for line in real.splitlines() if line.startswith(" ")][:-1]
     assert dry.err.endswith(f"        would free {retention.human(freed)} in all (DRY_RUN=1)\n")
     # codeA is the kept job's, codeC stands in a knob by its source.
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeC"]

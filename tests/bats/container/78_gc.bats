@@ -15,6 +15,9 @@ setup() {
 # listing DIR: every file there with its content, but for what says that it is still looked at.
 listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort -z | xargs -0 sha256sum); }
 
+# age JOB: as if it had ended two hours ago, and written nothing since.
+age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -exec touch -d '2 hours ago' {} +; }
+
 @test "old checkpoints and an unused snapshot go, dry run and real run say the same, and a running job ends well" {
   # Three that are over: the first process that verl starts fails, and what a trainer would have left is put there.
   for job in gc-1 gc-2 gc-3; do
@@ -24,6 +27,7 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
     mkdir "${shared}/jobs/${job}/checkpoints/global_step_10"
     head -c 300000 /dev/urandom >"${shared}/jobs/${job}/checkpoints/global_step_10/model.pt"
   done
+  age gc-1 && age gc-2 # gc-3 ended a minute ago
   # A snapshot that nobody refers to, made yesterday.
   cp -a "${WORKDIR}/cache/verl/pypi-0.7.1" "${BATS_TEST_TMPDIR}/tree"
   printf 'CHANGED = 1\n' >>"${BATS_TEST_TMPDIR}/tree/verl/__init__.py"
@@ -31,7 +35,7 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
   touch -d yesterday "${shared}/common/code/verl/gc-unused/snapshot.json"
 
   OVERRIDES=trainer.total_training_steps=2 SUBMISSION_ID=gc-runs scripts/40_submit_ppo_epoch1.sh
-  # The newest of all, so that the one that runs is not among the KEEP=1 newest.
+  # The newest of all, without a checkpoint: KEEP does not count it.
   OVERRIDES=data.train_files=/no/such.parquet SUBMISSION_ID=gc-4 WAIT=1 run scripts/40_submit_ppo_epoch1.sh
   assert_status 3
   for job in gc-1 gc-2 gc-3; do listing "${shared}/jobs/${job}" | grep -v ' ./checkpoints/' >"${BATS_TEST_TMPDIR}/${job}"; done
@@ -41,15 +45,19 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
   sed -n 's/^ *would remove //p' <<<"$output" | sort >"${BATS_TEST_TMPDIR}/dry"
   freed=$(sed -n 's/^ *would free \(.*\) in all (DRY_RUN=1)$/\1/p' <<<"$output")
   [[ -f ${shared}/jobs/gc-1/checkpoints/global_step_10/model.pt && -d ${shared}/common/code/verl/gc-unused ]]
+  grep -q '^checkpoints of gc-1 (global_step_10): ' "${BATS_TEST_TMPDIR}/dry"
   grep -q '^checkpoints of gc-2 (global_step_10): ' "${BATS_TEST_TMPDIR}/dry"
   grep -q '^snapshot gc-unused: ' "${BATS_TEST_TMPDIR}/dry"
-  run ! grep -qE 'gc-runs|gc-4|snapshot codeA' "${BATS_TEST_TMPDIR}/dry"
+  run ! grep -qE 'gc-runs|gc-3|gc-4|snapshot codeA' "${BATS_TEST_TMPDIR}/dry"
 
   KEEP=1 run scripts/70_gc.sh
   assert_status 0
+  diff <(sed -n 's/^ *will remove //p' <<<"$output" | sort) "${BATS_TEST_TMPDIR}/dry"
   diff <(sed -n 's/^changed removed //p' <<<"$output" | sort) "${BATS_TEST_TMPDIR}/dry"
+  assert_line " *will free ${freed} in all"
   assert_line "ok      freed ${freed} in all"
-  for job in gc-1 gc-2 gc-3; do
+  [[ -f ${shared}/jobs/gc-3/checkpoints/global_step_10/model.pt ]] # younger than an hour
+  for job in gc-1 gc-2; do
     [[ -z $(ls -A "${shared}/jobs/${job}/checkpoints") ]] || fail "$job"
     diff <(listing "${shared}/jobs/${job}" | grep -v ' ./state/collected$') "${BATS_TEST_TMPDIR}/${job}"
   done
