@@ -7,11 +7,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.ray_api import RayApi, Raylet
+from verl_regress.ray_api import RayApi, Raylet, silent
 
 # ray.dashboard.modules.job.common.JobErrorType: what the job runs in was taken from it, whatever it did itself.
 _SUPERVISOR_GONE = ("JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE")
@@ -80,9 +79,7 @@ def of_failure(api: RayApi, ray_id: str) -> Blow:
     raylets = {raylet.node_id: raylet for raylet in api.raylets() if raylet.node_id in used}
     if not raylets:
         return Blow()
-    with ThreadPoolExecutor(len(raylets)) as pool:
-        answers = zip(raylets.values(), pool.map(Raylet.answers, raylets.values()), strict=True)
-        lost = sorted((raylet for raylet, answer in answers if not answer), key=lambda raylet: raylet.name)
+    lost = sorted(silent(raylets.values()), key=lambda raylet: raylet.name)
     if lost:
         words = " and ".join(f"{_title(raylet)} {_HOW_LOST[raylet.alive]}" for raylet in lost)
         return Blow(tuple(map(_title, lost)), f", when {words}")

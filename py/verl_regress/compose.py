@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 
 from verl_regress.devices import Devices
 from verl_regress.errors import BadInput, shown
+from verl_regress.reward_fn import Function
 
 # Only ~key may stand without a value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
@@ -66,12 +68,14 @@ class Override:
 
 @dataclass(frozen=True)
 class Composed:
-    """What came of the overrides: those that stay, the optional ones without a key, verl's config as YAML, its devices."""
+    """What came of the overrides: those that stay, the optional ones without a key, and of verl's config its YAML, the devices
+    and the reward function."""
 
     overrides: tuple[Override, ...]
     left_out: tuple[Override, ...]
     text: str
     devices: Devices
+    reward: Function | None
 
 
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
@@ -90,7 +94,8 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
         while True:
             try:
                 config = _compose(name, kept)
-                return Composed(tuple(kept), tuple(left_out), _as_yaml(config, kept), _devices(config))
+                text, value = _as_yaml(config, kept), partial(_value, config)
+                return Composed(tuple(kept), tuple(left_out), text, Devices.of(value), Function.of(value))
             except _HydraRefused as refused:
                 culprit = refused.culprit
                 if culprit is None or not culprit.optional or not refused.lacks_key:
@@ -182,18 +187,15 @@ def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
         return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(config)}"
 
 
-def _devices(config: Any) -> Devices:
-    """What the job takes, by the config; a value that only the job's processes have counts as none."""
+def _value(config: Any, key: str) -> Any:
+    """The config's value of a dotted key; None for none, and for one that only the job's processes have."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    def value(key: str) -> Any:
-        try:
-            return OmegaConf.select(config, key)
-        except OmegaConfBaseException:
-            return None
-
-    return Devices.of(value)
+    try:
+        return OmegaConf.select(config, key)
+    except OmegaConfBaseException:
+        return None
 
 
 def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], told: str) -> BadInput:

@@ -35,10 +35,7 @@ def of_job(
     Base config below JobSpec. Raises BadInput for a variable that is not a job's to set.
     """
     asked: dict[str, str] = {}
-    for origin, layer in (
-        (base.origin, base.content.get("runtime_env", {}).get("env_vars", {})),
-        (spec.origin, spec.content.get("env_vars", {})),
-    ):
+    for origin, layer in _layers(spec, base):
         for name, value in layer.items():
             asked[name] = root.fill_in(value)
             reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
@@ -72,6 +69,19 @@ def of_job(
         "VERL_REGRESS_JOB_DIR": str(job_dir.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
     }
+
+
+def origins(spec: Document, base: Document) -> dict[str, str]:
+    """Where each variable was asked for, by its name."""
+    return {name: origin for origin, layer in _layers(spec, base) for name in layer}
+
+
+def _layers(spec: Document, base: Document) -> tuple[tuple[str, Mapping[str, str]], ...]:
+    """The documents' variables, the higher layer last."""
+    return (
+        (base.origin, base.content.get("runtime_env", {}).get("env_vars", {})),
+        (spec.origin, spec.content.get("env_vars", {})),
+    )
 
 
 def of_secrets(secrets: Iterable[Secret], env_vars: Mapping[str, str], file: Path, base: Document) -> dict[str, str]:

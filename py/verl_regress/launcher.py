@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress import aftermath, causes, debug, identity, job_secrets, jobs, liveness, this_node, turn
+from verl_regress import aftermath, causes, debug, identity, job_secrets, jobs, liveness, snapshot, this_node, turn
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.tee import Tee
@@ -71,6 +71,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         turn.wait(job, plan, partial(_tell_place, job, tee))
         waits_for = "the proof of its code"
         check_places(plan)
+        check_code(job, plan)
         imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
     except (RegressError, OSError) as error:
         return _fail(job, plan, tee, error)
@@ -158,6 +159,14 @@ def check_places(plan: Mapping[str, Any]) -> None:
         escape = root.escape_of(Path(given)) if given is not None else None
         if escape is not None:
             raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
+
+
+def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
+    """Raise RegressError where the snapshot was removed or changed while the job waited; reads every file of it."""
+    record = job.read_config("code.json")
+    if record is None:
+        raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
+    snapshot.need_unchanged(Path(plan["code_path"]), record)
 
 
 def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_regress import job_secrets, say
 from verl_regress.errors import BadInput, Exit, RegressError
 from verl_regress.layout import SharedRoot
-from verl_regress.ray_api import Node, RayApi, Unreachable, forget_node
+from verl_regress.ray_api import Node, RayApi, Unreachable, forget_node, silent
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the node table
 ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
@@ -130,6 +130,17 @@ def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float) -> None:
                 Exit.UNREACHABLE,
             )
         time.sleep(_LOOK_EVERY)
+
+
+def up(api: RayApi) -> tuple[list[Node], list[str]]:
+    """The nodes that Ray calls ALIVE and that accept a connection, and the names of those that are down.
+
+    Ray calls a killed node ALIVE for half a minute more, and would send jobs there. Raises Unreachable.
+    """
+    known = api.nodes()
+    gone = {raylet.node_id for raylet in silent(api.raylets())}
+    here = [node for node in known if node.alive and node.node_id not in gone]
+    return here, sorted({node.name for node in known} - {node.name for node in here})
 
 
 def describe(node: Node) -> str:

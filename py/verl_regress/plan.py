@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_regress import documents, environment, ids, job_secrets, reward_fn, snapshot
+from verl_regress import documents, environment, ids, job_secrets, limits, reward_fn, snapshot
 from verl_regress.compose import Override, compose
 from verl_regress.devices import Devices
 from verl_regress.documents import Document
@@ -199,7 +199,7 @@ def make(
         )
     workload = WORKLOADS[workload_name]
     _check_shared_root(root, spec)
-    code_path, code = _code(root, spec, said, defaults)
+    code_path, code, code_origin = _code(root, spec, said, defaults)
 
     if attempt is not None:
         submission_id = attempt.job_dir.submission_id
@@ -249,7 +249,11 @@ def make(
     env_vars = environment.of_job(root, job_dir, code_path, workload, spec, base)
     secrets = (*job_secrets.named(spec), *map(Secret, said.secrets))
     env_vars |= environment.of_secrets(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
+    limits.check(overrides, env_vars, environment.origins(spec, base))
+    snapshot.need_whole(code_path, code, code_origin)
     composed = compose(code_path, code, workload.module, overrides)
+    set_by = {override.parts()[1]: override.origin for override in composed.overrides}
+    reward_fn.check_function(root, composed.reward, reward, spec.origin, set_by)
     return Plan(
         submission_id=submission_id,
         workload=workload_name,
@@ -314,8 +318,10 @@ def _check_shared_root(root: SharedRoot, spec: Document) -> None:
         )
 
 
-def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Defaults) -> tuple[Path, Mapping[str, Any]]:
-    """The snapshot's directory and record."""
+def _code(
+    root: SharedRoot, spec: Document, said: CommandLine, defaults: Defaults
+) -> tuple[Path, Mapping[str, Any], str]:
+    """The snapshot's directory and record, and where its code id was given."""
     if said.code_id is not None:
         code_id, origin = said.code_id, "the command line"
     elif "code_path" in spec.content:
@@ -329,7 +335,7 @@ def _code(root: SharedRoot, spec: Document, said: CommandLine, defaults: Default
         code_id, origin = spec.content["code_id"], spec.origin
     else:
         code_id, origin = defaults.code_id, "the knob CODE_ID"
-    return root.snapshots / code_id, snapshot.load(root, code_id, origin)
+    return root.snapshots / code_id, snapshot.load(root, code_id, origin), origin
 
 
 def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: str, files: Iterable[str]) -> Path:

@@ -14,7 +14,8 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,7 @@ class Node:
     """One row of Ray's node table."""
 
     name: str
+    node_id: str
     address: str
     is_head: bool
     alive: bool
@@ -87,6 +89,14 @@ class Raylet:
             return False
 
 
+def silent(raylets: Collection[Raylet]) -> list[Raylet]:
+    """Those that do not answer, or are not alive to Ray; all are asked at once."""
+    with ThreadPoolExecutor(max(1, len(raylets))) as pool:
+        return [
+            raylet for raylet, answers in zip(raylets, pool.map(Raylet.answers, raylets), strict=True) if not answers
+        ]
+
+
 @dataclass(frozen=True)
 class RayApi:
     """Ray's dashboard at `address`, as the head sees it; `timeout` is in seconds a request."""
@@ -106,6 +116,7 @@ class RayApi:
         return [
             Node(
                 name=row["node_name"],
+                node_id=row["node_id"],
                 address=row["node_ip"],
                 is_head=row["is_head_node"],
                 alive=row["state"] == "ALIVE",

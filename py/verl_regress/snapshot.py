@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from verl_regress import naming, objects, say, tarball
-from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.errors import BadInput, Exit, RegressError, shown
 from verl_regress.layout import SharedRoot
 
 MARKER_FILE = "mvp_marker.py"
@@ -28,6 +28,8 @@ TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once it is
 _TREE_DIGITS = 8
 # Written by us at the top of every snapshot, so no part of the tree that its hash stands for.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
+
+_NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version"}  # what others read of a record
 
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, diff, tree_sha256, file_count, verl_version, created."""
@@ -162,20 +164,32 @@ def list_snapshots(root: SharedRoot) -> list[str]:
 def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Record:
     """Return the record of the snapshot `code_id`; `origin` says in messages where that id was given.
 
-    Raises BadInput, with the ids that exist, where it has no snapshot.
+    Raises BadInput, with the ids that exist, where it has no snapshot, and for one that is not whole.
     """
     target = _directory(root, code_id)
     escape = root.escape_of(target) or root.escape_of(target / "verl")
     if escape is not None:
         raise BadInput(f"{KNOB}={code_id} (from {origin}) is refused: {escape}; name another snapshot.")
-    if _is_snapshot(target):
-        return _record(target)
-    others = ", ".join(list_snapshots(root))
-    raise BadInput(
-        f"{KNOB}={code_id} (from {origin}) has no snapshot under {root.snapshots}: "
-        f"make one with 'make snapshot {KNOB}={code_id} VERL_SOURCE=…'"
-        + (f" or use one of: {others}." if others else ".")
-    )
+    if not target.is_dir():
+        others = ", ".join(list_snapshots(root))
+        raise BadInput(
+            f"{KNOB}={code_id} (from {origin}) has no snapshot under {root.snapshots}: "
+            f"make one with '{_make(code_id)}'" + (f" or use one of: {others}." if others else ".")
+        )
+    try:
+        record = _read_record(target)
+    except (OSError, ValueError) as error:
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be used: {shown(str(error))}"
+        raise BadInput(
+            f"{KNOB}={code_id} (from {origin}) is not usable, {target} has no whole snapshot ({RECORD_FILE} {problem}): move it "
+            f"away and make it again with '{_make(code_id)}', or name another {KNOB}."
+        ) from None
+    if not (target / "verl" / "__init__.py").is_file():
+        raise BadInput(
+            f"{KNOB}={code_id} (from {origin}) is not usable, {target} has no whole snapshot (verl/__init__.py is missing): "
+            f"{_cure(target)}."
+        )
+    return record
 
 
 def verify(root: SharedRoot, code_id: str) -> Record:
@@ -185,14 +199,46 @@ def verify(root: SharedRoot, code_id: str) -> Record:
     """
     record = load(root, code_id)
     target = _directory(root, code_id)
-    found = _tree_sha256(_tree(target))
-    if found != record["tree_sha256"]:
+    found = damage(target, record)
+    if found is not None:
         raise RegressError(
-            f"the snapshot {target} was changed after it was made (tree {_short(found)}, "
-            f"recorded {_short(record['tree_sha256'])}): {_cure(target)}.",
-            Exit.CHECK_FAILED,
+            f"the snapshot {target} was changed after it was made ({found}): {_cure(target)}.", Exit.CHECK_FAILED
         )
     return record
+
+
+def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
+    """Read every file of the snapshot at `target`. Raises BadInput where it is not what `record` says."""
+    found = damage(target, record)
+    if found is not None:
+        raise BadInput(
+            f"{KNOB}={target.name} (from {origin}) is not usable, the snapshot {target} was changed after it was made "
+            f"({found}): {_cure(target)}."
+        )
+
+
+def damage(target: Path, record: Mapping[str, Any]) -> str | None:
+    """What differs between the snapshot at `target` and its `record`, after reading every file; None for a whole one."""
+    try:
+        found = _tree_sha256(_tree(target))
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    return None if found == record["tree_sha256"] else f"tree {_short(found)}, recorded {_short(record['tree_sha256'])}"
+
+
+def need_unchanged(target: Path, record: Mapping[str, Any]) -> None:
+    """For a job that starts: the snapshot that it was planned with is still there, and the same. Raises RegressError."""
+    again = f"make it again with '{_make(target.name, record['source'])}', and submit the job again"
+    if not target.is_dir():
+        raise RegressError(
+            f"The snapshot {target.name} was removed after the job was submitted ({target} is not there): {again}."
+        )
+    found = damage(target, record)
+    if found is not None:
+        raise RegressError(
+            f"The snapshot {target.name} was changed after the job was submitted ({target}: {found}): remove it "
+            f"({_removal(target)}), {again}."
+        )
 
 
 def _directory(root: SharedRoot, code_id: str) -> Path:
@@ -203,15 +249,23 @@ def _is_snapshot(path: Path) -> bool:
     return (path / RECORD_FILE).is_file()
 
 
+def _read_record(target: Path) -> Record:
+    """Raises OSError, and ValueError for what is no record."""
+    record: Record = json.loads((target / RECORD_FILE).read_text(encoding="utf-8"))
+    missing = _NEEDED - record.keys() if isinstance(record, dict) else _NEEDED
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    return record
+
+
 def _record(target: Path) -> Record:
     try:
-        record: Record = json.loads((target / RECORD_FILE).read_text(encoding="utf-8"))
+        return _read_record(target)
     except (OSError, ValueError) as error:
         raise BadInput(
             f"{target} is there but is no snapshot made by verl-regress ({RECORD_FILE}: {error}): "
             f"move it away, or choose another {KNOB}."
         ) from error
-    return record
 
 
 def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
@@ -312,7 +366,15 @@ def _told(record: Record) -> str:
 
 def _cure(target: Path) -> str:
     # The directories alone: its files are other snapshots' too, and must stay read-only there.
-    return f"remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it anew"
+    return f"remove it ({_removal(target)}) and make it again with '{_make(target.name)}'"
+
+
+def _make(code_id: str, source: str = "…") -> str:
+    return f"make snapshot {KNOB}={code_id} VERL_SOURCE={source}"
+
+
+def _removal(target: Path) -> str:
+    return f"find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}"
 
 
 def _short(digest: str) -> str:

@@ -10,13 +10,26 @@ import shlex
 import socket
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_regress import beside, compose, debug, documents, job_secrets, lock, plan, ray_api, say, this_node, turn
+from verl_regress import (
+    beside,
+    compose,
+    debug,
+    documents,
+    job_secrets,
+    lock,
+    nodes,
+    plan,
+    ray_api,
+    say,
+    this_node,
+    turn,
+)
 from verl_regress.compose import Override
 from verl_regress.errors import BadInput, IdTaken, RegressError
 from verl_regress.job_status import submission_of
@@ -193,15 +206,33 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
 
 
 def _with_room(planned: plan.Plan, api: RayApi) -> plan.Plan:
-    """The plan with what the cluster has in all. Raises BadInput where that would never do, however long the job waits."""
+    """The plan with what the cluster has in all. Raises BadInput where that would never do, however long the job waits.
+
+    A driver that asks for more than any node has is Ray's to refuse, in its own time, as long as no node is down.
+    """
+    up, down = nodes.up(api)
     wanted = planned.devices
-    has = sum(wanted.on_node(node.resources) for node in api.nodes() if node.alive)
+    has = sum(wanted.on_node(node.resources) for node in up)
     if wanted.count > has:
         raise BadInput(
             f"The job wants {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
-            f"config) and the nodes that are ALIVE have {has}: ask for less, or bring up more with 'make up'."
+            f"config) and the nodes that are up have {has}{_more_room(down)}."
+        )
+    driver = {**planned.entrypoint_resources, "CPU": planned.entrypoint_num_cpus}
+    if down and not any(all(node.resources.get(name, 0) >= driver[name] for name in driver) for node in up):
+        asked = ", ".join(f"{name} {amount:g}" for name, amount in driver.items())
+        raise BadInput(
+            f"The driver wants {asked} on one node (entrypoint_resources and entrypoint_num_cpus) and no node that is up has "
+            f"that{_more_room(down)}."
         )
     return replace(planned, cluster_has=has)
+
+
+def _more_room(down: Sequence[str]) -> str:
+    if not down:
+        return ": ask for less, or bring up more with 'make up'"
+    are, them = ("is", "it") if len(down) == 1 else ("are", "them")
+    return f"; {' and '.join(down)} {are} down: bring {them} back with 'make up', or ask for less"
 
 
 def _write_config(planned: plan.Plan) -> None:

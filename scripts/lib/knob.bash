@@ -3,6 +3,8 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
+# Linux takes 128 KiB in one variable or word of a command line (execve(2)); what goes over ssh grows by a third.
+readonly KNOB_LONGEST=65536
 
 # knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE".
 knob::read() {
@@ -30,9 +32,10 @@ knob::check() {
 
 # In the C locale [a-z] and {0,39} mean what they say, for bytes.
 knob::_find_wrong() {
-  local LC_ALL=C name
+  local LC_ALL=C name value
   for name in "$@"; do
-    if ! knob::is_of "${KNOB_TYPE[$name]}" "${!name}"; then
+    value=${!name}
+    if ((${#value} > KNOB_LONGEST)) || ! knob::is_of "${KNOB_TYPE[$name]}" "$value"; then
       wrong=$name
       return
     fi
@@ -145,6 +148,7 @@ knob::_choose_files() {
 
 # knob::_refuse NAME: says what is wrong with its value and what to use instead.
 knob::_refuse() {
+  knob::_refuse_long "$1"
   local name=$1 type=${KNOB_TYPE[$1]% or empty} choices=() nearest='' cure
   knob::_choices "$type"
   cure=$(knob::_cure "$type")
@@ -152,6 +156,13 @@ knob::_refuse() {
   [[ -z $nearest ]] || cure="did you mean ${nearest}? ${cure^}"
   [[ ${KNOB_TYPE[$name]} != *' or empty' ]] || cure+=', or leave it empty'
   cli::die 2 "${name}='$(cli::shown "${!name}")' (from ${ENV_ORIGIN[$name]}) is not usable: ${cure}."
+}
+
+knob::_refuse_long() {
+  local LC_ALL=C value=${!1} cure='make it shorter'
+  ((${#value} > KNOB_LONGEST)) || return 0
+  [[ $1 != OVERRIDES ]] || cure='put them into a file, one a line, and name it in OVERRIDES_FILE'
+  cli::die 2 "$1 (from ${ENV_ORIGIN[$1]}) has ${#value} bytes, and a knob takes at most ${KNOB_LONGEST}: ${cure}."
 }
 
 # knob::_cure TYPE: what to give instead, for a sentence; it reads `choices`.

@@ -10,7 +10,7 @@ import types
 import pytest
 from streams import state_of, tar
 
-from verl_regress import cli, nodes
+from verl_regress import cli, nodes, snapshot
 from verl_regress.layout import JobDir, SharedRoot
 
 SPEC = "workload: ppo\n"
@@ -38,7 +38,7 @@ data: {train_files: x, val_files: x, train_batch_size: 1024}
 actor_rollout_ref: {model: {path: x}}
 critic: {model: {path: x, tokenizer: "${actor_rollout_ref.model.path}"}, optim: {lr: 1e-5}}
 """
-REWARD_CONFIG = "custom_reward_function: {path: null, name: null}\n"
+REWARD_CONFIG = "custom_reward_function: {path: null, name: compute_score}\n"
 SFT_CONFIG = """\
 trainer: {project_name: x, experiment_name: x, logger: [console], total_epochs: 4, save_freq: -1, default_local_dir: x}
 data: {train_files: x, val_files: null}
@@ -52,15 +52,27 @@ def shared(tmp_path):
     root = SharedRoot(tmp_path / "shared")
     root.ensure()
     for code_id in ("codeA", "codeB"):
-        write(root.snapshots / code_id / "snapshot.json", json.dumps({"code_id": code_id, "verl_version": "0.7.1"}))
         write(root.snapshots / code_id / "mvp_marker.py", f'MARKER = "{code_id}"\n')
         write(root.snapshots / code_id / "verl" / "__init__.py", "")
         write(root.snapshots / code_id / "verl" / "trainer" / "main_ppo.py", TRAINER)
         write(root.snapshots / code_id / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG)
+        record(root.snapshots / code_id)
     for name in ("sums/train", "sums/test", "sums_sft/train", "sums_sft/val"):
         write(root.datasets / f"{name}.parquet", "rows")
     write(root.models / "tiny" / "config.json", "{}")
     return root
+
+
+def record(snapshot_dir):
+    """The snapshot's record, of the tree as it is now: what a test changes in a snapshot, it records."""
+    text = json.dumps(
+        {
+            "code_id": snapshot_dir.name, "verl_version": "0.7.1", "source": "pypi:0.7.1", "revision": "0.7.1",
+            "dirty": False, "diff": None, "tree_sha256": snapshot._tree_sha256(snapshot._tree(snapshot_dir)),
+        }
+    )  # fmt: skip
+    write(snapshot_dir / snapshot.RECORD_FILE, text)
+    return text
 
 
 def write(path, text):
@@ -150,6 +162,11 @@ class FakeRay:
 
     def has_nodes(self, *rows):
         self.answers["/api/v0/nodes?limit=1000&detail=1"] = (200, {"data": {"result": {"result": list(rows)}}})
+        ports = [{"nodeId": row["node_id"], "nodeManagerPort": row["port"]} for row in rows if "port" in row]
+        self.answers["/nodes?view=summary&nocache=1"] = (
+            200,
+            {"data": {"summary": [{"raylet": {**port, "state": "ALIVE"}} for port in ports]}},
+        )
 
     def goes_away(self):
         self.server.shutdown()
@@ -168,7 +185,7 @@ def ray(monkeypatch):
 
 def node_row(name, address, state="ALIVE", **resources):
     return {
-        "node_name": name, "node_ip": address, "state": state, "is_head_node": name == "head",
+        "node_name": name, "node_id": f"id-{name}-{address}", "node_ip": address, "state": state, "is_head_node": name == "head",
         "resources_total": resources, "labels": {},
     }  # fmt: skip
 

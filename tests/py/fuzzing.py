@@ -27,6 +27,8 @@ CASES = {
     "overrides, OVERRIDES and OVERRIDES_FILE": 80,
     "ids and names on the command line": 300,
     "paths": 250,
+    "sizes of overrides and env_vars": 100,
+    "reward functions, any text": 200,
     "env files, read by Bash": 150,
 }
 tried = dict.fromkeys(CASES, 0)

@@ -1,7 +1,9 @@
 """What a user can get wrong: one sentence with the value, where it came from and the cure; status 2; nothing created."""
 
+import re
+
 import pytest
-from conftest import BASE, SPEC
+from conftest import BASE, SPEC, TRAINER
 
 FILE = "my/ppo.yaml"
 ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made."
@@ -425,3 +427,92 @@ def test_a_value_that_argparse_would_lose(submit):
         assert submit(f"{option}=--").is_refusal(
             f"{option}=-- on the command line is not usable: '--' is no value of {option}."
         )
+
+
+CURE = "put long values into files on the shared root, and give their paths instead"
+
+
+@pytest.mark.parametrize("by", ["OVERRIDES_FILE", "a JobSpec"])
+def test_an_override_above_128_kib_was_lost_with_an_empty_log_and_is_refused(submit, ray, by):
+    text = f"trainer.project_name='{'x' * 200 * 1024}'"
+    given = (
+        {"overrides": f"# mine\n{text}\n".encode()}
+        if by == "OVERRIDES_FILE"
+        else {"spec": f'{SPEC}trainer_overrides: ["{text}"]\n'}
+    )
+    args = ["--overrides-name=o.txt"] if by == "OVERRIDES_FILE" else []
+    origin = "OVERRIDES_FILE o.txt line 2" if by == "OVERRIDES_FILE" else FILE
+    shown = f"{text!r}"[:200]
+    assert submit(*args, **given).is_refusal(
+        f"The override {shown}… ({len(repr(text))} characters) (from {origin}) has 204,823 bytes, and Linux takes at most 131,071 "
+        f"in one word of a command line (execve(2)): {CURE}."
+    )
+    assert ray.seen == []
+
+
+def test_the_longest_override_that_linux_takes_is_taken(submit):
+    longest = f"trainer.project_name='{'x' * (131071 - 23)}'"
+    assert submit("--dry-run", "--overrides-name=o", overrides=longest.encode()).status == 0
+    assert submit("--dry-run", "--overrides-name=o", overrides=f"{longest[:-1]}é'".encode()).status == 2
+
+
+def test_overrides_that_no_command_line_holds_together_are_refused(submit, ray):
+    text = "".join(f"+trainer.k{number}='{'x' * 100_000}'\n" for number in range(20))
+    outcome = submit("--overrides-name=o.txt", overrides=text.encode())
+    assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
+    assert re.sub(r"\b[0-9][0-9,]+", "N", outcome.err) == (
+        "error   The N overrides and N env_vars of the job take N bytes, and Linux leaves them N when it starts a process "
+        f"(execve(2)): {CURE}, or ask for less.\n"
+    )
+
+
+def test_nul_in_overrides_file_was_a_lost_job_and_is_refused(submit, ray):
+    assert submit("--overrides-name=o.txt", overrides=b"trainer.project_name='a\0b'\n").is_refusal(
+        "The override \"trainer.project_name='a\\x00b'\" (from OVERRIDES_FILE o.txt line 1) has a NUL character, which no command "
+        "line can hold: leave it out."
+    )
+    assert ray.seen == []
+
+
+@pytest.mark.parametrize("first", ["x", "$"])  # with a $ it does not go through Ray, but into each process all the same
+def test_an_env_var_of_1_mb_was_pending_for_300_s_and_is_refused(submit, ray, first):
+    sentence = (
+        "env_vars.BIG (from {}) has 1,000,004 bytes with its name, and Linux takes at most 131,071 in one variable (execve(2)): "
+        f"{CURE}."
+    )
+    value = first + "x" * 999_999
+    assert submit(spec=f"{SPEC}env_vars: {{BIG: {value}}}\n").is_refusal(sentence.format(FILE))
+    base = BASE.replace("env_vars: {", f"env_vars: {{BIG: {value}, ")
+    assert submit(base=base).is_refusal(sentence.format("env/ray/cpu.yaml"))
+    assert ray.seen == []
+
+
+def test_env_vars_that_ray_cannot_hand_over_together_were_pending_and_are_refused(submit, ray):
+    """Three of 60 KB: no node ever started the job (Ray 2.60). Two were, and are."""
+    three = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(3))
+    outcome = submit(spec=f"{SPEC}env_vars: {{{three}}}\n")
+    assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
+    assert re.sub(r"\b(18.,...|1.)\b", "N", outcome.err) == (
+        "error   The job's N env_vars have N bytes as JSON, and Ray hands them over in one variable, of which Linux leaves them "
+        f"126,976 (execve(2)); the longest is A0 with 60,003 (from {FILE}): {CURE}.\n"
+    )
+    two = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(2))
+    assert submit("--dry-run", spec=f"{SPEC}env_vars: {{{two}}}\n").status == 0
+
+
+def test_a_changed_snapshot_was_found_after_training_and_is_refused(submit, shared, ray):
+    target = shared.snapshots / "codeA"
+    (target / "verl" / "trainer" / "main_ppo.py").write_text(f"{TRAINER}# and more\n")
+    for args, spec, origin in (
+        ([], SPEC, "the knob CODE_ID"),
+        (["--code-id=codeA"], SPEC, "the command line"),
+        ([], f"{SPEC}code_id: codeA\n", FILE),
+    ):
+        outcome = submit(*args, spec=spec)
+        assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
+        assert re.sub(r"[0-9a-f]{12}", "HASH", outcome.err) == (
+            f"error   CODE_ID=codeA (from {origin}) is not usable, the snapshot {target} was changed after it was made (tree HASH, "
+            f"recorded HASH): remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it again with "
+            "'make snapshot CODE_ID=codeA VERL_SOURCE=…'.\n"
+        )
+    assert submit("--dry-run", "--code-id=codeB").status == 0

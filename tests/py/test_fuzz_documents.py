@@ -1,6 +1,7 @@
 """The JobSpec and the Ray base config, any text and any structure: one sentence and status 2, or a plan with the values as given."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -8,6 +9,9 @@ from conftest import BASE, SPEC
 from fuzzing import CANARY, PIECES, fuzz, hostile, is_refused, numbers, scalars, structures
 from hypothesis import assume
 from hypothesis import strategies as st
+
+from verl_regress import reward_fn
+from verl_regress.errors import BadInput
 
 SPEC_FILE, BASE_FILE = "my/ppo.yaml", "env/ray/cpu.yaml"
 SPEC_KEYS = [
@@ -166,6 +170,32 @@ def test_values_of_a_jobspec_come_through_unchanged(submit, ray, env_vars, overr
     composed = outcome.out.split("# verl's config\n", 1)[1].split("\n# runtime_env\n", 1)[0]
     assert yaml.safe_load(composed)["trainer"]["project_name"] == override
     assert ray.seen == []
+
+
+SOURCES = [
+    "def compute_score", "(", ")", ":", "\n", "    ", "return 1\n", "class A:\n", "compute_score", " = ", "import ", "from x import *\n",
+    "\"\"\"", "# coding: latin-1\n", "# coding: no-such\n", "async ", "lambda: ", "yield ", "await ", "global compute_score\n", "(" * 300,
+    "exec('')\n",
+]  # fmt: skip
+sources = st.lists(st.one_of(st.sampled_from(SOURCES), hostile), max_size=10).map("".join)
+
+
+@fuzz("reward functions, any text", source=sources, encoding=st.sampled_from(["utf-8", "utf-8", "utf-16", "latin-1"]))
+def test_a_reward_function_of_any_text(shared, source, encoding):
+    """It is refused in one sentence or taken; never run, and never an error of ours."""
+    path = shared.user_code / "r.py"
+    path.write_bytes(source.encode(encoding, "surrogatepass" if encoding == "utf-8" else "backslashreplace"))
+    function = reward_fn.Function(str(path), "compute_score", "reward.custom_reward_function")
+    try:
+        reward_fn.check_function(shared, function, path, SPEC_FILE, {})
+    except BadInput as refused:
+        sentence = str(refused)
+    else:
+        sentence = f"reward_fn_path={path} (from {SPEC_FILE}) is taken."
+    assert sentence.startswith(f"reward_fn_path={path} (from {SPEC_FILE}) ")
+    assert sentence.isprintable()
+    assert sentence.endswith(".")
+    assert not Path(CANARY).exists()
 
 
 @pytest.mark.parametrize("piece", PIECES)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -13,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import write
+from conftest import record, write
 
-from verl_regress import aftermath, launcher, liveness, snapshot, turn
+from verl_regress import aftermath, launcher, liveness, turn
 from verl_regress.layout import JobDir
 from verl_regress.tee import Tee
 
@@ -53,9 +54,7 @@ class Launched:
 
     def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY):
         write(self.code_path / "trainer.py", f"import verl, ray\n{trainer}")
-        record = json.dumps({"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(self.code_path))})
-        write(self.code_path / "snapshot.json", record)
-        write(self.job.config / "code.json", record)
+        write(self.job.config / "code.json", record(self.code_path))
         argv = ["python3", "-m", "trainer", "a b=$HOME 'x'"]
         plan = {
             "code_path": str(self.code_path), "code_id": code_id, "argv": argv, "address": self.address,
@@ -483,3 +482,36 @@ def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed
     )
     assert (status, launched.ended) == (1, (1, sentence))
     assert out.decode() == f"verl-regress: {sentence}\n"
+
+
+def test_a_snapshot_that_was_removed_while_the_job_waited_is_named(launched, other):
+    """Before: the image's own verl was imported, and PYTHONPATH got the blame."""
+    launched.start("print('trained')")
+    await_place(launched)
+    launched.code_path.rename(launched.code_path.with_name("elsewhere"))
+    os.close(other)
+    assert launched.finish()[0] == 1
+    assert launched.ended == (
+        1,
+        f"The snapshot codeA was removed after the job was submitted ({launched.code_path} is not there): make it again with "
+        "'make snapshot CODE_ID=codeA VERL_SOURCE=pypi:0.7.1', and submit the job again.",
+    )
+    assert b"MVP_PRECHECK" not in launched.log
+
+
+def test_a_snapshot_that_was_changed_while_the_job_waited_is_named(launched, other):
+    """Before: the job trained to its end, and failed then."""
+    launched.start("print('trained')")
+    await_place(launched)
+    write(launched.code_path / "verl" / "__init__.py", "x = 1\n")
+    os.close(other)
+    assert launched.finish()[0] == 1
+    target = launched.code_path
+    code, reason = launched.ended
+    assert (code, re.sub(r"[0-9a-f]{12}", "HASH", reason)) == (
+        1,
+        f"The snapshot codeA was changed after the job was submitted ({target}: tree HASH, recorded HASH): remove it (find "
+        f"{target} -type d -exec chmod u+w {{}} + && rm -rf {target}), make it again with 'make snapshot CODE_ID=codeA "
+        "VERL_SOURCE=pypi:0.7.1', and submit the job again.",
+    )
+    assert b"trained" not in launched.log

@@ -253,7 +253,10 @@ def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes
     real = gc(run, "--keep=1", "--named=pypi:2")
     freed = before - disk(snapshots.path) + disk(snapshots.jobs / "gone" / "state" / "collected")
     assert f"\nok      freed {retention.human(freed)} in all\n" in real
-    assert dry.err.replace("would", "will").splitlines()[:-1] == [line for line in real.splitlines() if line.startswith(" ")][:-1]
+    assert (
+        dry.err.replace("would", "will").splitlines()[:-1]
+        == [line for line in real.splitlines() if line.startswith(" ")][:-1]
+    )
     assert dry.err.endswith(f"        would free {retention.human(freed)} in all (DRY_RUN=1)\n")
     # codeA is the kept job's, codeC stands in a knob by its source.
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeC"]

@@ -1,12 +1,19 @@
 """reward_fn_path: a file of the user's on the shared root, and nothing else."""
 
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, REWARD_CONFIG, SPEC, write
+from conftest import CONFIG, REWARD_CONFIG, SPEC, record, write
 
 from verl_regress.errors import BadInput
 from verl_regress.reward_fn import check, key_of
+
+GOOD = "def compute_score(**_):\n    return 0.0\n"
+# verl 0.7.1 has both keys; of the legacy one, whatever is set replaces the whole new one.
+BOTH = "custom_reward_function: {path: null, name: null}\nreward: {custom_reward_function: {path: null, name: compute_score}}\n"
+NEW_FILE = "custom_reward_function: {path: null, name: compute_score}\n"
 
 
 @pytest.fixture
@@ -42,7 +49,8 @@ def test_a_link_that_leaves_the_shared_root_is_refused_and_one_that_stays_is_not
             f"it is a link to {outside}, which leaves {shared.path}, and other nodes may not have it",
         )
     write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG + REWARD_CONFIG)
-    (shared.user_code / "inside.py").symlink_to(write(shared.path / "user" / "reward.py", ""))
+    record(shared.snapshots / "codeA")
+    (shared.user_code / "inside.py").symlink_to(write(shared.path / "user" / "reward.py", GOOD))
     assert submit("--dry-run", spec=f"{SPEC}reward_fn_path: ${{shared_root}}/user/code/inside.py\n").status == 0
 
 
@@ -82,3 +90,117 @@ def test_a_release_without_either_key_is_refused(shared):
         f"The snapshot {code_path} has none of the keys reward.custom_reward_function.path and custom_reward_function.path in "
         "verl/trainer/config: leave reward_fn_path out and name your function in trainer_overrides, as this release wants it."
     )
+
+
+@pytest.fixture
+def with_reward(submit, shared):
+    """A dry run of a job with a reward function whose file holds `source`."""
+    config = shared.snapshots / "codeA" / "verl" / "trainer" / "config"
+    write(config / "ppo_trainer.yaml", CONFIG + BOTH)
+    write(config / "reward" / "reward.yaml", NEW_FILE)
+    record(shared.snapshots / "codeA")
+
+    def with_reward(source, *args, spec=SPEC):
+        (shared.user_code / "r.py").write_bytes(source if isinstance(source, bytes) else source.encode())
+        return submit("--dry-run", *args, spec=f"{spec}reward_fn_path: ${{shared_root}}/user/code/r.py\n")
+
+    return with_reward
+
+
+PYTHON = f"the head's Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("x = 1\ndef compute_score(:\n", f"line 2 of it cannot be parsed by {PYTHON} (invalid syntax)"),
+        ("def compute_score():\nreturn 1\n", f"line 2 of it cannot be parsed by {PYTHON} (expected an indented block after function definition on line 1)"),
+        ("compute_score = (1,\n", f"line 1 of it cannot be parsed by {PYTHON} ('(' was never closed)"),
+        ("return 1\n", f"line 1 of it cannot be parsed by {PYTHON} ('return' outside function)"),
+        (b"x = '\xff'\n", None),
+        (b"# coding: no-such\n", None),
+        (b"a\0b", None),
+        ("(" * 5000, None),
+    ],
+)  # fmt: skip
+def test_a_reward_function_that_does_not_parse_cost_a_minute_and_is_refused(with_reward, shared, source, problem):
+    outcome = with_reward(source)
+    told = f"error   reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) is not usable, "
+    if problem is not None:
+        assert outcome.is_refusal(f"{told.removeprefix('error   ')}{problem}: fix it.")
+    assert (outcome.status, outcome.out, outcome.created) == (2, "", [])
+    assert outcome.err.startswith(told)
+    assert outcome.err.endswith("): fix it.\n")
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("", ""),
+        ("def compute_scores(): ...\n", " (did you mean compute_scores?)"),
+        ("class A:\n    def compute_score(self): ...\n", ""),
+        ("def f():\n    def compute_score(): ...\n", ""),
+        ("f = lambda compute_score: 0\nprint(compute_score)\n", ""),
+    ],
+)
+def test_a_file_without_compute_score_cost_a_minute_and_is_refused(with_reward, shared, source, hint):
+    assert with_reward(source).is_refusal(
+        f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) does not define compute_score at its top level{hint}: define "
+        "it there, or name another function with reward.custom_reward_function.name."
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        GOOD, "async def compute_score(): ...\n", "class compute_score: ...\n", "compute_score = len\n", "compute_score: object = len\n",
+        "from math import sqrt as compute_score\n", "from math import *\n", "import compute_score\n", "a, compute_score = 1, len\n",
+        "try:\n    import a\nexcept ImportError:\n    def compute_score(): ...\n", "def f():\n    global compute_score\n    compute_score = 1\n",
+        "globals()['compute_score'] = len\n", "def __getattr__(name): ...\n", "# -*- coding: latin-1 -*-\n# \xff\ncompute_score = 1\n".encode("latin-1"),
+        b"\xef\xbb\xbfdef compute_score(): ...\n", "x = '\\d'\n" + GOOD, "raise SystemExit(open('/canary', 'w'))\n" + GOOD,
+    ],
+)  # fmt: skip
+def test_every_way_to_define_the_function_is_taken_and_nothing_is_run(with_reward, source):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outcome = with_reward(source)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert not Path("/canary").exists()
+
+
+def test_the_name_that_the_config_sets_is_the_one_that_must_be_there(with_reward, shared):
+    mine = "def mine(): ...\n"
+    assert with_reward(mine, "--overrides=reward.custom_reward_function.name=mine").status == 0
+    assert with_reward(GOOD, "--overrides=reward.custom_reward_function.name=mine").is_refusal(
+        f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) does not define mine at its top level: define it there, or "
+        "name another function with reward.custom_reward_function.name."
+    )
+
+
+def test_a_legacy_name_that_would_switch_the_reward_function_off_is_refused(with_reward, shared):
+    """verl 0.7.1 takes the legacy mapping whole, with its empty path: the job ran without the user's function, silently."""
+    assert with_reward(GOOD, "--overrides=custom_reward_function.name=compute_score").is_refusal(
+        f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) would not be used, because an override empties "
+        "reward.custom_reward_function.path or sets custom_reward_function.name, which replaces it: leave that override out, and "
+        "name a function with reward.custom_reward_function.name."
+    )
+
+
+def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_reward, submit, shared):
+    with_reward("def other(): ...\n")
+    path = shared.user_code / "r.py"
+    assert submit("--dry-run", f"--overrides=custom_reward_function.path={path}").is_refusal(
+        f"custom_reward_function.path={path} (from OVERRIDES) names no function, for custom_reward_function.name is empty: set it, for example to "
+        "compute_score."
+    )
+    assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path=file://{path}").is_refusal(
+        f"reward.custom_reward_function.path={path} (from OVERRIDES) does not define compute_score at its top level: define it there, or name "
+        "another function with reward.custom_reward_function.name."
+    )
+    assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={shared.user_code}/none.py").is_refusal(
+        f"reward.custom_reward_function.path={shared.user_code}/none.py (from OVERRIDES) is not usable, it cannot be read (there is no such file): "
+        "name a file that can."
+    )
+    for elsewhere in ("pkg://verl.utils.mine", "/opt/mine.py", "mine.py"):
+        assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={elsewhere}").status == 0

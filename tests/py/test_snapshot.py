@@ -2,6 +2,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import sys
 import tarfile
@@ -109,7 +110,7 @@ def test_another_tree_is_an_error_that_names_both_and_what_differs(root):
         f"CODE_ID=codeA is a snapshot of pypi:0.7.1 at 0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
         f"path:/home/me/verl at abcdef012345 with uncommitted changes (verl 0.7.1), tree {new}: 2 of 4 files differ "
         "(verl/new.py, verl/trainer/main_ppo.py); a snapshot is never changed: choose another CODE_ID, or remove it "
-        f"(find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it anew."
+        f"(find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=…'."
     )
 
 
@@ -214,7 +215,8 @@ def test_a_snapshot_that_was_changed_is_found_out(root):
     assert caught.value.status == Exit.CHECK_FAILED
     assert re.sub(r"tree [0-9a-f]{12}", "tree HASH", str(caught.value)) == (
         f"the snapshot {target} was changed after it was made (tree HASH, recorded {recorded}): "
-        f"remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it anew."
+        f"remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it again with 'make snapshot "
+        "CODE_ID=codeA VERL_SOURCE=…'."
     )
 
 
@@ -233,3 +235,61 @@ def test_a_code_id_without_a_snapshot_is_told_which_exist(root):
     with pytest.raises(BadInput) as caught:
         snapshot.load(root, "codeX")
     assert str(caught.value) == f"{none} or use one of: codeA, codeB."
+
+
+def spoil(target, how):
+    for folder, _, _ in os.walk(target):
+        os.chmod(folder, 0o755)  # noqa: PTH101
+    how(target)
+
+
+def refused_by_load(root):
+    with pytest.raises(BadInput) as caught:
+        snapshot.load(root, "codeA", "my.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (None, "is missing"),
+        (b"", "cannot be used: Expecting value: line 1 column 1 (char 0)"),
+        (b"[]", "cannot be used: it lacks code_id, dirty, revision, source, tree_sha256, verl_version"),
+        (b'{"code_id": "codeA"}', "cannot be used: it lacks dirty, revision, source, tree_sha256, verl_version"),
+    ],
+)
+def test_a_snapshot_without_a_whole_record_is_refused(root, record, problem):
+    make(root)
+    target = root.snapshots / "codeA"
+    spoil(target, lambda target: (target / "snapshot.json").unlink())
+    if record is not None:
+        (target / "snapshot.json").write_bytes(record)
+    assert refused_by_load(root) == (
+        f"CODE_ID=codeA (from my.yaml) is not usable, {target} has no whole snapshot (snapshot.json {problem}): move it away and "
+        "make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=…', or name another CODE_ID."
+    )
+
+
+def test_a_half_removed_snapshot_is_refused(root):
+    make(root)
+    target = root.snapshots / "codeA"
+    spoil(target, lambda target: shutil.rmtree(target / "verl"))
+    assert refused_by_load(root) == (
+        f"CODE_ID=codeA (from my.yaml) is not usable, {target} has no whole snapshot (verl/__init__.py is missing): remove it "
+        f"(find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it again with 'make snapshot CODE_ID=codeA "
+        "VERL_SOURCE=…'."
+    )
+
+
+def test_a_snapshot_that_cannot_be_read_counts_as_changed(root, monkeypatch):
+    record = make(root)
+
+    def denied(*_):  # as it is for everybody but root, who may run these tests
+        raise PermissionError(13, "Permission denied", "/x/verl/a.py")
+
+    monkeypatch.setattr(snapshot, "_signature", denied)
+    with pytest.raises(BadInput) as caught:
+        snapshot.need_whole(root.snapshots / "codeA", record, "my.yaml")
+    assert "was changed after it was made (/x/verl/a.py cannot be read: Permission denied): remove it " in str(
+        caught.value
+    )

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import time
 
 import pytest
@@ -154,7 +155,7 @@ def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text
     if "job_spec.yaml" in files:
         assert (config / "job_spec.yaml").read_bytes() == text.encode()
     assert read(config / "job_spec.json") == {"workload": "ppo", "env_vars": {"A": "ü"}}
-    assert read(config / "code.json") == {"code_id": "codeA", "verl_version": "0.7.1"}
+    assert read(config / "code.json") == read(shared.snapshots / "codeA" / "snapshot.json")
     resolved = read(config / "resolved.json")
     assert resolved["argv"][:3] == ["python3", "-m", "verl.trainer.main_ppo"]
     assert resolved["code_path"] == str(shared.snapshots / "codeA")
@@ -304,9 +305,81 @@ def test_a_job_that_wants_more_devices_than_there_are_is_refused(
         f"--overrides=trainer.device={device} +trainer.nnodes={nodes} +trainer.n_gpus_per_node={asked // nodes}"
     ).is_refusal(
         f"The job wants {asked} {resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes "
-        f"that are ALIVE have {has}: ask for less, or bring up more with 'make up'."
+        f"that are up have {has}; worker-2 is down: bring it back with 'make up', or ask for less."
     )
     assert sdk.submitted == []
+
+
+def test_a_job_that_wants_more_devices_than_the_whole_cluster_has_is_refused(submit, sdk):
+    assert submit("--overrides=trainer.device=cuda +trainer.nnodes=3 +trainer.n_gpus_per_node=3").is_refusal(
+        "The job wants 9 GPU (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have "
+        "8: ask for less, or bring up more with 'make up'."
+    )
+    assert sdk.submitted == []
+
+
+@pytest.fixture
+def closed_port():
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as bound:  # and does not listen: the port stays ours
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def open_port():
+    """A port of this machine that accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, ray, closed_port, open_port):
+    """Before: Ray calls it ALIVE for half a minute, the submission was accepted, and the job waited."""
+    worker = {"CPU": 64.0, "GPU": 4.0, "cpu": 4.0, "worker_node": 100.0}
+    ray.has_nodes(
+        {**node_row("head", "127.0.0.1"), "port": open_port},
+        {**node_row("worker-0", "127.0.0.1", **worker), "port": open_port, "node_id": "w0"},
+        {**node_row("worker-1", "127.0.0.1", **worker), "port": closed_port, "node_id": "w1"},
+    )
+    assert submit("--overrides=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
+        "The job wants 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have "
+        "4; worker-1 is down: bring it back with 'make up', or ask for less."
+    )
+    assert sdk.submitted == []
+    assert submit("--overrides=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
+
+
+@pytest.mark.parametrize("state", ["DEAD", "ALIVE"])
+def test_a_job_whose_driver_has_no_node_is_refused_with_the_nodes_that_are_down(
+    submit, sdk, ray, state, closed_port, open_port
+):
+    """Before: PENDING for 300 s."""
+    worker = {"CPU": 64.0, "cpu": 4.0, "worker_node": 100.0}
+    ray.has_nodes(
+        {**node_row("head", "127.0.0.1"), "port": open_port},
+        *(
+            {**node_row(f"worker-{i}", "127.0.0.1", state=state, **worker), "port": closed_port, "node_id": f"w{i}"}
+            for i in (0, 1)
+        ),
+    )
+    assert submit().is_refusal(
+        "The driver wants worker_node 1, CPU 1 on one node (entrypoint_resources and entrypoint_num_cpus) and no node that is "
+        "up has that; worker-0 and worker-1 are down: bring them back with 'make up', or ask for less."
+    )
+    assert sdk.submitted == []
+
+
+def test_a_node_that_came_back_under_its_name_is_not_down(submit, sdk, ray):
+    worker = {"CPU": 64.0, "cpu": 4.0, "worker_node": 100.0}
+    ray.has_nodes(
+        node_row("head", "10.0.0.1"),
+        node_row("worker-0", "10.0.0.2", state="DEAD"),
+        node_row("worker-0", "10.0.0.3", **worker),
+    )
+    assert (
+        submit("--submission-id=me", spec=f"{SPEC}resources: {{entrypoint_resources: {{worker_node: 1000}}}}\n").status
+        == 0
+    )
 
 
 def test_what_the_queue_goes_by_is_kept_with_the_plan_and_the_job_is_in_the_queue(submit, sdk, shared):

@@ -172,3 +172,67 @@ sys.exit(subprocess.run(["scripts/00_prereq_check.sh"], env={**os.environ, "DASH
   assert_status 1
   assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'make cleanup-legacy'\."
 }
+
+# up_again: the cluster as it was, after a test that took something from it.
+up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail "$(tail -n 20 "${BATS_TEST_TMPDIR}/up")"; }
+
+@test "an override of 200 KiB in OVERRIDES_FILE (before: LOST with an empty log) and a variable of 1 MB (before: PENDING for 300 s)" {
+  up_again # the tests before end with the cluster down
+  remember
+  { printf "trainer.project_name='" && head -c 204800 /dev/zero | tr '\0' x && printf "'\n"; } >"${BATS_TEST_TMPDIR}/overrides"
+  OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" run scripts/44_submit_sdk.sh
+  assert_status 2
+  assert_line 'error   The override .*x… \(204825 characters\) \(from OVERRIDES_FILE .*/overrides line 1\) has 204,823 bytes, and Linux takes at most 131,071 in one word of a command line \(execve\(2\)\): put long values into files on the shared root, and give their paths instead\.'
+  { printf 'workload: ppo\nenv_vars: {BIG: "' && head -c 1000000 /dev/zero | tr '\0' x && printf '"}\n'; } >"${BATS_TEST_TMPDIR}/big.yaml"
+  refused 2 "env_vars.BIG (from ${BATS_TEST_TMPDIR}/big.yaml) has 1,000,004 bytes with its name, and Linux takes at most 131,071 in one variable (execve(2)): put long values into files on the shared root, and give their paths instead." \
+    scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
+}
+
+@test "a reward function with a syntax error, and one without compute_score (before: a minute of the job)" {
+  code=${WORKDIR}/shared/user/code
+  file=$(spec <<<$'workload: grpo\nreward_fn_path: ${shared_root}/user/code/bad-reward.py')
+  printf 'import re\ndef compute_score(:\n    return 1\n' >"${code}/bad-reward.py"
+  remember
+  run scripts/44_submit_sdk.sh "$file"
+  assert_status 2
+  assert_line "error   reward_fn_path=/private/user/code/bad-reward\.py \(from ${file}\) is not usable, line 2 of it cannot be parsed by the head's Python 3\.[0-9]+ \(invalid syntax\): fix it\."
+  printf 'def compute_scores(**_):\n    return 1\n' >"${code}/bad-reward.py"
+  remember
+  refused 2 "reward_fn_path=/private/user/code/bad-reward.py (from ${file}) does not define compute_score at its top level (did you mean compute_scores?): define it there, or name another function with reward.custom_reward_function.name." \
+    scripts/44_submit_sdk.sh "$file"
+  rm "${code}/bad-reward.py"
+}
+
+@test "a snapshot that was changed (before: the job failed after training), half removed, and removed" {
+  snapshots=${WORKDIR}/shared/common/code/verl
+  cp -a "${snapshots}/codeA" "${snapshots}/bad-code"
+  sed -i 's/"code_id": "codeA"/"code_id": "bad-code"/' "${snapshots}/bad-code/snapshot.json"
+  chmod -R u+w "${snapshots}/bad-code"
+  printf '# changed\n' >>"${snapshots}/bad-code/verl/protocol.py"
+  remember
+  CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
+  assert_status 2
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, the snapshot /private/common/code/verl/bad-code was changed after it was made \(tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(find .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=….\.'
+  is_as_remembered
+  rm -r "${snapshots}/bad-code/verl"
+  CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
+  assert_status 2
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, /private/common/code/verl/bad-code has no whole snapshot \(verl/__init__.py is missing\): remove it .*'
+  rm -r "${snapshots}/bad-code"
+  CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
+  assert_status 2
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) has no snapshot under /private/common/code/verl: make one with .*'
+}
+
+@test "a worker that is down: a job that needs it is refused within seconds, with its name, and make up brings it back" {
+  docker kill "vrtest-bad-worker-1" >/dev/null
+  SECONDS=0
+  refused 2 "The job wants 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have 4; worker-1 is down: bring it back with 'make up', or ask for less." \
+    env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' scripts/40_submit_ppo_epoch1.sh
+  ((SECONDS < 20)) || fail "took ${SECONDS} s" # about four where nothing else runs: three for a connection to nobody
+  up_again
+  OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' SUBMISSION_ID="bad-up-${RANDOM}" run scripts/40_submit_ppo_epoch1.sh
+  assert_status 0
+  JOB=$(tail -n 1 <<<"$(grep -x 'bad-up-[0-9]*' <<<"$output")") run scripts/54_stop.sh
+  assert_status 0
+}

@@ -35,6 +35,26 @@ SHOW
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
 }
 
+@test "a knob that no program could be started with is refused before it is exported (before: Argument list too long)" {
+  for knob in OVERRIDES SUBMISSION_ID; do
+    { printf '%s=' "$knob" && head -c 200000 /dev/zero | tr '\0' x && echo; } >"${HERE}/env/local.env"
+    sandbox::run scripts/show.sh WORKERS
+    assert_status 2
+    case $knob in
+      OVERRIDES) cure='put them into a file, one a line, and name it in OVERRIDES_FILE' ;;
+      *) cure='make it shorter' ;;
+    esac
+    assert_line "error   ${knob} (from env/local.env) has 200000 bytes, and a knob takes at most 65536: ${cure}."
+    [[ $output != *'too long'* ]]
+  done
+  rm "${HERE}/env/local.env"
+  sandbox::run "OVERRIDES=a=$(head -c 70000 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
+  assert_status 2
+  assert_line 'error   OVERRIDES (from the command line or environment) has 70002 bytes, and a knob takes at most 65536: put them into a file, one a line, and name it in OVERRIDES_FILE.'
+  sandbox::run "OVERRIDES=a=$(head -c 65534 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
+  assert_status 0
+}
+
 @test "what a shell would run by itself is refused in an env file" {
   for key in BASH_ENV ENV IFS LD_PRELOAD PS4 SHELLOPTS; do
     # shellcheck disable=SC2016  # hostile on purpose

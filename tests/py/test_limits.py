@@ -1,0 +1,73 @@
+"""What a submission may carry, held against the kernel: what is accepted can be started, what is just too long cannot."""
+
+import errno
+import subprocess
+
+import pytest
+from fuzzing import fuzz
+from hypothesis import strategies as st
+
+from verl_regress import limits
+from verl_regress.compose import Override
+from verl_regress.errors import BadInput
+
+ORIGINS = {"A": "my.yaml"}
+
+
+def is_accepted(texts=(), env_vars=None):
+    try:
+        limits.check([Override(text, "my.yaml") for text in texts], env_vars or {}, ORIGINS)
+    except BadInput:
+        return False
+    return True
+
+
+def can_be_started(texts=(), env_vars=None):
+    """Whether Linux starts a program with these words and variables, and hands them over whole."""
+    try:
+        subprocess.run(["/bin/true", *texts], env=env_vars or {}, check=True)
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("character", ["x", "é", "💥"])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_kernel_agrees_on_the_longest_word_and_the_longest_variable(character, more):
+    size = 131071 + more
+    text = "A=$" + character * ((size - 3) // len(character.encode()))  # with a $, so that Ray does not carry it
+    text += "x" * (size - len(text.encode()))
+    assert is_accepted([text]) is can_be_started([text]) is (more <= 0)
+    value = text[2:]
+    assert is_accepted(env_vars={"A": value}) is can_be_started(env_vars={"A": value}) is (more <= 0)
+
+
+def test_all_that_is_accepted_together_can_be_started_with_a_node_s_own_environment():
+    words = ["x" * 100_000] * 30
+    most = max(count for count in range(31) if is_accepted(words[:count]))
+    assert 15 <= most < 30
+    assert can_be_started(words[:most], {f"NODE{number}": "y" * 1000 for number in range(100)})
+
+
+def test_what_ray_hands_over_in_one_variable_is_counted_as_it_writes_it():
+    """é is six bytes in JSON: \\u00e9."""
+    assert is_accepted(env_vars={"A": "x" * 100_000})
+    assert not is_accepted(env_vars={"A": "é" * 25_000})
+    assert is_accepted(env_vars={"A": "é" * 20_000})
+
+
+@fuzz(
+    "sizes of overrides and env_vars",
+    sizes=st.lists(st.integers(0, 140_000), max_size=24),
+    values=st.lists(st.integers(0, 140_000), max_size=4),
+    character=st.sampled_from("xé💥\n\x7f"),
+)
+def test_whatever_is_accepted_can_be_started(sizes, values, character):
+    texts = ["a=" + character * (size // len(character.encode())) for size in sizes]
+    env_vars = {f"A{number}": character * (size // len(character.encode())) for number, size in enumerate(values)}
+    if is_accepted(texts, env_vars):
+        assert can_be_started(texts, env_vars)
+    elif texts and not values:
+        assert not can_be_started(texts, {f"NODE{number}": "y" * 1000 for number in range(256)})
