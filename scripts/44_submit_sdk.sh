@@ -12,6 +12,7 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '[JOBSPEC]' "$@"
 env::load
-spec=${1:-${JOBSPEC:-$(job::spec_of "$WORKLOAD")}}
+spec=${1:-$JOBSPEC}
+[[ -n $spec ]] || spec=$(job::spec_of "$WORKLOAD")
 helper::ensure
 job::submit "$spec"

@@ -52,7 +52,7 @@ knob::_set_boolean() {
 
 # knob::is_of TYPE VALUE
 knob::is_of() {
-  local type=$1 value=$2 choices=()
+  local type=$1 value=$2 choices=() stranger
   if [[ $type == *' or empty' ]]; then
     [[ -n $value ]] || return 0
     type=${type% or empty}
@@ -111,13 +111,14 @@ knob::_is_source() {
   return 1
 }
 
-# knob::_is_list VALUE CHOICES: one or more of them, separated by commas or spaces.
+# knob::_is_list VALUE CHOICES: one or more of them, separated by commas or spaces. The first word that is none of them is in
+# the caller's `stranger`.
 knob::_is_list() {
-  local word words=()
+  local words=()
   [[ $1 != *$'\n'* ]] || return 1
   IFS=', ' read -r -a words <<<"$1"
-  for word in "${words[@]}"; do
-    [[ -n $word && " $2 " == *" ${word} "* ]] || return 1
+  for stranger in "${words[@]}"; do
+    [[ -n $stranger && " $2 " == *" ${stranger} "* ]] || return 1
   done
   ((${#words[@]} > 0))
 }
@@ -149,10 +150,11 @@ knob::_choose_files() {
 # knob::_refuse NAME: says what is wrong with its value and what to use instead.
 knob::_refuse() {
   knob::_refuse_long "$1"
-  local name=$1 type=${KNOB_TYPE[$1]% or empty} choices=() nearest='' cure
+  local name=$1 type=${KNOB_TYPE[$1]% or empty} choices=() stranger=${!1} nearest='' cure
   knob::_choices "$type"
   cure=$(knob::_cure "$type")
-  ((${#choices[@]} == 0)) || nearest=$(word::nearest "${!name}" "${choices[@]}")
+  [[ $type != 'list of '* ]] || knob::_is_list "${!name}" "${type#list of }" || true
+  ((${#choices[@]} == 0)) || nearest=$(word::nearest "$stranger" "${choices[@]}")
   [[ -z $nearest ]] || cure="did you mean ${nearest}? ${cure^}"
   [[ ${KNOB_TYPE[$name]} != *' or empty' ]] || cure+=', or leave it empty'
   cli::die 2 "${name}='$(cli::shown "${!name}")' (from ${ENV_ORIGIN[$name]}) is not usable: ${cure}."

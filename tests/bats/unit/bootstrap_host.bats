@@ -167,5 +167,5 @@ SH
 @test "an argument it does not know" {
   bootstrap scripts/dev/bootstrap_host.sh --engin
   assert_status 2
-  assert_line "error   '--engin' is no argument of bootstrap_host.sh: see --help."
+  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --stop-engine."
 }

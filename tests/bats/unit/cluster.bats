@@ -81,7 +81,7 @@ STUB
   assert_status 0
   in_lib GCS_STORAGE=disk <<<':'
   assert_status 2
-  assert_line "error   GCS_STORAGE='disk' (from the command line or environment) is not usable: use memory or rocksdb."
+  assert_line "error   GCS_STORAGE='disk' (from the command line or environment) is not usable: use one of memory, rocksdb."
 }
 
 @test "make up leaves a worker alone that is in the cluster, and starts those that have no Ray or are in no cluster" {

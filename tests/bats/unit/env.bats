@@ -55,15 +55,29 @@ SHOW
   assert_status 0
 }
 
-@test "what a shell would run by itself is refused in an env file" {
-  for key in BASH_ENV ENV IFS LD_PRELOAD PS4 SHELLOPTS; do
+@test "a key that is no knob is refused with its line and the nearest knob: local.env, a profile, what a shell would act on" {
+  while IFS='|' read -r key sentence; do
     # shellcheck disable=SC2016  # hostile on purpose
-    printf '%s=$(touch %s/ran)\n' "$key" "$BATS_TEST_TMPDIR" >"${HERE}/env/local.env"
+    printf '# mine\n\n%s=$(touch %s/ran)\n' "$key" "$BATS_TEST_TMPDIR" >"${HERE}/env/local.env"
     sandbox::run scripts/show.sh
     assert_status 2
-    assert_line "error   '${key}' in ${HERE}/env/local.env is no knob, and the shells and tools that we start would act on it: leave it out."
-  done
+    assert_line "error   ${key} (line 3 of env/local.env) is not a knob: ${sentence} the knobs of env/defaults.env; export other variables before you run the command."
+  done <<'CASES'
+WORKRES|did you mean WORKERS? Use
+COD_ID|did you mean CODE_ID? Use
+BASH_ENV|use
+ENV|use
+IFS|use
+LD_PRELOAD|use
+PS4|use
+SHELLOPTS|use
+CASES
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
+  rm "${HERE}/env/local.env"
+  printf 'WORKER_GPU=1\n' >"${HERE}/env/mine.env"
+  sandbox::run PROFILE=mine scripts/show.sh
+  assert_status 2
+  assert_line 'error   WORKER_GPU (line 1 of env/mine.env) is not a knob: did you mean WORKER_GPUS? Use the knobs of env/defaults.env; export other variables before you run the command.'
 }
 
 @test "a count that comes from the environment is not reckoned out" {
@@ -78,31 +92,77 @@ SHOW
   printf 'export WORKERS=3\n' >"${HERE}/env/local.env"
   sandbox::run scripts/show.sh
   assert_status 2
-  assert_line "error   'export WORKERS=3' in ${HERE}/env/local.env is no KEY=VALUE line: write one knob a line, no spaces around '='."
+  assert_line "error   'export WORKERS=3' (line 1 of env/local.env) is no KEY=VALUE line: write one knob a line, no spaces around '='."
 }
 
 @test "unusable values are refused with their origin, before anything is touched" {
-  while IFS='|' read -r setting sentence; do
+  while IFS='|' read -r setting cure; do
     sandbox::run "$setting" scripts/show.sh
     assert_status 2
-    assert_line "error   ${sentence}"
+    assert_line "error   ${setting%%=*}='${setting#*=}' (from the command line or environment) is not usable: ${cure}."
   done <<'CASES'
-WORKERS=0|WORKERS='0' (from the command line or environment) is not usable: use a number from 1 to 99.
-WORKERS=two|WORKERS='two' (from the command line or environment) is not usable: use a number from 1 to 99.
-GPUS_PER_WORKER=0|GPUS_PER_WORKER='0' (from the command line or environment) is not usable: use a number from 1 to 99.
-WORKER_DEVICES=kfd|WORKER_DEVICES='kfd' (from the command line or environment) is not usable: use paths under /dev, separated by one blank.
-RAY_UNSET=a=b|RAY_UNSET='a=b' (from the command line or environment) is not usable: use names of environment variables, separated by one blank.
-CLUSTER_NAME=Mine!|CLUSTER_NAME='Mine!' (from the command line or environment) is not usable: use lower-case letters, digits, - and _, at most 40.
-DASHBOARD_PORT=http|DASHBOARD_PORT='http' (from the command line or environment) is not usable: use a free TCP port.
-SHARED_ROOT=private|SHARED_ROOT='private' (from the command line or environment) is not usable: use an absolute path without spaces.
-CLUSTER_TIMEOUT=1.5|CLUSTER_TIMEOUT='1.5' (from the command line or environment) is not usable: use a whole number.
-IMAGE_PULL_TIMEOUT=|IMAGE_PULL_TIMEOUT='' (from the command line or environment) is not usable: use a whole number.
-MIN_DISK_GIB=a[$(touch x)]|MIN_DISK_GIB='a[$(touch x)]' (from the command line or environment) is not usable: use a whole number.
-MIN_MEMORY_GIB=08|MIN_MEMORY_GIB='08' (from the command line or environment) is not usable: use a whole number.
-TRANSPORT=pigeon|TRANSPORT=pigeon has no scripts/lib/transport/pigeon.bash: use one of: container ssh.
-SEED=x|SEED='x' (from the command line or environment) is not usable: use a whole number.
-PROFILE=tpu|PROFILE=tpu is not a profile: choose auto or one of: cpu gpu rocm.
+WORKERS=0|use a whole number from 1 to 99
+DASHBOARD_PORT=99999|use a TCP port from 1024 to 65535
+SHM_SIZE=abc|use a size such as 2gb or 512m
+WORKER_CPUS=x|use a whole number from 1 to 9999, or leave it empty
+WORKER_RESOURCES={bad|use a JSON object of numbers with "worker_node" above 0, such as {"worker_node": 100}
+WORKER_RESOURCES={"cpu": 4}|use a JSON object of numbers with "worker_node" above 0, such as {"worker_node": 100}
+OBJECT_STORE_BYTES=5|use a whole number from 78643200 to 999999999999999
+LIMIT=-1|use a whole number from 1 to 999999
+DATASET_SOURCE=foo|use synthetic, hub or path:DIR
+MODEL_SOURCE=hub:|use tiny, hub:REPO[@REVISION] or path:DIR
+VERL_SOURCE=0.7.1|use pypi:VERSION, git:URL@REF or path:DIR
+CODE_A=pypi:|use CODE_ID, pypi:VERSION, git:URL@REF or path:DIR
+ONLY=nope|use some of submission, placement, head, outputs, prepare, checkpoints, further, debug, imports, workloads, rules, token, secrets, separated by commas, or leave it empty
+ONLY=head plcement|did you mean placement? Use some of submission, placement, head, outputs, prepare, checkpoints, further, debug, imports, workloads, rules, token, secrets, separated by commas, or leave it empty
+DRY_RUN=maybe|use 1, true, yes or on, or 0, false, no, off or nothing
+WORKLOAD=pppo|did you mean ppo? Use one of grpo, ppo, sft
+TRANSPORT=pigeon|use one of container, ssh
+PROFILE=rocn|did you mean rocm? Use one of auto, cpu, gpu, rocm
+GCS_STORAGE=disk|use one of memory, rocksdb
+CLUSTER_NAME=Mine!|use lower-case letters, digits, - and _, at most 40
+RUN_AS=me|use numbers, as in 1000:1000 (uid:gid), or leave it empty
+WORKER_DEVICES=kfd|use paths under /dev, separated by one space, or leave it empty
+RAY_UNSET=a=b|use names of environment variables, separated by one space, or leave it empty
+SHARED_ROOT=private|use an absolute path without spaces
+WORKDIR=|name a path
+NODE_IMAGE=a b|use the name of an image, such as python:3.11, or leave it empty
+IMAGE_VERL_VERSION=new|use a version, such as 0.7.1
+TORCH_INDEX_URL=pytorch|use a URL that begins with https://, http:// or file://, or leave it empty
+MIN_DISK_GIB=a[$(touch x)]|use a whole number from 0 to 999999
+MIN_MEMORY_GIB=08|use a whole number from 0 to 999999
+IMAGE_PULL_TIMEOUT=|use a whole number from 1 to 999999
+TORCH_NCCL_HIGH_PRIORITY=true|use one of 0, 1
 CASES
+  [[ ! -e x ]]
+}
+
+@test "a wrong value of env/local.env is refused with that file" {
+  printf 'WORKERS=two\n' >"${HERE}/env/local.env"
+  sandbox::run scripts/show.sh
+  assert_status 2
+  assert_line "error   WORKERS='two' (from env/local.env) is not usable: use a whole number from 1 to 99."
+}
+
+@test "a boolean is 1 or nothing from there on, however it was written" {
+  tried=0
+  while IFS='|' read -r written read; do
+    sandbox::run "WAIT=${written}" scripts/show.sh WAIT
+    assert_status 0
+    assert_line "WAIT=<${read}> from the command line or environment"
+    tried=$((tried + 1))
+  done <<'CASES'
+1|1
+true|1
+Yes|1
+ON|1
+0|
+false|
+No|
+OFF|
+|
+CASES
+  [[ $tried == 9 ]]
 }
 
 @test "PROFILE=auto is the rehearsal where no device is, and says so" {

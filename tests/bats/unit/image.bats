@@ -149,5 +149,5 @@ SH
 @test "an argument it does not know" {
   build scripts/10_build_image.sh --nmae
   assert_status 2
-  assert_line "error   '--nmae' is no argument of 10_build_image.sh: see --help."
+  assert_line "error   '--nmae' is not an argument of 10_build_image.sh: did you mean --name? It takes --name."
 }

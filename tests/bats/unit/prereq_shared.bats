@@ -91,8 +91,8 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   assert_line "ok      verl's source is at ${BOX}/my verl"
 }
 
-@test "43_submit_jobspec wants one JobSpec" {
+@test "43_submit_jobspec needs a JobSpec" {
   sandbox::run scripts/43_submit_jobspec.sh
   assert_status 2
-  assert_line 'error   43_submit_jobspec.sh wants one JobSpec file and got 0: name one, such as jobspecs/ppo.yaml.'
+  assert_line 'error   43_submit_jobspec.sh needs a JobSpec file: name one with JOBSPEC=FILE, such as JOBSPEC=jobspecs/ppo.yaml.'
 }

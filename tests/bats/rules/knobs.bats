@@ -1,0 +1,54 @@
+#!/usr/bin/env bats
+# env/defaults.env: every knob has a type that scripts/lib/knob.bash knows and that its default is of.
+
+setup() {
+  load rules_helper
+  rules::files 'env/*.env' scripts/lib/knob.bash
+}
+
+# libraries COMMAND...: with our libraries and nothing of our environment.
+libraries() {
+  # shellcheck disable=SC2016  # expanded by that shell
+  env -i PATH="$PATH" bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; knob::read; eval "$1"' scripts/any "$1"
+}
+
+@test "every knob has a type line directly above it, and its default is of that type" {
+  awk '/^[A-Z][A-Z0-9_]*=/ { knobs++; if (above !~ /^#: ./) { print FNR ": " $0; wrong = 1 } } { above = $0 } END { exit wrong || knobs < 70 }' env/defaults.env
+  [[ $(grep -c '^#: ' env/defaults.env) == $(grep -cE '^[A-Z][A-Z0-9_]*=' env/defaults.env) ]]
+  # shellcheck disable=SC2016  # expanded by that shell
+  run libraries 'for name in "${KNOB_NAMES[@]}"; do
+    (knob::is_of "${KNOB_TYPE[$name]}" "${KNOB_DEFAULT[$name]}") || { echo "$name"; exit 1; }
+  done; echo "${#KNOB_NAMES[@]}"'
+  printf '# looked at %s knobs\n' "$output" >&3
+  [[ $status == 0 && $output == "$(grep -cE '^[A-Z][A-Z0-9_]*=' env/defaults.env)" ]]
+}
+
+@test "the rule can fail: a knob without a type, and one of a type that does not exist" {
+  run libraries "knob::is_of '' x"
+  [[ $status == 1 && $output == "error   env/defaults.env has the type '', which scripts/lib/knob.bash does not know: use one that it does." ]]
+  run libraries "knob::is_of 'whole number' x"
+  [[ $status == 1 ]]
+}
+
+@test "every line of every profile is a knob with a value of its type" {
+  for file in "${FILES[@]}"; do
+    [[ $file == env/*.env && $file != env/defaults.env ]] || continue
+    # shellcheck disable=SC2016  # expanded by that shell
+    run libraries "env::_read_file ${file}"'; knob::check "${!ENV_ORIGIN[@]}"; echo "${#ENV_ORIGIN[@]}"'
+    [[ $status == 0 && $output == "$(grep -cE '^[A-Z]' "$file")" ]] || {
+      printf '%s: %s\n' "$file" "$output"
+      return 1
+    }
+  done
+}
+
+@test "ONLY takes the checks that verify has, and BENCH_ROWS the rows of the bench" {
+  in_python=$(.venv/bin/python -c '
+import sys
+sys.path.insert(0, "py")
+from verl_regress.verify.lines import LINES
+print(*(line.name for line in LINES))')
+  [[ -n $in_python && $(libraries 'echo "${KNOB_TYPE[ONLY]}"') == "list of ${in_python} or empty" ]]
+  rows=$(sed -n 's/^all=(\(.*\))$/\1/p' scripts/dev/bench.sh)
+  [[ -n $rows && $(libraries 'echo "${KNOB_TYPE[BENCH_ROWS]}"') == "list of ${rows} or empty" ]]
+}

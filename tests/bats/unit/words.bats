@@ -1,0 +1,175 @@
+#!/usr/bin/env bats
+# Unknown words are refused before anything happens: script arguments, and what make is given. What is known arrives byte for
+# byte, and no value is ever read by make or by a shell.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  ln -s "$(command -v make)" "${BOX}/bin/make"
+  ln -s "$(command -v printenv)" "${BOX}/bin/printenv"
+  stub docker
+}
+
+# with_recorder SCRIPT...: those scripts only keep the knobs that they were given, after the checks that every script begins with.
+with_recorder() {
+  local script
+  for script in "$@"; do
+    cat >"${HERE}/scripts/${script}.sh" <<'SH'
+source "$(dirname "$0")/lib/regress.bash"
+cli::accept --engine "$@"
+knob::read
+for knob in "${KNOB_NAMES[@]}"; do [[ ! -v $knob ]] || printf '%s=%s\0' "$knob" "${!knob}"; done >>"$RECORD"
+printf '%s\n' "$0" >>"${RECORD}.scripts"
+SH
+  done
+}
+
+# make_in [VARIABLE=VALUE...] -- WORD...: make, in the copy, with nothing else of our environment.
+make_in() {
+  local environment=()
+  while [[ $1 != -- ]]; do environment+=("$1") && shift; done
+  run env -i -C "$HERE" HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" NO_COLOR=1 RECORD="${BOX}/record" \
+    "${environment[@]}" "${BOX}/bin/make" --no-print-directory "${@:2}"
+}
+
+# arrived KNOB: its value in the last script, and a dot that keeps newlines at its end.
+arrived() {
+  local entry value=''
+  while IFS= read -r -d '' entry; do [[ $entry != "$1="* ]] || value=${entry#*=}; done <"${BOX}/record"
+  printf '%s.' "$value"
+}
+
+@test "a script argument that is not known is refused, with the nearest word or the knob" {
+  while IFS='|' read -r script argument sentence; do
+    sandbox::run "scripts/${script}" "$argument"
+    assert_status 2
+    [[ ${lines[0]} == "error   '${argument%%=*}${sentence}" ]] || fail "not: '${argument%%=*}${sentence}"
+  done <<'CASES'
+70_gc.sh|--dryrun|' is not an argument of 70_gc.sh: a knob stands before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'.
+70_gc.sh|--dry-run|' is not an argument of 70_gc.sh: a knob stands before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'.
+70_gc.sh|KEEP=1|=…' is not an argument of 70_gc.sh: a knob stands before the command, as in 'KEEP=… scripts/70_gc.sh'.
+70_gc.sh|--keep=1|=…' is not an argument of 70_gc.sh: a knob stands before the command, as in 'KEEP=… scripts/70_gc.sh'.
+40_submit_ppo_epoch1.sh|--hlep|' is not an argument of 40_submit_ppo_epoch1.sh: did you mean --help? It takes none.
+44_submit_sdk.sh|COD_ID=x|=…' is not an argument of 44_submit_sdk.sh: a knob stands before the command, as in 'CODE_ID=… scripts/44_submit_sdk.sh'.
+44_submit_sdk.sh|--|' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
+44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
+54_stop.sh|my-job|' is not an argument of 54_stop.sh: it takes none, see --help.
+dev/test.sh|unti|' is not an argument of test.sh: did you mean unit? It takes lint or unit or contract or rules or py or container or faults or faults-full.
+dev/knob_table.sh|--wirte|' is not an argument of knob_table.sh: did you mean --write? It takes --write.
+CASES
+  sandbox::run scripts/44_submit_sdk.sh ''
+  assert_status 2
+  assert_line "error   '' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help."
+  sandbox::run scripts/44_submit_sdk.sh one.yaml two.yaml
+  assert_status 2
+  assert_line 'error   44_submit_sdk.sh takes one argument and got 2: see --help.'
+  refute_called docker
+}
+
+@test "--help is found behind other words, and nothing is done" {
+  sandbox::run scripts/70_gc.sh --dryrun --help
+  assert_status 0
+  [[ $output == '70_gc: '* ]]
+  refute_called docker
+}
+
+@test "make: a knob that does not exist is refused by name, never with its value, before any script does anything" {
+  with_recorder 50_status
+  while IFS='|' read -r given sentence; do
+    make_in -- status "$given"
+    assert_status 2
+    assert_line "error   ${given%%=*} on make's command line is not a knob: ${sentence} the knobs of env/defaults.env; export other variables, such as secrets, before you run make."
+    refute_text geheim
+  done <<'CASES'
+WORKER=3|did you mean WORKERS? Use
+COD_ID=codeB|did you mean CODE_ID? Use
+WORKLAOD=grpo|did you mean WORKLOAD? Use
+WANDB_API_KEY=geheim|use
+HF_TOKEN=geheim|use
+MAKE_UNKNOWN_KNOBS=|use
+knobs=FOO|use
+FOO=$(shell touch ran)|use
+CASES
+  [[ ! -e ${BOX}/record && -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
+}
+
+@test "make: a word that is no target is refused before the first target runs, also where a file has that name" {
+  with_recorder 50_status
+  mkdir "${HERE}/tests"
+  make_in -- status prepar
+  assert_status 2
+  assert_line "error   'prepar' is not a target of make: did you mean prepare? Use one of those that 'make' lists."
+  make_in -- tests
+  assert_status 2
+  assert_line "error   'tests' is not a target of make: did you mean test? Use one of those that 'make' lists."
+  make_in -- -k nonsense status
+  assert_status 2
+  assert_line "error   'nonsense' is not a target of make: use one of those that 'make' lists."
+  [[ ! -e ${BOX}/record ]]
+}
+
+@test "make: variables of make, the shell and tools are not ours to judge" {
+  with_recorder 50_status
+  make_in -- status SHELL=/bin/bash PATH="${BOX}/bin" LANG=C LC_ALL=C TERM=dumb NO_COLOR=1 CI=1 DOCKER_HOST=unix:///x COMPOSE_BAKE=0 \
+    PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s
+  assert_status 0
+  [[ -e ${BOX}/record ]]
+}
+
+@test "make: every knob arrives byte for byte, and neither make nor a shell reads it" {
+  with_recorder 50_status
+  tried=0
+  while IFS= read -r -d '' value; do
+    rm -f "${BOX}/record"
+    make_in -- status "OVERRIDES=${value}" "JOBSPEC=${value}" "PROFILE_TITLE=${value}" "CODE_ID=${value}"
+    assert_status 0
+    for knob in OVERRIDES JOBSPEC PROFILE_TITLE CODE_ID; do
+      [[ $(arrived "$knob") == "${value}." ]] || fail "${knob}: '$(arrived "$knob")' is not '${value}.'"
+      tried=$((tried + 1))
+    done
+    rm -f "${BOX}/record"
+    make_in "OVERRIDES=${value}" -- status
+    [[ $(arrived OVERRIDES) == "${value}." ]] || fail "from the environment: '$(arrived OVERRIDES)' is not '${value}.'"
+  done < <(
+    # shellcheck disable=SC2016  # hostile on purpose
+    printf '%s\0' '$(shell touch ran)' 'a=${b}' '$$' '$(touch ran)' '`touch ran`' 'x.yaml; touch ran' 'my dir/x.yaml' '$' '$(error x)' \
+      "it's" 'a"b' 'a#b' 'a # b' 'back\\slash\' $'two\nlines' $'a\n\ttouch ran' 'behind  ' '*' '${' '%' ':=' '@x' '-x' '!touch ran' 'é💥' ''
+  )
+  [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
+  printf '# %d values, none run\n' "$tried" >&3
+  ((tried >= 100))
+}
+
+@test "make: a script that calls make hands the same values on" {
+  with_recorder 50_status
+  # shellcheck disable=SC2016  # expanded by the recipe's script
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'make -C "$REPO_DIR" status' >"${HERE}/scripts/58_jobs.sh"
+  # shellcheck disable=SC2016  # hostile on purpose
+  make_in -- jobs 'OVERRIDES=$(shell touch ran) ${b} $$ "x" #'
+  assert_status 0
+  # shellcheck disable=SC2016  # the same
+  [[ $(arrived OVERRIDES) == '$(shell touch ran) ${b} $$ "x" #.' ]] || fail "$(arrived OVERRIDES)"
+  [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
+}
+
+@test "make quickstart: PROFILE and WAIT are its own unless they are given" {
+  with_recorder dev/bootstrap_host 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 21_start_workers \
+    30_prepare_data_and_model 31_snapshot_verl_code 40_submit_ppo_epoch1 53_fidelity 50_status dev/phases
+  sed -i 's|/lib/regress|/../lib/regress|' "${HERE}"/scripts/dev/{bootstrap_host,phases}.sh
+  make_in PROFILE=gpu -- quickstart
+  assert_status 0
+  [[ $(arrived PROFILE)$(arrived WAIT) == cpu.1. ]]
+  rm "${BOX}/record"
+  make_in -- quickstart PROFILE=gpu WAIT=
+  [[ $(arrived PROFILE)$(arrived WAIT) == gpu.. ]]
+}
+
+@test "a wrong value ends make check, make quickstart and make test with one sentence and status 2, and nothing was done" {
+  for target in check quickstart test; do
+    make_in -- "$target" WORKERS=0
+    assert_status 2
+    assert_line "error   WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
+  done
+  refute_called docker
+  [[ ! -e ${HERE}/.venv && ! -e ${HERE}/workdir ]]
+}
