@@ -129,6 +129,7 @@ cli::seconds_since() { awk -v a="$1" -v b="${EPOCHREALTIME}" 'BEGIN { printf "%.
 cli::_end() {
   local status=$1 i
   set +e
+  log::end_pulse
   ((status != 130 && status != 143)) || "${CLI_IF_INTERRUPTED[@]}"
   for ((i = ${#CLI_CLEANUPS[@]} - 1; i >= 0; i--)); do
     eval "${CLI_CLEANUPS[i]}"

@@ -3,12 +3,17 @@
 
 # Counted from here: what the environment says would be reckoned out, and in Bash that may run a command.
 LOG_CHANGES=0
+LOG_PULSE='' # the process that shows signs of life while log::while runs a command
 
 log::_colour() { [[ -t 2 && -z ${NO_COLOR:-} ]] && printf '\e[%sm' "$1" >&2 || true; }
+
+# log::is_live: stderr is a terminal on which one line can be written over.
+log::is_live() { [[ -t 2 && ${TERM:-dumb} != dumb ]]; }
 
 log::_line() {
   local word=$1 colour=$2
   shift 2
+  ! log::is_live || printf '\e[K' >&2 # the live line, whose cursor is at its beginning
   log::_colour "$colour"
   printf '%-8s' "$word" >&2
   log::_colour 0
@@ -30,3 +35,78 @@ log::verdict() { ((LOG_CHANGES > 0)) || log::skip "$1 (nothing to change)"; }
 
 log::warn() { log::_line 'warning' '35' "$@"; }
 log::error() { log::_line 'error' '31' "$@"; }
+
+# log::while WHAT [DETAIL...] -- COMMAND...: runs COMMAND in this shell and returns its status; its input and output are untouched.
+# Meanwhile it shows signs of life on stderr: a live line on a terminal, else a line every 10 s (each minute after 5 minutes).
+# DETAIL, an argv, prints what to add to it, such as "12 of 149 wheels". A log::while within another one leaves it to that.
+log::while() {
+  local what=$1 status detail=()
+  shift
+  until [[ $1 == -- ]]; do
+    detail+=("$1")
+    shift
+  done
+  shift
+  if [[ -n $LOG_PULSE ]]; then
+    "$@"
+    return
+  fi
+  exec 9> >(log::_pulse "$what" "${detail[@]}" >&2)
+  LOG_PULSE=$!
+  "$@" 9>&- # the pulse ends when this shell, and nobody else, closes the pipe
+  status=$?
+  log::end_pulse
+  return "$status"
+}
+
+# log::end_pulse: no sign of life from here on; cli::_end calls it where COMMAND ended the script.
+log::end_pulse() {
+  local pulse=$LOG_PULSE
+  [[ -n $pulse ]] || return 0
+  LOG_PULSE=''
+  exec 9>&-
+  wait "$pulse" || true
+}
+
+# log::size PATH...: a DETAIL for what fills a directory: "12 MB so far".
+log::size() { du -cm -- "$@" 2>/dev/null | awk 'END { printf "%d MB so far", $1 }'; }
+
+# log::_pulse WHAT [DETAIL...]: until stdin ends.
+log::_pulse() {
+  local what=$1 began=$SECONDS seconds next=10 asked=0 columns said='' status=0
+  shift
+  columns=$(log::columns)
+  [[ -z $columns ]] || next=2
+  while true; do
+    read -r -t 1 || status=$?
+    ((status > 128)) || break # 1: the end of the pipe; more: a second has passed
+    seconds=$((SECONDS - began))
+    ((seconds >= next)) || continue
+    if (($# > 0 && seconds >= asked)); then
+      said=", $("$@")" || said=''
+      asked=$((seconds + 5))
+    fi
+    if [[ -n $columns ]]; then
+      log::_live "$columns" "… ${what}${said}, ${seconds} s"
+    else
+      log::info "… ${what}${said}, ${seconds} s"
+      next=$((next + (next < 300 ? 10 : 60)))
+    fi
+  done
+  [[ -z $columns ]] || printf '\e[K'
+}
+
+# log::columns: how wide the terminal is; nothing where log::is_live is false.
+log::columns() {
+  local columns
+  log::is_live || return 0
+  columns=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || columns=0
+  ((columns >= 20)) || columns=80
+  printf '%s\n' "$columns"
+}
+
+# log::_live COLUMNS TEXT: the line that the next one is written over, cut to the terminal's width.
+log::_live() {
+  local text="        $2"
+  printf '\e[K%s\r' "${text::$1-1}"
+}
