@@ -79,6 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit status (verl_regress.errors.Exit)."""
     parser = _Parser(prog="run.py", description=__doc__)
     parser.add_argument("--shared-root", type=Path, help="the knob SHARED_ROOT")
+    parser.add_argument(
+        "--shown-root", default="", metavar="PATH", help="the shared root as the person sees it, for messages"
+    )
+    parser.add_argument(
+        "--terminal", type=int, default=0, metavar="COLUMNS", help="stderr is shown on a terminal this wide"
+    )
     parser.add_argument("--no-ray", action="store_true", help="there is no Ray to be asked from here")
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
     given = sys.argv[1:] if argv is None else argv
@@ -90,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_words(given)
         args = parser.parse_args(given)
+        say.configure(args.terminal, str(args.shared_root), args.shown_root)
         subcommand = SUBCOMMANDS[args.subcommand]
         exit_status = subcommand.function(subcommand.run)(args)
         sys.stdout.flush()  # here, where a reader that went away is met
@@ -105,3 +112,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(Exit.OWN_ERROR)
     except KeyboardInterrupt:
         return 130
+    finally:
+        say.clear()

@@ -72,7 +72,7 @@ def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
         lines.append(
             (
                 row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["status"],
-                str(row["attempts"]), str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
+                str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
                 why if len(why) <= _REASON_SHOWN else f"{why[: _REASON_SHOWN - 1]}…",
             )
         )  # fmt: skip

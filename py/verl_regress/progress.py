@@ -1,7 +1,8 @@
-"""How far a job is, from its own files: metrics.jsonl (verl's file logger) and the driver's log."""
+"""How far a job is, from its own files: metrics.jsonl (verl's file logger) or, without it, the driver's log (its console logger)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,10 @@ from verl_regress.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.0, 0.7.1, 0.8.0).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
+# "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), behind Ray's prefix or a progress
+# bar that had no newline yet.
+_CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
+_NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
 # Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
 _TAIL_BYTES = 1 << 18  # many times the longest line
@@ -41,12 +46,40 @@ class Step:
 
 
 def lines(job: JobDir) -> list[str]:
-    """The lines of an attempt's own metrics.jsonl; a half-written last one is left for the next look."""
+    """The lines of an attempt's own metrics.jsonl, or the same made from its log where its loggers write no such file.
+
+    A half-written last line is left for the next look.
+    """
     try:
         text = job.metrics.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return []
+        return _console_lines(job)
     return [line for line in text.split("\n")[:-1] if line.strip()]
+
+
+def _console_lines(job: JobDir) -> list[str]:
+    """What the console logger wrote to the driver's log, as lines of a metrics.jsonl."""
+    try:
+        with job.driver_log.open("rb") as log:
+            return [row for line in log if line.endswith(b"\n") and (row := console_line(line))]
+    except FileNotFoundError:
+        return []
+
+
+def console_line(line: bytes) -> str | None:
+    """A line of the driver's log as one of metrics.jsonl; None for all but those of verl's console logger."""
+    match = _CONSOLE.search(line)
+    if match is None:
+        return None
+    data = {}
+    for part in match[2].decode("utf-8", "replace").split(" - "):
+        name, _, text = part.strip().rpartition(":")
+        # numpy's numbers are shown as np.float64(0.5), and Ray may add "[repeated 2x across cluster]" in its colours
+        number = _NUMBER.match(text.partition("(")[2] if text.startswith("np.") else text)
+        if name and number is not None:
+            with contextlib.suppress(ValueError):
+                data[name] = float(number[0])
+    return json.dumps({"step": int(match[1]), "data": data}) if data else None
 
 
 def joined(job: JobDir) -> list[str]:
@@ -78,25 +111,70 @@ def steps(metrics: Iterable[str]) -> list[Step]:
     ]
 
 
-def last_step(job: JobDir) -> int:
-    """The number in the last line of metrics.jsonl, however long the file is; the parent's step where it has none."""
+def last_step(job: JobDir) -> int | None:
+    """The number of the last step that was written, however long the file is; the parent's step where there is none.
+
+    None where the job's loggers write no steps that can be read here.
+    """
+    if not logs_steps(job):
+        return None
     try:
-        with job.metrics.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            whole = file.read().split(b"\n")[-2:-1]
+        whole = _tail(job.metrics)[-2:-1]
+        numbers = [int(json.loads(line)["step"]) for line in whole if line.startswith(b"{")]
     except FileNotFoundError:
-        whole = []
-    numbers = [int(json.loads(line)["step"]) for line in whole if line.startswith(b"{")]
+        numbers = _last_console_step(job)
     return numbers[0] if numbers else int(parent_of(job)["step"])
+
+
+def _last_console_step(job: JobDir) -> list[int]:
+    try:
+        rows = filter(None, map(console_line, reversed(_tail(job.driver_log)[:-1])))
+        last = next(rows, None) or next(reversed(_console_lines(job)), None)
+    except FileNotFoundError:
+        return []
+    return [] if last is None else [int(json.loads(last)["step"])]
+
+
+def _tail(path: Path) -> list[bytes]:
+    """The lines at the end of a file; what is behind the last newline is the last one."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().split(b"\n")
 
 
 def total_steps(job: JobDir) -> int | None:
     """How many steps the trainer said it will take, or None before it said so."""
     try:
-        match = _TOTAL.search(job.driver_log.read_bytes())
+        return total_in(job.driver_log.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def total_in(log: bytes) -> int | None:
+    """The number of steps that these bytes of a driver's log announce, if they do."""
+    match = _TOTAL.search(log)
     return int(match[1]) if match else None
+
+
+class Tail:
+    """The whole lines of a file that grows, each once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rest = b""
+        self.size = 0  # bytes read so far
+
+    def new_lines(self) -> list[bytes]:
+        """The lines that came since the last call; none where there is no such file yet."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self.size)
+                new = file.read()
+        except FileNotFoundError:
+            return []
+        self.size += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        return lines
 
 
 def checkpoints(job: JobDir) -> list[str]:
@@ -152,16 +230,30 @@ def _is_whole(checkpoint: Path) -> bool:
     )
 
 
-def logs_steps(job: JobDir) -> bool:
-    """Does its trainer.logger write metrics.jsonl? Ours does; one that was asked for instead may not."""
+def loggers(job: JobDir) -> str | None:
+    """The trainer.logger that was asked for, as it was written; None where it is ours, which has 'file' and 'console'."""
     overrides = (job.read_config("resolved.json") or {}).get("overrides", [])
-    loggers = [row["text"] for row in overrides if row["text"].lstrip("+").startswith("trainer.logger=")]
-    return all("file" in logger for logger in loggers)
+    asked = [row["text"] for row in overrides if row["text"].lstrip("+").startswith("trainer.logger=")]
+    return asked[-1].partition("=")[2] if asked else None
 
 
-def log_size(job: JobDir) -> int:
-    """The bytes of the driver's log."""
-    return job.driver_log.stat().st_size if job.driver_log.exists() else 0
+def writes_file(job: JobDir) -> bool:
+    """Do its loggers write metrics.jsonl?"""
+    asked = loggers(job)
+    return asked is None or "file" in asked
+
+
+def logs_steps(job: JobDir) -> bool:
+    """Can its steps be read here: from metrics.jsonl ('file') or from the driver's log ('console')?"""
+    return writes_file(job) or "console" in (loggers(job) or "")
+
+
+def taken(job: JobDir) -> str:
+    """`2 of 10 training steps`, or that its loggers tell no steps."""
+    if not logs_steps(job):
+        return f"its loggers write no steps here (trainer.logger={loggers(job)})"
+    total = total_steps(job)
+    return f"{len(steps(joined(job)))} of {total if total is not None else '?'} training steps"
 
 
 def log_lines(job: JobDir, prefix: str) -> list[str]:

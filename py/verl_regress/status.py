@@ -141,7 +141,9 @@ def run_logs(args: argparse.Namespace) -> int:
 
 def _print_metrics(job: JobDir) -> int:
     lines = progress.joined(job)
-    if not lines:
+    if not progress.logs_steps(job):
+        say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
+    elif not lines:
         say.info(f"{job.ray_id} has no steps yet in its {job.metrics.name}.")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0

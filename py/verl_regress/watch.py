@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress import debug, job_secrets, jobs, progress, say
-from verl_regress.errors import Exit
+from verl_regress import debug, job_secrets, jobs, phase, progress, say
+from verl_regress.errors import Exit, RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.pulse import Pulse
 from verl_regress.ray_api import Node, RayApi, Unreachable
 
 _LOOK_EVERY = 1.0  # seconds between two looks at the job
+_ASK_FOR_ACTORS_EVERY = 3.0  # seconds, while a job starts
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     shown: Status | None = None
     place = ""  # in the queue
     known: Status | None = None  # the last one while Ray answered: an outage does not set the clocks back
-    life = _Life(job)
+    life = _Life(job, api)
     moved = answered = time.monotonic()
     judgement: Judgement | None = None
     while True:
@@ -103,6 +105,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
             known, moved = shown, time.monotonic()
         if life.has_moved():
             moved = time.monotonic()
+        life.show(judgement.status)
         # That Ray does not know it and what the files say are not of one moment: a submission may end in between.
         is_sure = ray is not None or judgement.status not in (Status.NOT_SUBMITTED, Status.LOST) or judgement == before
         if is_sure and (end := judgement.status.exit) is not None:
@@ -133,40 +136,70 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
 
 
 class _Life:
-    """What shows that a job moves: a new step, which is said; any output, where its trainer.logger writes no steps."""
+    """What shows that a job moves: a new step, which is said; any output, where its loggers write no steps. And what it does."""
 
-    def __init__(self, job: JobDir) -> None:
-        self._job = job
-        self._steps: list[progress.Step] = []
+    def __init__(self, job: JobDir, api: RayApi) -> None:
+        self._job, self._api = job, api
+        self._log, self._metrics = progress.Tail(job.driver_log), progress.Tail(job.metrics)
+        self._driver = phase.Driver()
         self._logs_steps = progress.logs_steps(job)
-        self._log_size = 0
-        self.lacks = "made no new step" if self._logs_steps else "written nothing (its trainer.logger has no 'file')"
-
-    @property
-    def step(self) -> int:
-        """The last one that was seen."""
-        return self._steps[-1].number if self._steps else progress.parent_of(self._job)["step"]
+        self._writes_file = progress.writes_file(job)
+        self.lacks = (
+            "made no new step"
+            if self._logs_steps
+            else f"written nothing (its trainer.logger={progress.loggers(job)} tells no steps)"
+        )
+        self.step: int = progress.parent_of(job)["step"]  # the last one that was seen
+        self._is_training = False
+        self._pulse = Pulse(time.monotonic())
+        self._actors: list[dict[str, Any]] | None = None
+        self._asked = float("-inf")
 
     def has_moved(self) -> bool:
         """Has it since the last look?"""
-        steps = progress.steps(progress.lines(self._job))
-        new, self._steps = steps[len(self._steps) :], steps
+        before = self._log.size
+        lines = self._log.new_lines()
+        self._driver.feed(lines)
+        rows = (
+            [line.decode() for line in self._metrics.new_lines() if line.strip()]
+            if self._writes_file
+            else [row for line in lines if (row := progress.console_line(line)) is not None]
+        )
+        new = progress.steps(rows)
         for step in new:
-            say.info(step.line(progress.total_steps(self._job)))
-        size = 0 if self._logs_steps else progress.log_size(self._job)
-        grown, self._log_size = size != self._log_size, size
-        return bool(new) or grown
+            self.step, self._is_training = step.number, True
+            say.info(step.line(self._driver.total))
+        return bool(new) or (not self._logs_steps and self._log.size != before)
+
+    def show(self, status: Status) -> None:
+        """Say what the job does, where nothing else was said for a while; before its first step each change at once."""
+        now = time.monotonic()
+        words = phase.before_training(self._job, status)
+        if words is None and status is Status.RUNNING:
+            actors = self._ask_for_actors(now) if self._driver.is_starting else None
+            words = self._driver.does(self.step, actors)
+        if words is not None:
+            self._pulse.beat(words, now, is_news=status is Status.RUNNING and not self._is_training)
+
+    def _ask_for_actors(self, now: float) -> list[dict[str, Any]] | None:
+        """Ray's actors of the job; None where Ray does not say."""
+        if now - self._asked >= _ASK_FOR_ACTORS_EVERY:
+            self._asked = now
+            try:
+                self._actors = self._api.actors(self._job.ray_id)
+            except RegressError:
+                self._actors = None
+        return self._actors
 
 
 def summarise(job: JobDir, judgement: Judgement) -> None:
     """The facts of a finished job, each from where it was recorded."""
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
-        say.info(line)
-    steps, total = progress.steps(progress.joined(job)), progress.total_steps(job)
+        say.quote(line)
     kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or progress.no_checkpoint(job)
     driver_ip = judgement.driver_ip or "none was seen (nobody asked Ray in time, or the driver never called ray.init)"
     say.info(f"driver_info.node_ip_address: {driver_ip}")
-    say.info(f"{len(steps)} of {total if total is not None else '?'} training steps, {kept}")
+    say.info(f"{progress.taken(job)}, {kept}")
     if (parent := progress.parent_of(job)["checkpoint"]) is not None:
         say.info(f"went on from {parent}")
     say.info(f"outputs: {job.path}")

@@ -35,8 +35,8 @@ class ScriptedRay:
 
     address = "http://ray:1"
 
-    def __init__(self, script, clock):
-        self.script, self.clock = script, clock
+    def __init__(self, script, clock, has_actors=()):
+        self.script, self.clock, self.has_actors = script, clock, list(has_actors)
 
     def job(self, _submission_id):
         said = self.script[min(int(self.clock.now), len(self.script) - 1)]
@@ -44,6 +44,9 @@ class ScriptedRay:
             raise Unreachable("http://ray:1", "no route")
         driver = None if said == "PENDING" else {"node_ip_address": "10.0.0.2"}
         return said and {"status": said, "message": "bad news", "driver_info": driver}
+
+    def actors(self, _submission_id):
+        return self.has_actors
 
     def nodes(self):
         return [
@@ -66,7 +69,9 @@ def follow(make_job, monkeypatch, capsys):
         ended = watch.follow(job, ScriptedRay(script, clock), DEADLINES)
         captured = capsys.readouterr()
         assert captured.out == ""
-        return ended, [line.strip() for line in captured.err.splitlines()]
+        lines = [line.strip() for line in captured.err.splitlines()]
+        follow.phases = [line for line in lines if line.startswith("…")]
+        return ended, [line for line in lines if not line.startswith("…")]
 
     follow.clock, follow.bundles = clock, bundles
     return follow
@@ -312,12 +317,12 @@ def asked_for_logger(job, logger):
 
 def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_job):
     job = make_job()
-    asked_for_logger(job, "++trainer.logger=[console,wandb]")
+    asked_for_logger(job, "++trainer.logger=[wandb]")
     grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
     ended, lines = follow(["RUNNING"], job, then=grows)
     assert (ended, follow.clock.now) == (Exit.STALLED, 50 + DEADLINES.stall + 1)
     assert lines[-1] == (
-        "error   job has written nothing (its trainer.logger has no 'file') for 20 s (STALL_TIMEOUT), after step 0: read "
+        "error   job has written nothing (its trainer.logger=[wandb] tells no steps) for 20 s (STALL_TIMEOUT), after step 0: read "
         "'make logs JOB=job'."
     )
 
