@@ -21,6 +21,7 @@ _CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
 _NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
 # Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
+_HEAD_BYTES = 4 << 20  # of a log: many times what comes before the first step
 _TAIL_BYTES = 1 << 18  # many times the longest line
 _SECONDS = ("timing_s/step", "perf/time_per_step")
 _SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
@@ -145,7 +146,8 @@ def _tail(path: Path) -> list[bytes]:
 def total_steps(job: JobDir) -> int | None:
     """How many steps the trainer said it will take, or None before it said so."""
     try:
-        return total_in(job.driver_log.read_bytes())
+        with job.driver_log.open("rb") as log:
+            return total_in(log.read(_HEAD_BYTES))
     except FileNotFoundError:
         return None
 

@@ -1,0 +1,154 @@
+"""Makes the failures of tests/recorded/failures/cases.yaml happen again, on a cluster that is up, and keeps their logs.
+
+record_failures.py [NAME...]    these cases, all of them where none is named; the knobs are taken as `make` takes them
+
+Each job is submitted by `make`, followed to its end and must be FAILED. Of its driver.log the last lines are kept as NAME.log, as few
+as tell verl_regress.failure what the whole log told the launcher. Prints the cause that was found, for cases.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPO / "py"))
+from verl_regress import failure  # noqa: E402  (found by the line above)
+from verl_regress.layout import JobDir  # noqa: E402
+
+HOME = REPO / "tests" / "recorded" / "failures"
+SIZES = range(4_000, 21_000, 1_000)  # bytes of a kept log
+JOB_FAILED = "exit 3 (job failed)"
+
+
+def main(names: list[str]) -> int:
+    """Record the named cases; 1 where one did not fail, or its log cannot be kept small."""
+    cases = yaml.safe_load((HOME / "cases.yaml").read_text(encoding="utf-8"))
+    unknown = set(names) - {case["name"] for case in cases}
+    if unknown:
+        print(f"{', '.join(sorted(unknown))} is no case of {HOME}/cases.yaml", file=sys.stderr)
+        return 2
+    problems = [problem for case in cases if not names or case["name"] in names for problem in record(case)]
+    print("\n".join(problems) or f"recorded {len(names or cases)} failures")
+    return 1 if problems else 0
+
+
+def record(case: Mapping[str, Any]) -> list[str]:
+    """Provoke one failure, and keep the end of its log; what went wrong with that."""
+    name, job_id = case["name"], f"failure-{case['name'].replace('_', '-')}-{time.strftime('%m%dT%H%M%S')}"
+    shared = Path(os.environ.get("WORKDIR", REPO / "workdir")) / "shared"
+    knobs = {"SUBMISSION_ID": job_id, "WORKLOAD": case["workload"], "WAIT": "1"}
+    overrides = ["trainer.total_training_steps=2", *case.get("overrides", [])]
+    if "edits" in case:
+        knobs["CODE_ID"] = snapshot(case, shared)
+    if "reward_fn" in case:
+        knobs["JOBSPEC"] = str(reward_spec(case, shared))
+    if "model" in case:
+        overrides.append(f"actor_rollout_ref.model.path={model(case, shared)}")
+    knobs["OVERRIDES"] = " ".join(overrides)
+    said = make("submit", knobs)
+    job = shared / "jobs" / job_id
+    if JOB_FAILED not in said:
+        return [f"{name} did not fail: {said.strip().splitlines()[-1:]}"]
+    cause = json.loads((job / "state" / "ended").read_text(encoding="utf-8"))["cause"]
+    plan = json.loads((job / "config" / "resolved.json").read_text(encoding="utf-8"))
+    log = (job / "logs" / "driver.log").read_bytes()
+    for kept in (log[-size:].partition(b"\n")[2] for size in SIZES):
+        if cause is not None and cause_in(kept, plan) == cause:
+            (HOME / f"{name}.log").write_bytes(kept)
+            print(
+                f"- name: {name}\n  cause:",
+                *(f"    {key}: {json.dumps(value)}" for key, value in cause.items()),
+                sep="\n",
+            )
+            return []
+    return [f"{name}: no end of {job_id}'s log says {cause}"]
+
+
+def cause_in(log: bytes, plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the launcher would find in that log."""
+    with tempfile.TemporaryDirectory() as directory:
+        job = JobDir(Path(directory) / "jobs" / "failed")
+        job.driver_log.parent.mkdir(parents=True)
+        job.driver_log.write_bytes(log)
+        return failure.of_job(job, plan, 1)
+
+
+def make(target: str, knobs: Mapping[str, str]) -> str:
+    """What `make TARGET` said, with the knobs in its environment."""
+    words = ["make", "--no-print-directory", target] + ([f"JOBSPEC={knobs['JOBSPEC']}"] if "JOBSPEC" in knobs else [])
+    done = subprocess.run(
+        words,
+        cwd=REPO,
+        env={**os.environ, **knobs},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.stdout
+
+
+def snapshot(case: Mapping[str, Any], shared: Path) -> str:
+    """The code id of verl with the case's edits, made from the snapshot codeA."""
+    home = REPO / "build" / "failures" / case["name"]
+    shutil.rmtree(home, ignore_errors=True)
+    shutil.copytree(shared / "common" / "code" / "verl" / "codeA" / "verl", home / "verl")
+    for edit in case["edits"]:
+        path = home / edit["file"]
+        path.chmod(0o644)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        [at] = [number for number, line in enumerate(lines) if line.strip() == edit["line"]]
+        indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+        lines[at : at + 1] = [indent + line for line in edit["becomes"]]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    code_id = f"failure-{case['name'].replace('_', '-')}"
+    remove(shared / "common" / "code" / "verl" / code_id)
+    said = make("snapshot", {"CODE_ID": code_id, "VERL_SOURCE": f"path:{home}"})
+    if code_id not in said.splitlines():
+        raise SystemExit(said)
+    return code_id
+
+
+def remove(earlier: Path) -> None:
+    """A snapshot is never changed: one of an earlier recording has to go."""
+    for directory in (path for path in [earlier, *earlier.rglob("*")] if path.is_dir()):
+        directory.chmod(0o755)
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def reward_spec(case: Mapping[str, Any], shared: Path) -> Path:
+    """A JobSpec with the case's reward function, which lies under user/code/ of the shared root."""
+    home = shared / "user" / "code" / "failures"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / f"{case['name']}.py").write_text(case["reward_fn"], encoding="utf-8")
+    spec = REPO / "build" / "failures" / f"{case['name']}.yaml"
+    spec.parent.mkdir(parents=True, exist_ok=True)
+    path = f"${{shared_root}}/user/code/failures/{case['name']}.py"
+    spec.write_text(json.dumps({"workload": case["workload"], "reward_fn_path": path}), encoding="utf-8")
+    return spec
+
+
+def model(case: Mapping[str, Any], shared: Path) -> str:
+    """The path, on the nodes, of a copy of the rehearsal's model with the case's files."""
+    home = shared / "common" / "models" / f"failure-{case['name']}"
+    shutil.rmtree(home, ignore_errors=True)
+    shutil.copytree(shared / "common" / "models" / "tiny-qwen2", home)
+    for name, text in case["model"].items():
+        (home / name).unlink()
+        (home / name).write_text(text, encoding="utf-8")
+    return f"/private/common/models/{home.name}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

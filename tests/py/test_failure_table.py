@@ -1,0 +1,59 @@
+"""What is told of real failures of real jobs (tests/recorded/failures/README.md), and the advice that is given for them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from verl_regress import failure, hints
+
+HOME = Path(__file__).parents[1] / "recorded" / "failures"
+CASES = yaml.safe_load((HOME / "cases.yaml").read_text())
+BY_NAME = {case["name"]: case for case in CASES}
+RECORDED = [hint for hint in hints.HINTS if re.fullmatch(r"\w+", hint.seen)]
+
+
+def plan_of(case):
+    code_id = f"failure-{case['name'].replace('_', '-')}" if "edits" in case else "codeA"
+    return {"code_path": f"/private/common/code/verl/{code_id}", "shared_root": "/private"}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_root_exception_its_place_its_step_and_what_to_do(make_job, name):
+    job = make_job()
+    job.driver_log.write_bytes((HOME / f"{name}.log").read_bytes())
+    assert failure.of_job(job, plan_of(BY_NAME[name]), 1) == BY_NAME[name]["cause"]
+
+
+def test_the_table_is_whole_and_its_logs_are_small():
+    assert len(CASES) == len(BY_NAME) >= 15
+    assert {case["workload"] for case in CASES} == {"ppo", "grpo", "sft"}
+    assert {path.stem for path in HOME.glob("*.log")} == set(BY_NAME)
+    assert max(path.stat().st_size for path in HOME.glob("*.log")) <= 20_000
+
+
+@pytest.mark.parametrize("hint", RECORDED, ids=lambda hint: hint.seen)
+def test_a_hint_is_given_where_it_was_seen(hint):
+    filled_in = re.sub(r"\\\{\w+\\\}", ".+", re.escape(hint.advice))
+    assert re.fullmatch(filled_in, BY_NAME[hint.seen]["cause"]["hint"])
+
+
+@pytest.mark.parametrize("hint", [hint for hint in hints.HINTS if hint not in RECORDED], ids=lambda hint: hint.pattern)
+def test_a_hint_that_no_case_shows_is_given_for_the_words_that_it_names(hint):
+    """`TEXT (SOURCE)`: the words, and who says them."""
+    text, _, source = hint.seen.rpartition(" (")
+    assert source.endswith(")")
+    assert hints.of(text) == hint.advice
+
+
+def test_there_are_hints_and_each_is_one_line_with_a_cure():
+    assert len(hints.HINTS) >= 15
+    for hint in hints.HINTS:
+        assert ": " in hint.advice
+        assert hint.advice.isprintable()
+        assert not hint.advice.endswith(".")
+
+
+def test_an_unknown_exception_has_no_hint():
+    assert hints.of("ZeroDivisionError: division by zero") is None
