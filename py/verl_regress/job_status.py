@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress import causes, lock
+from verl_regress import causes, failure, lock
 from verl_regress.errors import Exit
 from verl_regress.layout import JobDir
 from verl_regress.liveness import Launcher, launcher_of
@@ -44,18 +44,30 @@ _EXIT = {
 }
 
 
+_REASON_SHOWN = 100  # characters in a table
+
+
 @dataclass(frozen=True)
 class Judgement:
-    """A status, and the sentence that says why."""
+    """A status, and the sentence that says why; `cause` is the root exception of a trainer that failed (verl_regress.failure)."""
 
     status: Status
     reason: str
     driver_ip: str | None = None
+    cause: Mapping[str, Any] | None = None
 
     @property
     def shown(self) -> str:
         """The status in a word, and where the job stands while it waits for its turn."""
         return f"{self.status.value} ({self.reason})" if self.status is Status.QUEUED else self.status.value
+
+    @property
+    def why(self) -> str:
+        """The reason for a cell of a table: the exception alone where it is the reason, with its place and step whole."""
+        if self.cause is not None and failure.sentence(self.cause) in self.reason:
+            return failure.short(self.cause)
+        reason = " ".join(self.reason.split())
+        return reason if len(reason) <= _REASON_SHOWN else f"{reason[: _REASON_SHOWN - 1]}…"
 
 
 def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
@@ -71,7 +83,7 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         if ended.get("told_to_stop") and ray is None:
             return _ended_by_others(str(ended["reason"]), reachable, driver_ip)
-        return Judgement(_recorded(ended), str(ended["reason"]), driver_ip)
+        return Judgement(_recorded(ended), str(ended["reason"]), driver_ip, ended.get("cause"))
     # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]

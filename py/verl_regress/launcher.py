@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress import aftermath, causes, debug, identity, job_secrets, jobs, liveness, snapshot, this_node, turn
+from verl_regress import aftermath, causes, debug, failure, identity, job_secrets, jobs, liveness, snapshot, this_node, turn
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.tee import Tee
@@ -92,16 +92,21 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     running = partial(debug.attempt_beside, job, plan["address"], "running")
     pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
     tee.end()
-    reason = f"the trainer {causes.ending(code)}"
+    reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0
     if code == 0 and not told_to_stop:
         try:
             identity.check(job, plan, pid)
         except (RegressError, OSError) as error:
             tee.line(f"verl-regress: {error}")
             code, reason = 1, str(error)
-    ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop}
+    cause = failure.of_job(job, plan, code) if is_trainers and not told_to_stop else None
+    ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop, "cause": cause}
     if code != 0:
         ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
+        if (
+            cause is not None and ended["reason"] == reason
+        ):  # what was taken from the trainer says more than its own words
+            ended["reason"] = f"{reason}: {failure.sentence(cause)}"
     job.write_state("ended", ended)
     # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
     is_failed = code != 0 and not told_to_stop

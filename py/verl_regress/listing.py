@@ -9,13 +9,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from verl_regress import jobs, nodes, progress, say
-from verl_regress.job_status import Status, judge
+from verl_regress.job_status import Judgement, Status, judge
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi, Unreachable
 from verl_regress.status import table
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
-_REASON_SHOWN = 100  # characters; JSON has all of it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +59,7 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, A
         "steps": progress.last_step(job),
         "made": made.isoformat(timespec="seconds"),
         "reason": None if judgement.status in _GOOD else judgement.reason,
+        "cause": judgement.cause,
     }
 
 
@@ -68,12 +68,11 @@ def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
         return ["no job yet: submit one with 'make submit'"]
     lines: list[tuple[str, ...]] = [("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")]
     for row in rows:
-        why = " ".join((row["reason"] or "").split())
         lines.append(
             (
                 row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["status"],
                 str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
-                why if len(why) <= _REASON_SHOWN else f"{why[: _REASON_SHOWN - 1]}…",
+                Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why,
             )
         )  # fmt: skip
     rest = [f"… {total - len(rows)} earlier jobs are not shown (LIMIT={total} shows all)"] if len(rows) < total else []

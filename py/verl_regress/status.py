@@ -79,6 +79,7 @@ def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], r
         "profile": plan.get("profile"),
         "status": judgement.status.value,
         "reason": judgement.reason,
+        "cause": judgement.cause,
         "driver_ip": judgement.driver_ip,
         "driver_node": names.get(judgement.driver_ip or ""),
     }
@@ -93,11 +94,14 @@ def _page(facts: dict[str, Any]) -> list[str]:
         amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
         rows.append((node["name"], node["address"], node["state"], *amounts))
     lines += [*table(rows), ""]
-    jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER")]
+    jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "")]
     for job in facts["jobs"]:
-        status = Judgement(Status(job["status"]), job["reason"]).shown
+        judgement = Judgement(Status(job["status"]), job["reason"], cause=job["cause"])
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
-        jobs_rows.append((job["ray_id"], job["code_id"] or "?", status, driver))
+        why = judgement.why if judgement.status in (Status.FAILED, Status.LOST) else ""
+        jobs_rows.append((job["ray_id"], job["code_id"] or "?", judgement.shown, driver, why))
+    if any(row[-1] for row in jobs_rows):
+        jobs_rows[0] = (*jobs_rows[0][:-1], "WHY")
     shown, total = len(facts["jobs"]), facts["jobs_total"]
     lines += table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
     if shown < total:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress import debug, job_secrets, jobs, phase, progress, say
+from verl_regress import debug, failure, job_secrets, jobs, phase, progress, say
 from verl_regress.errors import Exit, RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
@@ -208,6 +208,11 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
         say.ok(sentence)
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
+    if judgement.status in (Status.FAILED, Status.LOST):
+        if judgement.cause is not None and judgement.cause["hint"] is not None:
+            say.info(f"hint: {judgement.cause['hint']}")
+        for line in failure.shown(job):
+            say.info(f"| {line}")
 
 
 def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:

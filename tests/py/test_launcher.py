@@ -168,6 +168,37 @@ def test_a_trainer_that_fails(launched, trainer, status, ended):
     assert "MVP_PRECHECK_MARKER: codeA" in (failed / "logs" / "driver.log").read_text().splitlines()
 
 
+def test_a_trainer_that_raises_fails_for_that_reason(launched):
+    trainer = "print('Training Progress:   0%|     | 0/2')\ntry:\n  {}['a']\nexcept KeyError as error:\n  raise OSError('x y') from error"
+    assert launched.start(trainer).finish()[0] == 1
+    sentence = "KeyError: 'a', which became OSError: x y (trainer.py:4, at step 1)"
+    assert launched.ended == (1, f"the trainer ended with exit status 1: {sentence}")
+    assert launched.job.read_state("ended")["cause"] == {
+        "type": "KeyError", "message": "'a'", "where": "trainer.py:4", "also": "which became OSError: x y", "step": 1, "hint": None,
+    }  # fmt: skip
+
+
+def test_what_befell_a_trainer_is_the_reason_and_its_exception_is_kept(launched):
+    launched.start("raise OSError(28, 'No space left on device')", file_bytes=aftermath.PROBE_BYTES // 2)
+    assert launched.finish()[0] == 1
+    ended = launched.job.read_state("ended")
+    assert ended["reason"].startswith("the trainer ended with exit status 1, and nothing can be written to ")
+    assert "OSError" not in ended["reason"]
+    assert (ended["cause"]["type"], ended["cause"]["step"]) == ("OSError", None)
+
+
+def test_a_trainer_that_was_told_to_stop_has_no_cause(launched):
+    launched.start(
+        "import signal, time\nsignal.signal(15, lambda *_: 1 / 0)\nprint('ready', flush=True)\ntime.sleep(30)"
+    )
+    launched.await_line("ready")
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.finish()[0] == 1
+    assert b"ZeroDivisionError" in launched.log
+    assert launched.ended == (1, "the trainer ended with exit status 1")
+    assert launched.job.read_state("ended")["cause"] is None
+
+
 def test_sigterm_reaches_the_whole_group(launched):
     """A stop by Ray: the trainer and its own children hear of it, may end in their own way, and the end is recorded."""
     child = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('child heard') or 5)); "

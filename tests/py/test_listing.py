@@ -64,9 +64,33 @@ def test_the_same_as_json(run):
     assert (said["jobs_total"], said["ray_answers"], len(said["jobs"])) == (4, True, 2)
     assert said["jobs"][0] == {
         "submission_id": "runs", "workload": "ppo", "code_id": "codeB", "status": "RUNNING", "attempts": 2, "steps": 4,
-        "made": "2001-09-09T01:46:40+00:00", "reason": None,
+        "made": "2001-09-09T01:46:40+00:00", "reason": None, "cause": None,
     }  # fmt: skip
     assert said["jobs"][1]["reason"] == "the trainer\nended " + "x" * 200
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("the trainer ended with exit status 1: {}", "ValueError: {} (verl/x.py:3, at step 2)"),
+        # what befell it is the reason; its exception is in JSON
+        ("the trainer ended with exit status 1, and {{}}", "the trainer ended with exit status 1, and {{}}"),
+    ],
+)
+def test_a_job_that_failed_is_told_by_its_exception_with_place_and_step_whole(run, make_job, reason, why):
+    cause = {
+        "type": "ValueError",
+        "message": "x" * 120,
+        "where": "verl/x.py:3",
+        "also": None,
+        "step": 2,
+        "hint": "do this",
+    }
+    reason = reason.format(f"ValueError: {'x' * 120} (verl/x.py:3, at step 2)")
+    make_job("failed", ended={"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause})
+    assert run("--no-ray", "jobs").out.splitlines()[1].endswith(f"Z  {why.format('x' * 89 + '…')}")
+    [row] = json.loads(run("--no-ray", "jobs", "--json").out)["jobs"]
+    assert (row["reason"], row["cause"]) == (reason, cause)
 
 
 @pytest.mark.parametrize("args", [["--no-ray", "jobs"], ["jobs"]])

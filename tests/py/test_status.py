@@ -73,9 +73,35 @@ def test_the_same_as_json(run):
         {
             "submission_id": "c-running", "attempt": 1, "ray_id": "c-running", "workload": "ppo",
             "code_id": "codeA", "profile": "cpu", "status": "RUNNING",
-            "reason": "", "driver_ip": "10.0.0.2", "driver_node": "worker-0",
+            "reason": "", "cause": None, "driver_ip": "10.0.0.2", "driver_node": "worker-0",
         }
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_failed_or_was_lost_says_why(run, make_job):
+    cause = {
+        "type": "a.ValueError",
+        "message": "no",
+        "where": "verl/x.py:3",
+        "also": None,
+        "step": 2,
+        "hint": "do this",
+    }
+    reason = "the trainer ended with exit status 1: ValueError: no (verl/x.py:3, at step 2)"
+    make_job("d-failed", ended={"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause})
+    make_job("e-lost", ended={"exit_code": 1, "reason": "its node went away", "lost_nodes": ["worker-0"]})
+    lines = run("status", "--profile=cpu", "--cluster=c").out.splitlines()
+    assert lines[-6:] == [
+        "JOB        CODE   STATUS         DRIVER               WHY",
+        "e-lost     codeA  LOST           -                    its node went away",
+        "d-failed   codeA  FAILED         -                    ValueError: no (verl/x.py:3, at step 2)",
+        "c-running  codeA  RUNNING        worker-0 (10.0.0.2)",
+        "b-refused  codeA  NOT_SUBMITTED  -",
+        "a-done     codeA  SUCCEEDED      ? (10.0.0.7)",
+    ]
+    jobs = json.loads(run("status", "--profile=cpu", "--cluster=c", "--json").out)["jobs"]
+    assert [(job["reason"], job["cause"]) for job in jobs[:2]] == [("its node went away", None), (reason, cause)]
 
 
 @pytest.mark.usefixtures("cluster")

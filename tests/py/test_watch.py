@@ -167,6 +167,50 @@ def test_a_job_that_ends_otherwise(follow, script, then, ended, sentence):
     assert follow.clock.now == len(script) - 1
 
 
+CAUSE = {
+    "type": "ValueError", "message": "it is so", "where": "verl/x.py:3", "also": None, "step": 2, "hint": "do this, or that",
+}  # fmt: skip
+REASON = "the trainer ended with exit status 1: ValueError: it is so (verl/x.py:3, at step 2)"
+LOG = 'MVP_PRECHECK_MARKER: codeA\nTraceback (most recent call last):\n  File "/x.py", line 3, in f\n    f()\nValueError: it is so\n'
+
+
+def fails(cause, log=LOG):
+    def act(job):
+        job.driver_log.write_text(log)
+        job.write_state("ended", {"exit_code": 1, "reason": REASON, "told_to_stop": False, "cause": cause})
+
+    return act
+
+
+def test_a_job_that_failed_says_why_then_what_to_do_then_its_log(follow):
+    ended, lines = follow(["RUNNING", "FAILED"], then={0: started, 1: fails(CAUSE)})
+    assert ended is Exit.JOB_FAILED
+    assert lines[-6:] == [
+        f"error   job FAILED ({REASON}): read 'make logs JOB=job'.",
+        "hint: do this, or that",
+        "| Traceback (most recent call last):",
+        '|   File "/x.py", line 3, in f',
+        "|     f()",
+        "| ValueError: it is so",
+    ]
+
+
+def test_a_job_that_failed_without_an_exception_shows_the_end_of_its_log(follow):
+    _, lines = follow(
+        ["RUNNING", "FAILED"], then={0: started, 1: fails(None, "".join(f"line {n}\n" for n in range(99)))}
+    )
+    assert lines[-41].startswith("error   job FAILED (")
+    assert lines[-40:] == [f"| line {n}" for n in range(59, 99)]
+
+
+@pytest.mark.parametrize("status", ["SUCCEEDED", "STOPPED"])
+def test_a_job_that_did_not_fail_shows_no_log(follow, make_job, status):
+    job = make_job()
+    job.driver_log.write_text(LOG)
+    _, lines = follow(["RUNNING", status], job, then={1: ends(0)})
+    assert not [line for line in lines if line.startswith(("|", "hint"))]
+
+
 @pytest.mark.parametrize(
     ("script", "then", "bundles"),
     [
