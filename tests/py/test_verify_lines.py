@@ -239,3 +239,24 @@ def test_the_reports_tell_a_and_b_side_by_side_and_every_false_line(evidence, tm
     assert sum(line.startswith(f"| {step} | ") for step in range(1, 11) for line in page.splitlines()) == 10
     assert f"the driver of grpo ran on {head_address(evidence)}" in page
     assert 'tests="13" failures="1"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
+    reason = "the trainer ended with exit status 1: ValueError: no (verl/x.py:3, at step 2)"
+    cause = {"type": "ValueError", "message": "no", "where": "verl/x.py:3", "also": None, "step": 2, "hint": "do this"}
+    evidence["job-grpo"]["state"]["ended"] = {"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause}
+    evidence["job-sft"]["state"]["ended"] = None
+    verdicts = lines.judge(evidence, {"workloads"})
+    report.write(Session(tmp_path), evidence, verdicts)
+    assert verdicts[0].problems == [f"grpo failed: {reason} (hint: do this)", "sft failed: it recorded no end"]
+    said = json.loads((tmp_path / "report.json").read_text())["jobs"]
+    assert (said["grpo"]["reason"], said["grpo"]["cause"]) == (reason, cause)
+    assert [name for name, job in said.items() if job["reason"] is None] == ["ppo_a", "ppo_b", "further"]
+    page = (tmp_path / "report.md").read_text()
+    assert f"## Why jobs failed\n\n- grpo: {reason}\n  - hint: do this\n- sft: it recorded no end\n" in page
+    assert f'message="grpo failed: {reason} (hint: do this)"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_a_report_of_jobs_that_went_well_has_no_failures(evidence, tmp_path):
+    report.write(Session(tmp_path), evidence, lines.judge(evidence, set()))
+    assert "## Why jobs failed" not in (tmp_path / "report.md").read_text()

@@ -201,11 +201,16 @@ def _import_origin(evidence: Evidence) -> list[str]:
 
 
 def _ended_well(name: str, job: Any) -> list[str]:
-    problems = [] if job["state"]["started"] else [f"{name} never ran"]
+    problems, ended = [], job["state"]["ended"] or {}
+    if ended.get("exit_code") != 0:
+        hint = (ended.get("cause") or {}).get("hint")
+        problems.append(
+            f"{name} failed: {ended.get('reason', 'it recorded no end')}" + (f" (hint: {hint})" if hint else "")
+        )
+    if not job["state"]["started"]:
+        problems.append(f"{name} never ran")
     if job["ray"]["status"] != "SUCCEEDED":
         problems.append(f"{name} is {job['ray']['status']} in Ray")
-    if (job["state"]["ended"] or {}).get("exit_code") != 0:
-        problems.append(f"{name} ended with {(job['state']['ended'] or {}).get('reason', 'no record')}")
     return problems
 
 

@@ -45,6 +45,7 @@ def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Ve
                 "code_id": job["plan"]["code_id"],
                 "steps": len(job["steps"]),
                 "seconds": seconds(job),
+                **_end(job),
             }
             for name, job in jobs_of(evidence).items()
         },
@@ -86,7 +87,23 @@ def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> lis
         f"| {name} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {_shown(seconds(job), 1)} |"
         for name, job in jobs.items()
     ]
+    failed = {name: end for name, job in jobs.items() if (end := _end(job))["reason"] is not None}
+    if failed:
+        page += ["", "## Why jobs failed", ""]
+    for name, end in failed.items():
+        page.append(f"- {name}: {end['reason']}")
+        if end["cause"] is not None and end["cause"]["hint"] is not None:
+            page.append(f"  - hint: {end['cause']['hint']}")
     return page
+
+
+def _end(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a job failed: its reason and the root exception; None of either where it did not."""
+    ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
+    return {
+        "reason": ended["reason"] if ended["exit_code"] != 0 else None,
+        "cause": ended.get("cause"),
+    }
 
 
 def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
