@@ -86,6 +86,25 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   done
 }
 
+@test "a reward function of the user's that raises is named with its line and the step" {
+  mkdir -p "${WORKDIR}/shared/user/code/raises"
+  printf '%s\n' 'def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_kwargs):' \
+    '    return extra_info["solution"]' >"${WORKDIR}/shared/user/code/raises/reward_fn.py"
+  # shellcheck disable=SC2016  # filled in by the helper
+  printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/raises/reward_fn.py' >"${BATS_TEST_TMPDIR}/spec.yaml"
+  run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.yaml"
+  assert_status 3
+  assert_line "error   .* FAILED \(the trainer ended with exit status 1: KeyError: 'solution' \(user/code/raises/reward_fn\.py:2, at step 1\)\): read .*"
+  assert_line '        \|     return extra_info\["solution"\]'
+}
+
+@test "SFT on a column that the data lack says which, where, and what to compare" {
+  OVERRIDES='data.messages_key=conversation' run scripts/42_submit_sft_minimal.sh
+  assert_status 3
+  assert_line "error   .* FAILED \(the trainer ended with exit status 1: KeyError: 'conversation' \(verl/utils/dataset/multiturn_sft_dataset\.py:[0-9]+, before the first step\)\): read .*"
+  assert_line "        hint: the data has no column 'conversation': .*"
+}
+
 @test "training goes well but one actor loaded a module from elsewhere: FAILED, with that as its reason" {
   mkdir -p "${WORKDIR}/shared/user/code/shadow"
   printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"

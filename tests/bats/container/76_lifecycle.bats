@@ -69,9 +69,10 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   run env JOB=fails WAIT=1 scripts/57_retry.sh
   assert_status 3
   assert_line '        attempt 2 of fails, as asked for fails, from the beginning'
-  assert_line "error   fails.a2 FAILED \(the trainer ended with exit status 1\): read 'make logs JOB=fails.a2'\."
+  why="FileNotFoundError: Unable to find '/no/such\.parquet' \(verl/utils/dataset/rl_dataset\.py:[0-9]+, before the first step\)"
+  assert_line "error   fails.a2 FAILED \(the trainer ended with exit status 1: ${why}\): read 'make logs JOB=fails.a2'\."
   run make --no-print-directory jobs
-  assert_line 'fails +ppo +codeA +FAILED +2 +0 +20.*Z  the trainer ended with exit status 1'
+  assert_line "fails +ppo +codeA +FAILED +2 +0 +20.*Z  ${why}"
 }
 
 @test "make stop asks every node what is left of the job, ends it and counts it" {

@@ -70,7 +70,7 @@ followed() {
   assert_line "$3"
 }
 
-FAILED='FAILED \(the trainer ended with exit status 1\)'
+FAILED='FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\)'
 NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it did\)'
 
 @test "killed before Ray has the job: never submitted, its id is taken, another one works" {

@@ -69,5 +69,5 @@ storage::fill() {
   assert_status 0
   JOB=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output") run scripts/52_wait.sh
   assert_status 3
-  assert_line 'error   .* FAILED \(the trainer ended with exit status 1\): read .*'
+  assert_line 'error   .* FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\): read .*'
 }
