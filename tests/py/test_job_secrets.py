@@ -266,6 +266,14 @@ def test_the_file_goes_however_the_launcher_ends(launched, number, trainer):
     gone(launched.file)
 
 
+def test_the_reason_of_a_failed_job_names_a_secret_and_does_not_show_it(launched):
+    launched.start("import os; raise ValueError('bad key ' + os.environ['API_KEY'])").finish()
+    cause = launched.job.read_state("ended")["cause"]
+    assert cause["message"] == "bad key <secret API_KEY>"
+    assert "ValueError: bad key <secret API_KEY> (" in launched.ended[1]
+    assert "sk-0123456789" not in text_of(launched.job.path)
+
+
 def test_a_launcher_that_ray_started_with_a_secret_in_its_environment_does_not_train(launched, monkeypatch):
     monkeypatch.setenv("API_KEY", "sk-0123456789")
     status, out = launched.start("print('trained')").finish()
