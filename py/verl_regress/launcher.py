@@ -22,7 +22,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress import aftermath, causes, debug, failure, identity, job_secrets, jobs, liveness, snapshot, this_node, turn
+from verl_regress import (
+    aftermath,
+    causes,
+    debug,
+    failure,
+    identity,
+    job_secrets,
+    jobs,
+    liveness,
+    snapshot,
+    this_node,
+    turn,
+)
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.tee import Tee
