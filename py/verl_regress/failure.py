@@ -62,9 +62,8 @@ _NOISE = re.compile(
     r"verl-regress: |MVP_PRECHECK_|\d{4}-\d\d-\d\d [\d:,]+\s+(?:INFO|WARNING) |Set the environment variable HYDRA_FULL_ERROR"
 )
 _PLAIN = re.compile(r"error|could not|cannot|can't|no module|not found|killed|fatal|aborted|fault", re.IGNORECASE)
-# verl's progress bar, and its logger `console`.
+# verl's progress bar.
 _BAR = re.compile(r"Training Progress: +\d+%\||Epoch \d+/\d+: +\d+%\|")
-_STEP = re.compile(r"(?:^|\) )step:(\d+) - ", re.MULTILINE)
 
 
 @dataclass
@@ -177,8 +176,7 @@ def step(job: JobDir, log: bytes) -> int | None:
     """The training step that was running: the one after the last that was written; None where none had begun."""
     text = _COLOUR.sub("", log.decode("utf-8", "replace"))
     first = int(progress.parent_of(job)["step"])
-    said = [int(match[1]) for match in _STEP.finditer(text)]
-    last = max([progress.last_step(job), *said])
+    last = progress.last_step(job) or first
     if last == first and _BAR.search(text) is None:
         return None
     total = progress.total_steps(job)

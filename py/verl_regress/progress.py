@@ -21,7 +21,7 @@ _CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
 _NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
 # Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
-_HEAD_BYTES = 4 << 20  # of a log: many times what comes before the first step
+_LOG_BYTES = 4 << 20  # of a log: many times what comes before the first step, or between two
 _TAIL_BYTES = 1 << 18  # many times the longest line
 _SECONDS = ("timing_s/step", "perf/time_per_step")
 _SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
@@ -120,7 +120,7 @@ def last_step(job: JobDir) -> int | None:
     if not logs_steps(job):
         return None
     try:
-        whole = _tail(job.metrics)[-2:-1]
+        whole = _tail(job.metrics, _TAIL_BYTES)[-2:-1]
         numbers = [int(json.loads(line)["step"]) for line in whole if line.startswith(b"{")]
     except FileNotFoundError:
         numbers = _last_console_step(job)
@@ -129,17 +129,17 @@ def last_step(job: JobDir) -> int | None:
 
 def _last_console_step(job: JobDir) -> list[int]:
     try:
-        rows = filter(None, map(console_line, reversed(_tail(job.driver_log)[:-1])))
-        last = next(rows, None) or next(reversed(_console_lines(job)), None)
+        rows = filter(None, map(console_line, reversed(_tail(job.driver_log, _LOG_BYTES)[:-1])))
+        last = next(rows, None)
     except FileNotFoundError:
         return []
     return [] if last is None else [int(json.loads(last)["step"])]
 
 
-def _tail(path: Path) -> list[bytes]:
-    """The lines at the end of a file; what is behind the last newline is the last one."""
+def _tail(path: Path, most: int) -> list[bytes]:
+    """The lines in the last `most` bytes of a file; what is behind the last newline is the last one."""
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read().split(b"\n")
 
 
@@ -147,7 +147,7 @@ def total_steps(job: JobDir) -> int | None:
     """How many steps the trainer said it will take, or None before it said so."""
     try:
         with job.driver_log.open("rb") as log:
-            return total_in(log.read(_HEAD_BYTES))
+            return total_in(log.read(_LOG_BYTES))
     except FileNotFoundError:
         return None
 

@@ -2,7 +2,7 @@
 
 import json
 import random
-import time
+import tracemalloc
 
 import pytest
 from conftest import write
@@ -210,17 +210,17 @@ def test_a_log_of_100_mb_is_read_at_its_end(make_job):
         log.truncate(100 << 20)
         log.seek(0, 2)
         log.write(b"\n" + (THROUGH_RAY + "ValueError: it is so\n").encode())
-    began = time.monotonic()
+    tracemalloc.start()
     assert failure.of_job(job, PLAN, 1)["message"] == "it is so"
-    assert time.monotonic() - began < 5
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 32 << 20
 
 
-def test_a_full_tail_of_lines_is_read_in_a_moment(make_job):
+def test_a_full_tail_of_lines_is_read(make_job):
     job = make_job()
     write(job.driver_log, prefixed(THROUGH_RAY + "ValueError: no\n") * (failure.TAIL_BYTES // 500))
-    began = time.monotonic()
     assert failure.of_job(job, PLAN, 1)["message"] == "no"
-    assert time.monotonic() - began < 10
 
 
 def test_what_is_kept_of_it(make_job):
@@ -268,7 +268,8 @@ BAR = "\x1b[36m(TaskRunner pid=7)\x1b[0m Training Progress:   0%|          | 0/2
 )
 def test_the_step_that_was_running(make_job, log, steps, parent, step):
     job = make_job()
-    write(job.metrics, "".join(f'{{"step": {number}, "data": {{"actor/lr": 1}}}}\n' for number in steps))
+    if steps:
+        write(job.metrics, "".join(f'{{"step": {number}, "data": {{"actor/lr": 1}}}}\n' for number in steps))
     resolved = json.loads((job.config / "resolved.json").read_text()) | {
         "parent": {"attempt": 1, "checkpoint": "c", "step": parent}
     }
