@@ -14,4 +14,5 @@ cluster::lock
 cluster::ensure_workers
 cluster::await_ready
 cluster::tell_clocks
+nodes::tell_dashboard
 log::verdict "Ray's workers"

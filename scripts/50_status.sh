@@ -10,4 +10,4 @@ env::load
 args=(--profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--limit=${LIMIT}")
 [[ $JSON != 1 ]] || args+=(--json)
 helper::ensure
-helper::run head status "${args[@]}"
+log::while 'asking Ray' -- helper::run head status "${args[@]}"

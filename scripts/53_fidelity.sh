@@ -11,4 +11,4 @@ env::load
 helper::ensure
 job_dir=$(helper::run head where "$JOB")
 log::step "fidelity of ${job_dir##*/}"
-node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"
+log::while 'comparing rollout and actor' -- node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"

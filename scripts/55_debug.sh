@@ -13,4 +13,4 @@ env::load
 args=("$JOB")
 [[ $TAR != 1 ]] || args+=(--tar)
 helper::ensure
-helper::run head debug "${args[@]}"
+log::while 'asking Ray and every node' -- helper::run head debug "${args[@]}"

@@ -10,4 +10,4 @@ cli::begin "$@"
 env::load
 args=("--limit=${LIMIT}")
 [[ $JSON != 1 ]] || args+=(--json)
-helper::read jobs "${args[@]}"
+log::while 'reading the jobs' -- helper::read jobs "${args[@]}"

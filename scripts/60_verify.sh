@@ -17,7 +17,7 @@ helper::ensure
 a=$(snapshot::resolve "$CODE_A")
 b=$(snapshot::resolve "$CODE_B")
 session=$(verify::begin "$a" "$b")
-log::step "regression session ${session} (profile ${PROFILE}): A is ${a}, B is ${b}"
+log::step "regression session $(nodes::shown "$session") (profile ${PROFILE}): A is ${a}, B is ${b}"
 verify::prepare_again "$session"
 secret::plant "$VERIFY_CANARY"
 verify::run_jobs "$session" "$a" "$b"

@@ -16,4 +16,4 @@ args=("--keep=${KEEP}")
 for code in "$CODE_ID" "$CODE_A" "$CODE_B"; do args+=("--named=$(snapshot::name "$code")"); done
 [[ $DRY_RUN != 1 ]] || args+=(--dry-run)
 helper::ensure
-helper::run head gc "${args[@]}"
+log::while 'adding up what can be removed' -- helper::run head gc "${args[@]}"

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for name, error in facts["errors"].items():
         say.info(f"{name}: {error}")
     say.changed(f"{bundle} ({len(facts['files'])} files, {time.monotonic() - began:.1f} s)")
-    print(_tar(job, bundle) if args.tar else bundle)
+    print(say.shown(_tar(job, bundle) if args.tar else bundle))
     return 0
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from typing import TypeVar
 
+from verl_regress import pulse
 from verl_regress.errors import RegressError
 from verl_regress.layout import SharedRoot
 
@@ -23,6 +25,7 @@ class Hub:
     def __init__(self, root: SharedRoot, asked_by: str, cure: str) -> None:
         # Read by the hub's packages when they are imported, so it is set before.
         os.environ["HF_HOME"] = str(root.path / "hf")
+        self._cache = root.path / "hf"
         self._asked_by = asked_by
         self._cure = cure
 
@@ -51,7 +54,8 @@ class Hub:
 
     def _ask(self, repo: str, question: Callable[[], _Answer]) -> _Answer:
         try:
-            return question()
+            with pulse.during(f"fetching {repo} from the Hugging Face hub", partial(pulse.size_of, self._cache)):
+                return question()
         except Exception as error:  # what the hub's packages raise differs from release to release
             reason = shorten(str(error).partition("\n")[0], _REASON_WIDTH, placeholder=" …")
             raise RegressError(

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if known is None:
         say.info("Ray was not asked: these are what the jobs' own files say")
-    print("\n".join(_page(rows, len(every))))
+    print(say.shown("\n".join(_page(rows, len(every)))))
     return 0
 
 

@@ -8,10 +8,11 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from verl_regress import artefact, naming, rehearsal, tarball
+from verl_regress import artefact, naming, pulse, rehearsal, tarball
 from verl_regress.artefact import Source
 from verl_regress.errors import BadInput, RegressError
 from verl_regress.hub import Hub
@@ -97,10 +98,11 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
     recipe = hashlib.sha256(b"".join(rehearsal.path(name).read_bytes() for name in _TINY_BUILDERS)).hexdigest()
 
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
-        tiny_model = rehearsal.module("tiny_model")
         actor, critic = directories
         try:
-            facts: dict[str, float | int] = tiny_model.build(actor, critic, seed=seed)
+            with pulse.during("training the tiny model"):
+                tiny_model = rehearsal.module("tiny_model")
+                facts: dict[str, float | int] = tiny_model.build(actor, critic, seed=seed)
         except rehearsal.module("errors").RehearsalError as error:
             raise RegressError(f"MODEL_SOURCE=tiny with SEED={seed}: {error}.") from error
         return facts
@@ -139,7 +141,8 @@ def _link_or_copy(file: Path, name: Path) -> None:
 
 
 def _receive(stream: BinaryIO, directory: Path, label: str) -> dict[str, str]:
-    tarball.unpack(stream, directory, label)
+    with pulse.during(f"copying {label} to the shared root", partial(pulse.size_of, directory)):
+        tarball.unpack(stream, directory, label)
     if not (directory / "config.json").is_file():
         raise BadInput(
             f"{label} (from MODEL_SOURCE) has no config.json, so it is no Hugging Face model: give its folder."

@@ -9,6 +9,7 @@ from pathlib import Path
 from verl_regress import job_secrets, say
 from verl_regress.errors import BadInput, Exit, RegressError
 from verl_regress.layout import SharedRoot
+from verl_regress.pulse import Pulse
 from verl_regress.ray_api import Node, RayApi, Unreachable, forget_node, silent
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the node table
@@ -71,6 +72,7 @@ def run_await(args: argparse.Namespace) -> int:
     if "head" not in wanted or len(wanted) < 2:
         raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
     end = time.monotonic() + args.deadline
+    pulse = Pulse(time.monotonic())
     while True:
         try:
             alive = {node.name: node for node in _joined(args.log_dir) if wanted.get(node.name) == node.address}
@@ -89,8 +91,9 @@ def run_await(args: argparse.Namespace) -> int:
                 f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): read the lines above, from {missing[0]}.",
                 Exit.UNREACHABLE,
             )
+        pulse.beat(f"waiting for Ray's nodes ({problem})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    _dismiss_ghosts(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline)
+    _dismiss_ghosts(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
     head = alive["head"]
     if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
         raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
@@ -107,7 +110,7 @@ def run_await(args: argparse.Namespace) -> int:
     return 0
 
 
-def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float) -> None:
+def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
     """Until Ray lists no node whose raylet is gone: it would send jobs there for half a minute, and they would never start."""
     told: set[str] = set()
     api = RayApi(ADDRESS)
@@ -129,6 +132,7 @@ def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float) -> None:
                 f"after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'.",
                 Exit.UNREACHABLE,
             )
+        pulse.beat(f"waiting until Ray drops {', '.join(ghost.name for ghost in ghosts)}", time.monotonic())
         time.sleep(_LOOK_EVERY)
 
 
@@ -166,4 +170,4 @@ def _show_log(log_dir: Path, name: str, lines: int = 15) -> None:
     except FileNotFoundError:
         text = "(there is no such file)"
     for line in text.splitlines()[-lines:]:
-        say.info(line)
+        say.quote(line)

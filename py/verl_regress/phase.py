@@ -90,7 +90,9 @@ def _starting(actors: list[Mapping[str, Any]]) -> str:
     alive = [actor for actor in living if actor["state"] == "ALIVE"]
     workers = [actor for actor in living if str(actor["class_name"]).endswith(_WORKER)]
     count = f"({len(alive)} of {len(living)} actors alive)"
-    if not workers or any(actor["state"] != "ALIVE" for actor in workers):
+    if not workers:
+        return "starting Ray workers"
+    if any(actor["state"] != "ALIVE" for actor in workers):
         return f"starting Ray workers {count}"
     if len(alive) < len(living):
         return f"starting the rollout {count}"

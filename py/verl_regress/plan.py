@@ -328,7 +328,8 @@ def _code(
         path = Path(root.fill_in(spec.content["code_path"]))
         if path.parent != root.snapshots:
             raise BadInput(
-                f"code_path={shown(str(path))} (from {spec.origin}) is not a snapshot: it must be a folder of {root.snapshots}."
+                f"code_path={shown(str(path))} (from {spec.origin}) is not a snapshot: it must be a folder of "
+                "${shared_root}/common/code/verl."
             )
         code_id, origin = path.name, spec.origin
     elif "code_id" in spec.content:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from verl_regress import say
 
 # In a log: for how many seconds the lines are how far apart. scripts/lib/log.bash has the first two of them.
-_INTERVALS = ((300.0, 10.0), (3600.0, 60.0), (float("inf"), 600.0))
+_INTERVALS = ((300.0, 9.0), (3600.0, 60.0), (float("inf"), 600.0))
 
 
 class Pulse:
@@ -73,3 +74,12 @@ def during(what: str, detail: Callable[[], str] = str) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+
+
+def size_of(directory: Path) -> str:
+    """`12 MB so far`: what is in a directory that is being filled; a `detail` of `during`."""
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # it was renamed meanwhile
+            total += path.lstat().st_size
+    return f"{total // 10**6} MB so far"

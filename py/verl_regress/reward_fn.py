@@ -58,7 +58,7 @@ def check(root: SharedRoot, given: str, origin: str) -> Path:
     path, home = Path(given), root.user_code
     problem = None
     if not path.is_relative_to(home) or ".." in path.parts:
-        problem = f"it must be a file under {home}, without '..'"
+        problem = "it must be a file under ${shared_root}/user/code, without '..'"
     elif (escape := root.escape_of(path)) is not None:
         problem = escape
     elif not path.is_file():

@@ -41,7 +41,7 @@ def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> 
     _view.columns, _view.shown = columns, _as_it_is
     if shown_root and shown_root != shared_root:
         # A path, and neither the value of a setting (name=/path) nor the end of a longer path.
-        path = re.compile(rf"(?<![\w.=/-]){re.escape(shared_root)}(?=/)")
+        path = re.compile(rf"(?<![\w.:=/-]){re.escape(shared_root)}(?=/)")
         _view.shown = lambda text: path.sub(lambda _match: shown_root, text)
 
 

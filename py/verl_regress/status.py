@@ -13,6 +13,7 @@ from verl_regress import job_secrets, jobs, nodes, progress, say
 from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.pulse import Pulse
 from verl_regress.ray_api import RayApi
 
 _LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(_page(facts)))
+        print(say.shown("\n".join(_page(facts))))
     return 0
 
 
@@ -127,11 +128,13 @@ def run_logs(args: argparse.Namespace) -> int:
     job = jobs.find(SharedRoot(args.shared_root), args.job)
     if args.metrics:
         return _print_metrics(job)
+    pulse = Pulse(time.monotonic())
     while not job.driver_log.exists():
         judgement = judge(job, None, reachable=False)
         if judgement.status.exit is not None or not args.follow:
             say.info(f"{job.ray_id} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).")
             return 0
+        pulse.beat(f"waiting for the log of {job.ray_id} ({judgement.shown})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     with job.driver_log.open("rb") as log:
         while True:

@@ -9,6 +9,7 @@ from verl_regress import job_secrets, jobs, say
 from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.pulse import Pulse
 from verl_regress.ray_api import RayApi
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the job
@@ -26,7 +27,9 @@ def run(args: argparse.Namespace) -> int:
     job = jobs.find(SharedRoot(args.shared_root), args.job)
     api = jobs.api_of(job)
     began = time.monotonic()
+    pulse = Pulse(began)
     while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < args.deadline:
+        pulse.beat("waiting for the submission to end", time.monotonic())
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
         job_secrets.forget(job)
@@ -44,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{job.ray_id} is {now.status.value} still, {args.deadline:.0f} s (STOP_TIMEOUT) after it was told to "
                 f"stop: see 'make status', and 'make debug JOB={job.ray_id}' for what holds it."
             )
+        pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     job_secrets.forget(job)
     say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")

@@ -100,8 +100,17 @@ cli::help() { sed -n '2,/^[^#]/{ /^#/!q; s/^# \{0,1\}//; p; }' "$0"; }
 cli::die() {
   local status=$1
   shift
-  log::error "$@"
+  log::error "$(cli::_reachable "$*")"
   exit "$status"
+}
+
+# cli::_reachable SENTENCE: our own files in it by a path that exists where the command was typed.
+cli::_reachable() {
+  if [[ -e scripts/lib/regress.bash ]]; then
+    printf '%s\n' "$1"
+  else
+    sed -E "s#(^|[ '(])(scripts/dev|env/nodes)#\\1${REPO_DIR//[#&]/\\&}/\\2#g" <<<"$1"
+  fi
 }
 
 # cli::shown TEXT: a user's value as a sentence shows it, on one line and not without end.

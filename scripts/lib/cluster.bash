@@ -7,7 +7,7 @@ readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 cluster::lock() {
   mkdir -p "${WORKDIR}/locks"
   exec {CLUSTER_LOCK}>"${WORKDIR}/locks/${CLUSTER_NAME}"
-  flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
+  log::while "waiting for another script that changes ${CLUSTER_NAME}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
     cli::die 1 "Another script has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock ${WORKDIR}/locks/${CLUSTER_NAME}): wait for it to end, or raise CLUSTER_TIMEOUT."
 }
 
@@ -66,7 +66,7 @@ cluster::ensure_workers() {
   for worker in $(node::list_workers); do
     if [[ -e ${running}/${worker} ]]; then left+=("$worker"); else log::changed "${worker}: Ray starting"; fi
   done
-  ((${#left[@]} == 0)) || alive=$(cluster::_joined)
+  ((${#left[@]} == 0)) || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
   for worker in "${left[@]}"; do
     if grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
@@ -217,9 +217,9 @@ cluster::_need_gcs_storage() {
 # cluster::_make_room NODE: what an earlier start left there would be in the way of the next one.
 cluster::_make_room() {
   local stopped
-  wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$1" ||
+  log::while "waiting for an earlier 'ray start' on $1" -- wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$1" ||
     cluster::_die_with_log "$1" "An earlier 'ray start' on $1 did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
-  stopped=$(cluster::stop_ray "$1")
+  stopped=$(log::while "ending what is left of Ray on $1" -- cluster::stop_ray "$1")
   ((stopped == 0)) || log::info "$1: stopped the Ray of an earlier start"
 }
 
@@ -231,7 +231,7 @@ cluster::is_start_over() {
 }
 
 cluster::_die_with_log() {
-  log::error "the last lines of $(cluster::_log_dir)/$1.log:"
+  log::error "the last lines of $(nodes::shown "$(cluster::_log_dir)/$1.log"):"
   node::exec "$1" tail -n 15 "$(cluster::_log_dir)/$1.log" >&2 || true
   cli::die 1 "$2: read the lines above, then run 'make up' again."
 }

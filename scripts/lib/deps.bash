@@ -14,11 +14,11 @@ deps::ensure() {
       log::skip "${node}: the helper's packages (all there)"
       continue
     fi
-    deps::_install "$node" ||
+    log::while "${node}: fetching the helper's packages" -- deps::_install "$node" ||
       cli::die 1 "${node} lacks ${missing} and its pip could not bring them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
     missing=$(deps::missing "$node")
-    [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had brought them: look at $(helper::dir)/../packages-*."
-    log::changed "${node}: brought the helper's packages, beside $(helper::dir)"
+    [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had brought them: see $(nodes::shown "${SHARED_ROOT}/common/code/verl_regress")/packages-*."
+    log::changed "${node}: brought the helper's packages, beside $(nodes::shown "$(helper::dir)")"
   done
 }
 

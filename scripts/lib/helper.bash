@@ -30,7 +30,7 @@ helper::read() {
 # helper::ensure: this version is there, and the directories of the shared root with it.
 helper::ensure() {
   if helper::is_put; then
-    log::ok "helper is at $(helper::dir)"
+    log::ok "helper is at $(nodes::shown "$(helper::dir)")"
     return
   fi
   helper::put
@@ -49,20 +49,20 @@ helper::is_put() { node::exec "${1:-head}" test -d "$(helper::dir)"; }
 
 # helper::put: this version comes to lie there; it need not be able to run yet (deps::ensure).
 helper::put() {
-  node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
-  log::changed "helper put at $(helper::dir)"
+  log::while 'copying the helper to the shared root' -- node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
+  log::changed "helper put at $(nodes::shown "$(helper::dir)")"
 }
 
 # helper::run NODE SUBCOMMAND ARGS...: the helper's front door on that node.
 helper::run() {
   local node=$1
   shift
-  node::exec "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "$@"
+  node::exec "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "$@"
 }
 
 # helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin handed through.
 helper::run_in() {
   local node=$1
   shift
-  node::exec_in "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "$@"
+  node::exec_in "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "$@"
 }

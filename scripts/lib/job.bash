@@ -54,11 +54,11 @@ job::_begin() {
   shift 2
   ! secret::are_any || secrets=(--secrets)
   if [[ $DRY_RUN == 1 ]]; then
-    tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | helper::run_in head "$@" --dry-run
+    tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@" --dry-run
     return
   fi
   id=$({ secret::print_all && tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}"; } |
-    helper::run_in head "$@" "${secrets[@]}")
+    log::while 'submitting the job' -- helper::run_in head "$@" "${secrets[@]}")
   printf '%s\n' "$id"
   [[ $WAIT != 1 ]] || job::follow "$id"
 }
@@ -81,7 +81,7 @@ job::follow() {
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
     log::info "cut off from the head: '${job}' is followed again when it is back"
-    { wait::until "$UNREACHABLE_TIMEOUT" - job::_is_head_back && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
+    { log::while 'waiting for the head' -- wait::until "$UNREACHABLE_TIMEOUT" - job::_is_head_back && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
       cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): '${job}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${job}'."
   done
 }
@@ -101,7 +101,7 @@ job::end_leftovers() {
       silent+=("$node")
       continue
     fi
-    count=$(helper::run "$node" leftovers "$dir")
+    count=$(log::while "${node}: looking for what is left of $1" -- helper::run "$node" leftovers "$dir")
     ((count == 0)) || log::changed "${node}: ended ${count} processes that were left of $1"
     looked=$((looked + 1)) total=$((total + count))
   done

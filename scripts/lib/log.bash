@@ -37,10 +37,10 @@ log::warn() { log::_line 'warning' '35' "$@"; }
 log::error() { log::_line 'error' '31' "$@"; }
 
 # log::while WHAT [DETAIL...] -- COMMAND...: runs COMMAND in this shell and returns its status; its input and output are untouched.
-# Meanwhile it shows signs of life on stderr: a live line on a terminal, else a line every 10 s (each minute after 5 minutes).
+# Meanwhile it shows signs of life on stderr: a live line on a terminal, else a line before 10 s have passed, and again (each minute after 5 minutes).
 # DETAIL, an argv, prints what to add to it, such as "12 of 149 wheels". A log::while within another one leaves it to that.
 log::while() {
-  local what=$1 status detail=()
+  local what=$1 status columns detail=()
   shift
   until [[ $1 == -- ]]; do
     detail+=("$1")
@@ -51,9 +51,10 @@ log::while() {
     "$@"
     return
   fi
-  exec 9> >(log::_pulse "$what" "${detail[@]}" >&2)
+  columns=$(log::columns)
+  exec 9> >(log::_pulse "$columns" "$what" "${detail[@]}" >&2)
   LOG_PULSE=$!
-  "$@" 9>&- # the pulse ends when this shell, and nobody else, closes the pipe
+  "$@" 9>&- # this shell alone holds the pipe: the pulse does not outlive it, however it ends
   status=$?
   log::end_pulse
   return "$status"
@@ -64,44 +65,45 @@ log::end_pulse() {
   local pulse=$LOG_PULSE
   [[ -n $pulse ]] || return 0
   LOG_PULSE=''
+  kill "$pulse" 2>/dev/null || true
+  wait "$pulse" 2>/dev/null || true
   exec 9>&-
-  wait "$pulse" || true
+  ! log::is_live || printf '\e[K' >&2
 }
 
 # log::size PATH...: a DETAIL for what fills a directory: "12 MB so far".
 log::size() { du -cm -- "$@" 2>/dev/null | awk 'END { printf "%d MB so far", $1 }'; }
 
-# log::_pulse WHAT [DETAIL...]: until stdin ends.
+# log::_pulse COLUMNS WHAT [DETAIL...]: until it is killed, or stdin ends.
 log::_pulse() {
-  local what=$1 began=$SECONDS seconds next=10 asked=0 columns said='' status=0
-  shift
-  columns=$(log::columns)
-  [[ -z $columns ]] || next=2
+  local columns=$1 what=$2 began=$SECONDS seconds next=9 asked=0 said='' status=0
+  shift 2
+  ((columns == 0)) || next=2
   while true; do
     read -r -t 1 || status=$?
     ((status > 128)) || break # 1: the end of the pipe; more: a second has passed
     seconds=$((SECONDS - began))
     ((seconds >= next)) || continue
     if (($# > 0 && seconds >= asked)); then
-      said=", $("$@")" || said=''
+      said=", $("$@" 2>/dev/null)" || said=''
       asked=$((seconds + 5))
     fi
-    if [[ -n $columns ]]; then
+    if ((columns > 0)); then
       log::_live "$columns" "… ${what}${said}, ${seconds} s"
     else
       log::info "… ${what}${said}, ${seconds} s"
-      next=$((next + (next < 300 ? 10 : 60)))
+      next=$((next + (next < 300 ? 9 : 60)))
     fi
   done
-  [[ -z $columns ]] || printf '\e[K'
 }
 
-# log::columns: how wide the terminal is; nothing where log::is_live is false.
+# log::columns: how wide the terminal is; 0 where stderr is none on which a line can be written over.
 log::columns() {
-  local columns
-  log::is_live || return 0
-  columns=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || columns=0
-  ((columns >= 20)) || columns=80
+  local columns=0
+  if log::is_live; then
+    columns=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || columns=0
+    ((columns >= 20)) || columns=80
+  fi
   printf '%s\n' "$columns"
 }
 

@@ -41,7 +41,7 @@ snapshot::is_same() {
 
 # snapshot::_create CODE_ID SOURCE REVISION [--dirty]: from the tar on stdin.
 snapshot::_create() {
-  helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3" "${@:4}"
+  log::while 'storing the snapshot' -- helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3" "${@:4}"
 }
 
 snapshot::_from_pypi() {
@@ -53,7 +53,7 @@ snapshot::_from_pypi() {
     mkdir -p "${WORKDIR}/cache/verl"
     temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
     cli::on_exit rm -rf -- "$temporary"
-    "$pip" install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
+    log::while "fetching verl ${version}" log::size "$temporary" -- "$pip" install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
       cli::die 2 "verl==${version} (from VERL_SOURCE=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
     chmod 755 "$temporary"
     mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been first
@@ -82,7 +82,7 @@ snapshot::_ensure_clone() {
   mkdir -p "$WORKDIR"
   temporary=$(mktemp -d "${clone}.XXXXXX.tmp")
   cli::on_exit rm -rf -- "$temporary"
-  GIT_TERMINAL_PROMPT=0 git clone --quiet --mirror -- "$url" "$temporary" ||
+  GIT_TERMINAL_PROMPT=0 log::while "cloning ${url}" log::size "$temporary" -- git clone --quiet --mirror -- "$url" "$temporary" ||
     cli::die 2 "${url} (from VERL_SOURCE=${source}) could not be cloned, as git says above: check the URL, or this host's network."
   chmod 755 "$temporary"
   mv -T -- "$temporary" "$clone" 2>/dev/null || [[ -d $clone ]] # another run may have been first
@@ -94,7 +94,7 @@ snapshot::_ensure_clone() {
 snapshot::_commit() {
   local clone=$1 url=$2 ref=$3 own="refs/verl-regress/$$"
   if [[ $ref =~ ^[0-9a-f]{7,40}$ ]] && git -C "$clone" rev-parse --quiet --verify "${ref}^{commit}"; then return; fi
-  GIT_TERMINAL_PROMPT=0 git -C "$clone" fetch --quiet --no-tags --no-write-fetch-head -- "$url" "+${ref}:${own}" || return 0
+  GIT_TERMINAL_PROMPT=0 log::while "fetching ${ref} from ${url}" -- git -C "$clone" fetch --quiet --no-tags --no-write-fetch-head -- "$url" "+${ref}:${own}" || return 0
   git -C "$clone" rev-parse --verify "${own}^{commit}"
   git -C "$clone" update-ref -d "$own"
 }

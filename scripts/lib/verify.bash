@@ -8,7 +8,7 @@ verify::begin() {
   local identity address
   identity=$(node::identity head)
   address=$(node::address head)
-  helper::run head verify begin --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" --code-a "$1" --code-b "$2" \
+  log::while 'recording what there is' -- helper::run head verify begin --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" --code-a "$1" --code-b "$2" \
     --head-identity "$identity" --head-address "$address"
 }
 
@@ -20,7 +20,7 @@ verify::prepare_again() {
     artefact::ensure_data
     artefact::ensure_model
   ) 2> >(tee "${log}/said" >&2)
-  helper::run_in head verify prepared --session "$1" <"${log}/said"
+  log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$1" <"${log}/said"
 }
 
 # verify::run_jobs SESSION A B: one after the other, each followed to its end and recorded however it ended.
@@ -31,7 +31,7 @@ verify::run_jobs() {
     log::step "verify: ${next[0]} (${next[1]} with ${next[2]}, ${code[${next[2]}]})"
     id=$(WAIT=1 CODE_ID="${code[${next[2]}]}" OVERRIDES="${next[*]:3}" job::submit "$(job::spec_of "${next[1]}")") || true
     [[ -n $id ]] || cli::die 1 "The job ${next[0]} of this session was not submitted: the reason is above; mend it and run 'make verify' again."
-    helper::run head verify record --session "$session" --name "${next[0]}" --job "$id"
+    log::while "recording the job ${next[0]}" -- helper::run head verify record --session "$session" --name "${next[0]}" --job "$id"
   done
 }
 
@@ -39,9 +39,9 @@ verify::run_jobs() {
 # every node. Its value goes there by stdin.
 verify::search() {
   local node
-  secret::print "$VERIFY_CANARY" | helper::run_in head verify search --session "$1"
+  secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$1"
   for node in $(node::list); do
-    secret::print "$VERIFY_CANARY" | helper::run_in "$node" verify search-node --session "$1" --node "$node"
+    secret::print "$VERIFY_CANARY" | log::while "searching ${node} for the session's secret" -- helper::run_in "$node" verify search-node --session "$1" --node "$node"
   done
 }
 
@@ -49,7 +49,7 @@ verify::search() {
 verify::judge() {
   local args=(--session "$1")
   [[ $JSON != 1 ]] || args+=(--json)
-  helper::run head verify judge "${args[@]}"
+  log::while 'checking every line of acceptance' -- helper::run head verify judge "${args[@]}"
 }
 
 # verify::_next SESSION NAME: the next job's words in the array NAME; false when none is left.

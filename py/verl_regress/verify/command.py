@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from verl_regress import jobs, nodes, ray_api
+from verl_regress import jobs, nodes, ray_api, say
 from verl_regress.errors import BadInput, Exit
 from verl_regress.layout import SharedRoot
 from verl_regress.ray_api import RayApi
@@ -132,5 +132,6 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, *, print_json: bool)
     if print_json:
         print(json.dumps(report.as_json(session, gathered, verdicts), indent=2, ensure_ascii=False))
     else:
-        print("\n".join([*report.table(verdicts), f"reports: {session.path}/report.md, report.json, junit.xml"]))
+        reports = f"reports: {session.path}/report.md, report.json, junit.xml"
+        print(say.shown("\n".join([*report.table(verdicts), reports])))
     return 0 if verdicts and all(verdict.holds for verdict in verdicts) else int(Exit.CHECK_FAILED)

@@ -33,12 +33,26 @@ nodes::shared_root_here() {
   printf '%s/shared\n' "$WORKDIR"
 }
 
-nodes::ensure_up() { compose::ensure_up; }
+# nodes::shown PATH: a path of the nodes as whoever typed the command can use it.
+nodes::shown() {
+  if [[ $1/ == "${SHARED_ROOT}"/* ]]; then
+    printf '%s/shared%s\n' "$WORKDIR" "${1#"$SHARED_ROOT"}"
+  else
+    printf '%s\n' "$1"
+  fi
+}
+
+# nodes::tell_dashboard: where a browser and a client of Ray find the cluster.
+nodes::tell_dashboard() {
+  log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT}, token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+}
+
+nodes::ensure_up() { log::while 'bringing the containers up' -- compose::ensure_up; }
 
 nodes::ensure_down() {
   image::need_engine
   cluster::lock
-  compose::ensure_down
+  log::while 'removing the containers' -- compose::ensure_down
   rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over by now
   rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # what the head knew of jobs that are gone with it
 }

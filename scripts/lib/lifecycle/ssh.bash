@@ -12,7 +12,7 @@ nodes::gcs_path() {
 }
 
 nodes::check() {
-  nodes::_check_reach
+  nodes::need
   nodes::_check_tools
   nodes::_check_ray
   nodes::_check_addresses
@@ -22,14 +22,24 @@ nodes::check() {
   log::ok "7 of 7 checks passed"
 }
 
-nodes::need() { nodes::_check_reach; }
+nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
 
-# nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root.
 # nodes::shared_root_here: it is on the nodes alone.
 nodes::shared_root_here() {
   cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: mend that first."
 }
 
+# nodes::shown PATH: a path of the nodes as whoever typed the command can use it: it is on the nodes alone.
+nodes::shown() {
+  if [[ $1/ == "${SHARED_ROOT}"/* ]]; then printf 'head:%s\n' "$1"; else printf '%s\n' "$1"; fi
+}
+
+# nodes::tell_dashboard: where a browser and a client of Ray find the cluster. It listens on the head alone.
+nodes::tell_dashboard() {
+  log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT} after 'ssh -N -L ${DASHBOARD_PORT}:127.0.0.1:8265 ${SSH_CONFIG:+-F ${SSH_CONFIG} }$(ssh::_place_alone head)', token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+}
+
+# nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root.
 nodes::ensure_up() {
   local node state
   for node in $(node::list); do
@@ -50,10 +60,7 @@ nodes::ensure_down() {
   local node stopped report lost=()
   cluster::lock
   # Ray takes its seconds to end: all nodes at once.
-  report=$(
-    for node in $(node::list); do nodes::_release "$node" & done
-    wait
-  )
+  report=$(log::while 'ending Ray on the nodes' -- nodes::_release_all)
   while read -r node stopped; do
     ((stopped == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
   done < <(sort <<<"$report")
@@ -61,6 +68,12 @@ nodes::ensure_down() {
   ((${#lost[@]} == 0)) ||
     cli::die 8 "Ray may still run on ${lost[*]} (from ${NODES_FILE}): run 'make down' again when they answer."
   ((LOG_CHANGES > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
+}
+
+nodes::_release_all() {
+  local node
+  for node in $(node::list); do nodes::_release "$node" & done
+  wait
 }
 
 # nodes::_release NODE: prints NODE and how many processes there were; nothing where it could not be asked.
