@@ -4,9 +4,13 @@
 #
 #   scripts/02_down.sh
 #
-# Knobs: CLUSTER_NAME WORKDIR TRANSPORT NODES_FILE SSH_CONFIG
+# Refused while jobs run or wait there (FORCE=1 ends them), and for a cluster of another checkout (ADOPT=1 takes it over).
+#
+# Knobs: CLUSTER_NAME WORKDIR FORCE ADOPT TRANSPORT NODES_FILE SSH_CONFIG
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 log::step "take ${CLUSTER_NAME} down"
+cluster::lock
 nodes::ensure_down
+made::forget

@@ -10,6 +10,8 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 log::step "the helper, and what it needs of the nodes' Python"
+cluster::lock
+owner::need_own
 helper::is_put || helper::put
 deps::ensure
 helper::ensure_layout

@@ -10,5 +10,6 @@ cli::begin "$@"
 env::load
 log::step "Ray's head (ray start --head --num-cpus=0 --num-gpus=0)"
 cluster::lock
+owner::need_own
 cluster::ensure_head
 log::verdict "Ray's head"

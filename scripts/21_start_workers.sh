@@ -11,8 +11,10 @@ cli::begin "$@"
 env::load
 log::step "Ray's workers (--resources='${WORKER_RESOURCES}')"
 cluster::lock
+owner::need_own
 cluster::ensure_workers
 cluster::await_ready
+cluster::tell_unused_knobs
 cluster::tell_clocks
 nodes::tell_dashboard
 log::verdict "Ray's workers"

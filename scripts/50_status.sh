@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# 50_status: the profile, the nodes with their resources, and the jobs with code id, status and driver node.
+# 50_status: the profile, the nodes with their resources, and the jobs with code id, status and driver node. Of a cluster of
+# another checkout it says whose it is, and shows our own jobs.
 #
 #   scripts/50_status.sh          JSON=1 scripts/50_status.sh
 #
@@ -9,5 +10,9 @@ cli::begin "$@"
 env::load
 args=(--profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--limit=${LIMIT}")
 [[ $JSON != 1 ]] || args+=(--json)
+if [[ -n $(owner::other head) ]]; then
+  helper::read status "${args[@]}"
+  exit
+fi
 helper::ensure
 log::while 'asking Ray' -- helper::run head status "${args[@]}"

@@ -6,11 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from verl_regress import say
+from verl_regress import owner, say
 from verl_regress.errors import BadInput, Exit, RegressError, shown
 
 
@@ -50,6 +51,7 @@ SUBCOMMANDS = {
     "stop": _Subcommand("stop a job and wait until it is over", "stop", "add_arguments", "run"),
     "debug": _Subcommand("take a debug bundle of a job", "debug", "add_arguments", "run"),
     "verify": _Subcommand("the steps of a regression session", "verify.command", "add_arguments", "run"),
+    "live": _Subcommand("the jobs that run, wait or are being submitted", "live", "add_arguments", "run"),
     "gc": _Subcommand("remove old checkpoints and snapshots that nobody needs", "retention", "add_arguments", "run"),
     "logs": _Subcommand("a job's driver log", "status", "add_logs_arguments", "run_logs"),
 }
@@ -86,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--terminal", type=int, default=0, metavar="COLUMNS", help="stderr is shown on a terminal this wide"
     )
     parser.add_argument("--no-ray", action="store_true", help="there is no Ray to be asked from here")
+    owner.add_arguments(parser)
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
     given = sys.argv[1:] if argv is None else argv
     asked = next((word for word in given if word in SUBCOMMANDS), None)
@@ -97,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_words(given)
         args = parser.parse_args(given)
         say.configure(args.terminal, str(args.shared_root), args.shown_root)
+        if args.owner is not None:
+            args.owner = replace(args.owner, workdir=args.owner_workdir)
         subcommand = SUBCOMMANDS[args.subcommand]
         exit_status = subcommand.function(subcommand.run)(args)
         sys.stdout.flush()  # here, where a reader that went away is met

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take a bundle of any job, running or over; its directory (or the tar) is the one line on stdout."""
-    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    job = jobs.asked_for(args)
     began = time.monotonic()
     bundle = take(job, str(jobs.plan_of(job)["address"]), "asked", logs=True)
     facts = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))

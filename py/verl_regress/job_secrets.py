@@ -77,7 +77,7 @@ def _given(name: str) -> Document:
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Secret, ...]:
-    spec = jobs.find(SharedRoot(args.shared_root), args.job).read_config("job_spec.json") or {}
+    spec = jobs.asked_for(args).read_config("job_spec.json") or {}
     return tuple(Secret(given["name"], given.get("file")) for given in spec.get("secrets", []))
 
 

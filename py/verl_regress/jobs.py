@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from verl_regress import ids
+from verl_regress import ids, owner
 from verl_regress.errors import BadInput
 from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.owner import Owner
 from verl_regress.ray_api import RayApi
 
 
@@ -37,13 +38,19 @@ def made(job: JobDir) -> float:
         return job.path.stat().st_mtime
 
 
-def find(root: SharedRoot, asked: str) -> JobDir:
-    """The newest attempt of the job with that id, or of the latest one; `<id>.aN` is that attempt. Raises BadInput."""
+def asked_for(args: argparse.Namespace) -> JobDir:
+    """The job that a command line names (`add_job`), `latest` being the caller's. Raises BadInput."""
+    return find(SharedRoot(args.shared_root), args.job, args.owner)
+
+
+def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
+    """The newest attempt of the job with that id, or of the latest one; `<id>.aN` is that attempt. Raises BadInput.
+
+    The latest is that of `caller`; of all where the caller is not known.
+    """
     jobs = newest_first(root)
     if asked == "latest":
-        if not jobs:
-            raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
-        return jobs[0]
+        return _latest(root, jobs, caller)
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     if not _is_job(job.path):
@@ -55,6 +62,19 @@ def find(root: SharedRoot, asked: str) -> JobDir:
     if job.numbered(int(named["number"])) not in attempts:
         raise BadInput(f"JOB={asked} is no attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1.")
     return job.numbered(int(named["number"]))
+
+
+def _latest(root: SharedRoot, jobs: list[JobDir], caller: Owner | None) -> JobDir:
+    if not jobs:
+        raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
+    for job in jobs:
+        if caller is None or caller.has(job.read_config("resolved.json")):
+            return job
+    theirs = jobs[0]
+    raise BadInput(
+        f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
+        f"{owner.told(theirs.read_config('resolved.json'))}; name it with JOB={theirs.submission_id}, or submit one."
+    )
 
 
 def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
@@ -91,6 +111,6 @@ def add_where_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_where(args: argparse.Namespace) -> int:
     """Print the directory of a job's newest attempt, or that attempt's id."""
-    job = find(SharedRoot(args.shared_root), args.job)
+    job = asked_for(args)
     print(job.ray_id if args.id else job.path)
     return 0

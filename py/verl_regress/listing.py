@@ -54,6 +54,7 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, A
         "submission_id": job.submission_id,
         "workload": plan.get("workload"),
         "code_id": plan.get("code_id"),
+        "owner": plan.get("owner"),
         "status": judgement.status.value,
         "attempts": len(job.attempts()),
         "steps": progress.last_step(job),

@@ -18,6 +18,7 @@ from verl_regress.documents import Document
 from verl_regress.errors import BadInput, IdTaken, RegressError, shown
 from verl_regress.job_secrets import Secret
 from verl_regress.layout import HELPER_DIR, JobDir, SharedRoot
+from verl_regress.owner import Owner
 from verl_regress.progress import step_of
 from verl_regress.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
 
@@ -108,6 +109,7 @@ class Plan:
     said: CommandLine = field(repr=False)
     defaults: Defaults = field(repr=False)
     attempt: Attempt | None = None
+    owner: Owner | None = None
     cluster_has: int | None = None
 
     def asked(self) -> dict[str, Any]:
@@ -132,6 +134,7 @@ class Plan:
             "workload": self.workload,
             "profile": self.profile,
             "cluster": self.cluster,
+            "owner": self.owner.recorded() if self.owner else None,
             "code_id": self.code["code_id"],
             "shared_root": str(self.shared_root),
             "code_path": str(self.code_path),
@@ -182,8 +185,9 @@ def make(
     said: CommandLine,
     defaults: Defaults,
     attempt: Attempt | None = None,
+    owner: Owner | None = None,
 ) -> Plan:
-    """Plan a submission, of a new job or of a further attempt of one.
+    """Plan a submission of `owner`, of a new job or of a further attempt of one.
 
     Precedence: command line over JobSpec over base config over knobs. Raises BadInput.
     """
@@ -283,6 +287,7 @@ def make(
         said=said,
         defaults=defaults,
         attempt=attempt,
+        owner=owner,
     )
 
 

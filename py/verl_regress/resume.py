@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
     parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
+    submit.add_announce(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
 
@@ -63,7 +64,7 @@ def _uncollected(args: argparse.Namespace) -> AbstractContextManager[bool]:
 
 def _until(args: argparse.Namespace) -> list[JobDir]:
     """The attempts up to the one that was named."""
-    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    job = jobs.asked_for(args)
     return [other for other in job.attempts() if other.attempt <= job.attempt]
 
 
@@ -80,7 +81,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     further = _further(args)
     said = replace(said, overrides=(*said.overrides, *further))
-    planned = plan.make(SharedRoot(args.shared_root), spec, base, said, defaults, attempt)
+    planned = plan.make(SharedRoot(args.shared_root), spec, base, said, defaults, attempt, args.owner)
     _need_steps_left(planned, attempt, args.job)
     submit.say_left_out(planned)
     if args.dry_run:
@@ -88,7 +89,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
         return 0
     api = RayApi(planned.address)
     _need_over(newest, api)
-    submit.send(planned, api, "sdk", values)
+    submit.send(planned, api, "sdk", values, announce=args.announce)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(f"attempt {attempt.job_dir.attempt} of {planned.submission_id}, as asked for {asked.ray_id}, from {where}")
     print(attempt.job_dir.ray_id, flush=True)

@@ -14,7 +14,7 @@ from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.pulse import Pulse
-from verl_regress.ray_api import RayApi
+from verl_regress.ray_api import Node, RayApi
 
 _LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
 
@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the cluster is and what its jobs are; works, and says so, where Ray does not answer."""
-    facts = collect(SharedRoot(args.shared_root), args.profile, args.cluster, args.limit)
+    api = None if args.no_ray else RayApi(nodes.ADDRESS)
+    facts = collect(SharedRoot(args.shared_root), args.profile, args.cluster, args.limit, api)
     if args.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
@@ -37,14 +38,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def collect(root: SharedRoot, profile: str, cluster: str, limit: int) -> dict[str, Any]:
-    """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root."""
-    api = RayApi(nodes.ADDRESS)
-    try:
-        job_secrets.sweep(root, cluster, api)
-        known, table, problem = api.jobs(), api.nodes(), None
-    except RegressError as error:
-        known, table, problem = {}, [], str(error)
+def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayApi | None) -> dict[str, Any]:
+    """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root.
+
+    Without an `api` no Ray is asked and nothing is changed.
+    """
+    known: dict[str, dict[str, Any]] = {}
+    table: list[Node] = []
+    problem: str | None = "Ray was not asked: these are what the jobs' own files say"
+    if api is not None:
+        try:
+            job_secrets.sweep(root, cluster, api)
+            known, table, problem = api.jobs(), api.nodes(), None
+        except RegressError as error:
+            known, table, problem = {}, [], str(error)
     names = {node.address: node.name for node in table}
     everything = jobs.newest_first(root)
     return {
@@ -125,7 +132,7 @@ def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_logs(args: argparse.Namespace) -> int:
     """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
-    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    job = jobs.asked_for(args)
     if args.metrics:
         return _print_metrics(job)
     pulse = Pulse(time.monotonic())

@@ -8,7 +8,7 @@ import time
 from verl_regress import job_secrets, jobs, say
 from verl_regress.errors import RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
-from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.layout import JobDir
 from verl_regress.pulse import Pulse
 from verl_regress.ray_api import RayApi
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stop a job; one that is over is left as it is. Raises RegressError where it is not over in time."""
-    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    job = jobs.asked_for(args)
     api = jobs.api_of(job)
     began = time.monotonic()
     pulse = Pulse(began)

@@ -60,7 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
+    add_announce(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+
+
+def add_announce(parser: argparse.ArgumentParser) -> None:
+    """`--announce`, for whoever may be interrupted while the job is on its way."""
+    parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
         try:
             with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
                 planned = _plan(
-                    partial(plan.make, root, spec, base, said, defaults),
+                    partial(plan.make, root, spec, base, said, defaults, owner=args.owner),
                     needs_sdk=args.via == "sdk" and not args.dry_run,
                 )
                 say_left_out(planned)
                 if args.dry_run:
                     print_plan(planned)
                     return 0
-                _send_new(planned, args.via, values)
+                _send_new(planned, args.via, values, announce=args.announce)
             break
         except IdTaken:
             if is_given:
@@ -102,13 +108,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _send_new(planned: plan.Plan, via: str, secrets: Mapping[str, str]) -> None:
+def _send_new(planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool) -> None:
     """Submit the plan to the Ray that it names, if that has no job of this id. Raises IdTaken."""
     api = RayApi(planned.address)
     api.version()  # the cluster answers, or nothing is created
     if api.job(planned.submission_id) is not None:
         raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
-    send(planned, api, via, secrets)
+    send(planned, api, via, secrets, announce=announce)
 
 
 def say_left_out(planned: plan.Plan) -> None:
@@ -152,12 +158,17 @@ def print_plan(planned: plan.Plan) -> None:
     print(shlex.join(planned.command_line()))
 
 
-def send(planned: plan.Plan, api: RayApi, via: str, secrets: Mapping[str, str]) -> None:
-    """Reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`."""
+def send(planned: plan.Plan, api: RayApi, via: str, secrets: Mapping[str, str], *, announce: bool = False) -> None:
+    """Reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`.
+
+    With `announce` the id is a line on stdout from the moment on from which something may come of it.
+    """
     job_secrets.check(secrets, planned.secrets, planned.spec.origin)
     planned = _with_room(planned, api)
     job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
     _reserve(planned)
+    if announce:
+        print(job.ray_id, flush=True)
     with submission_of(job), job_secrets.written(planned.secrets_file, secrets):
         _write_config(planned)
         turn.line_up(job, planned.cluster)

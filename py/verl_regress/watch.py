@@ -13,7 +13,7 @@ from typing import Any
 from verl_regress import debug, failure, job_secrets, jobs, phase, progress, say
 from verl_regress.errors import Exit, RegressError
 from verl_regress.job_status import Judgement, Status, judge, observe
-from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.layout import JobDir
 from verl_regress.pulse import Pulse
 from verl_regress.ray_api import Node, RayApi, Unreachable
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     By that line, who asked from afar can tell an answer from a way that was cut off.
     """
-    job = jobs.find(SharedRoot(args.shared_root), args.job)
+    job = jobs.asked_for(args)
     _await_plan(job)
     if args.attached:
         threading.Thread(target=_leave_with_the_listener, daemon=True).start()

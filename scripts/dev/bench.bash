@@ -112,7 +112,7 @@ bench::four_commands() {
 }
 
 # bench::take_down: nothing runs; what a person would mount, and `make down` empties, is there again.
-bench::take_down() { bench::make down && mkdir -p "${WORKDIR}/gcs/${CLUSTER_NAME}"; }
+bench::take_down() { bench::make down FORCE=1 && mkdir -p "${WORKDIR}/gcs/${CLUSTER_NAME}"; }
 
 row::up() {
   local round

@@ -22,7 +22,7 @@ fi
 mkdir -p "$BENCH_DIR"
 rm -f "$BENCH_RUNS" "$BENCH_LOG"
 bench::own_cluster
-cli::on_exit make --no-print-directory -C "$REPO_DIR" down
+cli::on_exit make --no-print-directory -C "$REPO_DIR" down FORCE=1
 log::step "bench on ${CLUSTER_NAME}: ${rows[*]} (what the commands say is in ${BENCH_LOG})"
 bench::prepare
 for row in "${rows[@]}"; do

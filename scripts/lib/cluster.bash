@@ -3,18 +3,32 @@
 
 readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 
-# cluster::lock: one script at a time changes this cluster; the lock goes with the process.
+# cluster::lock: one script at a time changes this cluster; the lock goes with the process. The file says who holds it. Whoever had
+# to wait looks at the nodes again: they may be others by then.
 cluster::lock() {
+  local file="${WORKDIR}/locks/${CLUSTER_NAME}"
   mkdir -p "${WORKDIR}/locks"
-  exec {CLUSTER_LOCK}>"${WORKDIR}/locks/${CLUSTER_NAME}"
-  log::while "waiting for another script that changes ${CLUSTER_NAME}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
-    cli::die 1 "Another script has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock ${WORKDIR}/locks/${CLUSTER_NAME}): wait for it to end, or raise CLUSTER_TIMEOUT."
+  exec {CLUSTER_LOCK}>>"$file"
+  if ! flock --nonblock "$CLUSTER_LOCK"; then
+    flock --wait 1 "$CLUSTER_LOCK" || cluster::_wait_for_lock "$file"
+    transport::load
+  fi
+  printf '%s (pid %d) of user %s\n' "${CLI_NAME%.sh}" "$$" "$OWNER_USER" >"$file"
+}
+
+cluster::_wait_for_lock() {
+  local holder
+  holder=$(tail -n 1 -- "$1")
+  log::info "waits for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
+  log::while "waiting for ${holder}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
+    cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock $1): wait for it to end, or raise CLUSTER_TIMEOUT."
 }
 
 # cluster::ensure_directories: what is mounted or kept beside it, made by whoever runs this, before any container is.
 cluster::ensure_directories() {
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets" "${WORKDIR}/gcs/${CLUSTER_NAME}"
   chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
+  owner::ensure_id
   [[ -n $RUN_AS ]] || RUN_AS=$(stat -c '%u:%g' "$WORKDIR")
 }
 
@@ -44,6 +58,7 @@ cluster::ensure_head() {
     log::ok "head: Ray is being started"
     return
   fi
+  ! cluster::_has "$running" gcs_server raylet || cluster::_need_same_port
   cluster::_need_gcs_storage
   [[ -z $running ]] || cluster::_make_room head
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
@@ -89,6 +104,27 @@ cluster::await_ready() {
   [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they those that it should have?
   helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
     "${gpus[@]}" "${nodes[@]}"
+}
+
+# cluster::_need_same_port: a GCS_PORT that was changed takes effect, by a restart of Ray on all nodes.
+cluster::_need_same_port() {
+  local changed
+  changed=$(made::changed head | grep '^GCS_PORT=') || return 0
+  job::need_idle "Restarting Ray on every node ($(made::told "$changed"))" "give ${changed} again, wait for them"
+  log::changed "Ray restarts on every node: $(made::told "$changed")"
+}
+
+# cluster::tell_unused_knobs: a Ray that runs keeps the values that it was started with.
+cluster::tell_unused_knobs() {
+  local node changed every=() nodes=()
+  for node in $(node::list); do
+    mapfile -t changed < <(made::changed "$node")
+    ((${#changed[@]} > 0)) || continue
+    every+=("${changed[@]}") nodes+=("$node")
+  done
+  ((${#nodes[@]} > 0)) || return 0
+  mapfile -t every < <(printf '%s\n' "${every[@]}" | sort -u)
+  log::warn "$(made::told "${every[@]}"): Ray runs on ${nodes[*]} and keeps what it was started with; 'make down up' takes the new value."
 }
 
 # cluster::tell_clocks: jobs train whatever the time is, but what their processes write down would mislead.
@@ -177,7 +213,7 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark name without=() storage=() ray=(ray)
+  local node=$1 mark marking name without=() storage=() ray=(ray)
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
@@ -185,11 +221,20 @@ cluster::_start() {
   mark="$(date +%s)-$$"
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark" &
+  marking=$!
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
-    VERL_REGRESS_NODE="$node" \
-    "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark}" \
+    VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \
+    "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
-  wait "$!"
+  wait "$marking"
+  # shellcheck disable=SC2046  # names of knobs, one word each
+  made::keep "$node" $(cluster::_knobs "$node")
+}
+
+# cluster::_knobs NODE: the knobs that Ray is started with there.
+cluster::_knobs() {
+  printf '%s\n' GCS_PORT GCS_STORAGE GCS_TIMEOUT OBJECT_STORE_BYTES RAY_UNSET
+  [[ $1 == head ]] || printf '%s\n' WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
 # cluster::_gcs_storage NODE ARRAY: what Ray on that node is told of GCS_STORAGE, as words NAME=value of its environment.

@@ -7,6 +7,7 @@ env::load() {
   env::load_knobs
   helper::fix_version
   WORKDIR=$(realpath -m -- "$WORKDIR")
+  owner::load
   node::load
 }
 

@@ -12,23 +12,33 @@ helper::fix_version() {
 helper::dir() { printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"; }
 
 # helper::read SUBCOMMAND ARGS...: what the shared root alone can answer, in the first node that can be reached, the head
-# before all; where none can, on this host, if the shared root is on it. Standard library only.
+# before all; where none can, on this host, if the shared root is on it. Standard library only. A cluster of another checkout is
+# left alone, and neither its shared root nor its Ray are asked: then our own files tell.
 helper::read() {
-  local node root
-  for node in $(node::list); do
-    node::is_alive "$node" || continue
-    helper::is_put "$node" || continue
-    helper::run "$node" "$@"
-    return
-  done
+  local node other root
+  other=$(owner::other head)
   root=$(nodes::shared_root_here)
+  if [[ -n $other ]]; then
+    log::info "$(owner::told "$other"), which is not asked: these are our own jobs."
+    set -- --no-ray "$@"
+  fi
+  if [[ -z $other || -z $root ]]; then
+    for node in $(node::list); do
+      node::is_alive "$node" || continue
+      helper::is_put "$node" || continue
+      helper::run "$node" "$@"
+      return
+    done
+    nodes::need_shared_root_here
+  fi
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
     cli::die 1 "No node can be reached, and this host has no Python 3.10 or later to read ${root} with: install it, or bring the cluster up with 'make up'."
-  python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" --no-ray "$@"
+  python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray "$@"
 }
 
-# helper::ensure: this version is there, and the directories of the shared root with it.
+# helper::ensure: the cluster is ours, this version is there, and the directories of the shared root with it.
 helper::ensure() {
+  owner::need_own head
   if helper::is_put; then
     log::ok "helper is at $(nodes::shown "$(helper::dir)")"
     return
@@ -55,14 +65,33 @@ helper::put() {
 
 # helper::run NODE SUBCOMMAND ARGS...: the helper's front door on that node.
 helper::run() {
-  local node=$1
+  local node=$1 words
   shift
-  node::exec "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "$@"
+  helper::_words words
+  node::exec "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
 }
 
 # helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin handed through.
 helper::run_in() {
+  local node=$1 words
+  shift
+  helper::_words words
+  node::exec_in "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
+}
+
+# helper::run_once NODE SUBCOMMAND ARGS...: the same where the helper may not be put, and nothing may be left: on a cluster that is
+# about to go, whose SHARED_ROOT may be another than ours.
+helper::run_once() {
   local node=$1
   shift
-  node::exec_in "$node" python3 "$(helper::dir)/run.py" --shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "$@"
+  # shellcheck disable=SC2016  # expanded on the node
+  tar -C "${REPO_DIR}/py" --exclude=__pycache__ --exclude='.*_cache' -c . | node::exec_in "$node" sh -c '
+    dir=$(mktemp -d) && trap "rm -rf \"$dir\"" EXIT && tar -C "$dir" --no-same-owner -x &&
+      python3 -B "$dir/run.py" --shared-root "$SHARED_ROOT" "$@"' helper "$@"
+}
+
+# helper::_words ARRAY: what every subcommand is told: where the shared root is, for the nodes and for the user, and who asks.
+helper::_words() {
+  local -n _words=$1
+  _words=(--shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "${OWNER_WORDS[@]}")
 }

@@ -49,7 +49,7 @@ job::_overrides() {
 # job::_begin DIR MEMBERS SUBCOMMAND ARGS...: the helper in the head gets the files of the array MEMBERS in DIR on stdin, behind
 # the secrets that were read. What it submitted is followed where WAIT says so.
 job::_begin() {
-  local stream=$1 id secrets=()
+  local stream=$1 id sender secrets=()
   local -n _files=$2
   shift 2
   ! secret::are_any || secrets=(--secrets)
@@ -57,10 +57,62 @@ job::_begin() {
     tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@" --dry-run
     return
   fi
-  id=$({ secret::print_all && tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}"; } |
-    log::while 'submitting the job' -- helper::run_in head "$@" "${secrets[@]}")
+  # A process group of its own: Ctrl-C does not reach it, for what is on its way to Ray cannot be called back.
+  set -m
+  { secret::print_all && tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}"; } |
+    helper::run_in head "$@" "${secrets[@]}" --announce >"${stream}/said" &
+  sender=$!
+  set +m
+  cli::on_interrupt job::_tell_interrupted "$sender" "${stream}/said"
+  log::while 'submitting the job' -- wait "$sender" || return "$?"
+  cli::on_interrupt true
+  id=$(tail -n 1 "${stream}/said")
   printf '%s\n' "$id"
   [[ $WAIT != 1 ]] || job::follow "$id"
+}
+
+# job::_tell_interrupted PID FILE: what becomes of a submission that was interrupted. The helper writes the id into FILE when it
+# reserves the job's directory, and again when Ray has the job.
+job::_tell_interrupted() {
+  local id said
+  said=$(head -n 1 -- "$2")
+  log::info "interrupted while ${said:-the job} was being submitted: waits for what becomes of it"
+  wait::until 60 - job::_is_sent "$1"
+  mapfile -t id <"$2"
+  case ${#id[@]} in
+    0) log::info "nothing was submitted" ;;
+    1) log::info "${id[0]} may have been submitted: 'make wait JOB=${id[0]}' says, 'make stop JOB=${id[0]}' ends it" ;;
+    *) log::info "${id[0]} is submitted and runs without us: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it" ;;
+  esac
+}
+
+job::_is_sent() { ! kill -0 "$1" 2>/dev/null; }
+
+# job::need_idle DOING CURE: no job of this cluster runs, waits or is being submitted, or FORCE=1 ends those there are.
+job::need_idle() {
+  local live=() shown
+  mapfile -t live < <(job::list_live)
+  wait "$!" || {
+    [[ $FORCE == 1 ]] ||
+      cli::die 1 "Which jobs are live on ${CLUSTER_NAME} is not known, as it says above: fix that, or set FORCE=1."
+    log::warn "which jobs are live on ${CLUSTER_NAME} is not known: FORCE=1"
+    return
+  }
+  ((${#live[@]} > 0)) || return 0
+  shown=$(printf '%s\n' "${live[@]}" | head -n 5 | sed 's/^\([^ ]*\) \(.*\)$/\1 (\2)/' | paste -sd, | sed 's/,/, /g')
+  ((${#live[@]} <= 5)) || shown+=" and $((${#live[@]} - 5)) more"
+  [[ $FORCE == 1 ]] || cli::die 2 "$1 would end ${shown}: $2, or end them with FORCE=1."
+  log::warn "$1 ends ${shown}: FORCE=1"
+}
+
+# job::list_live: "ID STATUS" of each of them, as the first node says that can be asked; nothing where no node runs.
+job::list_live() {
+  local node
+  for node in $(node::list); do
+    node::is_alive "$node" || continue
+    helper::run_once "$node" live "--cluster=${CLUSTER_NAME}"
+    return
+  done
 }
 
 # job::follow JOB: a line a step, and how the job ended as exit status; from any terminal, as often as one likes. A head that

@@ -36,7 +36,7 @@ stub() {
 
 # sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy with nothing of our own environment.
 sandbox::run() {
-  local knobs=(PROFILE=cpu NO_COLOR=1)
+  local knobs=(PROFILE=cpu NO_COLOR=1 WORKDIR="${BOX}/work dir")
   while [[ $1 == *=* ]]; do
     knobs+=("$1")
     shift

@@ -252,13 +252,14 @@ def submit(run, ray, sdk, monkeypatch):
         dataset="sums",
         model="tiny",
         code_id="codeA",
+        owner=(),
     ):
         spec = spec.encode() if isinstance(spec, str) else spec
         members = {"job_spec": spec, "ray_config": base.replace("ADDRESS", ray.address).encode()}
         stream = tar(members if overrides is None else {**members, "overrides": overrides})
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         return run(
-            "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu", "--cluster=c",
+            *owner, "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu", "--cluster=c",
             f"--default-model={model}", f"--default-dataset={dataset}", f"--default-code-id={code_id}",
             *args,
         )  # fmt: skip

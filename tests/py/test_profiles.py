@@ -14,11 +14,14 @@ from conftest import write
 from verl_regress import documents, layout, plan
 from verl_regress.compose import Composed
 from verl_regress.devices import Devices
+from verl_regress.owner import Owner
 
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
 # What a profile leaves to the machine or to a build.
 GIVEN = {"WORKDIR": "/srv/workdir", "RUN_AS": "1000:1000"}
+# As if /srv/workdir were there, and alice typed the command.
+OWNER = "OWNER_ID=0123456789abcdef OWNER_USER=alice"
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def run_in(checkout, lines, **knobs):
 
 def composed(checkout, **knobs):
     """The project that `docker compose` is given under these knobs."""
-    run_in(checkout, "compose::run up", **GIVEN, **knobs)
+    run_in(checkout, f"{OWNER}; compose::run up", **GIVEN, **knobs)
     argv, environment = ((checkout.parent / name).read_text().split("\0")[:-1] for name in ("argv", "environment"))
     assert argv[:3] == ["compose", "--project-directory", str(checkout)]
     assert argv[-1] == "up"
@@ -148,6 +151,7 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
         documents.parse((REPO / base).read_text(), base, "base_config"),
         plan.CommandLine(submission_id="expected"),
         plan.Defaults(*defaults),
+        owner=Owner("alice", "0123456789abcdef", "/srv/workdir"),
     )
     text = json.dumps({"resolved": planned.resolved(), "runtime_env": planned.runtime_env()})
     text = text.replace(str(prepared.path), "/private").replace(str(layout.HELPER_DIR), "/helper")

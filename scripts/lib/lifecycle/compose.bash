@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 readonly COMPOSE_LABEL='verl-regress.cluster'
+# Whose something with our label is, for --format: ID|USER|WORKDIR.
+readonly COMPOSE_OWNER='{{.Label "verl-regress.owner"}}|{{.Label "verl-regress.user"}}|{{.Label "verl-regress.workdir"}}'
 
 # compose::need_image: the image is there; NODE_IMAGE holds its name for docker-compose.yaml.
 compose::need_image() {
@@ -56,38 +58,133 @@ compose::run() {
   local files=(--file "${REPO_DIR}/docker-compose.yaml") template
   template=$(compose::_template)
   [[ $template == docker-compose.yaml ]] || files+=(--file "${REPO_DIR}/${template}")
-  compose::render_workers | docker compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
+  compose::render_workers | CLUSTER_USER=$(compose::_user) docker compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
 }
 
-# compose::ensure_up: all containers of this cluster run, with today's settings; those beyond WORKERS are removed.
-compose::ensure_up() {
-  local before after names
-  compose::_remove_surplus
-  before=$(compose::list '{{.ID}} {{.Names}} {{.State}}')
-  compose::run up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only
-  after=$(compose::list '{{.ID}} {{.Names}} {{.State}}')
-  names=$(cut -d' ' -f2 <<<"$after" | paste -sd' ')
-  if [[ $before == "$after" ]]; then
-    log::ok "containers run: ${names}"
+# compose::_user: the user that the containers name. While they are ours it is whoever made them: `sudo make up` changes nothing.
+compose::_user() {
+  local other
+  other=$(owner::other)
+  if [[ -z $other ]] && ((${#_TRANSPORT_OWNERS[@]} > 0)); then
+    nodes::owners | head -n 1 | cut -d'|' -f2
   else
-    log::changed "containers brought up: ${names}"
+    printf '%s\n' "$OWNER_USER"
   fi
+}
+
+# compose::ensure_up: all containers of this cluster run, with today's settings; those beyond WORKERS are removed. What that does to
+# containers that run is known before anything is done, and refused where jobs would end with them.
+compose::ensure_up() {
+  local other why remade=() surplus=() missing=() ended=()
+  other=$(compose::owners | owner::first_other)
+  owner::need_own_or_adopt "$other"
+  compose::_compare "$other"
+  why=$(compose::_why "$other")
+  ((${#ended[@]} == 0)) || compose::_need_idle "$why"
+  [[ -z $other ]] || compose::_remove_all
+  if ((${#remade[@]} + ${#surplus[@]} + ${#missing[@]} > 0)); then
+    ((${#surplus[@]} == 0)) || docker rm --force "${surplus[@]/#/${CLUSTER_NAME}-}" >/dev/null
+    compose::run up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only
+  fi
+  ((${#surplus[@]} == 0)) || log::changed "removed $(compose::_joined "${surplus[@]}"): ${why}"
+  ((${#remade[@]} == 0)) || log::changed "recreated $(compose::_joined "${remade[@]}"): ${why}"
+  ((${#missing[@]} == 0)) || log::changed "containers brought up: ${missing[*]/#/${CLUSTER_NAME}-}"
+  ((${#remade[@]} + ${#missing[@]} > 0)) || log::ok "containers run: $(node::list | sed "s/^/${CLUSTER_NAME}-/" | paste -sd' ')"
+  # shellcheck disable=SC2046  # names of knobs, one word each
+  made::keep containers $(compose::_knobs)
 }
 
 # compose::ensure_down: nothing with this cluster's label is left; the shared directory is not touched.
 compose::ensure_down() {
+  local owners
+  owners=$(compose::owners)
+  if [[ -z $owners ]]; then
+    log::skip "nothing bears the label ${COMPOSE_LABEL}=${CLUSTER_NAME}"
+    return
+  fi
+  owner::need_own_or_adopt "$(owner::first_other <<<"$owners")"
+  job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
+  compose::_remove_all
+}
+
+# compose::_remove_all: exactly what bears this cluster's label.
+compose::_remove_all() {
   local ids names networks
   mapfile -t ids < <(compose::list '{{.ID}}')
   names=$(compose::list '{{.Names}}' | paste -sd' ')
   networks=$(docker network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}")
-  if ((${#ids[@]} == 0)) && [[ -z $networks ]]; then
-    log::skip "nothing bears the label ${COMPOSE_LABEL}=${CLUSTER_NAME}"
-    return
-  fi
   ((${#ids[@]} == 0)) || docker rm --force "${ids[@]}" >/dev/null
   # shellcheck disable=SC2086  # ids, one word each
   [[ -z $networks ]] || docker network rm $networks >/dev/null
   log::changed "removed ${#ids[@]} containers (${names:-none}) and $(wc -w <<<"$networks") network; ${WORKDIR}/shared is as it was"
+}
+
+# compose::owners: whose this cluster's containers and networks are, one line each.
+compose::owners() {
+  docker ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  docker network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+}
+
+# compose::_compare OTHER: fills its caller's arrays with nodes: what Compose would recreate (`remade`; all that is another's),
+# what there is beyond WORKERS (`surplus`), what is not there or does not run (`missing`), and what of the first two runs (`ended`).
+# Compose knows by these two labels whether a container is as it should be; its own --dry-run takes a second and a half.
+compose::_compare() {
+  local other=$1 hashes image node name status hash of
+  local -A wanted=() found=()
+  hashes=$(compose::run config --hash '*')
+  image=$(docker image inspect --format '{{.Id}}' "$NODE_IMAGE")
+  while read -r node hash; do wanted[$node]="${hash}|${image}"; done <<<"$hashes"
+  while IFS='|' read -r name status hash of; do
+    node=${name#"${CLUSTER_NAME}-"}
+    found[$node]=$status
+    if [[ ! -v wanted[$node] ]]; then
+      surplus+=("$node")
+    elif [[ -n $other || "${hash}|${of}" != "${wanted[$node]}" ]]; then
+      remade+=("$node")
+    elif [[ $status == running ]]; then
+      continue
+    else
+      missing+=("$node")
+    fi
+    [[ $status != running ]] || ended+=("$node")
+  done < <(compose::list '{{.Names}}|{{.State}}|{{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}')
+  for node in $(node::list); do [[ -v found[$node] ]] || missing+=("$node"); done
+}
+
+# compose::_why OTHER: why containers that are there cannot stay, in words.
+compose::_why() {
+  local changed
+  mapfile -t changed < <(made::changed containers)
+  if [[ -n $1 ]]; then
+    printf 'ADOPT=1 takes them over\n'
+  elif ((${#changed[@]} > 0)); then
+    made::told "${changed[@]}"
+  elif ((${#remade[@]} == 0)); then
+    printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"
+  else
+    printf 'docker-compose.yaml or the image has changed\n'
+  fi
+}
+
+# compose::_need_idle WHY: no job is on the cluster whose nodes `ended` go.
+compose::_need_idle() {
+  local changed doing=() cure='wait for them'
+  ((${#remade[@]} == 0)) || doing+=("Recreating $(compose::_joined "${remade[@]}")")
+  ((${#surplus[@]} == 0)) || doing+=("Removing $(compose::_joined "${surplus[@]}")")
+  mapfile -t changed < <(made::changed containers)
+  ((${#changed[@]} == 0)) || cure="give ${changed[*]} again, wait for them"
+  job::need_idle "$(printf '%s\n' "${doing[@]}" | paste -sd@ | sed 's/@R/ and r/') ($1)" "$cure"
+}
+
+compose::_joined() { printf '%s\n' "$@" | paste -sd, | sed 's/,/, /g'; }
+
+# compose::_knobs: what decides how containers are made: all that the compose files name, and what rendering the workers reads.
+compose::_knobs() {
+  {
+    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES
+    cat -- "${REPO_DIR}/docker-compose.yaml" "${REPO_DIR}/$(compose::_template)" | sed -nE 's/.*\$\{([A-Z_]+)\}.*/\1/p' |
+      grep -vxE 'CLUSTER_NAME|CLUSTER_USER|OWNER_ID|WORKDIR'
+  } | sort -u
 }
 
 # compose::list FORMAT: our containers, running or not, sorted by name.
@@ -99,16 +196,6 @@ compose::list() {
 compose::foreign() {
   docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
     awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -
-}
-
-compose::_remove_surplus() {
-  local name wanted
-  wanted=" $(node::list | sed "s/^/${CLUSTER_NAME}-/" | paste -sd' ') "
-  for name in $(compose::list '{{.Names}}'); do
-    [[ $wanted != *" $name "* ]] || continue
-    docker rm --force "$name" >/dev/null
-    log::changed "removed ${name} (WORKERS=${WORKERS})"
-  done
 }
 
 # Compose narrates every step; only what went wrong is worth a line. Its exit status still decides (pipefail).

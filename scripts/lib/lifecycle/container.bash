@@ -12,7 +12,7 @@ nodes::check() {
   prereq::engine
   prereq::compose
   prereq::version1_leftovers
-  prereq::foreign_names
+  prereq::names
   prereq::port
   prereq::disk
   prereq::memory
@@ -26,11 +26,12 @@ nodes::check() {
 # nodes::need: what ensure_up cannot do without.
 nodes::need() { compose::need_image; }
 
-# nodes::shared_root_here: where the shared root is on this host.
-nodes::shared_root_here() {
+# nodes::shared_root_here: where our shared root is on this host, there or not.
+nodes::shared_root_here() { printf '%s/shared\n' "$WORKDIR"; }
+
+nodes::need_shared_root_here() {
   [[ -d ${WORKDIR}/shared/jobs ]] ||
     cli::die 2 "${WORKDIR}/shared (from WORKDIR=${WORKDIR}) has no jobs: name the WORKDIR of your cluster."
-  printf '%s/shared\n' "$WORKDIR"
 }
 
 # nodes::shown PATH: a path of the nodes as whoever typed the command can use it.
@@ -47,11 +48,13 @@ nodes::tell_dashboard() {
   log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT}, token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
 }
 
+# nodes::owners: whose the containers are that have our names, as ID|USER|WORKDIR, seen when the script began.
+nodes::owners() { ((${#_TRANSPORT_OWNERS[@]} == 0)) || printf '%s\n' "${!_TRANSPORT_OWNERS[@]}"; }
+
 nodes::ensure_up() { log::while 'bringing the containers up' -- compose::ensure_up; }
 
 nodes::ensure_down() {
   image::need_engine
-  cluster::lock
   log::while 'removing the containers' -- compose::ensure_down
   rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over by now
   rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # what the head knew of jobs that are gone with it

@@ -72,12 +72,19 @@ prereq::shared_mount() {
   log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"
 }
 
-prereq::foreign_names() {
-  local foreign
+# prereq::names: the containers that have our names are ours.
+prereq::names() {
+  local foreign other
   foreign=$(compose::foreign | paste -sd' ')
   [[ -z $foreign ]] ||
     cli::die 1 "Containers with our names do not bear our label (${foreign}): they are not ours to touch; rename them, or set another CLUSTER_NAME."
-  log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free or ours"
+  other=$(compose::owners | owner::first_other)
+  owner::need_own_or_adopt "$other"
+  if [[ -z $(nodes::owners) ]]; then
+    log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free"
+  elif [[ -z $other ]]; then
+    log::ok "the cluster ${CLUSTER_NAME} is ours (${WORKDIR})"
+  fi
 }
 
 # prereq::port: the dashboard's port is free, or ours. The engine listens before it says for whom, so it is asked for a moment

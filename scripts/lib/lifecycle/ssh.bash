@@ -13,20 +13,38 @@ nodes::gcs_path() {
 
 nodes::check() {
   nodes::need
+  nodes::_check_owner
   nodes::_check_tools
   nodes::_check_ray
   nodes::_check_addresses
   nodes::_check_shared_root
   nodes::_check_clocks
   nodes::_check_ports
-  log::ok "7 of 7 checks passed"
+  log::ok "8 of 8 checks passed"
 }
 
 nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
 
-# nodes::shared_root_here: it is on the nodes alone.
-nodes::shared_root_here() {
+# nodes::shared_root_here: nothing, it is on the nodes alone.
+nodes::shared_root_here() { :; }
+
+nodes::need_shared_root_here() {
   cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: mend that first."
+}
+
+# nodes::owners [NODE...]: whose this cluster is on those nodes (all of them), as ID|USER|WORKDIR, from the file beside Ray's token;
+# one that does not answer says nothing.
+nodes::owners() {
+  local node
+  # shellcheck disable=SC2046  # names, one word each
+  (($#)) || set -- $(node::list)
+  for node in "$@"; do
+    # shellcheck disable=SC2016  # expanded on the node
+    ! node::is_alive "$node" || node::exec "$node" sh -c '
+      file=${RAY_AUTH_TOKEN_PATH%.token}.owner
+      if [ -f "$file" ]; then cat "$file"; elif [ -f "$RAY_AUTH_TOKEN_PATH" ]; then echo "||"; fi' owner &
+  done
+  wait
 }
 
 # nodes::shown PATH: a path of the nodes as whoever typed the command can use it: it is on the nodes alone.
@@ -39,16 +57,21 @@ nodes::tell_dashboard() {
   log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT} after 'ssh -N -L ${DASHBOARD_PORT}:127.0.0.1:8265 ${SSH_CONFIG:+-F ${SSH_CONFIG} }$(ssh::_place_alone head)', token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
 }
 
-# nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root.
+# nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root, and beside it whose it is.
 nodes::ensure_up() {
-  local node state
+  local node state other
+  other=$(owner::other)
+  owner::need_own_or_adopt "$other"
+  [[ -z $other ]] || nodes::_end_ray_of_other
   for node in $(node::list); do
     # shellcheck disable=SC2016  # expanded on the node; the token itself comes on stdin
     state=$(node::exec_in "$node" sh -c '
       set -e; umask 077; file=$RAY_AUTH_TOKEN_PATH; token=$(cat)
       mkdir -p "${file%/*}"; chmod 700 "${file%/*}"
+      printf "%s\n" "$1" >"${file%.token}.owner"
       [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; echo same; exit; }
-      printf %s "$token" >"$file.tmp"; mv "$file.tmp" "$file"; echo put' token <"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
+      printf %s "$token" >"$file.tmp"; mv "$file.tmp" "$file"; echo put' token "${OWNER_ID}|${OWNER_USER}|${WORKDIR}" \
+      <"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
     [[ $state == same ]] || log::changed "${node}: put Ray's token at ~/$(ssh::token_path) (mode 600)"
   done
   log::ok "nodes: $(node::list | paste -sd' ')"
@@ -58,7 +81,8 @@ nodes::ensure_up() {
 # keep the others.
 nodes::ensure_down() {
   local node stopped report lost=()
-  cluster::lock
+  owner::need_own_or_adopt "$(owner::other)"
+  job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
   # Ray takes its seconds to end: all nodes at once.
   report=$(log::while 'ending Ray on the nodes' -- nodes::_release_all)
   while read -r node stopped; do
@@ -82,10 +106,25 @@ nodes::_release() {
   stopped=$(cluster::stop_ray "$1")
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$1" sh -c '
-    rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "$1"
+    rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
     rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   ssh::disconnect "$1"
   printf '%s %s\n' "$1" "$stopped"
+}
+
+# nodes::_end_ray_of_other: with ADOPT=1 the nodes are ours from now on, and a Ray that was started with another token is of no use.
+nodes::_end_ray_of_other() {
+  local node stopped
+  job::need_idle "Taking ${CLUSTER_NAME} over (ADOPT=1) restarts Ray on every node and" 'let that checkout stop them'
+  for node in $(node::list); do
+    stopped=$(cluster::stop_ray "$node")
+    ((stopped == 0)) || log::changed "${node}: stopped the Ray of the other checkout (${stopped} processes)"
+  done
+}
+
+nodes::_check_owner() {
+  owner::need_own_or_adopt "$(owner::other)"
+  log::ok "the cluster ${CLUSTER_NAME} on these nodes is ours, or not there yet"
 }
 
 nodes::_check_reach() {

@@ -1,28 +1,71 @@
 # transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; serves every engine with docker's words.
 # shellcheck shell=bash
 
-# transport::load: one look at all containers serves the whole script: which of them run, and at what address.
+# transport::load: one look at all containers serves the whole script: which of them run, since when, at what address, and whose
+# they are. It may be called again.
 transport::load() {
-  local name running address
-  while read -r name running address; do
-    [[ $running != true || -z $address ]] || _TRANSPORT_ADDRESS[${name#"/${CLUSTER_NAME}-"}]=$address
-  done < <(node::list | sed "s/^/${CLUSTER_NAME}-/" |
-    xargs docker inspect --format '{{.Name}} {{.State.Running}} {{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}' 2>/dev/null)
+  local name running since address cluster id user workdir
+  _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
+  while IFS='|' read -r name running since address cluster id user workdir; do
+    [[ $name == "/${CLUSTER_NAME}-"* ]] || continue
+    name=${name#"/${CLUSTER_NAME}-"}
+    [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' workdir='' # not made by any checkout of this
+    _TRANSPORT_OWNERS["${id}|${user}|${workdir}"]=1
+    [[ $running == true && -n $address ]] || continue
+    _TRANSPORT_ADDRESS[$name]=$address _TRANSPORT_SINCE[$name]=$since
+  done < <(node::list | sed "s/^/${CLUSTER_NAME}-/" | xargs docker inspect --format "$_TRANSPORT_LOOK" 2>/dev/null)
 }
-declare -gA _TRANSPORT_ADDRESS=()
+declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
+_TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
+_TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.cluster"}}|{{index .Config.Labels "verl-regress.owner"}}'
+_TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.user"}}|{{index .Config.Labels "verl-regress.workdir"}}'
+readonly _TRANSPORT_LOOK
 
-transport::exec() {
-  local node=$1
+transport::exec() { transport::_exec "$1" "${@:2}"; }
+
+transport::exec_in() { transport::_exec "$1" --interactive "${@:2}"; }
+
+# transport::_exec NODE [--interactive] ARGV...: a container may be removed or restarted at any moment. That is one sentence of
+# ours, in place of the engine's own and of the 137 that the command seems to end with.
+transport::_exec() {
+  local node=$1 option=() status=0
   shift
   transport::_need "$node"
-  docker exec "${CLUSTER_NAME}-${node}" "$@"
+  if [[ $1 == --interactive ]]; then
+    option=(--interactive)
+    shift
+  fi
+  (
+    ended=0 engine=''
+    exec {engine}> >(transport::_without_engine >&2)
+    docker exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" || ended=$?
+    exec {engine}>&-
+    wait "$!"
+    exit "$ended"
+  ) || status=$?
+  ((status != 1 && status < 125)) || transport::_is_same "$node" ||
+    cli::die 8 "The node '${node}' went away while '$1' ran there (container ${CLUSTER_NAME}-${node}): bring the cluster up with 'make up', then run this again."
+  return "$status"
 }
 
-transport::exec_in() {
-  local node=$1
-  shift
-  transport::_need "$node"
-  docker exec --interactive "${CLUSTER_NAME}-${node}" "$@"
+# transport::_without_engine: hands stdin on as it comes, without the engine's first line about a container that is gone.
+transport::_without_engine() {
+  local first='' rest=''
+  IFS= read -r -N 5 first || true
+  if [[ $first == Error ]]; then
+    IFS= read -r rest || true
+    [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running) ]] || printf '%s\n' "${first}${rest}"
+  else
+    printf '%s' "$first"
+  fi
+  exec cat
+}
+
+# transport::_is_same NODE: it runs, and has not been started since we looked first.
+transport::_is_same() {
+  local now
+  now=$(docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' "${CLUSTER_NAME}-$1" 2>/dev/null) || return 1
+  [[ $now == 'true'* && -z ${_TRANSPORT_SINCE[$1]:-} ]] || [[ $now == "true ${_TRANSPORT_SINCE[$1]:-}" ]]
 }
 
 transport::is_alive() {

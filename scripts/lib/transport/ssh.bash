@@ -5,9 +5,10 @@
 declare -gA _SSH_TARGET=() _SSH_PORT=() _SSH_PATH=() _SSH_ADDRESS=() _SSH_SEEN=()
 readonly SSH_SOCKETS="/tmp/verl-regress-${UID}" # short: the path of a socket ends at 107 bytes
 
-# transport::load: reads NODES_FILE, whose lines are parsed and never run; WORKERS follows from it.
+# transport::load: reads NODES_FILE, whose lines are parsed and never run; WORKERS follows from it. It may be called again.
 transport::load() {
   local file=$NODES_FILE line number=0 count
+  _SSH_TARGET=()
   [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${NODES_FILE}"
   [[ -f $file && -r $file ]] ||
     cli::die 2 "NODES_FILE=${NODES_FILE} is not a readable file: copy env/nodes.example there and name your nodes in it."
@@ -89,7 +90,11 @@ transport::_need() {
 ssh::_connect() {
   mkdir -m 700 -- "$SSH_SOCKETS" 2>/dev/null || [[ -d $SSH_SOCKETS && ! -L $SSH_SOCKETS && -O $SSH_SOCKETS ]] ||
     cli::die 1 "${SSH_SOCKETS}, where connections are kept, belongs to somebody else: have it removed."
-  ssh::_is_connected "$1" || ssh::_client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
+  ssh::_is_connected "$1" || (
+    # The connection outlives this script: a lock of ours that it held would outlive it too.
+    [[ -z ${CLUSTER_LOCK:-} ]] || exec {CLUSTER_LOCK}>&-
+    ssh::_client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
+  )
 }
 
 ssh::_is_connected() { ssh::_client "$1" -O check >/dev/null 2>&1; }

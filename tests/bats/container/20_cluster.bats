@@ -26,7 +26,7 @@ setup() { load container_helper; }
   [[ $(JSON=1 scripts/50_status.sh | jq -r '[.nodes[] | select(.state == "ALIVE") | .name] | join(" ")') == 'head worker-0 worker-1 worker-2' ]]
   run make --no-print-directory up
   assert_status 0
-  assert_line 'changed removed vrtest-quick-worker-2 \(WORKERS=2\)'
+  assert_line 'changed removed worker-2: WORKERS was 3, is 2 \(from env/defaults.env\)'
 }
 
 @test "a worker whose container was killed is back after make up" {
@@ -101,7 +101,7 @@ setup() { load container_helper; }
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
   docker run --detach --rm --network none --name vrtest-quick-sidecar "$image" tail -f /dev/null >/dev/null
   before=$(container::listing)
-  run make --no-print-directory down
+  run make --no-print-directory down FORCE=1 # the job that no node can take still waits
   assert_status 0
   [[ -z $(docker ps --all --quiet --filter label=verl-regress.cluster=vrtest-quick) ]]
   [[ -z $(docker network ls --quiet --filter label=verl-regress.cluster=vrtest-quick) ]]

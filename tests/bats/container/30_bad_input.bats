@@ -11,7 +11,7 @@ setup_file() {
 teardown_file() {
   load container_helper
   container::use bad 18266
-  make --no-print-directory down >/dev/null 2>&1
+  make --no-print-directory down FORCE=1 >/dev/null 2>&1
 }
 
 setup() {

@@ -19,7 +19,7 @@ setup_file() {
 }
 
 teardown_file() {
-  as_user make --no-print-directory down >/dev/null 2>&1
+  as_user make --no-print-directory down FORCE=1 >/dev/null 2>&1
   rm -rf "$HOUSE"
 }
 

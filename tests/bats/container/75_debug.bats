@@ -13,7 +13,7 @@ setup() { load container_helper; }
 teardown_file() {
   load container_helper
   container::use bare 18275
-  make --no-print-directory down WORKDIR="${BATS_FILE_TMPDIR}/bare" >/dev/null 2>&1
+  make --no-print-directory down FORCE=1 WORKDIR="${BATS_FILE_TMPDIR}/bare" >/dev/null 2>&1
 }
 
 job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }

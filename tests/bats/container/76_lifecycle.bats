@@ -12,7 +12,7 @@ setup() { load container_helper; }
 
 teardown_file() {
   load container_helper
-  make --no-print-directory down >/dev/null 2>&1
+  make --no-print-directory down FORCE=1 >/dev/null 2>&1
 }
 
 job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
@@ -111,7 +111,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 
 @test "with the cluster down: jobs and logs are told from the files, a job without an end is UNKNOWN, stop says why it cannot" {
   too_big orphan
-  make --no-print-directory down
+  make --no-print-directory down FORCE=1
   run make --no-print-directory jobs
   assert_status 0
   assert_line 'orphan +ppo +codeA +UNKNOWN +1 +0 +20.*Z  Ray does not answer and the job recorded no end'

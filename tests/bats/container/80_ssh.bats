@@ -14,7 +14,7 @@ setup_file() {
 teardown_file() {
   load container_helper
   load ssh_nodes
-  make --no-print-directory down >/dev/null 2>&1
+  make --no-print-directory down FORCE=1 >/dev/null 2>&1
   ssh_nodes::remove "$BATS_FILE_TMPDIR"
 }
 
@@ -74,7 +74,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   run make --no-print-directory up prepare snapshot CODE_ID=codeA
   assert_status 0
   assert_line 'ok      /private is one directory on every node'
-  assert_line 'ok      7 of 7 checks passed'
+  assert_line 'ok      8 of 8 checks passed'
   for node in head worker-0 worker-1; do
     assert_line "ok      ${node} is ALIVE at $(container::ip "$node"): .*"
     [[ $(in_node "$node" stat -c '%a %U' "/home/trainer/.verl-regress/${CLUSTER_NAME}.token") == '600 trainer' ]]

@@ -16,6 +16,6 @@ suite::repo() { (cd "${BATS_TEST_DIRNAME:-$(dirname "${BASH_SOURCE[0]}")}/../../
 suite::down() {
   local cluster
   for cluster in $(docker ps --all --filter label=verl-regress.cluster --format '{{.Label "verl-regress.cluster"}}' 2>/dev/null | sort -u); do
-    [[ $cluster != "${SUITE_CLUSTERS}"-* ]] || make --no-print-directory -C "$(suite::repo)" down CLUSTER_NAME="$cluster" >/dev/null 2>&1
+    [[ $cluster != "${SUITE_CLUSTERS}"-* ]] || make --no-print-directory -C "$(suite::repo)" down CLUSTER_NAME="$cluster" ADOPT=1 FORCE=1 >/dev/null 2>&1
   done
 }

@@ -47,7 +47,7 @@ in_ray() { container::api /api/jobs/ | jq -r '.[] | "\(.submission_id) \(.status
 
 @test "make down forgets what the GCS had kept" {
   [[ -s ${WORKDIR}/gcs/vrfault-head/session_name ]]
-  run make --no-print-directory down
+  run make --no-print-directory down FORCE=1
   assert_status 0
   [[ ! -e ${WORKDIR}/gcs/vrfault-head ]]
   run env GCS_STORAGE=memory make --no-print-directory up

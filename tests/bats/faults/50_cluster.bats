@@ -46,7 +46,7 @@ END
 
 @test "two make up at once: both end well, and there is one cluster" {
   local one=0 two=0
-  make --no-print-directory down >/dev/null 2>&1
+  make --no-print-directory down FORCE=1 >/dev/null 2>&1
   fault::begin 'two make up at once'
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/one" 2>&1 3>&- &
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/two" 2>&1 || two=$?
@@ -105,7 +105,7 @@ END
   local began
   UNREACHABLE_TIMEOUT=10 fault::train 'make down under a job' 60
   began=$EPOCHREALTIME
-  fault::inject make --no-print-directory down
+  fault::inject make --no-print-directory down FORCE=1
   printf '# make down: %s s\n' "$(fault::_since "$began")" >&3
   [[ -z $(containers) && -z $(docker network ls --quiet --filter label=verl-regress.cluster=vrfault-cluster) ]]
   fault::told 8 "error   The head has not been there for 10 s \(UNREACHABLE_TIMEOUT\): '${JOB}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${JOB}'\."

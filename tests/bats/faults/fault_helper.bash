@@ -31,7 +31,7 @@ fault::cluster() {
 }
 
 # fault::down: takes the cluster of this file away; for teardown_file.
-fault::down() { make --no-print-directory down >/dev/null 2>&1; }
+fault::down() { make --no-print-directory down FORCE=1 >/dev/null 2>&1; }
 
 # fault::train NAME STEPS [OVERRIDE...]: see above.
 fault::train() {

@@ -96,10 +96,11 @@ CASES
   on_ssh nodes::check
   assert_status 0
   assert_line 'ok      2 nodes answer: head worker-0 (from env/nodes)'
+  assert_line 'ok      the cluster mvp11 on these nodes is ours, or not there yet'
   assert_line 'ok      every node has Ray 2.60.0'
   assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
   assert_line "ok      ${BATS_TEST_TMPDIR}/shared is one directory on every node"
-  assert_line 'ok      7 of 7 checks passed'
+  assert_line 'ok      8 of 8 checks passed'
   refute_text 'error'
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
@@ -160,4 +161,55 @@ CASES
   on_ssh nodes::check
   assert_status 8
   assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a question; mend that first."
+}
+
+# as_hosts: every host has a HOME of its own, as hosts do; what our libraries ask there of processes is answered with "none".
+as_hosts() {
+  sed -i 's|^    exec bash -c|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec bash -c|' "${BOX}/bin/ssh"
+  stub python3 'cat >/dev/null; case "$*" in *stop*) echo 0 ;; *" live "*) cat "${BOX}/live" 2>/dev/null || true ;; esac'
+  ln -sf "$(command -v flock)" "$(command -v od)" "$(command -v rmdir)" "${BOX}/bin/"
+  mkdir -p "${BOX}/work dir/secrets"
+  printf token >"${BOX}/work dir/secrets/mvp11.token"
+  printf 00000000000000aa >"${BOX}/work dir/id"
+  OWNERS=("${BOX}/home of 10.0.0.1/.verl-regress/mvp11.owner" "${BOX}/home of 10.0.0.2/.verl-regress/mvp11.owner")
+}
+
+@test "make up writes on every node whose it is, beside the token; make down takes it away" {
+  as_hosts
+  on_ssh nodes::ensure_up
+  assert_status 0
+  for file in "${OWNERS[@]}"; do
+    [[ $(<"$file") == "00000000000000aa|$(id -un)|${BOX}/work dir" && $(stat -c %a "$file") == 600 ]] || fail "$(<"$file")"
+  done
+  on_ssh owner::need_own
+  assert_status 0
+  on_ssh nodes::ensure_down
+  assert_status 0
+  [[ ! -e ${OWNERS[0]} && ! -e ${OWNERS[1]} ]]
+}
+
+@test "one node that another checkout uses under our cluster's name: check, up, down and a submission are refused, ADOPT=1 takes it" {
+  local theirs='The cluster mvp11 belongs to another checkout: /home/a/workdir of user alice' file
+  local cure="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
+  as_hosts
+  mkdir -p "${OWNERS[0]%/*}" "${OWNERS[1]%/*}"
+  printf '00000000000000bb|alice|/home/a/workdir\n' >"${OWNERS[1]}"
+  for verb in nodes::check nodes::ensure_up nodes::ensure_down owner::need_own; do
+    on_ssh "$verb"
+    assert_status 2
+    assert_line "error   ${theirs}: ${cure} if that checkout was moved here."
+  done
+  [[ $(<"${OWNERS[1]}") == *alice* ]]
+  printf 'ppo-1 RUNNING\n' >"${BOX}/live"
+  on_ssh ADOPT=1 nodes::ensure_up
+  assert_status 2
+  assert_line 'error   Taking mvp11 over (ADOPT=1) restarts Ray on every node and would end ppo-1 (RUNNING): let that checkout stop them, or end them with FORCE=1.'
+  rm "${BOX}/live"
+  on_ssh ADOPT=1 nodes::ensure_up
+  assert_status 0
+  [[ $(<"${OWNERS[1]}") == "00000000000000aa|$(id -un)|${BOX}/work dir" ]]
+  rm "${OWNERS[1]}" # an older version put a token alone
+  on_ssh owner::need_own
+  assert_status 2
+  assert_line "error   The cluster mvp11 names no owner (an older version made it, or another tool): ${cure} if it is yours."
 }

@@ -1,0 +1,46 @@
+"""Whose a job is: a user and a checkout, known by the id of its WORKDIR (scripts/lib/owner.bash)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The user, and the checkout by its WORKDIR: the id that is kept there, and its real path on the host."""
+
+    user: str
+    id: str
+    workdir: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """`USER:ID`. Raises ValueError."""
+        user, colon, checkout = text.rpartition(":")
+        if not (user and colon and checkout):
+            raise ValueError(text)
+        return cls(user, checkout)
+
+    def recorded(self) -> dict[str, Any]:
+        """What `config/resolved.json` holds of it."""
+        return {"user": self.user, "workdir": self.workdir, "id": self.id}
+
+    def has(self, plan: Mapping[str, Any] | None) -> bool:
+        """Is the job of that plan this owner's? One without a record, of an older version, is nobody's."""
+        recorded = (plan or {}).get("owner") or {}
+        return (recorded.get("user"), recorded.get("id")) == (self.user, self.id)
+
+
+def told(plan: Mapping[str, Any] | None) -> str:
+    """Whose the job of that plan is, in words."""
+    recorded = (plan or {}).get("owner")
+    return f"user {recorded['user']}, {recorded['workdir']}" if recorded else "an owner that was not recorded"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--owner USER:ID --owner-workdir DIR`, before any subcommand."""
+    parser.add_argument("--owner", type=Owner.parse, metavar="USER:ID", help="who calls: the user, and WORKDIR's id")
+    parser.add_argument("--owner-workdir", metavar="DIR", help="WORKDIR's real path on the caller's host")

@@ -1,0 +1,52 @@
+# made: the knobs that what is live was made with. They often stand on one command line and not on the next, so they are kept under
+# ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file a node for its Ray.
+# shellcheck shell=bash
+
+# made::keep WHAT KNOB...: remembers the values that the knobs have now.
+made::keep() {
+  local what=$1 directory="${WORKDIR}/clusters/${CLUSTER_NAME}" knob
+  shift
+  mkdir -p "$directory"
+  for knob in "$@"; do printf '%s=%s\n' "$knob" "$(made::_value "$knob")"; done >"${directory}/.${what}.$$"
+  mv -- "${directory}/.${what}.$$" "${directory}/${what}"
+}
+
+# made::forget: nothing is live any more.
+made::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
+
+# made::changed WHAT: KNOB=VALUE of each knob that had another value when that was made; nothing where nobody remembers.
+made::changed() {
+  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" line knob
+  [[ -f $file ]] || return 0
+  while IFS= read -r line; do
+    [[ $line =~ ^[A-Z][A-Z0-9_]*= ]] || continue
+    knob=${line%%=*}
+    [[ ! -v $knob || $(made::_value "$knob") == "${line#*=}" ]] || printf '%s\n' "$line"
+  done <"$file"
+}
+
+# made::told KNOB=VALUE...: "SHM_SIZE was 3gb, is 2gb (from env/defaults.env)", joined by "; ".
+made::told() {
+  local line knob value text=''
+  for line in "$@"; do
+    knob=${line%%=*} line=${line#*=}
+    value=$(made::_value "$knob")
+    text+="; ${knob} was $(cli::shown "${line:-empty}"), is $(cli::shown "${value:-empty}") (from $(made::_origin "$knob"))"
+  done
+  printf '%s\n' "${text#; }"
+}
+
+made::_value() { printf '%s' "${!1//$'\n'/ }"; }
+
+# Two knobs have a value though nobody gave one.
+made::_origin() {
+  case $1 in
+    NODE_IMAGE | RUN_AS)
+      if ! env::is_given "$1"; then
+        [[ $1 == RUN_AS ]] && printf 'the owner of WORKDIR' || printf 'the inputs of the image'
+        return
+      fi
+      ;;
+  esac
+  printf '%s' "${ENV_ORIGIN[$1]}"
+}

@@ -1,0 +1,80 @@
+# owner: whose cluster it is. What `make up` makes carries the id of the WORKDIR that it was made from, the real path of that
+# directory and the user; whatever would change, stop or remove another checkout's cluster is refused here.
+# shellcheck shell=bash
+
+# owner::load: who we are: OWNER_ID (empty until `make up` has made it) and OWNER_USER. CLUSTER_USER is what containers are labelled
+# with (compose::_render_owner). OWNER_WORDS tells the helper.
+owner::load() {
+  # The user of a container platform may have no name: then `id` prints the number, and fails.
+  OWNER_USER=$(id -un 2>/dev/null) || OWNER_USER=$(id -u)
+  OWNER_ID='' OWNER_WORDS=()
+  [[ ! -e ${WORKDIR}/id ]] || owner::_read
+  export OWNER_ID
+}
+
+# owner::ensure_id: WORKDIR has its id, made once however many do this at the same time.
+owner::ensure_id() {
+  local file="${WORKDIR}/id" young
+  if [[ ! -e $file ]]; then
+    young=$(mktemp "${file}.XXXXXX")
+    head -c 8 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"$young"
+    chmod 644 "$young"
+    [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "$young"
+    ln -T -- "$young" "$file" 2>/dev/null || [[ -e $file ]] ||
+      cli::die 1 "${file} cannot be made, for its file system has no hard links: point WORKDIR at another one."
+    rm -f -- "$young"
+  fi
+  owner::_read
+}
+
+# owner::other [NODE...]: of those whom the nodes of this cluster belong to, the first that is not us, as ID|USER|WORKDIR. Nothing
+# where nothing is live or all of it is ours.
+owner::other() { nodes::owners "$@" | owner::first_other; }
+
+# owner::first_other: the same, of the lines on stdin.
+owner::first_other() {
+  local id user path other=''
+  while IFS='|' read -r id user path; do
+    [[ -n $other || (-n $OWNER_ID && $id == "$OWNER_ID" && $path == "$WORKDIR") ]] || other="${id}|${user}|${path}"
+  done
+  printf '%s' "$other"
+}
+
+# owner::told OTHER: whose it is, in words.
+owner::told() {
+  local id user path
+  IFS='|' read -r id user path <<<"$1"
+  if [[ -z $id ]]; then
+    printf 'The cluster %s names no owner (an older version made it, or another tool)' "$CLUSTER_NAME"
+  else
+    printf 'The cluster %s belongs to another checkout: %s of user %s' "$CLUSTER_NAME" "$(cli::shown "$path")" "$(cli::shown "$user")"
+  fi
+}
+
+# owner::need_own [NODE...]: nothing of this cluster is another's.
+owner::need_own() {
+  local other
+  other=$(owner::other "$@")
+  [[ -z $other ]] || owner::_refuse "$other"
+}
+
+# owner::need_own_or_adopt OTHER: the same for what was found before, by those who may make the cluster ours (ADOPT=1).
+owner::need_own_or_adopt() {
+  [[ -n $1 ]] || return 0
+  [[ $ADOPT == 1 ]] || owner::_refuse "$1"
+  log::warn "$(owner::told "$1"): ADOPT=1 takes it over."
+}
+
+owner::_refuse() {
+  local cure="if that checkout was moved here"
+  [[ $1 != '|'* ]] || cure='if it is yours'
+  cli::die 2 "$(owner::told "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1' ${cure}."
+}
+
+owner::_read() {
+  OWNER_ID=$(<"${WORKDIR}/id")
+  [[ $OWNER_ID =~ ^[0-9a-f]{16}$ ]] ||
+    cli::die 1 "${WORKDIR}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
+  # shellcheck disable=SC2034  # helper::run takes them
+  OWNER_WORDS=("--owner=${OWNER_USER}:${OWNER_ID}" "--owner-workdir=${WORKDIR}")
+}

@@ -1,0 +1,329 @@
+#!/usr/bin/env bats
+# Whose a cluster is, and what is never ended in passing: every sentence, with an engine that says what the test wrote into files.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  cp -r "${REPO}"/docker-compose*.yaml "${REPO}/jobspecs" "${REPO}/Makefile" "$HERE"
+  for tool in od flock; do ln -sf "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
+  ln -sf "$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')" "${BOX}/bin/python3"
+  WORK="${BOX}/work dir"
+  mkdir -p "$WORK"
+  printf '00000000000000aa' >"${WORK}/id"
+  stub docker - <<'SH'
+    case "$*" in
+      'inspect --format {{.Name}}|'*) cat "${BOX}/containers" 2>/dev/null || true ;;
+      'inspect --format {{.State.Running}} {{'*) cat "${BOX}/now" 2>/dev/null ;;
+      inspect*) echo true ;;
+      'compose version'*) echo 2.40.3 ;;
+      'version '*) echo 20.10 ;;
+      'ps --all --filter label=verl-regress.cluster=mine '*) cat "${BOX}/owners" 2>/dev/null || true ;;
+      'ps --all --no-trunc '*'config-hash'*) cat "${BOX}/states" 2>/dev/null || true ;;
+      'ps --all --no-trunc '*'{{.ID}}') printf 'mine-head\tid1\nmine-worker-0\tid2\n' ;;
+      'ps --all --no-trunc '*'{{.Names}}') printf 'mine-head\tmine-head\nmine-worker-0\tmine-worker-0\n' ;;
+      'network ls --quiet '*) echo net1 ;;
+      'image inspect '*) echo image1 ;;
+      compose*'config --hash *') cat "${BOX}/hashes" ;;
+      'exec '*' live '*) cat "${BOX}/live" 2>/dev/null; cat >/dev/null ;;
+      exec*) sh -c "$(cat "${BOX}/exec" 2>/dev/null)" ;;
+    esac
+SH
+}
+
+# cluster_of ID USER WORKDIR [NODE...]: these nodes run, and name that owner.
+cluster_of() {
+  local owner="$1|$2|$3" node
+  shift 3
+  (($#)) || set -- head worker-0
+  : >"${BOX}/containers"
+  : >"${BOX}/states"
+  printf '%s\n' "$owner" >"${BOX}/owners"
+  for node in "$@"; do
+    printf '/mine-%s|true|since|10.0.0.1 |mine|%s\n' "$node" "$owner" >>"${BOX}/containers"
+    printf 'mine-%s\tmine-%s|running|hash1|image1\n' "$node" "$node" >>"${BOX}/states"
+  done
+  printf '%s hash1\n' head worker-0 >"${BOX}/hashes"
+}
+ours() { cluster_of 00000000000000aa me "$WORK" "$@"; }
+theirs() { cluster_of 00000000000000bb alice /home/a/verl-regress/workdir "$@"; }
+
+mine() {
+  local knobs=(CLUSTER_NAME=mine WORKERS=1 NODE_IMAGE=node:1 CLUSTER_TIMEOUT=3 WORKDIR="$WORK")
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" "$@"
+}
+
+# in_lib [KNOB=VALUE...]: runs the lines on stdin with the libraries and the knobs loaded.
+in_lib() {
+  # shellcheck disable=SC2016  # expanded in the script that is written here
+  { printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n' && cat; } >"${HERE}/scripts/lines.sh"
+  mine "$@" scripts/lines.sh
+}
+
+THEIRS="The cluster mine belongs to another checkout: /home/a/verl-regress/workdir of user alice"
+CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
+
+@test "WORKDIR's id is made once, 16 hex digits, however many make it at once" {
+  rm "${WORK}/id"
+  in_lib <<<$'for i in 1 2 3 4 5; do (owner::ensure_id; echo "id $OWNER_ID") & done; wait'
+  assert_status 0
+  [[ $(<"${WORK}/id") =~ ^[0-9a-f]{16}$ && $(grep -c '^id ' <<<"$output") == 5 ]]
+  [[ $(grep '^id ' <<<"$output" | sort -u) == "id $(<"${WORK}/id")" && $(ls "$WORK") == id ]] || fail "$(ls "$WORK")"
+}
+
+@test "every script that would change, stop or read in another's cluster is refused, and nothing is run on its nodes" {
+  local script tried=0
+  theirs
+  for script in 00_prereq_check 01_up 02_down 12_install_py_deps 20_start_head 21_start_workers 30_prepare_data_and_model \
+    31_snapshot_verl_code 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk 52_wait 53_fidelity \
+    54_stop 55_debug 56_resume 57_retry 60_verify 70_gc; do
+    mine FORCE=1 "scripts/${script}.sh"
+    assert_status 2
+    assert_line "error   ${THEIRS}: ${CURE} if that checkout was moved here."
+    tried=$((tried + 1))
+  done
+  refute_called 'docker exec'
+  refute_called 'docker rm'
+  refute_called ' up --detach'
+  printf '# %d scripts refused\n' "$tried" >&3
+}
+
+@test "neither id nor path alone makes it ours; without a label it is nobody's we know" {
+  cluster_of 00000000000000aa me /moved/from/here
+  in_lib <<<'owner::need_own'
+  assert_status 2
+  assert_line "error   The cluster mine belongs to another checkout: /moved/from/here of user me: ${CURE} if that checkout was moved here."
+  cluster_of 00000000000000bb me "$WORK"
+  in_lib <<<'owner::need_own'
+  assert_status 2
+  cluster_of '' '' ''
+  in_lib <<<'owner::need_own'
+  assert_status 2
+  assert_line "error   The cluster mine names no owner (an older version made it, or another tool): ${CURE} if it is yours."
+  ours
+  in_lib <<<$'owner::need_own\nprereq::names'
+  assert_status 0
+  assert_line "ok      the cluster mine is ours (${WORK})"
+  rm "${BOX}"/{containers,owners}
+  in_lib <<<$'owner::need_own\nprereq::names'
+  assert_line 'ok      the names mine-head, mine-worker-<n> are free'
+}
+
+@test "status, jobs and logs say whose it is, show our own jobs and ask nothing of that cluster" {
+  theirs
+  mkdir -p "${WORK}/shared/jobs/ours"/{config,state,logs}
+  printf '{"workload": "ppo", "code_id": "codeA", "owner": {"user": "%s", "id": "00000000000000aa"}}' "$(id -un)" >"${WORK}/shared/jobs/ours/config/resolved.json"
+  printf '{"exit_code": 0, "reason": "the trainer ended"}' >"${WORK}/shared/jobs/ours/state/ended"
+  printf 'our own log\n' >"${WORK}/shared/jobs/ours/logs/driver.log"
+  find "${WORK}/shared" | sort >"${BOX}/before"
+  for script in 50_status 58_jobs 51_logs; do
+    mine "scripts/${script}.sh"
+    assert_status 0
+    assert_line "        ${THEIRS}, which is not asked: these are our own jobs."
+    [[ $output =~ ours.*SUCCEEDED || $output == *'our own log'* ]] || fail 'not our job'
+  done
+  refute_called 'docker exec'
+  diff "${BOX}/before" <(find "${WORK}/shared" | sort)
+}
+
+@test "make up with settings that a live cluster was not made with: refused with both values where jobs are, done and said where none" {
+  ours
+  mine SHM_SIZE=3gb scripts/01_up.sh
+  assert_status 0
+  refute_called ' up --detach' # nothing to do
+  printf '%s hash2\n' head worker-0 >"${BOX}/hashes"
+  printf 'ppo-1 RUNNING\nppo-2 QUEUED\n' >"${BOX}/live"
+  local what='head, worker-0 (SHM_SIZE was 3gb, is 2gb (from env/defaults.env))'
+  mine scripts/01_up.sh
+  assert_status 2
+  assert_line "error   Recreating ${what} would end ppo-1 (RUNNING), ppo-2 (QUEUED): give SHM_SIZE=3gb again, wait for them, or end them with FORCE=1."
+  refute_called ' up --detach'
+  mine FORCE=1 scripts/01_up.sh
+  assert_status 0
+  assert_line "warning Recreating ${what} ends ppo-1 (RUNNING), ppo-2 (QUEUED): FORCE=1"
+  assert_called ' up --detach'
+  rm "${BOX}/live"
+  mine SHM_SIZE=4gb scripts/01_up.sh
+  assert_status 0
+  assert_line 'changed recreated head, worker-0: SHM_SIZE was 2gb, is 4gb (from the command line or environment)'
+  refute_text 'brought up'
+}
+
+@test "make up without the WORKERS of before: refused where jobs are, removed with the reason where none" {
+  ours head worker-0 worker-1 worker-2
+  printf '%s hash1\n' head worker-0 worker-1 worker-2 >"${BOX}/hashes"
+  mine WORKERS=3 scripts/01_up.sh
+  assert_status 0
+  printf '%s hash1\n' head worker-0 >"${BOX}/hashes"
+  printf 'ppo-1 RUNNING\n' >"${BOX}/live"
+  mine scripts/01_up.sh
+  assert_status 2
+  assert_line 'error   Removing worker-1, worker-2 (WORKERS was 3, is 1 (from the command line or environment)) would end ppo-1 (RUNNING): give WORKERS=3 again, wait for them, or end them with FORCE=1.'
+  refute_called 'docker rm'
+  rm "${BOX}/live"
+  mine scripts/01_up.sh
+  assert_status 0
+  assert_called 'docker rm --force mine-worker-1 mine-worker-2'
+  assert_line 'changed removed worker-1, worker-2: WORKERS was 3, is 1 (from the command line or environment)'
+}
+
+@test "a container that was killed or removed is brought back, jobs or not" {
+  ours
+  printf 'mine-head\tmine-head|exited|hash1|image1\n' >"${BOX}/states"
+  printf 'ppo-1 RUNNING\n' >"${BOX}/live"
+  mine scripts/01_up.sh
+  assert_status 0
+  assert_called ' up --detach'
+  assert_line 'changed containers brought up: mine-head mine-worker-0'
+}
+
+@test "another image of the same name, and what nobody remembers, have a reason too" {
+  ours
+  sed -i 's/image1/image0/' "${BOX}/states"
+  mine scripts/01_up.sh
+  assert_status 0
+  assert_line 'changed recreated head, worker-0: docker-compose.yaml or the image has changed'
+}
+
+@test "ADOPT=1 takes another's cluster over, and not under jobs" {
+  theirs
+  printf 'ppo-1 RUNNING\n' >"${BOX}/live"
+  mine ADOPT=1 scripts/01_up.sh
+  assert_status 2
+  assert_line 'error   Recreating head, worker-0 (ADOPT=1 takes them over) would end ppo-1 (RUNNING): wait for them, or end them with FORCE=1.'
+  refute_called 'docker rm'
+  rm "${BOX}/live"
+  mine ADOPT=1 scripts/01_up.sh
+  assert_status 0
+  assert_line "warning ${THEIRS}: ADOPT=1 takes it over."
+  assert_called 'docker rm --force id1 id2'
+  assert_called 'docker network rm net1'
+  assert_line 'changed recreated head, worker-0: ADOPT=1 takes them over'
+}
+
+@test "make down with live jobs is refused and names them, FORCE=1 says which it ends; without jobs exactly what bears our label goes" {
+  ours
+  printf 'job-%d QUEUED\n' 1 2 3 4 5 6 7 >"${BOX}/live"
+  mine scripts/02_down.sh
+  assert_status 2
+  local shown='job-1 (QUEUED), job-2 (QUEUED), job-3 (QUEUED), job-4 (QUEUED), job-5 (QUEUED) and 2 more'
+  assert_line "error   Taking mine down would end ${shown}: wait for them, stop them ('make stop JOB=…'), or end them with FORCE=1."
+  refute_called 'docker rm'
+  mine FORCE=1 scripts/02_down.sh
+  assert_status 0
+  assert_line "warning Taking mine down ends ${shown}: FORCE=1"
+  : >"$CALLS"
+  rm "${BOX}/live"
+  mine scripts/02_down.sh
+  assert_status 0
+  assert_called 'docker rm --force id1 id2'
+  assert_called 'docker network rm net1'
+  [[ $(grep -cE '^docker (network )?rm ' "$CALLS") == 2 ]]
+  assert_line "changed removed 2 containers (mine-head mine-worker-0) and 1 network; ${WORK}/shared is as it was"
+  rm "${BOX}"/{containers,owners}
+  mine scripts/02_down.sh
+  assert_line 'skip    nothing bears the label verl-regress.cluster=mine'
+}
+
+@test "which jobs are live cannot be asked: nothing is taken down without FORCE=1" {
+  ours
+  ln -sf /bin/false "${BOX}/bin/tar"
+  mine scripts/02_down.sh
+  assert_status 1
+  assert_line 'error   Which jobs are live on mine is not known, as it says above: fix that, or set FORCE=1.'
+  refute_called 'docker rm'
+  mine FORCE=1 scripts/02_down.sh
+  assert_status 0
+  assert_line 'warning which jobs are live on mine is not known: FORCE=1'
+}
+
+@test "a knob of Ray's start that was changed on a running cluster is said; another GCS_PORT restarts Ray, and not under jobs" {
+  ours
+  in_lib WORKER_CPUS=64 <<<$'for node in head worker-0; do made::keep "$node" $(cluster::_knobs "$node"); done\ncluster::tell_unused_knobs'
+  assert_status 0
+  refute_text warning
+  in_lib WORKER_CPUS=8 <<<'cluster::tell_unused_knobs'
+  assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs on worker-0 and keeps what it was started with; 'make down up' takes the new value."
+  printf 'ppo-1 RUNNING\n' >"${BOX}/live"
+  in_lib GCS_PORT=6380 <<<'cluster::_need_same_port'
+  assert_status 2
+  assert_line 'error   Restarting Ray on every node (GCS_PORT was 6379, is 6380 (from the command line or environment)) would end ppo-1 (RUNNING): give GCS_PORT=6379 again, wait for them, or end them with FORCE=1.'
+  in_lib <<<'cluster::_need_same_port'
+  assert_status 0
+}
+
+@test "who has to wait for the lock says for whom, and at the deadline names the holder" {
+  mkdir -p "${WORK}/locks"
+  printf '01_up (pid 7) of user alice\n' >"${WORK}/locks/mine"
+  ours
+  exec {held}>>"${WORK}/locks/mine"
+  flock "$held"
+  mine scripts/02_down.sh {held}>&-
+  assert_status 1
+  assert_line '        waits for 01_up (pid 7) of user alice, which is changing the cluster mine'
+  assert_line "error   01_up (pid 7) of user alice has been changing the cluster mine for 3 s (lock ${WORK}/locks/mine): wait for it to end, or raise CLUSTER_TIMEOUT."
+  refute_called 'docker rm'
+  exec {held}>&-
+  in_lib <<<$'cluster::lock\ncat "${WORKDIR}/locks/mine"'
+  [[ $output =~ lines' (pid '[0-9]+') of user '[a-z0-9]+ ]] || fail 'the holder is not in the file'
+}
+
+@test "a node that goes away under a command is one sentence, without the engine's words or 137" {
+  local sentence="error   The node 'head' went away while 'tar' ran there (container mine-head): bring the cluster up with 'make up', then run this again."
+  ours
+  for said in 'echo "Error: No such container: mine-head" >&2; exit 1' \
+    'echo "Error response from daemon: No such container: mine-head" >&2; exit 1' \
+    'echo "Error response from daemon: Container 61c is not running" >&2; exit 1' 'exit 137'; do
+    printf '%s\n' "$said" >"${BOX}/exec"
+    printf 'true later\n' >"${BOX}/now" # it was started again
+    in_lib <<<'node::exec_in head tar -x </dev/null'
+    assert_status 8
+    assert_line "$sentence"
+    refute_text 'ontainer: '
+    refute_text 137
+    refute_text '61c'
+    : >"${BOX}/now"
+    in_lib <<<'node::exec head tar -x'
+    assert_line "$sentence"
+  done
+  printf 'true since\n' >"${BOX}/now"
+  printf '%s\n' 'echo "Error response of mine" >&2; printf "no newline" >&2; exit 137' >"${BOX}/exec"
+  in_lib <<<'node::exec head tar -x'
+  assert_status 137
+  assert_line 'Error response of mine'
+  [[ $output == *'no newline'* ]]
+}
+
+# interrupted WORD...: a submission whose helper prints the first WORD and, after SIGINT has come, the others.
+interrupted() {
+  ours
+  rm -f "${BOX}"/{go,under-way}
+  mkfifo "${BOX}/go" "${BOX}/under-way"
+  printf '%s\n' "cat >/dev/null; printf '${1:+$1\\n}'; echo >'${BOX}/under-way'; read -r _ <'${BOX}/go'; printf '${2:+$2\\n}'" >"${BOX}/exec"
+  sed -i 's/^      exec\*) sh/      *" test -d "*) ;;\n      exec*) sh/' "${BOX}/bin/docker"
+  run env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" PROFILE=cpu NO_COLOR=1 CLUSTER_NAME=mine WORKERS=1 \
+    WORKDIR="$WORK" BOX="$BOX" HERE="$HERE" "${BOX}/bin/python3" -c '
+import os, signal, subprocess
+box = os.environ["BOX"]
+job = subprocess.Popen(["bash", os.environ["HERE"] + "/scripts/40_submit_ppo_epoch1.sh"], start_new_session=True)
+open(box + "/under-way").close()
+os.killpg(job.pid, signal.SIGINT)  # as a terminal does it
+with open(box + "/go", "w") as go:
+    go.write("\n")
+raise SystemExit(job.wait())'
+  assert_status 130
+}
+
+@test "Ctrl-C during a submission: the last words name the job that runs on, and what to do about it" {
+  interrupted ppo-1 ppo-1
+  assert_line '        interrupted while ppo-1 was being submitted: waits for what becomes of it'
+  assert_line "        ppo-1 is submitted and runs without us: 'make wait JOB=ppo-1' follows it, 'make stop JOB=ppo-1' ends it"
+}
+
+@test "Ctrl-C during a submission that nobody confirms, and before anything was reserved" {
+  interrupted ppo-1 ''
+  assert_line "        ppo-1 may have been submitted: 'make wait JOB=ppo-1' says, 'make stop JOB=ppo-1' ends it"
+  interrupted '' ''
+  assert_line '        interrupted while the job was being submitted: waits for what becomes of it'
+  assert_line '        nothing was submitted'
+}

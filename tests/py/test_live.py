@@ -1,0 +1,86 @@
+"""`live`: what would end with a cluster, by Ray's word, and by the locks where Ray does not answer."""
+
+import fcntl
+import json
+import os
+from contextlib import ExitStack
+
+import pytest
+
+from verl_regress import liveness, nodes
+
+
+@pytest.fixture
+def held():
+    """Keeps files open, and with them their locks."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def in_cluster(job, name="c"):
+    plan = json.loads((job.config / "resolved.json").read_text())
+    (job.config / "resolved.json").write_text(json.dumps(plan | {"cluster": name}))
+    return job
+
+
+def launched(job, held):
+    held.callback(os.close, liveness.hold(job))
+    return job
+
+
+def being_submitted(job, held):
+    fcntl.flock(held.enter_context((job.state / "submitting").open("w")), fcntl.LOCK_EX)
+    return job
+
+
+@pytest.fixture
+def jobs(make_job, held):
+    """One of each kind, all of the cluster `c` but for one; none knows of another."""
+    over = {"exit_code": 0, "reason": "the trainer ended"}
+    in_cluster(make_job("done", started={"pid": 1}, ended=over))
+    in_cluster(make_job("pending"))
+    launched(in_cluster(make_job("queued", queued={"reason": "position 1 of 1: behind runs"})), held)
+    launched(in_cluster(make_job("runs", started={"pid": 1}, turn={})), held)
+    being_submitted(in_cluster(make_job("sent", submitted=None)), held)
+    launched(in_cluster(make_job("elsewhere", started={"pid": 1}, turn={}), "d"), held)
+    in_cluster(make_job("orphan", started={"pid": 1}))
+
+
+@pytest.mark.usefixtures("jobs")
+def test_all_that_runs_waits_or_is_being_submitted_as_ray_says(run, ray):
+    ray.knows(
+        {"submission_id": "done", "status": "SUCCEEDED"},
+        {"submission_id": "pending", "status": "PENDING"},
+        {"submission_id": "queued", "status": "RUNNING"},
+        {"submission_id": "runs", "status": "RUNNING"},
+        {"submission_id": "by-hand", "status": "RUNNING"},
+        {"submission_id": "by-hand-over", "status": "STOPPED"},
+        {"submission_id": None, "status": "RUNNING"},  # a driver that was not submitted has no id
+    )
+    outcome = run("live", "--cluster=c")
+    assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
+    assert sorted(outcome.out.splitlines()) == [
+        "by-hand RUNNING", "pending PENDING", "queued QUEUED", "runs RUNNING", "sent SUBMITTING",
+    ]  # fmt: skip
+    assert run("live", "--cluster=d").out.splitlines() == ["elsewhere RUNNING", "by-hand RUNNING"]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_without_ray_the_locks_tell_and_a_job_that_nobody_holds_is_not_live(run, monkeypatch):
+    monkeypatch.setattr(nodes, "ADDRESS", "http://127.0.0.1:1")
+    outcome = run("live", "--cluster=c")
+    assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
+    assert sorted(outcome.out.splitlines()) == ["queued QUEUED", "runs RUNNING", "sent SUBMITTING"]
+
+
+def test_a_submission_without_a_plan_yet_is_live(run, make_job, held, ray):
+    job = being_submitted(make_job("sent", submitted=None), held)
+    (job.config / "resolved.json").unlink()
+    ray.knows()
+    assert run("live", "--cluster=c").out == "sent SUBMITTING\n"
+
+
+def test_nothing_is_live_where_there_is_no_job(run, shared, ray):
+    ray.knows()
+    shared.jobs.rmdir()
+    assert run("live", "--cluster=c").out == ""

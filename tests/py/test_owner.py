@@ -1,0 +1,110 @@
+"""Whose a job is: what a submission records, whose `latest` is meant, and that an id names anybody's job."""
+
+import json
+import os
+
+import pytest
+
+ALICE = ("--owner=alice:00000000000000aa", "--owner-workdir=/home/a/work dir")
+BOB = "--owner=bob:00000000000000bb"
+RECORD = {"user": "alice", "workdir": "/home/a/work dir", "id": "00000000000000aa"}
+
+
+def own(job, **owner):
+    plan = json.loads((job.config / "resolved.json").read_text())
+    (job.config / "resolved.json").write_text(json.dumps(plan | {"owner": RECORD | owner}))
+    return job
+
+
+@pytest.fixture
+def three(make_job, made_in_order):
+    """Alice's, bob's in the same checkout as alice, and the latest, of an older version without a record."""
+    jobs = [own(make_job("alices")), own(make_job("bobs"), user="bob"), make_job("nobodys")]
+    made_in_order(*jobs)
+    return jobs
+
+
+@pytest.fixture
+def made_in_order():
+    def set_times(*jobs):
+        for number, job in enumerate(jobs):
+            os.utime(job.config, (1e9 + number, 1e9 + number))
+
+    return set_times
+
+
+@pytest.mark.usefixtures("three")
+def test_latest_is_the_latest_of_the_caller_by_user_and_checkout(run, shared):
+    assert run("--owner=alice:00000000000000aa", "where", "--id", "latest").out == "alices\n"
+    assert run("--owner=bob:00000000000000aa", "where", "--id", "latest").out == "bobs\n"
+    assert run("where", "--id", "latest").out == "nobodys\n"  # who calls is not known
+    assert run(BOB, "where", "--id", "nobodys").out == "nobodys\n"
+    assert run(BOB, "where", "--id", "alices").out == "alices\n"
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    "command",
+    [["where"], ["wait", "--deadlines=1,2,3"], ["stop", "--deadline=1"], ["logs"], ["debug"], ["resume"], ["retry"]],
+)
+def test_where_none_is_the_callers_the_latest_of_all_is_named_and_nothing_is_done(run, shared, command):
+    sentence = f"JOB=latest but no job under {shared.jobs} is yours: the latest of all is {{}}; name it with JOB={{}}, or submit one."
+    assert run(BOB, *command, "latest").is_refusal(
+        sentence.format("nobodys of an owner that was not recorded", "nobodys")
+    )
+
+
+def test_where_none_is_the_callers_its_owner_is_named(run, shared, make_job):
+    own(make_job("alices"))
+    assert run(BOB, "where", "latest").is_refusal(
+        f"JOB=latest but no job under {shared.jobs} is yours: the latest of all is alices of user alice, /home/a/work dir; "
+        "name it with JOB=alices, or submit one."
+    )
+
+
+def test_anothers_job_is_stopped_by_its_id(run, make_job, ray):
+    job = own(make_job("alices", ended={"exit_code": 0, "reason": "the trainer ended"}))
+    plan = json.loads((job.config / "resolved.json").read_text())
+    (job.config / "resolved.json").write_text(json.dumps(plan | {"address": ray.address}))
+    outcome = run(BOB, "stop", "alices", "--deadline=1")
+    assert (outcome.status, outcome.err) == (0, "skip    alices is over: SUCCEEDED (the trainer ended)\n")
+
+
+def test_a_submission_records_who_submits_and_a_further_attempt_who_asks_for_that(submit, run, shared, ray):
+    outcome = submit("--submission-id=mine", owner=ALICE)
+    assert (outcome.status, outcome.out) == (0, "mine\n")
+    config = shared.jobs / "mine" / "config"
+    assert json.loads((config / "resolved.json").read_text())["owner"] == RECORD
+    ray.knows({"submission_id": "mine", "status": "FAILED"})
+    assert run(BOB, "--owner-workdir=/b", "retry", "mine").out == "mine.a2\n"
+    second = shared.jobs / "mine" / "attempts" / "2" / "config" / "resolved.json"
+    assert json.loads(second.read_text())["owner"] == {"user": "bob", "workdir": "/b", "id": "00000000000000bb"}
+    assert submit("--submission-id=nobodys").status == 0
+    assert json.loads((shared.jobs / "nobodys" / "config" / "resolved.json").read_text())["owner"] is None
+
+
+def test_announce_prints_the_id_as_soon_as_something_may_come_of_it(submit, shared, sdk, capsys):
+    told = []
+    sdk.on_submit = lambda **_: told.append(capsys.readouterr().out)
+    assert submit("--submission-id=mine", "--announce").out == "mine\n"
+    assert told == ["mine\n"]
+
+
+@pytest.mark.parametrize("text", ["alice", ":00aa", "alice:", ""])
+def test_an_owner_that_is_none(run, text):
+    assert run(f"--owner={text}", "jobs").is_refusal(
+        f"run.py: argument --owner: invalid parse value: '{text}' (see --help)."
+    )
+
+
+def test_jobs_as_json_tell_whose_they_are(run, make_job):
+    own(make_job("alices"))
+    assert [job["owner"] for job in json.loads(run("--no-ray", "jobs", "--json").out)["jobs"]] == [RECORD]
+
+
+def test_status_without_ray_tells_the_files_and_changes_nothing(run, make_job, ray):
+    make_job("done", ended={"exit_code": 0, "reason": "the trainer ended"})
+    outcome = run("--no-ray", "status", "--profile=cpu", "--cluster=c")
+    assert (outcome.status, outcome.created, ray.seen) == (0, [], [])
+    assert "Ray was not asked: these are what the jobs' own files say" in outcome.out
+    assert "done  codeA  SUCCEEDED" in outcome.out
