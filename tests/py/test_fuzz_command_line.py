@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from conftest import REWARD_CONFIG, write
+from conftest import REWARD_CONFIG, record, write
 from fuzzing import fuzz, hostile, is_refused, long
 from hypothesis import strategies as st
 from test_fuzz_documents import quoted, section
@@ -144,6 +144,7 @@ def planted(shared, tmp_path):
         (home / "link").symlink_to(tmp_path / "outside")
         (home / "loop").symlink_to(home / "loop")
     (shared.models / "inner").symlink_to(shared.models / "tiny")
-    write(shared.user_code / "reward.py", "")
+    write(shared.user_code / "reward.py", "def compute_score(**_): ...\n")
     config = shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
     config.write_text(config.read_text() + REWARD_CONFIG)
+    record(shared.snapshots / "codeA")

@@ -5,9 +5,9 @@ import json
 import socket
 
 import pytest
-from conftest import write
+from conftest import record, write
 
-from verl_regress import identity, ray_api, snapshot
+from verl_regress import identity, ray_api
 from verl_regress.errors import RegressError
 from verl_regress.layout import JobDir
 
@@ -25,10 +25,8 @@ class Trained:
     def __init__(self, shared):
         self.actors, self.code_path = [], shared.snapshots / "codeA"
         self.init = write(self.code_path / "verl" / "__init__.py", "here\n")
-        record = {"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(self.code_path))}
         self.job = JobDir(shared.jobs / "job")
-        for name in (self.code_path / "snapshot.json", self.job.config / "code.json"):
-            write(name, json.dumps(record))
+        write(self.job.config / "code.json", record(self.code_path))
         self.plan = {"code_id": "codeA", "code_path": str(self.code_path)}
 
     def reports(self, pid=DRIVER, actor_id=None, hostname=None, **modules):
@@ -92,9 +90,7 @@ def test_two_versions_are_told_apart(trained):
     assert trained.check() is None
     first = trained.job.read_state("identity")["files_sha256"]
     trained.init.write_text("there\n")
-    record = {"code_id": "codeA", "tree_sha256": snapshot._tree_sha256(snapshot._tree(trained.code_path))}
-    for name in (trained.code_path / "snapshot.json", trained.job.config / "code.json"):
-        write(name, json.dumps(record))
+    write(trained.job.config / "code.json", record(trained.code_path))
     identity._known.clear()
     trained.reports()
     assert trained.check() is None

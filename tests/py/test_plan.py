@@ -3,7 +3,7 @@ import os
 import shlex
 
 import pytest
-from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, write
+from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
 
 from verl_regress import documents, layout, plan
 from verl_regress.compose import Override
@@ -251,6 +251,7 @@ def sft_trainer(shared):
     trainer = shared.snapshots / "codeA" / "verl" / "trainer"
     write(trainer / "sft_trainer_ray.py", TRAINER.replace("ppo_", "sft_"))
     write(trainer / "config" / "sft_trainer.yaml", SFT_CONFIG)
+    record(shared.snapshots / "codeA")
 
 
 @pytest.mark.usefixtures("sft_trainer")
@@ -285,11 +286,13 @@ def test_ray_address_auto_harms_nobody(planned):
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo"])
 def test_a_reward_function_gets_the_key_that_the_snapshot_has(planned, shared, workload):
-    path = write(shared.user_code / "mine" / "reward.py", "")
+    path = write(shared.user_code / "mine" / "reward.py", "def compute_score(**_): ...\n")
     spec = f"workload: {workload}\nreward_fn_path: ${{shared_root}}/user/code/mine/reward.py\n"
     write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG + REWARD_CONFIG)
+    record(shared.snapshots / "codeA")
     assert f"custom_reward_function.path={path}" in planned(spec=spec).argv
     config = shared.snapshots / "codeB" / "verl" / "trainer" / "config"
     write(config / "reward" / "reward.yaml", "custom_reward_function: {path: null, name: compute_score}\n")
     write(config / "ppo_trainer.yaml", "defaults: [reward@reward: reward, _self_]\n" + CONFIG)
+    record(shared.snapshots / "codeB")
     assert f"reward.custom_reward_function.path={path}" in planned(spec=spec, said={"code_id": "codeB"}).argv

@@ -131,7 +131,7 @@ def as_said(_path, _code, _module, overrides):
     """The overrides as they are, and what they say of devices."""
     said = dict(override.text.split("=", 1) for override in overrides)
     numbers = {key: int(value) for key, value in said.items() if value.isdecimal()}
-    return Composed(tuple(overrides), (), "", Devices.of(numbers.get))
+    return Composed(tuple(overrides), (), "", Devices.of(numbers.get), None)
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
