@@ -82,7 +82,7 @@ class _Raised:
         return _join(_short_type(self.type), self.message)
 
     def ends_as(self, name: str, message: str | None, line: int) -> None:
-        """Its last line has come. An exception without a message is told by the code that raised it."""
+        """Its last line has come. An exception without a message gets the code that raised it as its message."""
         self.type, self.message, self.end = name, _one_line(self.code if message is None else message), line
 
     def goes_on(self, text: str, line: int) -> None:
@@ -116,7 +116,7 @@ class _Chain:
 class Failure:
     """The exception (`type` is "" where the trainer just said something), where it was raised, and what it became or came after.
 
-    `where` is the deepest frame in verl or the user's code, `excerpt` the lines of the log that tell it.
+    `where` is the deepest frame in verl or the user's code, `excerpt` its lines of the log.
     """
 
     type: str
@@ -184,7 +184,7 @@ def step(job: JobDir, log: bytes) -> int | None:
 
 
 def shown(job: JobDir) -> list[str]:
-    """The lines of the driver's log that tell a reader most: the root traceback, or else the last ones."""
+    """The lines of the driver's log to show: the root traceback, or else the last ones."""
     log = _tail(job.driver_log)
     found = in_log(log, {})
     lines = found.excerpt if found else ()
@@ -314,13 +314,13 @@ def _where(frames: list[tuple[str, int]], roots: Mapping[str, str]) -> str | Non
 def _plain(said: list[str]) -> Failure | None:
     """What a driver without a traceback said, of its lines at the end of the log."""
     said = [text.strip() for text in said if not _NOISE.match(text)]
-    told = [text for text in said if _PLAIN.search(text)] or said
-    if not told:
+    likely = [text for text in said if _PLAIN.search(text)] or said
+    if not likely:
         return None
-    raised = _RAISED.match(told[-1])
+    raised = _RAISED.match(likely[-1])
     if raised and raised[2] and _SURE.search(raised[1]):
         return Failure(raised[1], _cut(_one_line(raised[2]), _LONGEST_MESSAGE), None, None, ())
-    return Failure("", _cut(_one_line(told[-1]), _LONGEST_MESSAGE), None, None, ())
+    return Failure("", _cut(_one_line(likely[-1]), _LONGEST_MESSAGE), None, None, ())
 
 
 def _join(name: str, message: str) -> str:

@@ -2,8 +2,8 @@
 
 record_failures.py [NAME...]    these cases, all of them where none is named; the knobs are taken as `make` takes them
 
-Each job is submitted by `make`, followed to its end and must be FAILED. Of its driver.log the last lines are kept as NAME.log, as few
-as tell verl_regress.failure what the whole log told the launcher. Prints the cause that was found, for cases.yaml.
+Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the end of its driver.log as NAME.log: the shortest end in
+which verl_regress.failure finds the cause that the launcher found in the whole log. Prints the cause that was found, for cases.yaml.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The root exception of a driver's log, and what is told of it: each way in which Ray, Hydra and Python wrap one, and any bytes."""
+"""The root exception of a driver's log, each way in which Ray, Hydra and Python wrap one, and any bytes."""
 
 import json
 import random
@@ -32,7 +32,7 @@ def found(log):
     return failure.in_log(log.encode() if isinstance(log, str) else log, ROOTS)
 
 
-def told(log):
+def found_in(log):
     """Type, message and place of what is found."""
     one = found(log)
     return one and (one.type, one.message, one.where)
@@ -65,7 +65,7 @@ VALUE_ERROR = ("ValueError", "it is so", "verl/trainer/ppo/ray_trainer.py:412")
             THROUGH_RAY + 'torch.AcceleratorError: ray::W.f() (pid=9)\n  File "/opt/torch/x.py", line 1, in f\n    x\nRuntimeError: no\n',
             ("RuntimeError", "no", "verl/trainer/ppo/ray_trainer.py:412"),
         ),
-        # a message of several lines; one without a message is told by its code
+        # a message of several lines; one without a message
         (
             THROUGH_RAY + "RuntimeError: Error(s) in loading state_dict for X:\n\tsize mismatch for a.weight: copying\n",
             ("RuntimeError", "Error(s) in loading state_dict for X: size mismatch for a.weight: copying", VALUE_ERROR[2]),
@@ -102,17 +102,17 @@ VALUE_ERROR = ("ValueError", "it is so", "verl/trainer/ppo/ray_trainer.py:412")
     ],
 )  # fmt: skip
 def test_the_root_exception(log, expected):
-    assert told(log) == expected
+    assert found_in(log) == expected
 
 
-def test_the_first_of_a_chain_is_the_root_and_the_last_is_told_too():
+def test_the_first_of_a_chain_is_the_root_and_the_last_is_named_too():
     one = found(THROUGH_RAY + "KeyError: 2\n" + CAUSE + TASK.replace("412", "415") + "RuntimeError: no phase\n")
     assert (one.type, one.message, one.where) == ("KeyError", "2", "verl/trainer/ppo/ray_trainer.py:412")
     assert one.also == "which became RuntimeError: no phase"
 
 
-def test_a_chain_whose_beginning_was_cut_off_is_told_by_what_is_left():
-    assert told(THROUGH_RAY + CAUSE + TASK.replace("412", "415") + "RuntimeError: no phase\n") == (
+def test_a_chain_whose_beginning_was_cut_off_gives_what_is_left():
+    assert found_in(THROUGH_RAY + CAUSE + TASK.replace("412", "415") + "RuntimeError: no phase\n") == (
         "RuntimeError",
         "no phase",
         "verl/trainer/ppo/ray_trainer.py:415",
@@ -131,7 +131,7 @@ def prefixed(text, prefix="\x1b[36m(WorkerDict pid=12, ip=10.0.0.2)\x1b[0m "):
 
 
 @pytest.mark.parametrize("symptom", [DIED, DRIVER + "RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:3\n"])
-def test_a_driver_that_only_saw_an_actor_go_is_told_by_the_actors_own_words(symptom):
+def test_a_driver_that_only_saw_an_actor_go_gives_the_actors_own_words(symptom):
     """Several actors fail alike; Ray repeats the line only once, and says so."""
     unhandled = (
         "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): "
@@ -139,13 +139,13 @@ def test_a_driver_that_only_saw_an_actor_go_is_told_by_the_actors_own_words(symp
         + "MemoryError: no room [repeated 3x across cluster]\n"
     )
     log = prefixed(unhandled) + prefixed(unhandled, "(WorkerDict pid=13) ") + symptom
-    assert told(log) == ("MemoryError", "no room", VALUE_ERROR[2])
+    assert found_in(log) == ("MemoryError", "no room", VALUE_ERROR[2])
     far = log.replace(symptom, "a line\n" * failure._NEAR + symptom)
     assert found(far).message != "no room"
 
 
 def test_an_actor_that_died_without_a_word_is_all_there_is_to_tell():
-    assert told(DIED) == (
+    assert found_in(DIED) == (
         "ray.exceptions.ActorDiedError",
         "The actor died unexpectedly before finishing this task (WorkerDict)",
         "verl/trainer/main_ppo.py:45",
@@ -154,7 +154,9 @@ def test_an_actor_that_died_without_a_word_is_all_there_is_to_tell():
 
 def test_an_actor_tells_where_the_driver_has_no_traceback():
     assert (
-        told(prefixed(THROUGH_RAY + "ValueError: it is so") + "2026-11-21 23:16:43,888\tINFO worker.py:1691 -- bye\n")
+        found_in(
+            prefixed(THROUGH_RAY + "ValueError: it is so") + "2026-11-21 23:16:43,888\tINFO worker.py:1691 -- bye\n"
+        )
         == VALUE_ERROR
     )
 
@@ -173,8 +175,8 @@ def test_an_actor_tells_where_the_driver_has_no_traceback():
         ("", None),
     ],
 )  # fmt: skip
-def test_a_trainer_without_a_traceback_is_told_by_its_last_words(log, expected):
-    assert told(log) == expected
+def test_a_trainer_without_a_traceback_gives_its_last_words(log, expected):
+    assert found_in(log) == expected
 
 
 def test_no_bytes_make_it_raise():

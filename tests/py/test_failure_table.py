@@ -1,4 +1,4 @@
-"""What is told of real failures of real jobs (tests/recorded/failures/README.md), and the advice that is given for them."""
+"""The cause that is found for real failures of real jobs (tests/recorded/failures/README.md), and the hints for them."""
 
 import re
 from pathlib import Path

@@ -178,7 +178,7 @@ def test_a_trainer_that_raises_fails_for_that_reason(launched):
     }  # fmt: skip
 
 
-def test_what_befell_a_trainer_is_the_reason_and_its_exception_is_kept(launched):
+def test_a_circumstance_is_the_reason_and_the_exception_is_kept_as_its_cause(launched):
     launched.start("raise OSError(28, 'No space left on device')", file_bytes=aftermath.PROBE_BYTES // 2)
     assert launched.finish()[0] == 1
     ended = launched.job.read_state("ended")

@@ -73,11 +73,11 @@ def test_the_same_as_json(run):
     ("reason", "why"),
     [
         ("the trainer ended with exit status 1: {}", "ValueError: {} (verl/x.py:3, at step 2)"),
-        # what befell it is the reason; its exception is in JSON
+        # a circumstance is the reason; the exception is in JSON
         ("the trainer ended with exit status 1, and {{}}", "the trainer ended with exit status 1, and {{}}"),
     ],
 )
-def test_a_job_that_failed_is_told_by_its_exception_with_place_and_step_whole(run, make_job, reason, why):
+def test_a_failed_job_shows_its_exception_with_place_and_step_whole(run, make_job, reason, why):
     cause = {
         "type": "ValueError",
         "message": "x" * 120,
