@@ -1,22 +1,23 @@
 # The menu: one target, one line, one script. Only this file composes phases and spells their numbers.
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
+# The variables given on the command line; before any of ours is set, and the loop hides its own.
+override given := $(if $(filter command,$(origin v)),v) $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
 .PHONY: $(targets)
 
 # What is given on the command line reaches the scripts through the environment alone, byte for byte: a recipe never names a
-# variable, and `value` keeps make from expanding what is in one. (Make itself drops blanks in front of a value.)
-override given := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+# variable, and `value` keeps make from expanding what is in one. (Make drops spaces in front of a value.)
 override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.env)
 # Variables of make, of the shell and of the tools that we call are theirs to judge. HF_TOKEN is not here: a secret must not
 # be on a command line, where the process list shows it.
 override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI DOCKER_% COMPOSE_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
 override unknown := $(filter-out $(knobs) $(of_others),$(given))
-$(foreach name,$(unknown),$(eval unexport $$(name)))
-$(foreach name,$(filter-out $(unknown),$(given)),$(eval override export $$(name) := $$(value $$(name))))
+unexport $(unknown)
+$(foreach v,$(filter-out $(unknown),$(given)),$(eval override export $$v := $$(value $$v)))
 override MAKEOVERRIDES := # a make that a script calls gets them from the environment, too
 # The first script refuses these before it does anything (scripts/lib/cli.bash).
 override export MAKE_UNKNOWN_KNOBS := $(unknown)

@@ -115,8 +115,9 @@ cli::_reachable() {
 
 # cli::shown TEXT: a user's value as a sentence shows it, on one line and not without end.
 cli::shown() {
-  local text=${1//[[:cntrl:]]/?}
-  ((${#text} <= 200)) || text="${text::200}… (${#1} characters)"
+  local text=${1::200}
+  text=${text//[[:cntrl:]]/?}
+  ((${#1} <= 200)) || text+="… (${#1} characters)"
   printf '%s\n' "$text"
 }
 

@@ -4,6 +4,7 @@
 # word::nearest WORD CANDIDATE...: the candidate with the fewest edits to WORD (a letter added, dropped, replaced, or two
 # neighbours swapped; case does not count) on stdout. Nothing where even that one needs more than a third of WORD's letters.
 word::nearest() {
+  ((${#1} <= 60)) || return 0 # no name is as long, and the time grows with it
   LC_ALL=C awk '
     function distance(a, b,    i, j, cost, least) {
       for (i = 0; i <= length(a); i++) d[i, 0] = i
@@ -22,7 +23,6 @@ word::nearest() {
     }
     BEGIN {
       word = tolower(ARGV[1])
-      if (length(word) > 60) exit # no name is as long, and the time grows with it
       best = int(length(word) / 3)
       if (best < 1) best = 1
       for (n = 2; n < ARGC; n++) {

@@ -12,8 +12,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-SEED = int(os.environ.get("FUZZ_SEED", "20261121"))
-SCALE = int(os.environ.get("FUZZ_SCALE", "1"))
+SEED = int(os.environ.get("FUZZ_SEED") or "20261121")
+SCALE = int(os.environ.get("FUZZ_SCALE") or "1")
 REPORT = Path(__file__).parents[2] / "build" / "reports" / "fuzz.json"
 
 # The classes of bad input and how many cases of each a run tries; what needs Hydra costs ten times what is refused before.
@@ -30,6 +30,9 @@ CASES = {
     "sizes of overrides and env_vars": 100,
     "reward functions, any text": 200,
     "env files, read by Bash": 150,
+    "knob values, by type": 500,
+    "script arguments": 350,
+    "make command lines": 250,
 }
 tried = dict.fromkeys(CASES, 0)
 

@@ -39,18 +39,18 @@ OTHERS = [
 class Reader:
     """One Bash that reads the env files of a copy of the repository again for each case."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, script="env_reader.bash"):
         self.repo, self.box = directory / "the repo", directory / "box"
         self.box.mkdir()
         for part in ("scripts", "env", "jobspecs"):
             shutil.copytree(REPO / part, self.repo / part)
         (self.repo / "py").mkdir()
         (self.repo / "py" / "some.py").write_text("")
-        shutil.copy(REPO / "tests" / "py" / "env_reader.bash", self.repo / "scripts")
+        shutil.copy(REPO / "tests" / "py" / script, self.repo / "scripts")
         self.said = directory / "said"
         self.profile = (self.repo / "env" / "cpu.env").read_bytes()
         self.process = subprocess.Popen(
-            ["bash", self.repo / "scripts" / "env_reader.bash", *KNOBS],
+            ["bash", self.repo / "scripts" / script, *KNOBS],
             cwd=self.box,
             env={
                 "PATH": os.environ["PATH"],
