@@ -19,6 +19,7 @@ override unknown := $(filter-out $(knobs) $(of_others),$(given))
 unexport $(unknown)
 $(foreach v,$(filter-out $(unknown),$(given)),$(eval override export $$v := $$(value $$v)))
 override MAKEOVERRIDES := # a make that a script calls gets them from the environment, too
+override export MAKE_GIVEN := $(given)
 # The first script refuses these before it does anything (scripts/lib/cli.bash).
 override export MAKE_UNKNOWN_KNOBS := $(unknown)
 override export MAKE_UNKNOWN_GOALS := $(filter-out $(targets),$(MAKECMDGOALS))

@@ -16,6 +16,7 @@ knob::read() {
       '#'* | '') ;;
       *)
         name=${line%%=*}
+        # shellcheck disable=SC2034  # scripts/lib/env.bash reads KNOB_DEFAULT
         KNOB_NAMES+=("$name") KNOB_TYPE[$name]=$type KNOB_DEFAULT[$name]=${line#*=}
         type=''
         ;;

@@ -224,7 +224,9 @@ def test_parquet_is_the_same_bytes_for_the_same_rows(root, tmp_path):
     assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
 
 
-@pytest.mark.skipif(not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR is not set: it names a folder with the real GSM8K")
+@pytest.mark.skipif(
+    not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR is not set: it names a folder with the real GSM8K"
+)
 @pytest.mark.usefixtures("parquet_as_json")
 def test_the_real_gsm8k(root):
     directory = Path(os.environ["GSM8K_DIR"])

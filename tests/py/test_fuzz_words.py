@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from conftest import Outcome
@@ -180,12 +179,35 @@ def make(tmp_path_factory):
     assert sorted(one.repo.rglob("*")) == paths
 
 
-IN_MAKE = [f"$(shell touch {CANARY})", f"$(eval x:=$(shell touch {CANARY}))", "$(error x)", "$(CODE_ID)", "$@", "%", ":=", "!", "\\"]
+IN_MAKE = [
+    f"$(shell touch {CANARY})",
+    f"$(eval x:=$(shell touch {CANARY}))",
+    "$(error x)",
+    "$(CODE_ID)",
+    "$@",
+    "%",
+    ":=",
+    "!",
+    "\\",
+]
 # What make itself reads in a name, before any Makefile, is not for us to judge: letters, digits, - . and _ are none of it.
 names = st.one_of(
     st.sampled_from(KNOBS),
     typed(KNOBS).map(lambda name: re.sub(r"[^A-Za-z0-9_.-]", "", name).lstrip("-")).filter(bool),
-    st.sampled_from(["WANDB_API_KEY", "HF_TOKEN", "FOO", "given", "knobs", "targets", "MAKE_UNKNOWN_KNOBS", "unknown", "of_others", "v"]),
+    st.sampled_from(
+        [
+            "WANDB_API_KEY",
+            "HF_TOKEN",
+            "FOO",
+            "given",
+            "knobs",
+            "targets",
+            "MAKE_UNKNOWN_KNOBS",
+            "unknown",
+            "of_others",
+            "v",
+        ]
+    ),
 )
 in_make = st.one_of(hostile, st.lists(st.sampled_from([*IN_MAKE, *PIECES, SECRET]), max_size=4).map("".join))
 goals = st.one_of(st.none(), typed(TARGETS).map(lambda goal: re.sub(r"[\s\x00=$%]", "", goal).lstrip("-")))

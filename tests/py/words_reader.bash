@@ -35,7 +35,7 @@ reader::made() {
 
 while IFS= read -r -d '' kind && IFS= read -r -d '' count; do
   fields=() status=0
-  for ((; count > 0; count--)); do IFS= read -r -d '' field && fields+=("$field"); done
+  while ((${#fields[@]} < count)); do IFS= read -r -d '' field && fields+=("$field"); done
   # shellcheck disable=SC2034  # it sets $0
   (BASH_ARGV0="${REPO_DIR}/scripts/70_gc.sh" && "reader::${kind}" "${fields[@]}") >"$SAID.out" 2>"$SAID" </dev/null || status=$?
   printf '%d\0' "$status"

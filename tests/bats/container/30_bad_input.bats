@@ -39,7 +39,7 @@ spec() {
 }
 
 @test "an unknown WORKLOAD" {
-  refused 2 "WORKLOAD='pppo' (from the command line or environment) is unknown: use one of: grpo ppo sft." \
+  refused 2 "WORKLOAD='pppo' (from the command line or environment) is not usable: did you mean ppo? Use one of grpo, ppo, sft." \
     env WORKLOAD=pppo scripts/44_submit_sdk.sh
 }
 
@@ -135,6 +135,72 @@ for split, rows in (("train", 1024), ("test", 256)):
     assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"], table.column_names
     assert table["reward_model"][0].as_py()["style"] == "rule"'
   assert_status 0
+}
+
+@test "a misspelt argument or knob, as it is typed: one sentence, and nothing is submitted, removed or changed" {
+  argument="is not an argument of"
+  refused 2 "'--dryrun' ${argument} 70_gc.sh: a knob stands before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'." scripts/70_gc.sh --dryrun
+  refused 2 "'--hlep' ${argument} 40_submit_ppo_epoch1.sh: did you mean --help? It takes none." scripts/40_submit_ppo_epoch1.sh --hlep
+  tail="Use the knobs of env/defaults.env; export other variables, such as secrets, before you run make."
+  refused 2 "COD_ID on make's command line is not a knob: did you mean CODE_ID? ${tail}" make submit COD_ID=codeB
+  refused 2 "WORKLAOD on make's command line is not a knob: did you mean WORKLOAD? ${tail}" make submit WORKLAOD=grpo
+  containers=$(docker ps --all --no-trunc --filter "label=verl-regress.cluster=${CLUSTER_NAME}" --format '{{.ID}} {{.Status}}' | wc -l)
+  refused 2 "WORKER on make's command line is not a knob: did you mean WORKERS? ${tail}" make up WORKER=3
+  refused 2 "'prepar' is not a target of make: did you mean prepare? Use one of those that 'make' lists." make up prepar
+  [[ $containers == 3 && $(docker ps --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}" | wc -l) == 3 ]]
+}
+
+@test "DRY_RUN=true is a dry run, of a submission and of gc; WAIT=yes and JSON=true mean 1; nonsense is refused" {
+  mkdir -p "${WORKDIR}/shared/common/code/verl_regress/0123456789ab" # an old version of the helper, which gc removes
+  touch --date '2 days ago' "${WORKDIR}/shared/common/code/verl_regress/0123456789ab"
+  run make --no-print-directory submit DRY_RUN=true WAIT=yes
+  assert_status 0
+  assert_line '# runtime_env'
+  run make --no-print-directory gc DRY_RUN=true KEEP=0
+  assert_status 0
+  [[ -d ${WORKDIR}/shared/common/code/verl_regress/0123456789ab ]]
+  rmdir "${WORKDIR}/shared/common/code/verl_regress/0123456789ab"
+  run --separate-stderr make --no-print-directory status JSON=true
+  assert_status 0
+  python3 -c 'import json, sys; assert len(json.loads(sys.argv[1])["nodes"]) == 3' "$output"
+  refused 2 "DRY_RUN='maybe' (from the command line or environment) is not usable: use 1, true, yes or on, or 0, false, no, off or nothing." \
+    make submit DRY_RUN=maybe
+  is_as_remembered
+}
+
+@test "bad values of knobs end make check, make up and make verify before anything is done" {
+  tried=0
+  while IFS='|' read -r targets setting cure; do
+    for target in $targets; do
+      refused 2 "${setting%%=*}='${setting#*=}' (from the command line or environment) is not usable: ${cure}." make "$target" "$setting"
+      tried=$((tried + 1))
+    done
+  done <<'CASES'
+check up|WORKERS=0|use a whole number from 1 to 99
+check|DASHBOARD_PORT=99999|use a TCP port from 1024 to 65535
+check|SHM_SIZE=abc|use a size such as 2gb or 512m
+check|WORKER_CPUS=x|use a whole number from 1 to 9999, or leave it empty
+check|WORKER_RESOURCES={bad|use a JSON object of numbers with "worker_node" above 0, such as {"worker_node": 100}
+check|OBJECT_STORE_BYTES=5|use a whole number from 78643200 to 999999999999999
+check|LIMIT=-1|use a whole number from 1 to 999999
+check|DATASET_SOURCE=foo|use synthetic, hub or path:DIR
+check verify|ONLY=nope|use some of submission, placement, head, outputs, prepare, checkpoints, further, debug, imports, workloads, rules, token, secrets, separated by commas, or leave it empty
+CASES
+  ((tried == 11))
+}
+
+@test "a JOBSPEC is one path, whatever is in it, and never shell" {
+  pwned="${BATS_TEST_TMPDIR}/pwned"
+  mkdir "${BATS_TEST_TMPDIR}/my dir"
+  cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/my dir/x.yaml"
+  refused 2 "the JobSpec 'x.yaml; touch ${pwned}' is not a readable file: name one that is." make submit JOBSPEC="x.yaml; touch ${pwned}"
+  # shellcheck disable=SC2016  # hostile on purpose
+  refused 2 "the JobSpec '\$(shell touch ${pwned})' is not a readable file: name one that is." make submit JOBSPEC='$(shell touch '"${pwned})"
+  run make --no-print-directory submit JOBSPEC="${BATS_TEST_TMPDIR}/my dir/x.yaml" DRY_RUN=1
+  assert_status 0
+  assert_line '# resolved config'
+  is_as_remembered
+  [[ ! -e $pwned ]]
 }
 
 @test "the cluster is down: Ray stopped, containers gone" {

@@ -83,5 +83,5 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
 @test "KEEP that is no number is refused" {
   KEEP=all run scripts/70_gc.sh
   assert_status 2
-  assert_line "error   KEEP='all' is not usable: give the number of jobs that keep their checkpoints, 0 or more."
+  assert_line "error   KEEP='all' \(from the command line or environment\) is not usable: use a whole number from 0 to 999999\."
 }

@@ -27,7 +27,7 @@ setup() { load container_helper; }
 @test "an ONLY that no line has is refused" {
   ONLY=everything run scripts/60_verify.sh
   assert_status 2
-  assert_line 'error   ONLY=everything is no line of verify: use some of submission, placement, head, .*'
+  assert_line "error   ONLY='everything' \(from the command line or environment\) is not usable: use some of submission, placement, head, .*"
 }
 
 # helper_in NODE ARG...: the helper's front door there.

@@ -6,6 +6,9 @@ setup() {
   rules::files 'env/*.env' scripts/lib/knob.bash
 }
 
+# type_of KNOB
+type_of() { sed -n "/^#: /{h; n; /^$1=/{x; s/^#: //p; }; }" env/defaults.env; }
+
 # libraries COMMAND...: with our libraries and nothing of our environment.
 libraries() {
   # shellcheck disable=SC2016  # expanded by that shell
@@ -48,7 +51,7 @@ import sys
 sys.path.insert(0, "py")
 from verl_regress.verify.lines import LINES
 print(*(line.name for line in LINES))')
-  [[ -n $in_python && $(libraries 'echo "${KNOB_TYPE[ONLY]}"') == "list of ${in_python} or empty" ]]
+  [[ -n $in_python && $(type_of ONLY) == "list of ${in_python} or empty" ]]
   rows=$(sed -n 's/^all=(\(.*\))$/\1/p' scripts/dev/bench.sh)
-  [[ -n $rows && $(libraries 'echo "${KNOB_TYPE[BENCH_ROWS]}"') == "list of ${rows} or empty" ]]
+  [[ -n $rows && $(type_of BENCH_ROWS) == "list of ${rows} or empty" ]]
 }

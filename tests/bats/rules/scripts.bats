@@ -62,13 +62,13 @@ setup() { load rules_helper; }
   rules::files 'scripts/*.sh'
   named=0
   for file in "${FILES[@]}"; do
-    for knob in $(sed -n '/^# Knobs: /,/^[^#]\|^#$/{ /^#/!q; s/^# *\(Knobs:\)\{0,1\}//; p; }' "$file" | sed 's/([^)]*)//g; s/[^A-Z0-9_ ]/ /g' | grep -oE '\b[A-Z][A-Z0-9_]+\b'); do
+    while read -r knob; do
       grep -q "^${knob}=" env/defaults.env || {
         printf '%s: %s\n' "$file" "$knob"
         return 1
       }
       named=$((named + 1))
-    done
+    done < <(sed -n '/^# Knobs: /,/^[^#]\|^#$/{ /^#/!q; s/^# *\(Knobs:\)\{0,1\}//; s/([^)]*)//g; p; }' "$file" | grep -oE '[A-Z][A-Z0-9_]+' || true)
   done
   printf '# %d knobs named\n' "$named" >&3
   ((named > 100))

@@ -7,7 +7,7 @@ setup() {
   SPEC="${BATS_TEST_TMPDIR}/my spec.yaml"
   export HOME="${BATS_TEST_TMPDIR}/my home" PYTHONDONTWRITEBYTECODE=1
   mkdir -p "$HOME"
-  unset MAKEFLAGS
+  unset MAKEFLAGS MAKE_GIVEN
 }
 
 # spec LINE...: a JobSpec with these secrets.
@@ -71,7 +71,7 @@ refused() {
   spec '- name: API_KEY'
   API_KEY='' sent
   refused 'The secret API_KEY (from my.yaml) is empty in the environment: give it its value.'
-  MAKEFLAGS=' -- API_KEY=sk-0123456789' API_KEY=sk-0123456789 sent
+  MAKE_GIVEN='WAIT API_KEY' API_KEY=sk-0123456789 sent
   refused "The secret API_KEY (from my.yaml) stands on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
 }
 

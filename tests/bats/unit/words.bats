@@ -133,11 +133,18 @@ CASES
   done < <(
     # shellcheck disable=SC2016  # hostile on purpose
     printf '%s\0' '$(shell touch ran)' 'a=${b}' '$$' '$(touch ran)' '`touch ran`' 'x.yaml; touch ran' 'my dir/x.yaml' '$' '$(error x)' \
-      "it's" 'a"b' 'a#b' 'a # b' 'back\\slash\' $'two\nlines' $'a\n\ttouch ran' 'behind  ' '*' '${' '%' ':=' '@x' '-x' '!touch ran' 'é💥' ''
+      "it's" 'a"b' 'a#b' 'a # b' 'back\\slash'\\ $'two\nlines' $'a\n\ttouch ran' 'behind  ' '*' '${' '%' ':=' '@x' '-x' '!touch ran' 'é💥' ''
   )
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
   printf '# %d values, none run\n' "$tried" >&3
   ((tried >= 100))
+}
+
+@test "make: the scripts know which names were given on the command line" {
+  with_recorder 50_status
+  printf '%s\n' 'printf "given: %s\n" "$MAKE_GIVEN"' >>"${HERE}/scripts/50_status.sh"
+  make_in -- status WAIT=1 https_proxy=x
+  [[ $output == 'given: '*WAIT* && $output == *https_proxy* ]] || fail 'another list'
 }
 
 @test "make: a script that calls make hands the same values on" {
