@@ -15,8 +15,9 @@ sandbox::make() {
   BOX="${BATS_TEST_TMPDIR}/a box with blanks"
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
-  mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "$HERE"
+  mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "${BOX}/root/tmp" "$HERE"
   cp -r "${REPO}"/{scripts,env,docker,py,jobspecs,Makefile,requirements-dev.lock} "$HERE"
+  rm -f "${HERE}/env/local.env" "${HERE}/env/nodes" # the user's own
   : >"$CALLS"
   for tool in "${SANDBOX_TOOLS[@]}"; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
 }
@@ -34,14 +35,14 @@ stub() {
   chmod +x "${BOX}/bin/$1"
 }
 
-# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy with nothing of our own environment.
+# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with nothing of our own environment.
 sandbox::run() {
   local knobs=(PROFILE=cpu NO_COLOR=1 WORKDIR="${BOX}/work dir")
   while [[ $1 == *=* ]]; do
     knobs+=("$1")
     shift
   done
-  run env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" "${knobs[@]}" \
+  run env --chdir="$HERE" -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" "${knobs[@]}" \
     "${BOX}/bin/bash" "${HERE}/$1" "${@:2}"
 }
 

@@ -7,11 +7,13 @@ import sys
 import threading
 import types
 
+import hermetic
 import pytest
 from streams import state_of, tar
 
-from verl_regress import cli, nodes, snapshot
+from verl_regress import cli, debug, nodes, snapshot
 from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.verify import evidence
 
 SPEC = "workload: ppo\n"
 BASE = """\
@@ -44,6 +46,18 @@ trainer: {project_name: x, experiment_name: x, logger: [console], total_epochs: 
 data: {train_files: x, val_files: null}
 model: {path: x}
 """
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(hermetic)
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch, unused_address, tmp_path):
+    """Where the helper looks for Ray on a node: nobody answers, and there are no logs. The fixture `ray` puts one there."""
+    monkeypatch.setattr(nodes, "ADDRESS", unused_address)
+    monkeypatch.setattr(debug, "_LOCAL_LOGS", tmp_path / "no-ray-logs")
+    monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path / "no-ray-logs")
 
 
 @pytest.fixture
@@ -265,6 +279,22 @@ def submit(run, ray, sdk, monkeypatch):
         )  # fmt: skip
 
     return submit
+
+
+def pytest_sessionfinish(session):
+    """A worker of pytest-xdist has tried its share of the cases, and hands the counts to the run that started it."""
+    import fuzzing
+
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["tried"] = fuzzing.tried
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    import fuzzing
+
+    for name, count in getattr(node, "workeroutput", {}).get("tried", {}).items():
+        fuzzing.tried[name] += count
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -10,6 +10,8 @@ import pytest
 from verl_regress import ray_processes
 from verl_regress.ray_processes import MARK, main, ours, running, stop
 
+# Clusters of this run alone: what carries our mark on this machine besides is another run's, or somebody's cluster.
+HERE, THERE = f"here-{os.getpid()}", f"there-{os.getpid()}"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -30,69 +32,69 @@ def start():
 
 
 def test_only_the_marked_are_found_and_ended(start):
-    own = start("here", sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])")
-    other, longer, bare = start("there", "sleep", "60"), start("here-too", "sleep", "60"), start(None, "sleep", "60")
-    while len(ours("here")) < 2:
+    own = start(HERE, sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])")
+    other, longer, bare = start(THERE, "sleep", "60"), start(f"{HERE}-too", "sleep", "60"), start(None, "sleep", "60")
+    while "sleep" not in running(HERE):
         pass
-    assert own.pid in ours("here")
-    assert running("here") == {Path(sys.executable).name, "sleep"}
-    assert stop("here") == 2
+    assert own.pid in ours(HERE)
+    assert running(HERE) == {Path(sys.executable).name, "sleep"}
+    assert stop(HERE) == 2
     assert own.wait() == -15
     assert [other.poll(), longer.poll(), bare.poll()] == [None, None, None]
-    assert stop("here") == 0
+    assert stop(HERE) == 0
 
 
 def test_one_without_a_mark_that_shares_their_session_is_theirs(start):
     """As Ray's workers, whose title covers their environment."""
-    own = start("here", sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'], env={})")
-    while len(ours("here")) < 2:
+    own = start(HERE, sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'], env={})")
+    while len(ours(HERE)) < 2:
         pass
-    assert stop("here") == 2
+    assert stop(HERE) == 2
     assert own.wait() == -15
 
 
 def test_a_session_that_somebody_else_leads_is_not_theirs(start):
-    script = f"import subprocess; subprocess.run(['sleep', '60'], env={{'{MARK}': 'here'}})"
+    script = f"import subprocess; subprocess.run(['sleep', '60'], env={{'{MARK}': '{HERE}'}})"
     leader = start(None, sys.executable, "-c", script)
-    while not ours("here"):
+    while not ours(HERE):
         pass
-    assert stop("here") == 1
+    assert stop(HERE) == 1
     assert leader.wait() == 0
 
 
 def test_one_that_does_not_listen_is_killed(start, monkeypatch):
     monkeypatch.setattr(ray_processes, "_GRACE", 1.0)
-    process = start("here", sys.executable, "-c", STUBBORN)
+    process = start(HERE, sys.executable, "-c", STUBBORN)
     process.stdout.readline()
-    assert stop("here") == 1
+    assert stop(HERE) == 1
     assert process.wait() == -9
 
 
 def test_the_questions_that_scripts_ask(start, capsys):
-    start("here", "sleep", "60")
-    assert [main(["running", "here"]), main(["running", "there"]), main(["stop", "here"])] == [0, 0, 0]
+    start(HERE, "sleep", "60")
+    assert [main(["running", HERE]), main(["running", THERE]), main(["stop", HERE])] == [0, 0, 0]
     assert capsys.readouterr().out == "sleep\n\n1\n"
 
 
 def test_a_start_at_work_is_known_by_its_flag(monkeypatch):
     lines = {1: "/opt/venv/bin/python /opt/venv/bin/ray start --head --disable-usage-stats", 2: "/ray/raylet --head"}
     monkeypatch.setattr(ray_processes, "ours", lambda cluster: lines)
-    assert running("here") == {"python", "raylet", "ray-start"}
+    assert running(HERE) == {"python", "raylet", "ray-start"}
 
 
 def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_path):
     """Ray's agents are given raylet's socket, whose name is raylet too."""
     script = tmp_path / "dashboard.py"
     script.write_text("import time; time.sleep(60)")
-    start("here", sys.executable, str(script), "--raylet_socket_name=/s/raylet", "/s/raylet")
-    while len(ours("here")) < 1 or str(script) not in str(ours("here")):
+    start(HERE, sys.executable, str(script), "--raylet_socket_name=/s/raylet", "/s/raylet")
+    while len(ours(HERE)) < 1 or str(script) not in str(ours(HERE)):
         pass
-    assert running("here") == {Path(sys.executable).name, "dashboard.py"}
+    assert running(HERE) == {Path(sys.executable).name, "dashboard.py"}
 
 
 def test_a_process_that_cannot_be_ended_is_told(monkeypatch, capsys):
     monkeypatch.setattr(ray_processes, "_GRACE", 0.1)
     monkeypatch.setattr(ray_processes, "ours", lambda cluster: {4242: "raylet"})
     monkeypatch.setattr(ray_processes, "_signal", lambda pid, number: None)
-    assert main(["stop", "here"]) == 1
+    assert main(["stop", HERE]) == 1
     assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: look at them on that node.\n"

@@ -3,7 +3,8 @@
 # shellcheck shell=bash
 
 declare -gA _SSH_TARGET=() _SSH_PORT=() _SSH_PATH=() _SSH_ADDRESS=() _SSH_SEEN=()
-readonly SSH_SOCKETS="/tmp/verl-regress-${UID}" # short: the path of a socket ends at 107 bytes
+# Short: the path of a socket ends at 107 bytes. Only tests set HOST_ROOT.
+readonly SSH_SOCKETS="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
 
 # transport::load: reads NODES_FILE, whose lines are parsed and never run; WORKERS follows from it. It may be called again.
 transport::load() {

@@ -1,0 +1,2 @@
+# shellcheck shell=bash
+source "${BASH_SOURCE[0]%/*}/../hermetic.bash"

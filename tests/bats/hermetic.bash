@@ -1,0 +1,59 @@
+# setup_suite and teardown_suite of the tests that reach nothing of the machine (unit, contract, rules), whoever runs them and
+# whatever runs beside them: as tests/py/hermetic.py does for pytest.
+#
+# The environment is made new: no knob, token or socket of the user's, an empty HOME, an engine that is not there, a WORKDIR
+# of the run's own. docker, ssh and the like (tests/off_limits/) are first on PATH, and fail; a test stubs them.
+# At the end the suite fails where a test called one of them all the same, left a process, or a new file in the checkout.
+# shellcheck shell=bash
+
+# What a test may see of the environment of whoever runs it; a name that ends in _ is a prefix.
+HERMETIC_KEPT='^(BATS_.*|LANG|LC_.*|PATH|PWD|SHLVL|TERM|TZ|_)$'
+
+setup_suite() {
+  local name checkout
+  checkout=$(hermetic::checkout)
+  hermetic::new_files "$checkout" >"${BATS_SUITE_TMPDIR}/files"
+  for name in $(compgen -e); do
+    [[ $name =~ $HERMETIC_KEPT ]] || unset "$name"
+  done
+  mkdir "${BATS_SUITE_TMPDIR}/home" "${BATS_SUITE_TMPDIR}/tmp"
+  : >"${BATS_SUITE_TMPDIR}/off-limits"
+  export HOME="${BATS_SUITE_TMPDIR}/home" TMPDIR="${BATS_SUITE_TMPDIR}/tmp" WORKDIR="${BATS_SUITE_TMPDIR}/workdir"
+  export DOCKER_HOST="unix://${BATS_SUITE_TMPDIR}/no-engine.sock" DASHBOARD_PORT=65535 # no kernel hands that one out
+  export OFF_LIMITS_LOG="${BATS_SUITE_TMPDIR}/off-limits" PATH="${checkout}/tests/off_limits:${PATH}"
+  # Without the user's own configuration git asks whether the checkout is the user's.
+  export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+}
+
+teardown_suite() {
+  local failed=0 left
+  if [[ -s ${BATS_SUITE_TMPDIR}/off-limits ]]; then
+    cat "${BATS_SUITE_TMPDIR}/off-limits" >&2
+    failed=1
+  fi
+  SECONDS=0
+  while left=$(hermetic::processes) && [[ -n $left ]] && ((SECONDS < 10)); do :; done
+  [[ -z $left ]] || { printf 'the tests left these processes:\n%s\n' "$left" >&2 && failed=1; }
+  left=$(comm -13 "${BATS_SUITE_TMPDIR}/files" <(hermetic::new_files "$(hermetic::checkout)"))
+  [[ -z $left ]] || { printf 'the tests left these files in the checkout, or somebody made them meanwhile:\n%s\n' "$left" >&2 && failed=1; }
+  return "$failed"
+}
+
+hermetic::checkout() { (cd "${BASH_SOURCE[0]%/*}/../.." && pwd); }
+
+# hermetic::new_files CHECKOUT: what is there and not in git, without what tools and clusters keep there.
+hermetic::new_files() {
+  git -C "$1" status --porcelain --ignored | grep -E '^(\?\?|!!) ' | grep -vE '(^!! (build|\.venv|workdir)|_cache|__pycache__)/$' | LC_ALL=C sort || true
+}
+
+# hermetic::processes: those that the tests have started, seen by the suite's directory in their environment or command line.
+# Bash alone looks, for every program that it started would be one of them.
+hermetic::processes() {
+  local directory words
+  for directory in /proc/[0-9]*; do
+    [[ ${directory#/proc/} != "$BASHPID" ]] || continue
+    mapfile -d '' -t words 2>/dev/null <"${directory}/environ" || continue
+    mapfile -d '' -t -O "${#words[@]}" words 2>/dev/null <"${directory}/cmdline" || continue
+    [[ ${words[*]} != *"${BATS_SUITE_TMPDIR}"* ]] || printf '%s %s\n' "${directory#/proc/}" "${words[*]: -3}"
+  done
+} 2>/dev/null
