@@ -3,6 +3,7 @@
 #
 #   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
 #   scripts/dev/test.sh unit py          only these
+#   scripts/dev/test.sh py-again         as py, with a report of its own; unit-again and contract-again likewise
 #   scripts/dev/test.sh container        real containers on a real engine
 #   scripts/dev/test.sh faults           what can go wrong with them; without the long ones, which are tagged `full`
 #   scripts/dev/test.sh faults-full      all of it; where all pass, docs/reliability.md is written anew
@@ -12,7 +13,7 @@
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin_with 'lint unit contract rules py container faults faults-full ...' "$@"
+cli::begin_with 'lint unit contract rules py unit-again contract-again py-again container faults faults-full ...' "$@"
 env::check
 export FUZZ_SEED FUZZ_SCALE GSM8K_DIR
 cd "$REPO_DIR"
@@ -25,7 +26,11 @@ suite::unit() { suite::_bats unit unit "${PARALLEL[@]}"; }
 suite::contract() { suite::_bats contract contract "${PARALLEL[@]}"; }
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
 suite::container() { suite::_bats container container; } # one machine, one cluster at a time
-suite::py() { .venv/bin/pytest --junit-xml="${REPORTS}/py.xml"; }
+suite::py() { suite::_pytest py; }
+# The same as of `make test`, once more beside a live cluster with the default name and port (.ci/run): no test may meet it.
+suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}"; }
+suite::contract-again() { suite::_bats contract contract-again "${PARALLEL[@]}"; }
+suite::py-again() { suite::_pytest py-again; }
 suite::faults() { suite::_faults report faults --filter-tags '!full'; }
 suite::faults-full() { suite::_faults write faults-full; }
 
@@ -36,6 +41,9 @@ suite::_bats() {
   ((${#tests[@]})) || cli::die 1 "tests/bats/$1 has no .bats file: a suite without tests is a failure."
   .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
+
+# suite::_pytest REPORT: on all cores; a worker that has nothing left takes tests from another one.
+suite::_pytest() { .venv/bin/pytest --numprocesses "$(nproc)" --dist worksteal --junit-xml="${REPORTS}/$1.xml"; }
 
 # suite::_faults ACTION REPORT OPTION...: the tests leave a record of all that they tried; ACTION makes the page of it.
 suite::_faults() {

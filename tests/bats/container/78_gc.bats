@@ -7,6 +7,12 @@ setup_file() {
   container::cluster
 }
 
+# The last file that has this cluster: beside it those that follow would be slower.
+teardown_file() {
+  load container_helper
+  make --no-print-directory down >/dev/null 2>&1
+}
+
 setup() {
   load container_helper
   shared=${WORKDIR}/shared

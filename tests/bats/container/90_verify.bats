@@ -7,6 +7,11 @@ setup_file() {
   container::cluster
 }
 
+teardown_file() {
+  load container_helper
+  make --no-print-directory down >/dev/null 2>&1
+}
+
 setup() { load container_helper; }
 
 @test "a whole session: two releases of verl, all workloads, every line holds" {

@@ -4,17 +4,12 @@
 
 setup_file() {
   load fault_helper
-  fault::use load 18287
+  fault::use work 18285
   fault::cluster
   export MAX_RUNNING=1
 }
 
 setup() { load fault_helper; }
-
-teardown_file() {
-  load fault_helper
-  fault::down
-}
 
 # load::submit COUNT: that many at once; their ids, one a line, in the file ids, and what each said beside it.
 load::submit() {

@@ -4,14 +4,8 @@
 
 setup_file() {
   load fault_helper
-  fault::use trip 18291
+  fault::use work 18285
   container::cluster
-}
-
-teardown_file() {
-  load fault_helper
-  fault::use trip 18291
-  fault::down
 }
 
 setup() { load fault_helper; }

@@ -4,7 +4,7 @@
 
 setup_file() {
   load fault_helper
-  fault::use secrets 18289
+  fault::use work 18285
   fault::cluster
 }
 
@@ -12,7 +12,7 @@ setup() { load fault_helper; }
 
 teardown_file() {
   load fault_helper
-  fault::use secrets 18289
+  fault::use work 18285
   fault::down
 }
 
