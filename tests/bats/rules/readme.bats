@@ -8,6 +8,8 @@ setup() {
   rules::files README.md env/defaults.env scripts/lib/cli.bash
 }
 
+fail() { printf '%s\n' "$1" >&2 && return 1; }
+
 @test "the table of knobs is the one that scripts/dev/knob_table.sh makes from env/defaults.env" {
   table=$(sed -n '/<!-- knobs -->/,/<!-- \/knobs -->/p' README.md | sed '1d;$d')
   [[ -n $table ]]
@@ -34,6 +36,32 @@ setup() {
   mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs)/[A-Za-z0-9_./-]+`' README.md CONTRIBUTING.md | tr -d '`' | grep -vE '^env/(local.env|nodes)$|NN' | sort -u)
   ((${#files[@]} > 10))
   for file in "${files[@]}"; do [[ -e $file ]] || { printf '%s\n' "$file" && false; }; done
+}
+
+@test "every command line of the README asks for targets and knobs that there are" {
+  load ../readme
+  mapfile -t commands < <(readme::commands)
+  printf '# looked at %d command lines\n' "${#commands[@]}" >&3
+  ((${#commands[@]} > 15))
+  for command in "${commands[@]}"; do
+    [[ $command != scripts/* || -x ${command%% *} ]] || fail "no such script: ${command}"
+    [[ $command == 'make '* ]] || continue
+    read -r -a words <<<"${command#make }"
+    for word in "${words[@]}"; do
+      case $word in
+        *=*) grep -q "^${word%%=*}=" env/defaults.env || [[ $word == JOBSPEC=* ]] || fail "no knob ${word%%=*}: ${command}" ;;
+        *) grep -qE "^${word}:" Makefile || fail "no target ${word}: ${command}" ;;
+      esac
+    done
+  done
+}
+
+@test "what is indented in the README and is no command is known: a file, output, or the tree of directories" {
+  load ../readme
+  mapfile -t others < <(readme::code | grep -vE "^(${README_COMMAND}| )")
+  ((${#others[@]} > 5))
+  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |ok |…$|[0-9]+ of [0-9]+ |secrets:$|workdir/)') || true
+  [[ -z $unknown ]] || fail "neither a command of README_COMMAND (tests/bats/readme.bash) nor one of these: ${unknown}"
 }
 
 @test "the quick start's captured output is there and ends well" {
