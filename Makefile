@@ -33,8 +33,7 @@ check: ## look before anything is touched: engine, ports, disk, memory, leftover
 build: ## the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
 # 12 after 20: Ray takes its seconds to start, and the helper is looked at meanwhile.
-up: ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
-	@scripts/00_prereq_check.sh
+up: check ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
 	@scripts/20_start_head.sh
 	@scripts/12_install_py_deps.sh
@@ -122,6 +121,11 @@ check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSO
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy
 	@scripts/dev/lint.sh
+
+# Empty for the first target of a make command and 1 for the others, which need not say again what holds for all of them. Make
+# expands it once a target, for the environment of its scripts.
+is_said :=
+export REGRESS_SAID = $(is_said)$(eval is_said := 1)
 
 # Any other word, also one that is the name of a file here, is for a script to refuse.
 .not-a-target:

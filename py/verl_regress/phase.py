@@ -22,7 +22,7 @@ _CONNECTED, _DATA, _WORKERS, _TRAINING = range(1, 5)
 _LOADS_CHECKPOINT = re.compile(rb"(?:Load from checkpoint folder|Found latest checkpoint): \S*(global_step_\d+)")
 _VALIDATES = re.compile(rb"test_gen_batch meta info: .*'global_steps': (\d+)")
 _SAVES = re.compile(rb"(local_global_step_folder|Saving checkpoint to): \S*global_step_(\d+)")
-_IS_DONE = re.compile(rb"validation generation end|Updated checkpoint tracker|Setting global step to")
+_IS_DONE = re.compile(rb"Initial validation metrics|Updated checkpoint tracker|Setting global step to")
 _WORKER = ("WorkerDict", "TrainingWorker")  # the actors that hold the model, RL's and SFT's
 _LATE_WORDS = (b"(WorkerDict", b"(TrainingWorker", b"(AgentLoopWorker")  # Ray hands these on with a delay
 
@@ -33,6 +33,7 @@ class Driver:
     def __init__(self) -> None:
         self.total: int | None = None  # the steps that it wants to take
         self._startup = 0
+        self._has_stepped = False
         self._busy = ""  # with something other than a step
         self._busy_until: int | None = None  # the step whose record ends it
 
@@ -50,14 +51,19 @@ class Driver:
         if (match := _LOADS_CHECKPOINT.search(line)) is not None:
             self._set_busy(f"loading the checkpoint {match[1].decode()}")
         elif (match := _VALIDATES.search(line)) is not None:
-            step = int(match[1])
-            self._set_busy(f"validating after step {step}" if step else "validating before step 1")
+            step = int(match[1])  # the one that is recorded next; before the first one, that of the checkpoint
+            words = f"validating after step {step}" if step else "validating before step 1"
+            self._set_busy(words, step if self._has_stepped else None)
         elif (match := _SAVES.search(line)) is not None:
             step = int(match[2])
+            self._has_stepped = True
             # RL records a step when its checkpoint is saved, SFT before that.
             self._set_busy(f"saving a checkpoint after step {step}", step if match[1].startswith(b"local") else None)
-        elif _IS_DONE.search(line) or progress.console_line(line) is not None:
+        elif _IS_DONE.search(line):
             self._set_busy("")
+        elif (row := progress.console_line(line)) is not None:
+            self._set_busy("")
+            self._has_stepped |= bool(progress.steps([row]))
 
     def _set_busy(self, words: str, until: int | None = None) -> None:
         self._busy, self._busy_until = words, until

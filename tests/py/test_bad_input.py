@@ -236,7 +236,7 @@ def test_a_code_id_without_a_snapshot_says_which_exist(submit, shared):
 def test_a_code_path_outside_the_snapshots(submit, shared, tail):
     path = f"{shared.snapshots}{tail}"
     assert submit(spec=f"{SPEC}code_path: {path}\n").is_refusal(
-        f"code_path={path} (from {FILE}) is not a snapshot: it must be a folder of {shared.snapshots}."
+        f"code_path={path} (from {FILE}) is not a snapshot: it must be a folder of ${{shared_root}}/common/code/verl."
     )
 
 

@@ -1,4 +1,6 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from conftest import write, write_checkpoint
@@ -142,3 +144,75 @@ def test_the_steps_of_a_job_are_those_of_the_attempts_that_it_went_on_from(make_
     assert told("job.a2") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
     assert told("job.a3") == [(1, 3), (2, 3)]
     assert told("job") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (6, 4)]
+
+
+LOGS = Path(__file__).parents[1] / "recorded" / "driver_logs"
+
+
+def with_logger(job, logger, log=None):
+    """A job that was asked for another trainer.logger, and the log of a real one (tests/recorded)."""
+    plan = json.loads((job.config / "resolved.json").read_text())
+    plan["overrides"] = [{"text": f"trainer.logger={logger}", "origin": "OVERRIDES"}]
+    write(job.config / "resolved.json", json.dumps(plan))
+    if log is not None:
+        shutil.copy(LOGS / log, job.driver_log)
+    return job
+
+
+@pytest.mark.parametrize("log", ["ppo-0.7.1", "ppo-0.8.0", "grpo-0.7.1", "sft-0.7.1", "sft-0.8.0"])
+def test_steps_come_from_the_log_where_only_the_console_logger_writes_them(make_job, run, log):
+    job = with_logger(make_job(), "[console]", f"{log}.log")
+    steps = progress.steps(progress.lines(job))
+    assert [step.number for step in steps] == [1, 2]
+    assert all("train/loss" in step.metrics or "critic/score/mean" in step.metrics for step in steps)
+    assert progress.last_step(job) == 2
+    assert progress.taken(job) == "2 of 2 training steps"
+    assert [json.loads(line)["step"] for line in run("logs", "--metrics", "job").out.splitlines()][-1] == 2
+
+
+def test_the_console_says_what_the_file_says(make_job):
+    """A real job of verl 0.7.1 that had both loggers."""
+    job = with_logger(make_job(), "[console]", "ppo-0.7.1.log")
+    rows = [json.loads(line) for line in progress.lines(job)]
+    recorded = [json.loads(line) for line in (LOGS / "ppo-0.7.1.metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == len(recorded) == 3
+    for row, known in zip(rows, recorded, strict=True):
+        assert row["step"] == known["step"]
+        assert row["data"] == pytest.approx({name: float(value) for name, value in known["data"].items()})
+
+
+@pytest.mark.parametrize(
+    ("line", "data"),
+    [
+        ("step:3 - a/b:1.5 - c:np.float64(0.25) - d:-1e-05", {"a/b": 1.5, "c": 0.25, "d": -1e-5}),
+        ("(TaskRunner pid=1) step:3 - a:2\x1b[32m [repeated 2x across cluster]\x1b[0m", {"a": 2}),
+        ("Epoch 1/1:  50%|##| 1/2 [00:02<00:02]step:3 - val@1:0.5 - n:nan - s:text", {"val@1": 0.5, "n": float("nan")}),
+        ("substep:3 - a:1", None),
+        ("step:3", None),
+        ("step:3 - nothing here", None),
+    ],
+)
+def test_lines_of_the_console_logger(line, data):
+    row = progress.console_line(line.encode())
+    if data is None:
+        assert row is None
+    else:
+        assert json.loads(row)["data"] == pytest.approx(data, nan_ok=True)
+
+
+def test_loggers_that_write_no_steps_here_are_named_instead_of_a_count(make_job, run):
+    job = with_logger(make_job(), "[wandb]")
+    sentence = "its loggers write no steps here (trainer.logger=[wandb])"
+    assert (progress.taken(job), progress.last_step(job)) == (sentence, None)
+    said = run("logs", "--metrics", "job")
+    assert (said.status, said.out, said.err.strip()) == (0, "", f"job has no steps to print: {sentence}.")
+
+
+def test_a_file_that_grows_is_read_once(tmp_path):
+    tail = progress.Tail(tmp_path / "log")
+    assert tail.new_lines() == []
+    write(tmp_path / "log", "a\nb")
+    assert tail.new_lines() == [b"a"]
+    with (tmp_path / "log").open("a") as log:
+        log.write("c\nd\n")
+    assert (tail.new_lines(), tail.new_lines(), tail.size) == ([b"bc", b"d"], [], 7)

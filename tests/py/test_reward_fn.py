@@ -31,7 +31,7 @@ def refusal(submit, shared):
 
 def test_what_is_not_under_user_code_is_refused(refusal, shared):
     write(shared.path / "user" / "reward.py", "")
-    problem = f"it must be a file under {shared.user_code}, without '..'"
+    problem = "it must be a file under ${shared_root}/user/code, without '..'"
     for given in (
         "/etc/passwd", "reward.py", "${shared_root}/user/reward.py", "${shared_root}/user/code/../reward.py",
         "${shared_root}/user/codeX/reward.py",

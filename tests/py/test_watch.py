@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -400,3 +401,64 @@ def test_waiting_for_ones_turn_is_no_error_however_long_it_takes(follow, make_jo
         "job is RUNNING",
         "job is SUCCEEDED",
     ]
+
+
+def test_between_running_and_the_first_step_no_ten_seconds_are_silent(follow, make_job):
+    """What the state files, the log and the actors say, at once where it changes; and that it goes on, where it does not."""
+    job = make_job()
+    lock = liveness.hold(job)
+
+    def says(text):
+        return lambda job: job.driver_log.open("a").write(f"{text}\n")
+
+    then = {
+        4: started,
+        5: says("INFO worker.py:2029 -- Connected to Ray cluster."),
+        6: says("(TaskRunner pid=1) dataset len: 512"),
+        7: says("(TaskRunner pid=1) Total training steps: 2\n(TaskRunner pid=1) colocated worker base class"),
+        17: says("(TaskRunner pid=1) Training from scratch"),
+        18: step(1),
+        20: lambda job: (step(2)(job), ends(0)(job)),
+    }
+    ended, lines = follow(["RUNNING"] * 20 + ["SUCCEEDED"], job, then)
+    os.close(lock)
+    assert ended is Exit.SUCCEEDED
+    assert follow.phases == [
+        "… proving the code that it imports",
+        "… starting verl's driver",
+        "… starting verl's trainer",
+        "… reading the data",
+        "… starting Ray workers",
+        "… starting Ray workers, 9 s",
+        "… training step 1 of 2",
+    ]
+    assert lines[1] == "step 1 of 2, 4.2 s a step"
+
+
+def test_a_long_step_and_a_long_wait_show_signs_of_life(follow, make_job):
+    follow(["RUNNING"], then={1: lambda job: (started(job), step(1)(job))})
+    assert follow.phases[-2:] == ["… training step 2, 9 s", "… training step 2, 18 s"]
+    follow(["PENDING"], make_job("other"))
+    assert follow.phases == ["… waiting for Ray to start its launcher, 9 s"]
+
+
+def test_the_steps_of_a_job_without_the_file_logger_come_from_its_log(follow, make_job):
+    job = make_job()
+    asked_for_logger(job, "trainer.logger=[console]")
+    log = (Path(__file__).parents[1] / "recorded" / "driver_logs" / "ppo-0.8.0.log").read_text()
+    ended, lines = follow(
+        ["RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"],
+        job,
+        {1: started, 2: lambda job: job.driver_log.write_text(log), 3: ends(0)},
+    )
+    assert ended is Exit.SUCCEEDED
+    assert [line.partition(",")[0] for line in lines if line.startswith("step ")] == ["step 1 of 2", "step 2 of 2"]
+    assert "2 of 2 training steps, no checkpoint" in lines
+
+
+def test_a_job_whose_loggers_tell_no_steps_is_not_said_to_have_taken_none(follow, make_job):
+    job = make_job()
+    asked_for_logger(job, "trainer.logger=[wandb]")
+    ended, lines = follow(["RUNNING", "SUCCEEDED"], job, {1: ends(0)})
+    assert ended is Exit.SUCCEEDED
+    assert "its loggers write no steps here (trainer.logger=[wandb]), no checkpoint" in lines

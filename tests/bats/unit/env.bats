@@ -174,6 +174,20 @@ CASES
   assert_line 'RAY_BASE_CONFIG=<env/ray/cpu.yaml> from env/cpu.env'
 }
 
+@test "that no GPU is visible is said once a make command" {
+  mkdir "${BOX}/dev"
+  # There is no engine here: of each script what loads the knobs is left.
+  for script in "${HERE}"/scripts/[0-9][0-9]_*.sh; do sed -i '/^env::load/q' "$script"; done
+  cp "${REPO}/Makefile" "$HERE"
+  ln -s "$(command -v make)" "${BOX}/bin/make"
+  for line in 'up prepare submit' 'build check up prepare snapshot' submit; do
+    read -ra goals <<<"$line"
+    run env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" NO_COLOR=1 DEVICE_ROOT="${BOX}/dev" make --no-print-directory -C "$HERE" "${goals[@]}"
+    assert_status 0
+    [[ $(grep -c 'No GPU is visible' <<<"$output") == 1 ]] || fail "make ${line} says it $(grep -c 'No GPU is visible' <<<"$output") times"
+  done
+}
+
 @test "PROFILE=auto takes NVIDIA GPUs that answer" {
   mkdir "${BOX}/dev"
   touch "${BOX}/dev/nvidia0" "${BOX}/dev/nvidiactl"

@@ -1,0 +1,96 @@
+#!/usr/bin/env bats
+# Signs of life while a command runs (log::while), by a clock of our own, and paths as they are where the command was typed.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+}
+
+# in_log BODY: runs the lines with the libraries loaded.
+in_log() {
+  {
+    # shellcheck disable=SC2016  # expanded in the script that is written here
+    printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\n'
+    cat
+  } >"${HERE}/scripts/lines.sh"
+  sandbox::run "$@" scripts/lines.sh
+}
+
+# Each read of the pulse is a second that passes, SECONDS_LEFT of them.
+# shellcheck disable=SC2016  # expanded in the script that is written there
+fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && return 142 || return 1; }; SECONDS=0'
+
+@test "a log has a line before each ten seconds are over, and one a minute after five minutes" {
+  in_log SECONDS_LEFT=500 <<<"${fake_clock}; log::_pulse 0 'building the image'"
+  assert_status 0
+  mapfile -t seconds < <(sed -nE 's/^ {8}… building the image, ([0-9]+) s$/\1/p' <<<"$output")
+  [[ ${seconds[0]} == 9 && ${seconds[1]} == 18 && ${#seconds[@]} == 37 ]] || fail "${#seconds[@]} lines: ${seconds[*]}"
+}
+
+@test "a detail is added, and asked for at most every five seconds" {
+  in_log SECONDS_LEFT=20 <<<"${fake_clock}
+    wheels() { echo asked >>'${BOX}/asked'; echo \"\$1 of 149 wheels\"; }
+    log::_pulse 80 'fetching' wheels 12"
+  [[ $output == *'… fetching, 12 of 149 wheels, 2 s'*'… fetching, 12 of 149 wheels, 20 s'* ]] || fail 'no detail'
+  [[ $(wc -l <"${BOX}/asked") == 4 ]] || fail "asked $(wc -l <"${BOX}/asked") times"
+}
+
+@test "a terminal has one line that is written over, cut to its width" {
+  in_log SECONDS_LEFT=3 <<<"${fake_clock}; log::_pulse 30 'loading something with a long name'"
+  [[ $output == *$'\e[K        … loading something\r\e[K        … loading something\r'* ]] || fail "$(cat -v <<<"$output")"
+}
+
+@test "log::while leaves the command's status, input, output and shell alone" {
+  in_log <<'LINES'
+work() { cat; variable=set; return "$1"; }
+log::while working -- work 0 <<<"from stdin"
+log::while working -- work 3 </dev/null || echo "status $?, variable ${variable}, pulse '${LOG_PULSE}'"
+answer=$(log::while working -- work 0 <<<"an answer")
+echo "$answer"
+echo piped | log::while working -- work 0
+LINES
+  assert_status 0
+  assert_line 'from stdin'
+  assert_line "status 3, variable set, pulse ''"
+  assert_line 'an answer'
+  assert_line 'piped'
+}
+
+@test "what ends the script inside of log::while ends it at once, and leaves no process behind" {
+  in_log <<'LINES'
+dies() { echo "$LOG_PULSE" >"$TMPDIR/pulse"; cli::die 8 "No answer: try again."; }
+log::while waiting -- dies
+LINES
+  assert_status 8
+  assert_line 'error   No answer: try again.'
+  [[ ! -e /proc/$(<"${BOX}/tmp/pulse") ]] || fail 'the pulse goes on'
+  in_log <<<$'fails() { false; echo went on; }\nlog::while waiting -- fails\necho went on'
+  assert_status 1
+  refute_text 'went on'
+}
+
+@test "paths of the nodes are shown as they are on this host, and the dashboard is told with its token" {
+  in_log WORKDIR="${BOX}/work dir" DASHBOARD_PORT=8300 CLUSTER_NAME=mine <<<'
+    env::load
+    nodes::shown /private/jobs/a
+    nodes::shown /private
+    nodes::shown /privateer/a
+    nodes::tell_dashboard'
+  assert_line "${BOX}/work dir/shared/jobs/a"
+  assert_line "${BOX}/work dir/shared"
+  assert_line '/privateer/a'
+  assert_line "ok      dashboard: http://127.0.0.1:8300, token in ${BOX}/work dir/secrets/mine.token"
+}
+
+@test "our own files in a cure are named by a path that exists where the command was typed" {
+  in_log <<<"cd /; cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh --engine'.\""
+  assert_line "error   It is missing: run '${HERE}/scripts/dev/bootstrap_host.sh --engine'."
+  in_log <<<"cd '${HERE}'; cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh'.\""
+  assert_line "error   It is missing: run 'scripts/dev/bootstrap_host.sh'."
+}
+
+@test "the helper is told of the host's path and of the terminal" {
+  stub docker '[[ $* != *inspect* ]] || echo true'
+  in_log WORKDIR="${BOX}/work dir" <<<$'env::load\nhelper::run head jobs'
+  assert_called "run.py --shared-root /private --shown-root=${BOX}/work dir/shared --terminal=0 jobs"
+}
