@@ -54,10 +54,12 @@ contract::put_and_get() {
 contract::spawn() {
   local dir
   dir=$(on node::exec "$NODE" mktemp -d)
+  on node::exec "$NODE" mkfifo "${dir}/go"
   # shellcheck disable=SC2016  # expanded on the node
-  on node::spawn "$NODE" "${dir}/a/log" sh -c 'echo begun; until [ -e "$1/go" ]; do :; done; exit 5' spawned "$dir"
+  on node::spawn "$NODE" "${dir}/a/log" timeout 60 sh -c 'echo begun; read -r _ <"$1/go"; exit 5' spawned "$dir"
   on wait::until 20 - node::exec "$NODE" grep -qx begun "${dir}/a/log"
   run ! on node::exec "$NODE" test -e "${dir}/a/log.exit"
-  on node::exec "$NODE" touch "${dir}/go"
+  # shellcheck disable=SC2016  # expanded on the node
+  on node::exec "$NODE" sh -c 'echo >"$1/go"' go "$dir"
   on wait::until 20 - node::exec "$NODE" grep -qx 5 "${dir}/a/log.exit"
 }
