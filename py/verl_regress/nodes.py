@@ -79,8 +79,10 @@ def run_await(args: argparse.Namespace) -> int:
             problem = (
                 f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
             )
+            waits = problem
         except RegressError as error:
             alive, problem = {}, str(error).rstrip(".")
+            waits = "Ray does not answer yet"
         if len(alive) == len(wanted):
             break
         _abort_if_one_failed(sorted(wanted), args.log_dir)
@@ -91,7 +93,7 @@ def run_await(args: argparse.Namespace) -> int:
                 f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): read the lines above, from {missing[0]}.",
                 Exit.UNREACHABLE,
             )
-        pulse.beat(f"waiting for Ray's nodes ({problem})", time.monotonic())
+        pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     _dismiss_ghosts(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
     head = alive["head"]

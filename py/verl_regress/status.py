@@ -158,6 +158,7 @@ def _print_metrics(job: JobDir) -> int:
     if not progress.logs_steps(job):
         say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
     elif not lines:
-        say.info(f"{job.ray_id} has no steps yet in its {job.metrics.name}.")
+        file = job.metrics if progress.writes_file(job) else job.driver_log
+        say.info(f"{job.ray_id} has no steps yet in its {file.name}.")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0

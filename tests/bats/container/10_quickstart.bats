@@ -4,7 +4,11 @@
 setup_file() {
   load container_helper
   container::use quick 18265
-  make --no-print-directory quickstart >"${BATS_FILE_TMPDIR}/first" 2>&1 || {
+  (
+    set -o pipefail
+    make --no-print-directory quickstart 2>&1 | tee "${BATS_FILE_TMPDIR}/first" |
+      while IFS= read -r line; do printf '%d %s\n' "$SECONDS" "$line"; done >"${BATS_FILE_TMPDIR}/first-by-seconds"
+  ) || {
     tail -n 60 "${BATS_FILE_TMPDIR}/first" >&3
     return 1
   }
@@ -23,6 +27,22 @@ setup() {
   assert_line "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   assert_line " *MVP_PRECHECK_VERL_FILE: /private/common/code/verl/codeA/verl/__init__.py"
   assert_line " *MVP_PRECHECK_MARKER: codeA"
+}
+
+@test "no phase is silent for more than ten seconds, and between RUNNING and step 1 it says what the job does" {
+  run awk 'NR > 1 && $1 - last > 12 { print last " to " $0 } { last = $1 } END { print NR " lines" }' "${BATS_FILE_TMPDIR}/first-by-seconds"
+  [[ $output =~ ^[1-9][0-9]+\ lines$ ]] || fail 'a silence'
+  output=$(sed -n "/${JOB} is RUNNING/,/step 1 of 10/p" "${BATS_FILE_TMPDIR}/first")
+  assert_line ' *… proving the code that it imports'
+  assert_line " *… starting verl's driver"
+  assert_line ' *… starting Ray workers( .*)?'
+}
+
+@test "what is printed can be used where the command was typed: the outputs, the dashboard and its token" {
+  assert_line " *outputs: ${JOB_DIR}"
+  assert_line "ok      dashboard: http://127.0.0.1:${DASHBOARD_PORT}, token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+  [[ -d $JOB_DIR && -s ${WORKDIR}/secrets/${CLUSTER_NAME}.token ]]
+  run ! grep -vE 'MVP_PRECHECK_|is writable from' <(grep -F "/private/" "${BATS_FILE_TMPDIR}/first")
 }
 
 @test "the driver ran on a worker, not on the head, by Ray's own word" {
@@ -89,9 +109,9 @@ setup() {
   assert_line 'skip    the nodes \(nothing to change\)'
   assert_line "skip    Ray's head \(nothing to change\)"
   assert_line "skip    Ray's workers \(nothing to change\)"
-  assert_line 'skip    /private/datasets/sums \(exists, same source\)'
-  assert_line 'skip    /private/common/models/tiny-qwen2 \(exists, same source\)'
-  assert_line 'skip    /private/common/models/tiny-qwen2-critic \(exists, same source\)'
+  assert_line "skip    ${WORKDIR}/shared/datasets/sums \(exists, same source\)"
+  assert_line "skip    ${WORKDIR}/shared/common/models/tiny-qwen2 \(exists, same source\)"
+  assert_line "skip    ${WORKDIR}/shared/common/models/tiny-qwen2-critic \(exists, same source\)"
   assert_line 'skip    snapshot codeA at .*'
   [[ $(grep -c '^changed ' <<<"$output") == 1 ]] || fail 'something but the submission was changed'
   second=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output")

@@ -46,7 +46,7 @@ spec() {
 @test "a CODE_ID that has no snapshot: says which exist" {
   known=$(find "${WORKDIR}/shared/common/code/verl" -mindepth 1 -maxdepth 1 -not -name '.*' -printf '%f\n' | sort | paste -sd, | sed 's/,/, /g')
   [[ $known == *codeA* ]]
-  refused 2 "CODE_ID=codeX (from the command line) has no snapshot under /private/common/code/verl: make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: ${known}." \
+  refused 2 "CODE_ID=codeX (from the command line) has no snapshot under ${WORKDIR}/shared/common/code/verl: make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: ${known}." \
     env CODE_ID=codeX scripts/40_submit_ppo_epoch1.sh
 }
 
@@ -93,13 +93,13 @@ spec() {
   mkdir -p "${WORKDIR}/shared/jobs/taken"
   touch "${WORKDIR}/shared/jobs/taken/mine"
   remember
-  refused 2 "submission_id 'taken' is taken: /private/jobs/taken exists and is never reused; give another one, or leave it out and one is made." \
+  refused 2 "submission_id 'taken' is taken: ${WORKDIR}/shared/jobs/taken exists and is never reused; give another one, or leave it out and one is made." \
     env SUBMISSION_ID=taken scripts/40_submit_ppo_epoch1.sh
   rm -r "${WORKDIR}/shared/jobs/taken"
 }
 
 @test "a missing dataset, and a DATASET_SOURCE that cannot be read" {
-  refused 2 "dataset=nothing (from the knob DATASET) is not usable, /private/datasets/nothing/train.parquet is missing: run 'make prepare', or name another dataset." \
+  refused 2 "dataset=nothing (from the knob DATASET) is not usable, ${WORKDIR}/shared/datasets/nothing/train.parquet is missing: run 'make prepare', or name another dataset." \
     env DATASET=nothing scripts/40_submit_ppo_epoch1.sh
   refused 2 "/no/such/train.jsonl (from DATASET_SOURCE=path:/no/such) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl." \
     env DATASET_SOURCE=path:/no/such DATASET=gsm8k scripts/30_prepare_data_and_model.sh

@@ -90,8 +90,8 @@ whole() {
 @test "make debug takes one more of a job that is over, and a tar of all but its checkpoints" {
   run make --no-print-directory debug JOB=sent-cli TAR=1
   assert_status 0
-  tar=$(grep -x '/private/jobs/sent-cli/debug/.*-asked.tar.gz' <<<"$output")
-  list=$(docker exec vrtest-quick-head tar -tzf "$tar")
+  tar=$(grep -x "${WORKDIR}/shared/jobs/sent-cli/debug/.*-asked.tar.gz" <<<"$output")
+  list=$(tar -tzf "$tar")
   for part in config/resolved.json state/ended logs/driver.log; do grep -qxF "sent-cli/${part}" <<<"$list" || fail "$part"; done
   grep -qE '^sent-cli/debug/[0-9TZ]+-failed/nodes.json$' <<<"$list"
 }

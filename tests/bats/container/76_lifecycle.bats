@@ -49,7 +49,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   before=$(cd "$(job_dir half)" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
   run make --no-print-directory resume JOB=half WAIT=1
   assert_status 0
-  assert_line '        attempt 2 of half, as asked for half, from /private/jobs/half/checkpoints/global_step_'"${step} \(step ${step}\)"
+  assert_line "        attempt 2 of half, as asked for half, from $(job_dir half)/checkpoints/global_step_${step} \(step ${step}\)"
   assert_line 'half.a2'
   assert_line '        6 of 6 training steps, .*checkpoints/global_step_6'
   [[ $(METRICS=1 JOB=half scripts/51_logs.sh 2>/dev/null | jq -c .step | paste -sd' ') == '1 2 3 4 5 6' ]]
@@ -58,14 +58,14 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   after=$(cd "$(job_dir half)" && find . -path ./attempts -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
   [[ $before == "$after" ]] || fail "$(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after"))"
   run make --no-print-directory resume JOB=half
-  assert_line 'error   JOB=half has all its 6 steps done \(/private/jobs/half/attempts/2/checkpoints/global_step_6\): ask for more, as in OVERRIDES=trainer.total_training_steps=16\.'
+  assert_line "error   JOB=half has all its 6 steps done \($(job_dir half)/attempts/2/checkpoints/global_step_6\): ask for more, as in OVERRIDES=trainer.total_training_steps=16\."
 }
 
 @test "make retry asks for the same again, and there is nothing to resume" {
   run env SUBMISSION_ID=fails OVERRIDES=data.train_files=/no/such.parquet WAIT=1 scripts/40_submit_ppo_epoch1.sh
   assert_status 3
   run make --no-print-directory resume JOB=fails
-  assert_line "error   JOB=fails has no whole checkpoint under /private/jobs/fails: begin it anew with 'make retry JOB=fails'\."
+  assert_line "error   JOB=fails has no whole checkpoint under $(job_dir fails): begin it anew with 'make retry JOB=fails'\."
   run env JOB=fails WAIT=1 scripts/57_retry.sh
   assert_status 3
   assert_line '        attempt 2 of fails, as asked for fails, from the beginning'

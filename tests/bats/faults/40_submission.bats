@@ -60,7 +60,7 @@ status_of() { LIMIT=1000 JSON=1 scripts/50_status.sh 2>/dev/null | jq -r --arg i
 refused_again() {
   SUBMISSION_ID=$1 run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line "error   submission_id '$1' is taken: /private/jobs/$1 exists and is never reused; give another one, or leave it out and one is made\."
+  assert_line "error   submission_id '$1' is taken: ${WORKDIR}/shared/jobs/$1 exists and is never reused; give another one, or leave it out and one is made\."
 }
 
 # followed ID STATUS LINE: what `make wait` says of it.

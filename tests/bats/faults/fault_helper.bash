@@ -139,11 +139,11 @@ fault::told() {
 
 # fault::recovered [KEY=VALUE...]: see above; further words go into the record.
 fault::recovered() {
-  local began=$EPOCHREALTIME up=0 seconds after
+  local began=$EPOCHREALTIME up=0 seconds after sentence=${LINE//"$JOB"/JOB}
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || up=$?
   seconds=$(fault::_since "$began")
   after=$(fault::digest)
-  fault::record "name=${FAULT}" "status=${status}" "sentence=${LINE//"$JOB"/JOB}" "seconds=${SECONDS_TO_TELL}" \
+  fault::record "name=${FAULT}" "status=${status}" "sentence=${sentence//"${WORKDIR}/"/workdir/}" "seconds=${SECONDS_TO_TELL}" \
     "files_before=${BEFORE% *}" "hash_before=${BEFORE#* }" "files_after=${after% *}" "hash_after=${after#* }" \
     "up_status=${up}" "up_seconds=${seconds}" "$@"
   [[ $up == 0 ]] || fail "make up ended with ${up}: $(tail -n 30 "${BATS_TEST_TMPDIR}/up")"
