@@ -2,7 +2,7 @@
 # 00_prereq_check: look before anything is touched. Changes nothing; the first thing that is wrong ends it.
 #
 #   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
-#                        shared root, verl's source
+#                        shared root, node image, verl's source
 #   TRANSPORT=ssh        nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
 #
 #   scripts/00_prereq_check.sh

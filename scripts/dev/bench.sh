@@ -21,6 +21,7 @@ fi
 
 mkdir -p "$BENCH_DIR"
 rm -f "$BENCH_RUNS" "$BENCH_LOG"
+venv::ensure
 bench::own_cluster
 cli::on_exit make --no-print-directory -C "$REPO_DIR" down FORCE=1
 log::step "bench on ${CLUSTER_NAME}: ${rows[*]} (what the commands say is in ${BENCH_LOG})"

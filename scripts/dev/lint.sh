@@ -3,7 +3,7 @@
 #
 #   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy; report in build/reports/lint.tap
 #
-# The linters are the pinned ones of .venv (scripts/dev/bootstrap_host.sh), the settings those of pyproject.toml.
+# The linters are the pinned ones of .venv, which is made if need be, the settings those of pyproject.toml.
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin "$@"
 cd "$REPO_DIR"
@@ -39,7 +39,8 @@ lint::run() {
 
 mkdir -p build/reports
 printf '1..5\n' >"$LINT_REPORT"
-PATH="${REPO_DIR}/.venv/bin:${PATH}"
+venv::ensure
+PATH="${VENV_DIR}/bin:${PATH}"
 mapfile -t shell_files < <(lint::shell_files)
 mapfile -t python_files < <(lint::files '*.py')
 

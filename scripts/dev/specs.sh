@@ -8,4 +8,5 @@ source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with --write "$@"
 action='check'
 [[ ${1:-} != --write ]] || action='write'
-"${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/scripts/dev/specs.py" "$action"
+venv::ensure
+"${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/specs.py" "$action"

@@ -60,7 +60,7 @@ suite::run() {
 }
 
 (($#)) || set -- lint unit contract rules py
-[[ -x .venv/bin/bats ]] || cli::die 1 "${REPO_DIR}/.venv has no bats: run 'scripts/dev/bootstrap_host.sh'."
+venv::ensure
 mkdir -p "$REPORTS"
 for suite in "$@"; do
   log::step "suite ${suite}"

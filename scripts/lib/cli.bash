@@ -23,6 +23,7 @@ cli::begin_with() {
   CLI_NAME=$(basename "$0")
   CLI_STARTED=${EPOCHREALTIME}
   CLI_CLEANUPS=()
+  CLI_PARTS=()
   CLI_IF_INTERRUPTED=(true)
   cli::accept "$@"
   trap 'cli::_end "$?"' EXIT
@@ -134,16 +135,57 @@ cli::temp_dir() {
   cli::on_exit rm -rf -- "$_dir"
 }
 
+# cli::part COMMAND...: runs COMMAND beside the script, with cleanups of its own. cli::await_parts waits for all parts.
+cli::part() {
+  ((${#CLI_PARTS[@]})) || cli::on_exit cli::_end_parts
+  set -m # a process group of its own: one signal ends all of it, and Ctrl-C reaches it through us
+  cli::_part "$@" </dev/null &
+  set +m
+  CLI_PARTS+=("$!")
+}
+
+cli::_part() {
+  CLI_CLEANUPS=() CLI_PARTS=()
+  trap 'set +e; cli::_clean_up' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  "$@"
+}
+
+# cli::await_parts: every part has succeeded. The first that fails, which said why, ends the script, and that the others.
+cli::await_parts() {
+  while ((${#CLI_PARTS[@]})); do
+    wait::until 86400 - cli::_has_part_ended || continue
+    wait "${CLI_PARTS[CLI_ENDED]}" || exit "$?"
+    unset "CLI_PARTS[CLI_ENDED]"
+  done
+}
+
+cli::_has_part_ended() {
+  for CLI_ENDED in "${!CLI_PARTS[@]}"; do
+    kill -0 "${CLI_PARTS[CLI_ENDED]}" 2>/dev/null || return 0
+  done
+  return 1
+}
+
+# SIGINT first, because Bash prints no line for what dies of it; where it is ignored, SIGTERM. Each part cleans up after itself,
+# so it is waited for.
+cli::_end_parts() {
+  local part signal
+  for part in "${CLI_PARTS[@]}"; do
+    for signal in INT TERM; do kill -s "$signal" -- "-${part}" 2>/dev/null; done
+  done
+  wait "${CLI_PARTS[@]}"
+}
+
 cli::seconds_since() { awk -v a="$1" -v b="${EPOCHREALTIME}" 'BEGIN { printf "%.1f", b - a }'; }
 
 cli::_end() {
-  local status=$1 i
+  local status=$1
   set +e
   log::end_pulse
   ((status != 130 && status != 143)) || "${CLI_IF_INTERRUPTED[@]}"
-  for ((i = ${#CLI_CLEANUPS[@]} - 1; i >= 0; i--)); do
-    eval "${CLI_CLEANUPS[i]}"
-  done
+  cli::_clean_up
   local seconds
   seconds=$(cli::seconds_since "$CLI_STARTED")
   if ((status == 0)); then
@@ -152,6 +194,13 @@ cli::_end() {
     log::error "${CLI_NAME%.sh}: exit ${status} (${CLI_STATUS[$status]:-ended by a signal or a tool}) after ${seconds} s"
   fi
   [[ -z ${PHASES_FILE:-} ]] || cli::_record "$seconds"
+}
+
+cli::_clean_up() {
+  local i
+  for ((i = ${#CLI_CLEANUPS[@]} - 1; i >= 0; i--)); do
+    eval "${CLI_CLEANUPS[i]}"
+  done
 }
 
 cli::_record() { mkdir -p "$(dirname "$PHASES_FILE")" && printf '%s\t%s\n' "${CLI_NAME%.sh}" "$1" >>"$PHASES_FILE"; }

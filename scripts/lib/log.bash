@@ -74,6 +74,9 @@ log::end_pulse() {
 # log::size PATH...: a DETAIL for what fills a directory: "12 MB so far".
 log::size() { du -cm -- "$@" 2>/dev/null | awk 'END { printf "%d MB so far", $1 }'; }
 
+# log::last_line FILE: a DETAIL for what writes a log: its last line, cut short.
+log::last_line() { tail -n 1 -- "$1" | tr -cd '[:print:]' | cut -c1-60; }
+
 # log::_pulse COLUMNS WHAT [DETAIL...]: until it is killed, or stdin ends.
 log::_pulse() {
   local columns=$1 what=$2 began=$SECONDS seconds next=9 asked=0 said='' status=0

@@ -44,16 +44,20 @@ snapshot::_create() {
   log::while 'storing the snapshot' -- helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3" "${@:4}"
 }
 
+# snapshot::pypi_cache VERSION: where what pip brought is kept.
+snapshot::pypi_cache() { printf '%s/cache/verl/pypi-%s\n' "$WORKDIR" "$1"; }
+
 snapshot::_from_pypi() {
-  local code_id=$1 source=$2 version=$3 cache temporary pip=${REPO_DIR}/.venv/bin/pip
+  local code_id=$1 source=$2 version=$3 cache temporary
   if snapshot::is_same "$code_id" "$source" "$version"; then return; fi
-  cache=${WORKDIR}/cache/verl/pypi-${version}
+  cache=$(snapshot::pypi_cache "$version")
   if [[ ! -d $cache ]]; then
-    [[ -x $pip ]] || cli::die 1 "${pip} is missing and verl ${version} is not in ${WORKDIR}/cache/verl: run scripts/dev/bootstrap_host.sh first."
+    venv::ensure
     mkdir -p "${WORKDIR}/cache/verl"
     temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
     cli::on_exit rm -rf -- "$temporary"
-    log::while "fetching verl ${version}" log::size "$temporary" -- "$pip" install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
+    log::while "fetching verl ${version}" log::size "$temporary" -- \
+      "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
       cli::die 2 "verl==${version} (from VERL_SOURCE=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
     chmod 755 "$temporary"
     mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been first

@@ -6,8 +6,8 @@ REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 export REPO
 
 # What a minimal Debian has (coreutils and friends); everything else is a stub or absent.
-SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find grep gzip head id install ln ls mkdir
-  mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sort stat tail tar tee timeout touch tr uname uniq wc xargs)
+SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find flock grep gzip head id install ln ls mkdir
+  mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sleep sort stat tail tar tee timeout touch tr uname uniq wc xargs)
 
 # sandbox::make: sets BOX (the whole), HERE (the copy of the repo) and CALLS (what the stubs were called with).
 sandbox::make() {
@@ -33,6 +33,15 @@ stub() {
     printf 'printf "%%s\\n" "%s $*" >>"${BOX}/calls"\n%s\n' "$1" "$body"
   } >"${BOX}/bin/$1"
   chmod +x "${BOX}/bin/$1"
+}
+
+# sandbox::venv: the copy has a .venv that needs nothing; its python is the stub "venv_python", made with `stub` afterwards.
+sandbox::venv() {
+  stub python3 '[[ $* != --version ]] || echo "Python 3.11.7"'
+  mkdir -p "${HERE}/.venv/bin"
+  ln -sf "${BOX}/bin/venv_python" "${HERE}/.venv/bin/python"
+  stub venv_python
+  printf '%s Python 3.11.7\n' "$(sha256sum <"${HERE}/requirements-dev.lock")" >"${HERE}/.venv/.stamp"
 }
 
 # sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with nothing of our own environment.

@@ -19,8 +19,9 @@ nodes::check() {
   prereq::gpus
   prereq::shared_root
   prereq::shared_mount
+  prereq::node_image
   prereq::verl_source
-  log::ok "11 of 11 checks passed"
+  prereq::verdict 12
 }
 
 # nodes::need: what ensure_up cannot do without.

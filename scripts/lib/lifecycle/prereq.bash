@@ -4,6 +4,23 @@
 # What the shared root holds; the helper makes it (py/verl_regress/layout.py).
 readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
 
+PREREQ_WARNINGS=0
+
+# prereq::_warn SENTENCE: what stops a later step, but not this one.
+prereq::_warn() {
+  PREREQ_WARNINGS=$((PREREQ_WARNINGS + 1))
+  log::warn "$@"
+}
+
+# prereq::verdict COUNT: none of so many checks ended the script.
+prereq::verdict() {
+  if ((PREREQ_WARNINGS == 0)); then
+    log::ok "$1 of $1 checks passed"
+  else
+    log::ok "$(($1 - PREREQ_WARNINGS)) of $1 checks passed, ${PREREQ_WARNINGS} ended in a warning"
+  fi
+}
+
 prereq::engine() {
   local version
   version=$(image::engine)
@@ -27,17 +44,50 @@ prereq::version1_leftovers() {
   log::ok "no container of version 1 (mvp-ray-head, mvp-ray-worker-<n>)"
 }
 
-# prereq::verl_source: a tree that `make snapshot` is to freeze is there. What is fetched is looked at when it is.
+# prereq::node_image: whether `make up` will find the image. Without it a check still says all that it can.
+prereq::node_image() {
+  local image
+  image=$(image::name)
+  if image::is_present "$image"; then
+    log::ok "node image ${image} is here"
+  else
+    prereq::_warn "node image ${image} is not on this machine yet, and 'make up' needs it: run 'make build' first."
+  fi
+}
+
+# prereq::verl_source: a tree that `make snapshot` is to freeze is there; what is fetched can be fetched.
 prereq::verl_source() {
   local dir
-  if [[ $VERL_SOURCE != path:* ]]; then
-    log::ok "verl comes from ${VERL_SOURCE}"
-    return
-  fi
+  case $VERL_SOURCE in
+    path:*) ;;
+    pypi:*)
+      prereq::_verl_of_pypi "${VERL_SOURCE#pypi:}"
+      return
+      ;;
+    *)
+      log::ok "verl comes from ${VERL_SOURCE}"
+      return
+      ;;
+  esac
   dir=$(env::path "${VERL_SOURCE#path:}")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
   log::ok "verl's source is at ${dir}"
+}
+
+# A cluster can come up without it, so what is missing is a warning.
+prereq::_verl_of_pypi() {
+  local cache
+  cache=$(snapshot::pypi_cache "$1")
+  if [[ -d $cache ]]; then
+    log::ok "verl comes from ${VERL_SOURCE} (in ${cache})"
+  elif venv::is_current; then
+    log::ok "verl comes from ${VERL_SOURCE} (pip of ${VENV_DIR} will fetch it)"
+  elif venv::is_possible; then
+    log::ok "verl comes from ${VERL_SOURCE} (pip of ${VENV_DIR}, which will be made, will fetch it)"
+  else
+    prereq::_warn "verl comes from ${VERL_SOURCE}, and this machine has no python3 (3.10 or newer) with venv and ensurepip to fetch it: run 'scripts/dev/bootstrap_host.sh' before 'make snapshot'."
+  fi
 }
 
 # prereq::shared_root: every directory of the shared root is there and ours to write to, or can be made.
@@ -116,7 +166,7 @@ prereq::disk() {
   fi
   problem="${WORKDIR}/shared (from WORKDIR) has ${free} GiB free and MIN_DISK_GIB=${MIN_DISK_GIB} are wanted: free some, or point WORKDIR elsewhere."
   [[ -n $(compose::list '{{.ID}}') ]] || cli::die 1 "$problem"
-  log::warn "$problem"
+  prereq::_warn "$problem"
 }
 
 prereq::memory() {

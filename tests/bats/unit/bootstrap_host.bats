@@ -41,7 +41,7 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
   assert_status 0
   assert_line "        will make ${HERE}/.venv from requirements-dev.lock"
   assert_line "skip    packages (all there)"
-  assert_called "-m pip install -qq --disable-pip-version-check --requirement ${HERE}/requirements-dev.lock"
+  assert_called "-m pip install --requirement ${HERE}/requirements-dev.lock"
   : >"$CALLS"
   bootstrap scripts/dev/bootstrap_host.sh --engine
   assert_status 0
@@ -71,6 +71,41 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
   assert_line "        will install with apt-get: jq parallel"
   assert_line "changed installed jq parallel"
   assert_called "apt-get install --yes --no-install-recommends jq parallel"
+}
+
+@test "a half made .venv is made again from the beginning" {
+  bootstrap scripts/dev/bootstrap_host.sh
+  rm "${HERE}/.venv/.stamp"
+  : >"$CALLS"
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_status 0
+  assert_called "python3 -m venv --clear ${HERE}/.venv"
+  assert_called "-m pip install"
+}
+
+@test "the engine starts while pip fetches" {
+  mkfifo "${BOX}/engine" "${BOX}/pip"
+  no_engine
+  mkdir -p "${BOX}/root/run/systemd/system"
+  # Each waits for the other: one after the other, both would wait in vain.
+  stub systemctl - <<'SH'
+    echo >"${BOX}/pip"
+    read -r <"${BOX}/engine"
+    printf '#!/bin/bash\n[[ $* == "compose version"* ]] && echo v2.40.3 || echo 20.10\n' >"${BOX}/bin/docker"
+SH
+  stub python3 - <<'SH'
+    case "$*" in
+      --version) echo "Python 3.11.7" ;;
+      "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+      "-m pip install "*) read -r <"${BOX}/pip"; echo >"${BOX}/engine" ;;
+    esac
+SH
+  stub docker '[[ $* == "compose version"* ]] && echo v2.40.3'
+  run timeout 60 env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" NO_COLOR=1 \
+    "${BOX}/bin/bash" "${HERE}/scripts/dev/bootstrap_host.sh" --engine
+  assert_status 0
+  assert_line "changed container engine started (version 20.10)"
+  [[ $output == *"changed ${HERE}/.venv (Python 3.11.7, "* ]]
 }
 
 @test "without --engine, the engine is nobody's business" {

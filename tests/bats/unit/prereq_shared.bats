@@ -79,9 +79,36 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   done
 }
 
-@test "verl's source as a path is looked at, another one is not" {
-  check prereq::verl_source VERL_SOURCE=pypi:0.7.1
-  assert_line 'ok      verl comes from pypi:0.7.1'
+@test "verl from PyPI: what has it, or will fetch it, or is missing" {
+  rm -f "${BOX}/bin/python3"
+  check prereq::verl_source VERL_SOURCE=pypi:0.7.1 WORKDIR="${BOX}/work"
+  assert_status 0
+  assert_line "warning verl comes from pypi:0.7.1, and this machine has no python3 (3.10 or newer) with venv and ensurepip to fetch it: run 'scripts/dev/bootstrap_host.sh' before 'make snapshot'."
+  stub python3 '[[ $* != --version ]] || echo "Python 3.11.7"'
+  check prereq::verl_source VERL_SOURCE=pypi:0.7.1 WORKDIR="${BOX}/work"
+  assert_line "ok      verl comes from pypi:0.7.1 (pip of ${HERE}/.venv, which will be made, will fetch it)"
+  sandbox::venv
+  check prereq::verl_source VERL_SOURCE=pypi:0.7.1 WORKDIR="${BOX}/work"
+  assert_line "ok      verl comes from pypi:0.7.1 (pip of ${HERE}/.venv will fetch it)"
+  mkdir -p "${BOX}/work/cache/verl/pypi-0.7.1"
+  check prereq::verl_source VERL_SOURCE=pypi:0.7.1 WORKDIR="${BOX}/work"
+  assert_line "ok      verl comes from pypi:0.7.1 (in ${BOX}/work/cache/verl/pypi-0.7.1)"
+}
+
+@test "a node image that was not built is a warning with its cure, and counted" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ -e ${BOX}/built ]]'
+  check 'prereq::node_image; prereq::verdict 1' NODE_IMAGE=mine:1
+  assert_status 0
+  assert_line "warning node image mine:1 is not on this machine yet, and 'make up' needs it: run 'make build' first."
+  assert_line "ok      0 of 1 checks passed, 1 ended in a warning"
+  touch "${BOX}/built"
+  check 'prereq::node_image; prereq::verdict 1' NODE_IMAGE=mine:1
+  assert_line "ok      node image mine:1 is here"
+  assert_line "ok      1 of 1 checks passed"
+}
+
+@test "verl's source as a path is looked at" {
   check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
   assert_status 2
   assert_line "error   ${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."

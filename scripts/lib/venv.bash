@@ -1,0 +1,59 @@
+# venv: .venv, this host's own pip and tools, made from requirements-dev.lock by whoever needs it first.
+# shellcheck shell=bash
+
+readonly VENV_DIR="${REPO_DIR}/.venv"
+readonly VENV_LOCK="${REPO_DIR}/requirements-dev.lock"
+readonly VENV_TIMEOUT=600 # seconds that another script may take to make it
+
+# venv::ensure: .venv is there, with what requirements-dev.lock says. One script makes it, others wait for that.
+venv::ensure() {
+  local lock
+  ! venv::is_current || return 0
+  exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves nothing behind, and ends with the process
+  log::while "waiting for another script that is making ${VENV_DIR}" -- flock --wait "$VENV_TIMEOUT" "$lock" ||
+    cli::die 1 "Another script has been making ${VENV_DIR} for ${VENV_TIMEOUT} s (lock ${VENV_LOCK}): wait for it to end, or stop it."
+  venv::is_current || venv::_make
+  exec {lock}<&-
+}
+
+# venv::is_current: .venv is whole, and of today's requirements-dev.lock and python3.
+venv::is_current() {
+  [[ -x ${VENV_DIR}/bin/python && $(cat "${VENV_DIR}/.stamp" 2>/dev/null) == "$(venv::_stamp)" ]]
+}
+
+# venv::is_possible: this machine's python3 can make it.
+venv::is_possible() { python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+# venv::packages: how many packages requirements-dev.lock pins.
+venv::packages() { grep -c '==' "$VENV_LOCK"; }
+
+venv::_stamp() { printf '%s %s\n' "$(sha256sum <"$VENV_LOCK")" "$(python3 --version 2>&1)"; }
+
+# venv::pip LOG ARG...: .venv's pip, without a word on the terminal: what it does goes to LOG, why it failed to stderr.
+venv::pip() {
+  "${VENV_DIR}/bin/python" -m pip "${@:2}" --disable-pip-version-check >"$1" 2>"$1.errors" || {
+    cat -- "$1.errors" >&2
+    return 1
+  }
+}
+
+# venv::collected LOG...: how many packages pip has collected by what it wrote to LOG.
+venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Requirement already satisfied)' || true; }
+
+# Without a stamp it is half made: pip would take half an installed package for a whole one, so it begins again.
+venv::_make() {
+  local log
+  venv::is_possible ||
+    cli::die 1 "${VENV_DIR} cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
+  cli::temp_dir log
+  [[ -e ${VENV_DIR}/.stamp && $("${VENV_DIR}/bin/python" --version 2>&1) == "$(python3 --version 2>&1)" ]] ||
+    log::while "making ${VENV_DIR}" -- python3 -m venv --clear "$VENV_DIR"
+  rm -f -- "${VENV_DIR}/.stamp"
+  log::while "installing requirements-dev.lock into ${VENV_DIR}" venv::_so_far "${log}/pip" -- \
+    venv::pip "${log}/pip" install --requirement "$VENV_LOCK" ||
+    cli::die 1 "pip could not install requirements-dev.lock into ${VENV_DIR}; its lines are above. It uses this machine's own pip configuration."
+  venv::_stamp >"${VENV_DIR}/.stamp"
+  log::changed "${VENV_DIR} ($("${VENV_DIR}/bin/python" --version), $(venv::packages) pinned packages)"
+}
+
+venv::_so_far() { printf '%d of %d packages fetched' "$(venv::collected "$1")" "$(venv::packages)"; }

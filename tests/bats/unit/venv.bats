@@ -1,0 +1,128 @@
+#!/usr/bin/env bats
+# .venv: whoever needs it makes it, once, whole, and says so.
+
+setup() {
+  bats_require_minimum_version 1.5.0
+  load ../test_helper
+  sandbox::make
+  stub python3 - <<'SH'
+    case "$*" in
+      --version) echo "Python 3.11.7" ;;
+      "-m venv --clear "*) mkdir -p "$4/bin"; cp "${BOX}/bin/venv_python" "$4/bin/python" ;;
+    esac
+SH
+  pip_does true
+}
+
+# pip_does BODY: of .venv, when it installs.
+pip_does() {
+  stub venv_python - <<SH
+    case "\$*" in
+      --version) echo "Python 3.11.7" ;;
+      "-m pip install "*) $1 ;;
+    esac
+SH
+}
+
+# with_venv COMMAND...: runs it in a script that has made sure of .venv.
+with_venv() {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nvenv::ensure\n%s\n' "$*" >"${HERE}/scripts/needs_venv.sh"
+  sandbox::run scripts/needs_venv.sh
+}
+
+@test "it is made and told, and the second time nothing is said" {
+  with_venv
+  assert_status 0
+  assert_line "changed ${HERE}/.venv (Python 3.11.7, $(grep -c '==' "${HERE}/requirements-dev.lock") pinned packages)"
+  : >"$CALLS"
+  with_venv
+  assert_status 0
+  refute_text .venv
+  refute_called venv_python
+}
+
+@test "an interrupted one is made again from the beginning" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  pip_does 'kill -TERM "$PPID"; exit 143'
+  with_venv
+  ((status != 0))
+  [[ -d ${HERE}/.venv && ! -e ${HERE}/.venv/.stamp ]]
+  pip_does true
+  : >"$CALLS"
+  with_venv
+  assert_status 0
+  assert_called "python3 -m venv --clear ${HERE}/.venv"
+  [[ -s ${HERE}/.venv/.stamp ]]
+}
+
+@test "another lock: its packages are installed into the one that is there; another python3: it begins again" {
+  with_venv
+  printf 'extra==1\n' >>"${HERE}/requirements-dev.lock"
+  : >"$CALLS"
+  with_venv
+  assert_called "-m pip install"
+  refute_called "-m venv"
+  sed -i 's/3\.11\.7/3.12.1/' "${BOX}/bin/python3"
+  with_venv
+  assert_called "-m venv --clear"
+}
+
+@test "pip's own lines and one sentence where it fails; the next run tries again" {
+  pip_does 'echo "ERROR: no index answers" >&2; exit 1'
+  with_venv
+  assert_status 1
+  assert_line "ERROR: no index answers"
+  assert_line "error   pip could not install requirements-dev.lock into ${HERE}/.venv; its lines are above. It uses this machine's own pip configuration."
+  pip_does true
+  with_venv
+  assert_status 0
+}
+
+@test "a machine that cannot make it: the cure" {
+  stub python3 'exit 1'
+  with_venv
+  assert_status 1
+  assert_line "error   ${HERE}/.venv cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
+}
+
+@test "two at once: one makes it, the other waits for that" {
+  mkfifo "${BOX}/begun" "${BOX}/waits" "${BOX}/go on"
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  pip_does 'echo >"${BOX}/begun"; read -r <"${BOX}/go on"'
+  stub flock - <<SH
+    [[ ! -e "\${BOX}/second" ]] || echo >"\${BOX}/waits"
+    exec $(command -v flock) "\$@"
+SH
+  # shellcheck disable=SC2016  # expanded when the script runs
+  with_venv '[[ -s ${VENV_DIR}/.stamp ]]' &
+  read -rt 30 <>"${BOX}/begun"
+  touch "${BOX}/second"
+  # shellcheck disable=SC2016
+  (with_venv '[[ -s ${VENV_DIR}/.stamp ]] && touch "${VENV_DIR}/seen"' && assert_status 0) &
+  read -rt 30 <>"${BOX}/waits"
+  echo >"${BOX}/go on"
+  wait
+  [[ -e ${HERE}/.venv/seen && $(grep -c 'pip install' "$CALLS") == 1 ]]
+}
+
+@test "a snapshot from PyPI makes it" {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'cli::begin' 'env::load' 'helper::run() { echo none; }' \
+    'helper::run_in() { tar -t; }' 'snapshot::ensure codeA pypi:0.7.1' >"${HERE}/scripts/snap.sh"
+  sandbox::run WORKDIR="${BOX}/work dir" scripts/snap.sh
+  assert_status 0
+  [[ $output == *"changed ${HERE}/.venv ("*"changed fetched verl 0.7.1 into ${BOX}/work dir/cache/verl/pypi-0.7.1"* ]]
+  assert_called "venv_python -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "
+}
+
+@test "the tools of this repository make it: test.sh, lint.sh, specs.sh" {
+  for tool in test lint specs; do
+    rm -rf "${HERE}/.venv"
+    : >"$CALLS"
+    stub nproc 'echo 2'
+    stub git
+    sandbox::run "scripts/dev/${tool}.sh"
+    [[ $output == *"changed ${HERE}/.venv ("* ]] || fail "$tool"
+  done
+}
