@@ -41,7 +41,7 @@ host::_look_for_stopped_engine() {
   host::_want docker.io command -v docker
   host::_want docker.io command -v dockerd
   host::_want iptables command -v iptables
-  host::_want debootstrap command -v mmdebstrap
+  host::_want mmdebstrap command -v mmdebstrap
   HOST_PLAN+=("start the container engine$(host::is_systemd || printf ' (dockerd, log in %s)' "$HOST_ENGINE_LOG")")
 }
 

@@ -4,13 +4,17 @@
 readonly IMAGE_LABEL='verl-regress.image'
 # What a base of our own making holds beyond Debian's essentials.
 readonly IMAGE_BASE_PACKAGES='python3,python3-venv,ca-certificates,procps'
+# What is left out of it: nobody reads it there.
+readonly IMAGE_BASE_WITHOUT=('/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*')
+# How many packages are fetched at once.
+readonly IMAGE_FETCHERS=4
 
 # image::name: the image that the nodes run.
 image::name() {
   if [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
   else
-    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$(<"${REPO_DIR}/docker/Dockerfile")" "$(image::_wheels)")"
+    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$(<"${REPO_DIR}/docker/install.sh")" "$(<"${REPO_DIR}/docker/config")" "$(image::_wheels)")"
   fi
 }
 
@@ -26,19 +30,39 @@ image::engine() {
 
 # image::ensure: the node image exists: the one that NODE_IMAGE names, or one built from today's inputs.
 image::ensure() {
-  local image
+  local image said
   image=$(image::name)
   if image::is_present "$image"; then
     log::skip "node image ${image} (exists, same inputs)"
   elif [[ -n ${NODE_IMAGE:-} ]]; then
-    image::_pull "$image" ||
+    cli::temp_dir said
+    log::while "pulling ${image}" image::_layers "${said}/pull" -- image::_pull "$image" "${said}/pull" ||
       cli::die 2 "NODE_IMAGE=${image} is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
     log::changed "node image ${image} (pulled)"
   else
-    image::_ensure_wheelhouse
-    image::_ensure_base
-    image::_build "$image"
+    image::_make "$image"
   fi
+}
+
+# The packages and the base come from different places, so both are fetched at once.
+image::_make() {
+  local said
+  cli::temp_dir said
+  log::while 'getting what the node image is built from' image::_so_far "$said" -- image::_ensure_inputs "$said"
+  image::_build "$1" "$(<"${said}/base.name")"
+}
+
+image::_ensure_inputs() {
+  cli::part image::_ensure_wheelhouse "$1/wheels"
+  cli::part image::_ensure_base "$1/base"
+  cli::await_parts
+}
+
+# image::_so_far DIR: how far both are, by what they wrote there.
+image::_so_far() {
+  local base=''
+  [[ ! -s $1/base ]] || base=", base: $(log::last_line "$1/base")"
+  printf '%s%s' "$(image::_wheels_so_far "$1/wheels")" "$base"
 }
 
 # --- the wheelhouse: every package as a wheel, fetched on the host with the host's own pip configuration
@@ -51,108 +75,161 @@ image::_wheels() {
   grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
 }
 
+# image::_ensure_wheelhouse LOG
 image::_ensure_wheelhouse() {
-  local house
+  local house new
   house=$(image::_wheelhouse)
   if [[ -d $house ]]; then
     log::skip "wheelhouse ${house} (exists, same inputs)"
     return
   fi
-  image::_need_pip
+  venv::ensure
+  new="${house}.tmp.$$"
   log::info "fetching the packages of the node image into ${house}"
-  cli::on_exit rm -rf -- "${house}.tmp.$$"
-  mkdir -p "${house}.tmp.$$"
-  image::_fetch_wheels "${house}.tmp.$$"
-  mv -T -- "${house}.tmp.$$" "$house"
+  cli::on_exit rm -rf -- "$new"
+  mkdir -p "${new}/tmp"
+  TMPDIR="${new}/tmp" image::_fetch_wheels "$new" "$1"
+  rm -rf -- "${new}/tmp"
+  mv -T -- "$new" "$house" 2>/dev/null || [[ -d $house ]] # another run may have been first
   log::changed "wheelhouse ${house} ($(find "$house" -name '*.whl' | wc -l) wheels, $(du -sh "$house" | cut -f1))"
 }
 
-# For Python 3.11 on glibc, whatever runs on this host; the few that come as source are pure Python and built here.
+# image::_fetch_wheels DIR LOG: for Python 3.11 on glibc, whatever runs on this host; the few that come as source are pure
+# Python and built here. Most of the time is waiting for answers of the index: several at once.
 image::_fetch_wheels() {
-  local house=$1 target=(--python-version 3.11 --implementation cp) minor sources
+  local house=$1 log=$2 target=(--python-version 3.11 --implementation cp) minor wanted share i sources
   for minor in {36..17}; do target+=(--platform "manylinux_2_${minor}_$(uname -m)"); done
   target+=(--platform "manylinux2014_$(uname -m)")
   [[ -z $TORCH_INDEX_URL ]] || target+=(--extra-index-url "$TORCH_INDEX_URL")
-  image::_pip download --no-deps "${target[@]}" --dest "$house" \
-    --requirement "${REPO_DIR}/docker/requirements.lock" "verl==${IMAGE_VERL_VERSION}"
-  mapfile -t sources < <(find "$house" -name '*.tar.gz' -o -name '*.zip')
-  ((${#sources[@]} == 0)) || image::_pip wheel --no-deps --wheel-dir "$house" "${sources[@]}"
-  ((${#sources[@]} == 0)) || rm -- "${sources[@]}"
+  mapfile -t wanted < <(image::_packages)
+  share=$(((${#wanted[@]} + IMAGE_FETCHERS - 1) / IMAGE_FETCHERS))
+  for ((i = 0; i < ${#wanted[@]}; i += share)); do
+    cli::part image::_pip "${log}.${i}" download --no-deps "${target[@]}" --dest "$house" "${wanted[@]:i:share}"
+  done
+  cli::await_parts
+  mapfile -t sources < <(find "$house" -maxdepth 1 -name '*.tar.gz' -o -maxdepth 1 -name '*.zip')
+  for ((i = 0; i < ${#sources[@]}; i++)); do
+    cli::part image::_pip "${log}.build.${i}" wheel --no-deps --wheel-dir "$house" "${sources[i]}"
+  done
   # A CPU build of torch needs nothing more. A CUDA build names its libraries in its own metadata: bring those too.
-  image::_pip download --only-binary=:all: "${target[@]}" --dest "$house" --find-links "$house" \
+  cli::part image::_pip "${log}.torch" download --only-binary=:all: "${target[@]}" --dest "$house" --find-links "$house" \
     --constraint "${REPO_DIR}/docker/requirements.lock" torch
+  cli::await_parts
+  ((${#sources[@]} == 0)) || rm -- "${sources[@]}"
   ! compgen -G "${house}/nvidia_*.whl" >/dev/null ||
     log::warn "torch came as a CUDA build, so the image will be $(du -sh "$house" | cut -f1) larger than it need be: set TORCH_INDEX_URL to an index with CPU builds for a small one."
 }
 
-image::_pip() { "${REPO_DIR}/.venv/bin/python" -m pip "$1" -qq --disable-pip-version-check "${@:2}"; }
+# Every package of the node image, as pip wants it named.
+image::_packages() {
+  grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
+  printf 'verl==%s\n' "$IMAGE_VERL_VERSION"
+}
 
-image::_need_pip() {
-  [[ -x ${REPO_DIR}/.venv/bin/python ]] ||
-    cli::die 1 "${REPO_DIR}/.venv is missing, and its pip fetches the packages: run 'scripts/dev/bootstrap_host.sh'."
+image::_pip() {
+  venv::pip "$@" ||
+    cli::die 1 "pip could not fetch the packages of the node image (docker/requirements.lock); its lines are above. It uses this machine's own pip configuration."
+}
+
+# image::_wheels_so_far LOG
+image::_wheels_so_far() {
+  printf '%d of %d packages, %s' "$(venv::collected "$1".[0-9]*)" "$(image::_packages | wc -l)" \
+    "$(log::size "$(image::_wheelhouse)"*)"
 }
 
 # --- the base: BASE_IMAGE by name, or one made from this distribution's own packages
 
-# Sets IMAGE_BASE to what the Dockerfile should start from.
+# image::_ensure_base LOG: what the image starts from exists; its name goes to LOG.name, what is being done to LOG.
 image::_ensure_base() {
-  IMAGE_BASE=$BASE_IMAGE
-  if image::is_present "$IMAGE_BASE"; then
-    log::skip "base image ${IMAGE_BASE} (exists)"
-  elif image::_pull "$IMAGE_BASE"; then
-    log::changed "base image ${IMAGE_BASE} (pulled)"
+  local base=$BASE_IMAGE
+  if image::is_present "$base"; then
+    log::skip "base image ${base} (exists)"
+  elif image::_pull "$base" "$1"; then
+    log::changed "base image ${base} (pulled)"
   else
-    image::_ensure_base_from_packages
+    base=$(image::_own_base)
+    image::_ensure_own_base "$base" "$1"
   fi
+  printf '%s\n' "$base" >"$1.name"
 }
 
-image::_pull() { timeout "$IMAGE_PULL_TIMEOUT" docker pull --quiet "$1" >/dev/null 2>&1; }
+# image::_pull IMAGE LOG
+image::_pull() { timeout --foreground "$IMAGE_PULL_TIMEOUT" docker pull "$1" >"$2" 2>&1; }
 
-image::_ensure_base_from_packages() {
-  local codename mirror root
+# image::_layers LOG: how far a pull is.
+image::_layers() {
+  printf '%d of %d layers' "$(grep -cE ': (Pull complete|Already exists)$' "$1")" "$(grep -cE ': (Pulling fs layer|Already exists)$' "$1")"
+}
+
+image::_codename() {
   # shellcheck disable=SC1091  # the machine's own file
-  codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}")
-  IMAGE_BASE="verl-regress-base:$(image::_hash "$codename" "$(uname -m)" "$IMAGE_BASE_PACKAGES")"
-  if image::is_present "$IMAGE_BASE"; then
-    log::skip "base image ${IMAGE_BASE} (exists; BASE_IMAGE=${BASE_IMAGE} could not be pulled)"
+  . /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}"
+}
+
+image::_own_base() {
+  printf 'verl-regress-base:%s\n' "$(image::_hash "$(image::_codename)" "$(uname -m)" "$IMAGE_BASE_PACKAGES")"
+}
+
+# image::_ensure_own_base BASE LOG
+image::_ensure_own_base() {
+  local base=$1 log=$2 codename mirror root
+  : >"$log" # the pull's words
+  if image::is_present "$base"; then
+    log::skip "base image ${base} (exists; BASE_IMAGE=${BASE_IMAGE} could not be pulled)"
     return
   fi
-  image::_need_debootstrap "$codename"
+  codename=$(image::_codename)
+  image::_need_mmdebstrap "$codename"
   # shellcheck disable=SC2016  # apt's own placeholder
   mirror=$(apt-get indextargets --format '$(REPO_URI)' "Release: ${codename}" 'Component: main' 'Created-By: Packages' | head -n 1)
   log::info "BASE_IMAGE=${BASE_IMAGE} could not be pulled: making a base from ${codename}'s packages at ${mirror}"
   cli::temp_dir root
-  debootstrap --variant=minbase --include="$IMAGE_BASE_PACKAGES" "$codename" "${root}/base" "$mirror" >"${root}/log" 2>&1 ||
-    cli::die 1 "debootstrap of ${codename} from ${mirror} failed: $(tail -n 1 "${root}/log"). Set BASE_IMAGE to an image with Python 3.11 that this machine has."
-  rm -rf -- "${root}"/base/var/{cache/apt,lib/apt/lists}/* "${root}"/base/usr/share/{doc,man,locale}/*
-  tar -C "${root}/base" -c . | docker import --change "LABEL ${IMAGE_LABEL}=base" - "$IMAGE_BASE" >/dev/null
-  log::changed "base image ${IMAGE_BASE} (from ${codename}'s packages)"
+  TMPDIR=$root mmdebstrap --variant=minbase --include="$IMAGE_BASE_PACKAGES" "${IMAGE_BASE_WITHOUT[@]/#/--dpkgopt=path-exclude=}" \
+    "$codename" "${root}/base.tar" "$mirror" >"$log" 2>&1 ||
+    cli::die 1 "mmdebstrap of ${codename} from ${mirror} failed: $(grep -aom 1 'E: .*' "$log" || log::last_line "$log"). Set BASE_IMAGE to an image with Python 3.11 that this machine has."
+  printf 'importing it\n' >"$log"
+  docker import --change "LABEL ${IMAGE_LABEL}=base" "${root}/base.tar" "$base" >/dev/null
+  log::changed "base image ${base} (from ${codename}'s packages)"
 }
 
-image::_need_debootstrap() {
+image::_need_mmdebstrap() {
   local cure="Set BASE_IMAGE to an image with Python 3.11 that this machine has, or make a registry reachable."
   [[ $(apt-cache madison python3-venv 2>/dev/null) == *' 3.11.'* ]] ||
     cli::die 1 "BASE_IMAGE=${BASE_IMAGE} could not be pulled, and python3 of this machine's distribution ($1) is not 3.11, so none can be made from its packages. ${cure}"
-  [[ -x $(command -v debootstrap) && $(id -u) == 0 ]] ||
-    cli::die 1 "BASE_IMAGE=${BASE_IMAGE} could not be pulled; making one from $1's packages needs debootstrap and root. ${cure}"
+  [[ -x $(command -v mmdebstrap) && $(id -u) == 0 ]] ||
+    cli::die 1 "BASE_IMAGE=${BASE_IMAGE} could not be pulled; making one from $1's packages needs mmdebstrap and root. ${cure}"
 }
 
 # --- the build
 
-# Without a network: the wheelhouse is all it may use. What the build stage leaves goes however the build ends.
+# image::_build IMAGE BASE: a container of BASE installs the wheels, without a network, and becomes the image. `docker build`
+# would copy the two gigabytes four times: as context, into a layer, into the second stage, and that into a layer.
 image::_build() {
-  local image=$1 log
-  log::info "building ${image} on ${IMAGE_BASE}"
-  cli::temp_dir log
-  cli::on_exit image::_prune
-  docker build --network none --force-rm --build-arg "BASE_IMAGE=${IMAGE_BASE}" --tag "$image" \
-    --file "${REPO_DIR}/docker/Dockerfile" "$(image::_wheelhouse)" >"${log}/build" 2>&1 || {
-    tail -n 20 "${log}/build" >&2
-    cli::die 1 "Building ${image} from docker/Dockerfile failed; the engine's last lines are above."
+  local image=$1 base=$2 id status config
+  log::info "building ${image} on ${base}"
+  id=$(docker create --network none --label "${IMAGE_LABEL}=build" \
+    --mount "type=bind,\"source=$(image::_wheelhouse)\",target=/wheels,readonly" \
+    --mount "type=bind,\"source=${REPO_DIR}/docker\",target=/build,readonly" "$base" sh /build/install.sh)
+  cli::on_exit image::_remove "$id"
+  docker start "$id" >/dev/null
+  status=$(log::while 'installing the packages' image::_installed "$id" -- docker wait "$id")
+  [[ $status == 0 ]] || {
+    docker logs --tail 20 "$id" >&2
+    cli::die 1 "Building ${image} with docker/install.sh failed (exit ${status}); its last lines are above."
   }
-  log::changed "node image ${image} ($(docker image inspect --format '{{.Size}}' "$image" | numfmt --to=si)B, on ${IMAGE_BASE})"
+  mapfile -t config < <(grep -v '^#' "${REPO_DIR}/docker/config")
+  log::while 'writing the image' -- docker commit "${config[@]/#/--change=}" "$id" "$image" >/dev/null
+  log::while 'removing what it was made in' -- image::_remove "$id"
+  log::changed "node image ${image} ($(docker image inspect --format '{{.Size}}' "$image" | numfmt --to=si)B, on ${base})"
 }
 
-image::_prune() { docker image prune --force --filter "label=${IMAGE_LABEL}=build" >/dev/null; }
+image::_remove() { docker rm --force "$1" >/dev/null 2>&1 || true; }
+
+# image::_installed ID: how far docker/install.sh is in that container.
+image::_installed() {
+  # shellcheck disable=SC2016  # expanded in the container
+  docker exec "$1" sh -c 'cd /opt/venv/lib/python3.11/site-packages &&
+    printf "%d of %d packages, %d files compiled" "$(ls -d *.dist-info/RECORD | grep -vc ^pip-)" "$(ls /wheels | wc -l)" "$(find . -name "*.pyc" | wc -l)"'
+}
 
 image::_hash() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }
