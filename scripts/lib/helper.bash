@@ -12,8 +12,8 @@ helper::fix_version() {
 helper::dir() { printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"; }
 
 # helper::read SUBCOMMAND ARGS...: what the shared root alone can answer, in the first node that can be reached, the head
-# before all; where none can, on this host, if the shared root is on it. Standard library only. A cluster of another checkout is
-# left alone, and neither its shared root nor its Ray are asked: then our own files tell.
+# before all; where none can, on this host, if the shared root is on it. Standard library only. A cluster of another checkout
+# is not asked, neither its shared root nor its Ray: then our own files are read.
 helper::read() {
   local node other root
   other=$(owner::other head)

@@ -1,4 +1,4 @@
-# made: the knobs that what is live was made with. They often stand on one command line and not on the next, so they are kept under
+# made: the knobs that what is live was made with. They are often given on one command line and not on the next, so they are kept under
 # ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file a node for its Ray.
 # shellcheck shell=bash
 

@@ -1,9 +1,8 @@
 # owner: whose cluster it is. What `make up` makes carries the id of the WORKDIR that it was made from, the real path of that
-# directory and the user; whatever would change, stop or remove another checkout's cluster is refused here.
+# directory and the user; a command that would change, stop or remove another checkout's cluster is refused here.
 # shellcheck shell=bash
 
-# owner::load: who we are: OWNER_ID (empty until `make up` has made it) and OWNER_USER. CLUSTER_USER is what containers are labelled
-# with (compose::_render_owner). OWNER_WORDS tells the helper.
+# owner::load: who we are: OWNER_ID (empty until `make up` has made it) and OWNER_USER; OWNER_WORDS says so to the helper.
 owner::load() {
   # The user of a container platform may have no name: then `id` prints the number, and fails.
   OWNER_USER=$(id -un 2>/dev/null) || OWNER_USER=$(id -u)

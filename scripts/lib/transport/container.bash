@@ -38,12 +38,12 @@ transport::_exec() {
   (
     ended=0 engine=''
     exec {engine}> >(transport::_without_engine >&2)
-    docker exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" || ended=$?
+    docker exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
     exec {engine}>&-
     wait "$!"
     exit "$ended"
   ) || status=$?
-  ((status != 1 && status < 125)) || transport::_is_same "$node" ||
+  ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" ||
     cli::die 8 "The node '${node}' went away while '$1' ran there (container ${CLUSTER_NAME}-${node}): bring the cluster up with 'make up', then run this again."
   return "$status"
 }
@@ -61,11 +61,18 @@ transport::_without_engine() {
   exec cat
 }
 
-# transport::_is_same NODE: it runs, and has not been started since we looked first.
-transport::_is_same() {
+# transport::_is_gone NODE STATUS: it does not run, or was started again since we looked first. An engine that removes a container
+# kills what runs there some time before it says that the container does not run: after a kill it is asked for a moment.
+transport::_is_gone() {
+  local seconds=0
+  (($2 != 137 && $2 != 143)) || seconds=2
+  wait::until "$seconds" - transport::_is_another "$1"
+}
+
+transport::_is_another() {
   local now
-  now=$(docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' "${CLUSTER_NAME}-$1" 2>/dev/null) || return 1
-  [[ $now == 'true'* && -z ${_TRANSPORT_SINCE[$1]:-} ]] || [[ $now == "true ${_TRANSPORT_SINCE[$1]:-}" ]]
+  now=$(docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' "${CLUSTER_NAME}-$1" 2>/dev/null) || return 0
+  [[ $now != true* || (-n ${_TRANSPORT_SINCE[$1]:-} && $now != "true ${_TRANSPORT_SINCE[$1]}") ]]
 }
 
 transport::is_alive() {

@@ -189,6 +189,8 @@ LINES
 
 @test "the token is made once, for its owner alone, and printed nowhere" {
   stub od 'cat >/dev/null; printf " 0a 1b\n"'
+  mkdir "${BOX}/work dir"
+  printf 0123456789abcdef >"${BOX}/work dir/id"
   in_lib WORKDIR="${BOX}/work dir" <<<$'cluster::ensure_directories\ncluster::ensure_token\ncluster::ensure_token'
   assert_status 0
   [[ $(stat -c '%a' "${BOX}/work dir/secrets/mvp11.token") == 600 && $(stat -c '%a' "${BOX}/work dir/secrets") == 700 ]]
