@@ -25,6 +25,7 @@ from verl_regress import jobs, layout, lock, nodes, objects, say, snapshot
 from verl_regress.errors import BadInput
 from verl_regress.job_status import Status, judge
 from verl_regress.layout import JobDir, SharedRoot, read_json
+from verl_regress.owner import Owner
 from verl_regress.ray_api import RayApi, Unreachable
 from verl_regress.verify.session import Session, jobs_of
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             known,
             time.time(),
             # The global option of the helper; without it, no job that names an owner is the caller's.
-            owner=getattr(args, "owner", None),
+            owner=args.owner,
             snapshots_too=no_snapshot_is_made,
         )
         say.info(found.looked_at)
@@ -112,13 +113,13 @@ def survey(
     known: Mapping[str, Any] | None,
     now: float,
     *,
-    owner: str | None = None,
+    owner: Owner | None = None,
     snapshots_too: bool = True,
 ) -> Survey:
     """Look at everything and change nothing.
 
     `named` are code ids and sources that stay; `known` is what Ray says of each of its jobs, None where it does not answer;
-    `now` is in seconds since the epoch; `owner` is the caller, USER:ID. Without `snapshots_too` they stay, and their objects:
+    `now` is in seconds since the epoch; `owner` is the caller. Without `snapshots_too` they stay, and their objects:
     one is being made.
     """
     everything = jobs.newest_first(root)
@@ -194,12 +195,12 @@ def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
         return None
 
 
-def _is_ours(attempt: JobDir, owner: str | None) -> bool:
+def _is_ours(attempt: JobDir, owner: Owner | None) -> bool:
     """Is the caller the owner that the job's record names? A job of before there were records belongs to the user of its files."""
-    named = (attempt.read_config("resolved.json") or {}).get("owner")
-    if named is None:
+    plan = attempt.read_config("resolved.json") or {}
+    if plan.get("owner") is None:
         return attempt.path.stat().st_uid == os.geteuid()
-    return f"{named['user']}:{named['id']}" == owner
+    return owner is not None and owner.has(plan)
 
 
 def _checkpoints(attempt: JobDir) -> tuple[Path, ...]:

@@ -83,7 +83,6 @@ env::_refuse_key() {
   cli::die 2 "$(cli::shown "$1") ($2) is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables before you run the command."
 }
 
-
 # env::_pick_profile ASKED: the profile's name on stdout. Devices that are there but do not answer are an error,
 # never a silent rehearsal.
 env::_pick_profile() {

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from verl_regress import liveness, nodes
+from verl_regress import liveness
 
 
 @pytest.fixture
@@ -66,8 +66,7 @@ def test_all_that_runs_waits_or_is_being_submitted_as_ray_says(run, ray):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_without_ray_the_locks_tell_and_a_job_that_nobody_holds_is_not_live(run, monkeypatch):
-    monkeypatch.setattr(nodes, "ADDRESS", "http://127.0.0.1:1")
+def test_without_ray_the_locks_tell_and_a_job_that_nobody_holds_is_not_live(run):
     outcome = run("live", "--cluster=c")
     assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
     assert sorted(outcome.out.splitlines()) == ["queued QUEUED", "runs RUNNING", "sent SUBMITTING"]

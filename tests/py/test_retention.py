@@ -11,8 +11,10 @@ from streams import state_of, tar
 
 from verl_regress import layout, lock, retention, snapshot
 from verl_regress.layout import JobDir
+from verl_regress.owner import Owner
 
 HOUR = 3600
+ANN = Owner.parse("ann:0123456789abcdef")
 DONE = {"ended": {"exit_code": 0, "reason": "the trainer ended"}, "started": {}}
 
 
@@ -139,7 +141,8 @@ def test_jobs_of_another_checkout_stay_and_are_counted(ray, old, shared, owner, 
     job = old("theirs", 5)
     owned(job)
     age(job.path, 5)
-    found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, time.time(), owner=owner)
+    caller = None if owner is None else Owner.parse(owner)
+    found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, time.time(), owner=caller)
     assert [waste.job.path.name for waste in found.waste] == (["theirs"] if goes else [])
     assert f"{0 if goes else 1} of another checkout), " in found.looked_at
 
@@ -150,16 +153,16 @@ def test_jobs_of_another_checkout_use_up_none_of_keep_and_keep_their_snapshot(ra
         owned(job, user=name)
         age(job.path, 4)
     os.utime(mine.config, (time.time() - 3 * HOUR,) * 2)
-    found = retention.survey(snapshots, 1, {"codeA"}, {}, time.time(), owner="ann:0123456789abcdef")
+    found = retention.survey(snapshots, 1, {"codeA"}, {}, time.time(), owner=ANN)
     assert [waste.what.split(" (")[0] for waste in found.waste][:2] == ["checkpoints of older", "snapshot codeC"]
 
 
 def test_a_job_without_a_record_is_that_user_s_whose_files_they_are(ray, old, shared, monkeypatch):
     old("job", 5)
     named = {"codeA", "codeB"}
-    assert len(retention.survey(shared, 0, named, {}, time.time(), owner="ann:0123456789abcdef").waste) == 1
+    assert len(retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste) == 1
     monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
-    assert retention.survey(shared, 0, named, {}, time.time(), owner="ann:0123456789abcdef").waste == []
+    assert retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste == []
 
 
 def test_all_is_said_with_its_size_before_anything_goes(run, ray, old, monkeypatch):

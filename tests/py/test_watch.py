@@ -51,9 +51,9 @@ class ScriptedRay:
 
     def nodes(self):
         return [
-            Node("head", "10.0.0.1", True, True, {}),
-            Node("worker-0", "10.0.0.2", False, True, {"CPU": 64.0, "worker_node": 0.0}),
-            Node("worker-1", "10.0.0.3", False, False, {"CPU": 64.0}),
+            Node("head", "", "10.0.0.1", True, True, {}),
+            Node("worker-0", "", "10.0.0.2", False, True, {"CPU": 64.0, "worker_node": 0.0}),
+            Node("worker-1", "", "10.0.0.3", False, False, {"CPU": 64.0}),
         ]
 
 

@@ -48,7 +48,7 @@ cluster_of() {
   printf '%s hash1\n' head worker-0 >"${BOX}/hashes"
 }
 ours() { cluster_of 00000000000000aa me "$WORK" "$@"; }
-theirs() { cluster_of 00000000000000bb alice /home/a/verl-regress/workdir "$@"; }
+theirs() { cluster_of 00000000000000bb alice /home/a/verl-regress/workdir; }
 
 mine() {
   local knobs=(CLUSTER_NAME=mine WORKERS=1 NODE_IMAGE=node:1 CLUSTER_TIMEOUT=3 WORKDIR="$WORK")
