@@ -168,14 +168,20 @@ cli::_has_part_ended() {
   return 1
 }
 
-# SIGINT first, because Bash prints no line for what dies of it; where it is ignored, SIGTERM. Each part cleans up after itself,
-# so it is waited for.
+# Each part cleans up after itself, so it is waited for. SIGINT first, because Bash prints no line for what dies of it; who
+# was started with SIGINT ignored gets SIGTERM, and not before: a second signal would cut the cleaning up short.
 cli::_end_parts() {
-  local part signal
-  for part in "${CLI_PARTS[@]}"; do
-    for signal in INT TERM; do kill -s "$signal" -- "-${part}" 2>/dev/null; done
+  local signal part
+  for signal in INT TERM; do
+    for part in "${CLI_PARTS[@]}"; do kill -s "$signal" -- "-${part}" 2>/dev/null; done
+    ! wait::until 10 - cli::_have_parts_ended || break
   done
   wait "${CLI_PARTS[@]}"
+}
+
+cli::_have_parts_ended() {
+  local part
+  for part in "${CLI_PARTS[@]}"; do ! kill -0 "$part" 2>/dev/null || return 1; done
 }
 
 cli::seconds_since() { awk -v a="$1" -v b="${EPOCHREALTIME}" 'BEGIN { printf "%.1f", b - a }'; }

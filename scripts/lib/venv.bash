@@ -38,7 +38,7 @@ venv::pip() {
 }
 
 # venv::collected LOG...: how many packages pip has collected by what it wrote to LOG.
-venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Requirement already satisfied)' || true; }
+venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Processing|Requirement already satisfied)' || true; }
 
 # Without a stamp it is half made: pip would take half an installed package for a whole one, so it begins again.
 venv::_make() {

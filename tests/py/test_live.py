@@ -83,3 +83,11 @@ def test_nothing_is_live_where_there_is_no_job(run, shared, ray):
     ray.knows()
     shared.jobs.rmdir()
     assert run("live", "--cluster=c").out == ""
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_node_whose_token_was_taken_away_is_asked_by_its_locks(run, monkeypatch, ray, tmp_path):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
+    outcome = run("live", "--cluster=c")
+    assert (outcome.status, len(outcome.out.splitlines()), ray.seen) == (0, 3, [])

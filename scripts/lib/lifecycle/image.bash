@@ -133,8 +133,14 @@ image::_pip() {
 
 # image::_wheels_so_far LOG
 image::_wheels_so_far() {
+  local house
+  house=$(image::_wheelhouse)
+  if [[ ! -d $house && ! -d ${house}.tmp.$$ ]]; then
+    printf 'making %s, %s' "$VENV_DIR" "$(log::size "$VENV_DIR")"
+    return
+  fi
   printf '%d of %d packages, %s' "$(venv::collected "$1".[0-9]*)" "$(image::_packages | wc -l)" \
-    "$(log::size "$(image::_wheelhouse)"*)"
+    "$(log::size "$house"*)"
 }
 
 # --- the base: BASE_IMAGE by name, or one made from this distribution's own packages

@@ -184,6 +184,13 @@ SH
   all=$(($(grep -vc '^#' "${HERE}/docker/requirements.lock") + 1))
   assert_line "        while getting what the node image is built from: ${all} of ${all} packages, 5 MB so far, base: a: Pull complete"
   assert_line "        while installing the packages: 54 of 135 packages, 720 files compiled"
+  # While .venv is being made there is no wheelhouse.
+  rm -r "$WORKDIR"
+  printf 'W: a\nconfiguring python3\n' >"${BOX}/base"
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nimage::_so_far "$1"\n' >"${HERE}/scripts/so_far.sh"
+  build scripts/so_far.sh "$BOX"
+  [[ ${lines[0]} == "making ${HERE}/.venv, "*" MB so far, base: configuring python3"* ]] || fail "no .venv"
   build_telling NODE_IMAGE=mine:1
   assert_line "        while pulling mine:1: 1 of 2 layers"
 }

@@ -308,7 +308,9 @@ interrupted() {
     WORKDIR="$WORK" BOX="$BOX" HERE="$HERE" "${BOX}/bin/python3" -c '
 import os, signal, subprocess
 box = os.environ["BOX"]
-job = subprocess.Popen(["bash", os.environ["HERE"] + "/scripts/40_submit_ppo_epoch1.sh"], start_new_session=True)
+def undo():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background has it ignored
+job = subprocess.Popen(["bash", os.environ["HERE"] + "/scripts/40_submit_ppo_epoch1.sh"], start_new_session=True, preexec_fn=undo)
 open(box + "/under-way").close()
 os.killpg(job.pid, signal.SIGINT)  # as a terminal does it
 with open(box + "/go", "w") as go:
