@@ -142,7 +142,7 @@ CASES
 
 @test "make: the scripts know which names were given on the command line" {
   with_recorder 50_status
-  # shellcheck disable=SC2016  # expanded in the script
+  # shellcheck disable=SC2016  # expanded by that script
   printf '%s\n' 'printf "given: %s\n" "$MAKE_GIVEN"' >>"${HERE}/scripts/50_status.sh"
   make_in -- status WAIT=1 https_proxy=x
   [[ $output == 'given: '*WAIT* && $output == *https_proxy* ]] || fail 'another list'
