@@ -35,7 +35,7 @@ nodes::need_shared_root_here() {
 # nodes::owners [NODE...]: whose this cluster is on those nodes (all of them), as ID|USER|WORKDIR, from the file beside Ray's token;
 # one that does not answer says nothing.
 nodes::owners() {
-  local node
+  local node pids=()
   # shellcheck disable=SC2046  # names, one word each
   (($#)) || set -- $(node::list)
   for node in "$@"; do
@@ -43,8 +43,9 @@ nodes::owners() {
     ! node::is_alive "$node" || node::exec "$node" sh -c '
       file=${RAY_AUTH_TOKEN_PATH%.token}.owner
       if [ -f "$file" ]; then cat "$file"; elif [ -f "$RAY_AUTH_TOKEN_PATH" ]; then echo "||"; fi' owner &
+    pids+=("$!")
   done
-  wait
+  wait "${pids[@]}" || true
 }
 
 # nodes::shown PATH: a path of the nodes as whoever typed the command can use it: it is on the nodes alone.
@@ -95,9 +96,12 @@ nodes::ensure_down() {
 }
 
 nodes::_release_all() {
-  local node
-  for node in $(node::list); do nodes::_release "$node" & done
-  wait
+  local node pids=()
+  for node in $(node::list); do
+    nodes::_release "$node" &
+    pids+=("$!")
+  done
+  wait "${pids[@]}" || true # one that does not answer does not keep the others
 }
 
 # nodes::_release NODE: prints NODE and how many processes there were; nothing where it could not be asked.

@@ -15,6 +15,12 @@ setup() { load rules_helper; }
   rules::none '(^|[;&|({]|do|then|else) *sleep '
 }
 
+@test "no bare wait: it waits for every child, also for the signs of life of log::while, which end after it" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::leave_out '^scripts/dev/bench\.bash$'
+  rules::none '(^|[;&|({]|do|then|else) *wait *([;)]|$)'
+}
+
 @test "no 'ray stop' and no killing by name: on a host they end other people's processes, containers included" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' Makefile '.ci/*'
   rules::none 'ray stop|pkill|killall|"ray", *"stop"'
