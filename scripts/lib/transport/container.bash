@@ -48,15 +48,17 @@ transport::_exec() {
   return "$status"
 }
 
-# transport::_without_engine: hands stdin on as it comes, without the engine's first line about a container that is gone.
+# transport::_without_engine: hands stdin on as it comes, without the engine's first line about a container that is gone. The first
+# line goes out in one piece, for stdout is another pipe; a live line has no end to wait for.
 transport::_without_engine() {
-  local first='' rest=''
+  local first='' rest='' end=''
   IFS= read -r -N 5 first || true
   if [[ $first == Error ]]; then
     IFS= read -r rest || true
     [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running) ]] || printf '%s\n' "${first}${rest}"
   else
-    printf '%s' "$first"
+    [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
+    printf '%s' "${first}${rest}${end}"
   fi
   exec cat
 }
