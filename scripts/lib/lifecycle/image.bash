@@ -4,8 +4,11 @@
 readonly IMAGE_LABEL='verl-regress.image'
 # What a base of our own making holds beyond Debian's essentials.
 readonly IMAGE_BASE_PACKAGES='python3,python3-venv,ca-certificates,procps'
-# What is left out of it: nobody reads it there.
-readonly IMAGE_BASE_WITHOUT=('/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*')
+# Without this Debian brings perl, to merge a /usr that is merged from the beginning here.
+readonly IMAGE_BASE_MERGED='/usr/share/mmdebstrap/hooks/maybe-merged-usr'
+# What is left out of it, as mmdebstrap wants it: a shell command over the root in $1.
+# shellcheck disable=SC2016  # expanded by that shell
+readonly IMAGE_BASE_TRIM='rm -rf "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/usr/share/locale/*'
 # How many packages are fetched at once.
 readonly IMAGE_FETCHERS=4
 
@@ -190,7 +193,8 @@ image::_ensure_own_base() {
   mirror=$(apt-get indextargets --format '$(REPO_URI)' "Release: ${codename}" 'Component: main' 'Created-By: Packages' | head -n 1)
   log::info "BASE_IMAGE=${BASE_IMAGE} could not be pulled: making a base from ${codename}'s packages at ${mirror}"
   cli::temp_dir root
-  TMPDIR=$root mmdebstrap --variant=minbase --include="$IMAGE_BASE_PACKAGES" "${IMAGE_BASE_WITHOUT[@]/#/--dpkgopt=path-exclude=}" \
+  TMPDIR=$root mmdebstrap --variant=minbase --include="$IMAGE_BASE_PACKAGES" --hook-dir="$IMAGE_BASE_MERGED" \
+    --customize-hook="$IMAGE_BASE_TRIM" \
     "$codename" "${root}/base.tar" "$mirror" >"$log" 2>&1 ||
     cli::die 1 "mmdebstrap of ${codename} from ${mirror} failed: $(grep -aom 1 'E: .*' "$log" || log::last_line "$log"). Set BASE_IMAGE to an image with Python 3.11 that this machine has."
   printf 'importing it\n' >"$log"
