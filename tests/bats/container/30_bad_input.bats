@@ -278,16 +278,16 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   remember
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, the snapshot /private/common/code/verl/bad-code was changed after it was made \(tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(find .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=….\.'
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, the snapshot '"${snapshots}"'/bad-code was changed after it was made \(tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(find .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=….\.'
   is_as_remembered
   rm -r "${snapshots}/bad-code/verl"
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, /private/common/code/verl/bad-code has no whole snapshot \(verl/__init__.py is missing\): remove it .*'
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, '"${snapshots}"'/bad-code has no whole snapshot \(verl/__init__.py is missing\): remove it .*'
   rm -r "${snapshots}/bad-code"
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line 'error   CODE_ID=bad-code \(from the command line\) has no snapshot under /private/common/code/verl: make one with .*'
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) has no snapshot under '"${snapshots}"': make one with .*'
 }
 
 @test "a worker that is down: a job that needs it is refused within seconds, with its name, and make up brings it back" {
