@@ -34,12 +34,13 @@ suite::py-again() { suite::_pytest py-again; }
 suite::faults() { suite::_faults report faults --filter-tags '!full'; }
 suite::faults-full() { suite::_faults write faults-full; }
 
-# suite::_bats DIRECTORY REPORT OPTION...
+# suite::_bats DIRECTORY REPORT OPTION...: a test that hangs is one failed test, and not the end of its suite.
 suite::_bats() {
-  local tests=()
+  local tests=() limit=120
+  [[ $1 != @(container|faults) ]] || limit=1500
   mapfile -t tests < <(compgen -G "tests/bats/$1/*.bats" | sort)
   ((${#tests[@]})) || cli::die 1 "tests/bats/$1 has no .bats file: a suite without tests is a failure."
-  .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
+  BATS_TEST_TIMEOUT=$limit .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
 
 # suite::_pytest REPORT: on all cores; a worker that has nothing left takes tests from another one.

@@ -311,7 +311,7 @@ box = os.environ["BOX"]
 def undo():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background has it ignored
 job = subprocess.Popen(["bash", os.environ["HERE"] + "/scripts/40_submit_ppo_epoch1.sh"], start_new_session=True, preexec_fn=undo)
-open(box + "/under-way").close()
+open(box + "/under-way").read()  # to its end: who writes to a pipe that nobody reads dies of it
 os.killpg(job.pid, signal.SIGINT)  # as a terminal does it
 with open(box + "/go", "w") as go:
     go.write("\n")

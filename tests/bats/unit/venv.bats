@@ -87,6 +87,7 @@ with_venv() {
 }
 
 @test "two at once: one makes it, the other waits for that" {
+  local makers=()
   mkfifo "${BOX}/begun" "${BOX}/waits" "${BOX}/go on"
   # shellcheck disable=SC2016  # expanded when the stub runs
   pip_does 'echo >"${BOX}/begun"; read -r <"${BOX}/go on"'
@@ -96,13 +97,15 @@ with_venv() {
 SH
   # shellcheck disable=SC2016  # expanded when the script runs
   with_venv '[[ -s ${VENV_DIR}/.stamp ]]' &
+  makers+=("$!")
   read -rt 30 <>"${BOX}/begun"
   touch "${BOX}/second"
   # shellcheck disable=SC2016
   (with_venv '[[ -s ${VENV_DIR}/.stamp ]] && touch "${VENV_DIR}/seen"' && assert_status 0) &
+  makers+=("$!")
   read -rt 30 <>"${BOX}/waits"
   echo >"${BOX}/go on"
-  wait
+  wait "${makers[@]}"
   [[ -e ${HERE}/.venv/seen && $(grep -c 'pip install' "$CALLS") == 1 ]]
 }
 
