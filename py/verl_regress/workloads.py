@@ -38,7 +38,7 @@ class Workload:
 
 
 def _trainer(places: Places) -> list[str]:
-    """What every trainer gets; keys read in verl 0.7.0, 0.7.1 and 0.8.0 (trainer/config/*.yaml)."""
+    """What every trainer gets; keys read in verl 0.7.0 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
     return [
         f"hydra.run.dir={places.job.driver_log.parent}/hydra",
         "trainer.project_name=verl-regress",
@@ -78,15 +78,15 @@ def _sft(places: Places) -> list[str]:
 
 
 def continuing(checkpoint: Path) -> list[str]:
-    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1, 0.8.0)."""
+    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1 to 0.9.1)."""
     return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
 
 
 _RL_FILES = ("train.parquet", "test.parquet")
 
 WORKLOADS: dict[str, Workload] = {
-    "ppo": Workload("verl.trainer.main_ppo", ("rl", "ppo"), _RL_FILES, _ppo),
-    "grpo": Workload("verl.trainer.main_ppo", ("rl", "grpo"), _RL_FILES, _grpo),
+    "ppo": Workload("verl.trainer.main_ppo", ("rl", "ppo"), _RL_FILES, _ppo, hooks=("transfer_queue_names",)),
+    "grpo": Workload("verl.trainer.main_ppo", ("rl", "grpo"), _RL_FILES, _grpo, hooks=("transfer_queue_names",)),
     "sft": Workload(
         "verl.trainer.sft_trainer_ray",
         ("sft",),

@@ -1,4 +1,4 @@
-"""Each line of fidelity can be false, and each by itself."""
+"""Each check of fidelity can fail, and each by itself, for every workload that it is made for."""
 
 import json
 
@@ -7,21 +7,38 @@ from conftest import write
 
 from verl_rehearsal import fidelity
 
-STEPS = [(1, 0.9999, 1e-4), (5, 0.5, 1e-4), (10, 0.9991, 2e-4)]
+RL = {
+    fidelity.CORRELATION: 0.9999,
+    "actor/lr": 1e-4,
+    "actor/grad_norm": 1.5,
+    "critic/grad_norm": 2.0,
+    "critic/score/min": 0.0,
+    "critic/score/max": 1.0,
+}
+SFT = {"train/lr": 1e-4, "train/grad_norm": 3.0}
 UPDATES = [("a", "a"), ("b", "b")]
 ACTORS = [(0, "10.0.0.2"), (1, "10.0.0.3")]
+TRAINED = {"actor": (8, 8), "critic": (4, 4)}
+# Global step, prompt, seed, answer: two prompts with two answers each.
+SAMPLES = [(0, "p", 1, "x"), (0, "p", 2, "y"), (0, "q", 3, "x"), (0, "q", 4, "z")]
 
 
 @pytest.fixture
 def check(tmp_path):
-    def check(steps=STEPS, updates=UPDATES, actors=ACTORS, size=2):
-        rows = [
-            {"step": step, "data": {fidelity.CORRELATION: correlation, "actor/lr": rate}}
-            for step, correlation, rate in steps
+    def check(
+        workload="ppo", steps=None, change=None, updates=UPDATES, actors=ACTORS, size=2, trained=TRAINED, samples=SAMPLES
+    ):
+        """`change` maps a step to what is other than usual in its metrics; None takes a metric away."""
+        rows = {step: dict(SFT if workload == "sft" else RL) for step in steps or (1, 5, 10)}
+        for step, metrics in (change or {}).items():
+            for one in rows if step == "all" else [step]:
+                rows[one].update(metrics)
+        lines = [
+            {"step": step, "data": {key: value for key, value in row.items() if value is not None}}
+            for step, row in rows.items()
         ]
-        for row in rows:
-            row["data"] = {key: value for key, value in row["data"].items() if value is not None}
-        write(tmp_path / "logs" / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write(tmp_path / "config" / "resolved.json", json.dumps({"workload": workload}))
+        write(tmp_path / "logs" / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         reports = tmp_path / "state" / "reports"
         if updates is not None:
             hashes = [{"actor_sha256": actor, "rollout_sha256": rollout} for actor, rollout in updates]
@@ -29,87 +46,143 @@ def check(tmp_path):
         for rank, address in actors:
             report = {"rank": rank, "node_ip": address, "world_size": size}
             write(reports / f"training_actor-{rank}.json", json.dumps(report))
+        models = {name: {"optimizer_steps": steps, "distinct": distinct} for name, (steps, distinct) in trained.items()}
+        write(reports / "trained_weights-1.json", json.dumps({"models": models}))
+        write(reports / "rollout_samples-1.json", json.dumps({"samples": samples}))
         return list(fidelity.check(tmp_path))
 
     return check
 
 
 def test_a_faithful_run(check, tmp_path, capsys):
-    check()
+    check("grpo")
     assert fidelity.main(str(tmp_path)) == 0
     assert capsys.readouterr().out == (
         "ok      rollout_actor_probs_pearson_corr at step 1: 0.999900 (wanted: at least 0.999)\n"
-        "ok      rollout_actor_probs_pearson_corr at step 10: 0.999100 (wanted: at least 0.999)\n"
+        "ok      rollout_actor_probs_pearson_corr at step 10: 0.999900 (wanted: at least 0.999)\n"
         "ok      actor/lr over 3 steps: at least 0.0001 (wanted: 0.0001)\n"
         "ok      rollout's weights hash equal to the actor's: 2 of 2 updates on 1 replicas, 2 distinct weights\n"
         "ok      training actors, each on a worker of its own: rank 0 on 10.0.0.2, rank 1 on 10.0.0.3\n"
-        "ok      fidelity: 5 of 5 lines hold\n"
+        "ok      actor/grad_norm at least 0.01: 3 of 3 steps (wanted: at least half)\n"
+        "ok      actor's weights changed by every step of its optimizer: 8 of 8 on 1 ranks\n"
+        "ok      critic/score over 3 steps: from 0 to 1 (wanted: more than one value)\n"
+        "ok      samples with a seed of their own: 4 of the first 4\n"
+        "ok      groups whose answers differ: 2 of the first 2 (wanted: at least half)\n"
+        "ok      fidelity: 10 of 10 checks passed\n"
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "false", "seen"),
-    [
-        (
-            {"steps": [(1, 0.99, 1e-4), *STEPS[1:]]},
-            0,
-            "rollout_actor_probs_pearson_corr at step 1: 0.990000 (wanted: at least 0.999)",
-        ),
-        (
-            {"steps": [(1, float("nan"), 1e-4), *STEPS[1:]]},
-            0,
-            "rollout_actor_probs_pearson_corr at step 1: nan (wanted: at least 0.999)",
-        ),
-        (
-            {"steps": [*STEPS[:2], (10, 0.99, 1e-4)]},
-            1,
-            "rollout_actor_probs_pearson_corr at step 10: 0.990000 (wanted: at least 0.999)",
-        ),
-        (
-            {"steps": [*STEPS[:2], (10, None, 1e-4)]},
-            1,
-            "rollout_actor_probs_pearson_corr at step 10: missing (wanted: at least 0.999)",
-        ),
-        ({"steps": [*STEPS[:2], (10, 1, 1e-6)]}, 2, "actor/lr over 3 steps: at least 1e-06 (wanted: 0.0001)"),
-        (
-            {"steps": [(step, rho, None) for step, rho, _ in STEPS]},
-            2,
-            "actor/lr over 0 steps: at least 0 (wanted: 0.0001)",
-        ),
-        (
-            {"updates": [("a", "a"), ("b", "a")]},
-            3,
-            "rollout's weights hash equal to the actor's: 1 of 2 updates on 1 replicas, 2 distinct weights",
-        ),
-        (
-            {"updates": [("a", "a"), ("a", "a")]},
-            3,
-            "rollout's weights hash equal to the actor's: 2 of 2 updates on 1 replicas, 1 distinct weights",
-        ),
-        (
-            {"updates": []},
-            3,
-            "rollout's weights hash equal to the actor's: 0 of 0 updates on 1 replicas, 0 distinct weights",
-        ),
-        (
-            {"updates": None},
-            3,
-            "rollout's weights hash equal to the actor's: 0 of 0 updates on 0 replicas, 0 distinct weights",
-        ),
-        ({"actors": [(0, "a"), (1, "a")]}, 4, "training actors, each on a worker of its own: rank 0 on a, rank 1 on a"),
-        ({"actors": [(0, "a")]}, 4, "training actors, each on a worker of its own: rank 0 on a"),
-        ({"actors": [(0, "a")], "size": 1}, 4, "training actors, each on a worker of its own: rank 0 on a"),
-        ({"actors": []}, 4, "training actors, each on a worker of its own: none reported"),
-    ],
-)
-def test_each_line_can_be_false(check, tmp_path, capsys, given, false, seen):
-    lines = check(**given)
-    assert [number for number, line in enumerate(lines) if not line.holds] == [false]
-    assert lines[false].seen == seen
+@pytest.mark.parametrize(("workload", "count"), [("ppo", 11), ("grpo", 10), ("sft", 4)])
+def test_how_many_checks_a_workload_has(check, workload, count):
+    assert [one.passed for one in check(workload)] == [True] * count
+
+
+def test_a_step_without_a_gradient_now_and_then_is_no_failure(check):
+    assert all(one.passed for one in check("grpo", change={5: {"actor/grad_norm": 0.0}}))
+
+
+CORRELATED = "rollout_actor_probs_pearson_corr at step"
+FAILURES = [
+    ("ppo", {"change": {1: {fidelity.CORRELATION: 0.99}}}, f"{CORRELATED} 1: 0.990000 (wanted: at least 0.999)"),
+    ("ppo", {"change": {1: {fidelity.CORRELATION: float("nan")}}}, f"{CORRELATED} 1: nan (wanted: at least 0.999)"),
+    ("ppo", {"change": {10: {fidelity.CORRELATION: 0.99}}}, f"{CORRELATED} 10: 0.990000 (wanted: at least 0.999)"),
+    ("grpo", {"change": {10: {fidelity.CORRELATION: None}}}, f"{CORRELATED} 10: missing (wanted: at least 0.999)"),
+    ("ppo", {"change": {10: {"actor/lr": 1e-6}}}, "actor/lr over 3 steps: at least 1e-06 (wanted: 0.0001)"),
+    ("ppo", {"change": {"all": {"actor/lr": None}}}, "actor/lr over 0 steps: at least 0 (wanted: 0.0001)"),
+    ("sft", {"change": {10: {"train/lr": 0.0}}}, "train/lr over 3 steps: at least 0 (wanted: 0.0001)"),
+    (
+        "ppo",
+        {"updates": [("a", "a"), ("b", "a")]},
+        "rollout's weights hash equal to the actor's: 1 of 2 updates on 1 replicas, 2 distinct weights",
+    ),
+    (
+        "ppo",
+        {"updates": [("a", "a"), ("a", "a")]},
+        "rollout's weights hash equal to the actor's: 2 of 2 updates on 1 replicas, 1 distinct weights",
+    ),
+    (
+        "ppo",
+        {"updates": None},
+        "rollout's weights hash equal to the actor's: 0 of 0 updates on 0 replicas, 0 distinct weights",
+    ),
+    (
+        "ppo",
+        {"actors": [(0, "a"), (1, "a")]},
+        "training actors, each on a worker of its own: rank 0 on a, rank 1 on a",
+    ),
+    ("sft", {"actors": [(0, "a")]}, "training actors, each on a worker of its own: rank 0 on a"),
+    ("ppo", {"actors": [(0, "a")], "size": 1}, "training actors, each on a worker of its own: rank 0 on a"),
+    ("ppo", {"actors": []}, "training actors, each on a worker of its own: none reported"),
+    # What one seed for a whole group made of GRPO.
+    (
+        "grpo",
+        {"change": {"all": {"actor/grad_norm": 2e-5}}},
+        "actor/grad_norm at least 0.01: 0 of 3 steps (wanted: at least half)",
+    ),
+    (
+        "ppo",
+        {"change": {"all": {"critic/grad_norm": float("nan")}}},
+        "critic/grad_norm at least 0.01: 0 of 3 steps (wanted: at least half)",
+    ),
+    (
+        "sft",
+        {"change": {"all": {"train/grad_norm": None}}},
+        "train/grad_norm at least 0.01: 0 of 0 steps (wanted: at least half)",
+    ),
+    (
+        "sft",
+        {"trained": {"actor": (8, 7)}},
+        "actor's weights changed by every step of its optimizer: 7 of 8 on 1 ranks",
+    ),
+    (
+        "ppo",
+        {"trained": {"actor": (8, 8)}},
+        "critic's weights changed by every step of its optimizer: 0 of 0 on 0 ranks",
+    ),
+    (
+        "grpo",
+        {"change": {"all": {"critic/score/max": 0.0}}},
+        "critic/score over 3 steps: from 0 to 0 (wanted: more than one value)",
+    ),
+    (
+        "ppo",
+        {"change": {"all": {"critic/score/max": None}}},
+        "critic/score over 0 steps: missing (wanted: more than one value)",
+    ),
+    ("ppo", {"samples": [*SAMPLES, (0, "p", 1, "x")]}, "samples with a seed of their own: 4 of the first 5"),
+    ("ppo", {"samples": []}, "samples with a seed of their own: 0 of the first 0"),
+    (
+        "grpo",
+        {"samples": [(0, prompt, seed, "x") for prompt in "pqr" for seed in (1, 2)]},
+        "groups whose answers differ: 0 of the first 3 (wanted: at least half)",
+    ),
+    (
+        "grpo",
+        {"samples": [(0, "p", 1, "x"), (1, "p", 1, "y")]},
+        "groups whose answers differ: 0 of the first 0 (wanted: at least half)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("workload", "given", "seen"), FAILURES)
+def test_each_check_can_fail_alone(check, tmp_path, capsys, workload, given, seen):
+    checks = check(workload, **given)
+    assert [one.seen for one in checks if not one.passed] == [seen]
     assert fidelity.main(str(tmp_path)) == 9
-    assert capsys.readouterr().out.endswith("FALSE   fidelity: 4 of 5 lines hold\n")
+    good = len(checks) - 1
+    assert capsys.readouterr().out.endswith(f"FAIL    fidelity: {good} of {len(checks)} checks passed\n")
+
+
+def test_every_check_is_broken_by_a_case(check):
+    """A new check without a case above would pass whatever it sees."""
+    for workload in fidelity.KINDS:
+        kinds = {one.seen.split(":")[0].split(" over ")[0].split(" at ")[0] for one in check(workload)}
+        broken = {seen.split(":")[0].split(" over ")[0].split(" at ")[0] for _, _, seen in FAILURES}
+        assert kinds <= broken
 
 
 def test_a_job_that_left_nothing(tmp_path, capsys):
     assert fidelity.main(str(tmp_path)) == 9
-    assert capsys.readouterr().out.count("FALSE") == 6
+    printed = capsys.readouterr().out
+    assert "ok " not in printed
+    assert printed.count("FAIL") == 12

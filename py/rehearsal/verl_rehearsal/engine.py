@@ -1,6 +1,7 @@
 """Registers verl's FSDP engines for the device "cpu".
 
-Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.0, 0.7.1 and 0.8.0. verl registers its
+Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.0 to 0.9.1 (from which on
+it takes a vendor, too) and main at 1dda039b. verl registers its
 fsdp/fsdp2 engines for ["cuda", "npu"] only, though FSDP2 runs on CPUs, and then refuses with "Unknown device: cpu".
 """
 
@@ -18,11 +19,11 @@ def apply(module: ModuleType) -> None:
     register = module.EngineRegistry.register
 
     def register_with_cpu(
-        model_type: str, backend: list[str] | str, device: list[str] | str = "cuda"
+        model_type: str, backend: list[str] | str, device: list[str] | str = "cuda", **vendor: object
     ) -> Callable[[type], type]:
         backends = {backend} if isinstance(backend, str) else set(backend)
         devices = [device] if isinstance(device, str) else list(device)
         added = ["cpu"] if backends & FSDP_BACKENDS and "cpu" not in devices else []
-        return register(model_type, backend, devices + added)  # type: ignore[no-any-return]
+        return register(model_type, backend, devices + added, **vendor)  # type: ignore[no-any-return]
 
     module.EngineRegistry.register = register_with_cpu

@@ -1,78 +1,174 @@
 """Did the rehearsal train what it sampled from? Read from a finished job's own files; `python -m verl_rehearsal.fidelity`.
 
-A rehearsal can run, look fine and be wrong: with the padded path of verl 0.7.1 the rollout samples from another policy
-than the one being trained, and nothing but these lines shows it.
+A rehearsal can run, look fine and be wrong. With the padded path of verl 0.7.1 the rollout samples from another policy than
+the one being trained; with one seed for all answers to a prompt GRPO of verl 0.9.1 ends well and trains nothing. Nothing
+but these checks shows it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CORRELATION = "training/rollout_actor_probs_pearson_corr"  # verl.utils.debug.metrics, verl 0.7.0 to 0.8.0
+CORRELATION = "training/rollout_actor_probs_pearson_corr"  # verl.utils.debug.metrics, verl 0.7.0 to 0.9.1
 MIN_CORRELATION = 0.999
 MIN_LEARNING_RATE = 1e-4  # below it the weights hardly move, and a stale rollout would pass
+MIN_GRADIENT = 0.01  # a tenth of the smallest of a sound rehearsal; without advantages it is below a hundredth of this
+MIN_SHARE = 0.5  # of the steps with a gradient, and of the groups whose answers differ
 
 
 @dataclass(frozen=True)
-class Line:
-    """One thing that was looked at: whether it holds, and what was seen."""
+class Model:
+    """A model that is trained: its name in reports, and the metrics of its gradient."""
 
-    holds: bool
+    name: str
+    gradient: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is checked of a workload: its models, the metric of its learning rate, and whether it samples answers."""
+
+    models: tuple[Model, ...]
+    learning_rate: str
+    samples: bool = True
+    groups: bool = False
+
+
+_ACTOR, _CRITIC = Model("actor", "actor/grad_norm"), Model("critic", "critic/grad_norm")
+KINDS = {
+    "ppo": Kind((_ACTOR, _CRITIC), "actor/lr"),
+    "grpo": Kind((_ACTOR,), "actor/lr", groups=True),
+    "sft": Kind((Model("actor", "train/grad_norm"),), "train/lr", samples=False),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked: whether it passed, and what was seen."""
+
+    passed: bool
     seen: str
 
 
-def check(job_dir: Path) -> Iterator[Line]:
-    """Yield the lines of fidelity for a job directory; a file or a value that is missing makes its line false."""
+def check(job_dir: Path) -> Iterator[Check]:
+    """Yield the checks of a job directory; one whose file or value is missing fails. Raises KeyError for a new workload."""
+    resolved = json.loads(_read(job_dir / "config" / "resolved.json") or "{}")
+    kind = KINDS[resolved.get("workload", "ppo")]
     steps = [json.loads(line) for line in _read(job_dir / "logs" / "metrics.jsonl").splitlines()]
-    yield from _correlation(steps)
-    yield _learning_rate(steps)
-    yield _weights(_reports(job_dir, "rollout_weights"))
+    if kind.samples:
+        yield from _correlation(steps)
+    yield _learning_rate(steps, kind.learning_rate)
+    if kind.samples:
+        yield _weights(_reports(job_dir, "rollout_weights"))
     yield _placement(_reports(job_dir, "training_actor"))
+    trained = _reports(job_dir, "trained_weights")
+    for model in kind.models:
+        yield _gradient(steps, model)
+        yield _trained(trained, model)
+    if kind.samples:
+        yield _reward(steps)
+        samples = [tuple(sample) for report in _reports(job_dir, "rollout_samples") for sample in report["samples"]]
+        yield _seeds(samples)
+        if kind.groups:
+            yield _groups(samples)
 
 
-def _correlation(steps: list[dict[str, Any]]) -> Iterator[Line]:
+def _correlation(steps: list[dict[str, Any]]) -> Iterator[Check]:
     nothing: dict[str, Any] = {"step": "none", "data": {}}
     for step in (steps or [nothing])[:1] + (steps or [nothing])[-1:]:
         value = step["data"].get(CORRELATION)
-        holds = value is not None and value >= MIN_CORRELATION
         shown = "missing" if value is None else f"{value:.6f}"
-        yield Line(
-            holds,
+        yield Check(
+            value is not None and value >= MIN_CORRELATION,
             f"rollout_actor_probs_pearson_corr at step {step['step']}: {shown} (wanted: at least {MIN_CORRELATION})",
         )
 
 
-def _learning_rate(steps: list[dict[str, Any]]) -> Line:
-    rates = [step["data"]["actor/lr"] for step in steps if "actor/lr" in step["data"]]
+def _learning_rate(steps: list[dict[str, Any]], metric: str) -> Check:
+    rates = _values(steps, metric)
     lowest = min(rates, default=0.0)
-    return Line(
+    return Check(
         lowest >= MIN_LEARNING_RATE,
-        f"actor/lr over {len(rates)} steps: at least {lowest:g} (wanted: {MIN_LEARNING_RATE:g})",
+        f"{metric} over {len(rates)} steps: at least {lowest:g} (wanted: {MIN_LEARNING_RATE:g})",
     )
 
 
-def _weights(reports: list[dict[str, Any]]) -> Line:
+def _weights(reports: list[dict[str, Any]]) -> Check:
     updates = [update for report in reports for update in report["updates"]]
     equal = sum(update["actor_sha256"] == update["rollout_sha256"] for update in updates)
     distinct = len({update["actor_sha256"] for update in updates})
-    return Line(
+    return Check(
         len(updates) > 0 and equal == len(updates) and distinct > 1,
         f"rollout's weights hash equal to the actor's: {equal} of {len(updates)} updates on {len(reports)} replicas, "
         f"{distinct} distinct weights",
     )
 
 
-def _placement(reports: list[dict[str, Any]]) -> Line:
+def _placement(reports: list[dict[str, Any]]) -> Check:
     places = {report["rank"]: report["node_ip"] for report in reports}
     size = max((report["world_size"] for report in reports), default=0)
     shown = ", ".join(f"rank {rank} on {places[rank]}" for rank in sorted(places)) or "none reported"
     whole = sorted(places) == list(range(size)) and size > 1
-    return Line(whole and len(set(places.values())) == size, f"training actors, each on a worker of its own: {shown}")
+    return Check(whole and len(set(places.values())) == size, f"training actors, each on a worker of its own: {shown}")
+
+
+def _gradient(steps: list[dict[str, Any]], model: Model) -> Check:
+    norms = _values(steps, model.gradient)
+    there = sum(math.isfinite(norm) and norm >= MIN_GRADIENT for norm in norms)
+    return Check(
+        len(norms) > 0 and there >= MIN_SHARE * len(norms),
+        f"{model.gradient} at least {MIN_GRADIENT:g}: {there} of {len(norms)} steps (wanted: at least half)",
+    )
+
+
+def _trained(reports: list[dict[str, Any]], model: Model) -> Check:
+    found = [report["models"][model.name] for report in reports if model.name in report["models"]]
+    steps = sum(report["optimizer_steps"] for report in found)
+    distinct = sum(report["distinct"] for report in found)
+    return Check(
+        steps > 0 and distinct == steps,
+        f"{model.name}'s weights changed by every step of its optimizer: {distinct} of {steps} on {len(found)} ranks",
+    )
+
+
+def _reward(steps: list[dict[str, Any]]) -> Check:
+    lowest, highest = _values(steps, "critic/score/min"), _values(steps, "critic/score/max")
+    shown = f"from {min(lowest):g} to {max(highest):g}" if lowest and highest else "missing"
+    return Check(
+        bool(lowest and highest) and min(lowest) < max(highest),
+        f"critic/score over {len(highest)} steps: {shown} (wanted: more than one value)",
+    )
+
+
+def _seeds(samples: list[tuple[Any, ...]]) -> Check:
+    own = len({(step, prompt, seed) for step, prompt, seed, _ in samples})
+    return Check(
+        len(samples) > 0 and own == len(samples),
+        f"samples with a seed of their own: {own} of the first {len(samples)}",
+    )
+
+
+def _groups(samples: list[tuple[Any, ...]]) -> Check:
+    answers: dict[tuple[Any, Any], list[Any]] = defaultdict(list)
+    for step, prompt, _seed, answer in samples:
+        answers[step, prompt].append(answer)
+    groups = [group for group in answers.values() if len(group) > 1]
+    differ = sum(len(set(group)) > 1 for group in groups)
+    return Check(
+        len(groups) > 0 and differ >= MIN_SHARE * len(groups),
+        f"groups whose answers differ: {differ} of the first {len(groups)} (wanted: at least half)",
+    )
+
+
+def _values(steps: list[dict[str, Any]], metric: str) -> list[float]:
+    return [step["data"][metric] for step in steps if metric in step["data"]]
 
 
 def _reports(job_dir: Path, kind: str) -> list[dict[str, Any]]:
@@ -87,13 +183,13 @@ def _read(path: Path) -> str:
 
 
 def main(job_dir: str) -> int:
-    """Print every line; 0 when all hold, 9 (a verification check failed) when one does not."""
-    lines = list(check(Path(job_dir)))
-    for line in lines:
-        print(f"{'ok' if line.holds else 'FALSE':<8}{line.seen}")
-    good = sum(line.holds for line in lines)
-    print(f"{'ok' if good == len(lines) else 'FALSE':<8}fidelity: {good} of {len(lines)} lines hold")
-    return 0 if lines and good == len(lines) else 9
+    """Print every check; 0 when all pass, 9 (a verification check failed) when one does not."""
+    checks = list(check(Path(job_dir)))
+    for one in checks:
+        print(f"{'ok' if one.passed else 'FAIL':<8}{one.seen}")
+    good = sum(one.passed for one in checks)
+    print(f"{'ok' if good == len(checks) else 'FAIL':<8}fidelity: {good} of {len(checks)} checks passed")
+    return 0 if checks and good == len(checks) else 9
 
 
 if __name__ == "__main__":

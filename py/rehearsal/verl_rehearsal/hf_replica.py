@@ -19,7 +19,7 @@ def server_name(replica_rank: int) -> str:
 class HFReplica(RolloutReplica):
     """One server beside one training worker, sharing its node.
 
-    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.0, 0.7.1 and 0.8.0;
+    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.0 to 0.9.1 and main at 1dda039b;
     ``get_ray_class_with_init_args`` is abstract in 0.7.0 only.
     """
 

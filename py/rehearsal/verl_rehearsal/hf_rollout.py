@@ -15,7 +15,7 @@ from verl_rehearsal.weights import sha256_of
 
 
 class HFRollout(BaseRollout):
-    """Implements ``verl.workers.rollout.base.BaseRollout``, read in verl 0.7.0, 0.7.1 and 0.8.0.
+    """Implements ``verl.workers.rollout.base.BaseRollout``, read in verl 0.7.0 to 0.9.1 and main at 1dda039b.
 
     A replica is one training worker (``HFReplica.launch_servers`` refuses any other), so its rank is the worker's rank.
     """
@@ -36,10 +36,16 @@ class HFRollout(BaseRollout):
         """Send all weights to the server and report both sides' hashes.
 
         ``weights`` are the actor's full tensors by their Hugging Face names; ``global_steps`` comes from verl 0.7.1 on.
-        Raises RehearsalError when the server then holds other weights than the actor, and for LoRA adapters.
+        Raises RehearsalError when the server then holds other weights than the actor, for LoRA adapters, and for the wire
+        formats of verl 0.9.1 that hold differences.
         """
         if kwargs.get("peft_config") is not None:
             raise RehearsalError("the rollout hf_cpu loads whole models, not LoRA adapters: rehearse with lora_rank=0")
+        if kwargs.get("wire_format", "named_tensors") != "named_tensors":
+            raise RehearsalError(
+                f"the rollout hf_cpu loads whole tensors, not {kwargs['wire_format']!r}: leave "
+                "actor_rollout_ref.rollout.checkpoint_engine as verl has it"
+            )
         tensors = {name: tensor.detach().cpu() for name, tensor in weights}
         actor_sha256 = sha256_of(tensors)
         if self._server is None:  # the servers are started after the training workers

@@ -1,17 +1,21 @@
 """The rollout server: a Ray actor per replica that answers generation requests in batches, in float32 on one thread."""
 
 import asyncio
+import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from verl.workers.rollout.replica import TokenOutput
 
+import job_report
 from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.sampling import Completion, Request, SamplingParams, parse_request, sample
 from verl_rehearsal.weights import sha256_of
 
+# How many samples of each replica are reported, the first ones: enough to see how they are drawn.
+REPORTED_SAMPLES = 256
 # Requests come one Ray call at a time: a batch starts when none has come for this long.
 QUIET_SECONDS = 0.005
 
@@ -34,6 +38,7 @@ class HFServer:
         self._response_length = response_length
         self._max_num_seqs = max_num_seqs
         self._global_step: int | None = None
+        self._samples: list[tuple[int | None, str, int, str]] = []
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._batching: asyncio.Task[None] | None = None
         self._model_lock = asyncio.Lock()
@@ -99,5 +104,21 @@ class HFServer:
             for answer in answers:
                 answer.set_exception(error)
             return
+        self._report(requests, completions)
         for answer, completion in zip(answers, completions, strict=True):
             answer.set_result(completion)
+
+    def _report(self, requests: list[Request], completions: list[Completion]) -> None:
+        """Report what was drawn: global step, prompt, seed and answer of each sample, the ids of tokens as hashes."""
+        room = REPORTED_SAMPLES - len(self._samples)
+        if room <= 0:
+            return
+        for request, completion in list(zip(requests, completions, strict=True))[:room]:
+            self._samples.append(
+                (self._global_step, _short(request.prompt_ids), request.seed, _short(completion.token_ids))
+            )
+        job_report.write("rollout_samples", {"samples": self._samples})
+
+
+def _short(token_ids: Sequence[int]) -> str:
+    return hashlib.sha256(repr(tuple(token_ids)).encode()).hexdigest()[:12]

@@ -1,11 +1,15 @@
 """Gives each generation request its own seed, so that two runs of the same code draw the same samples.
 
-Touches ``verl.experimental.agent_loop.agent_loop.AgentLoopWorker._run_agent_loop``, read in verl 0.7.1 and 0.8.0. It is
-the one place that knows which sample a request is for: step, dataset index, n-th rollout of that prompt, validation or
+Touches ``verl.experimental.agent_loop.agent_loop.AgentLoopWorker._run_agent_loop``, read in verl 0.7.1, 0.8.0, 0.9.1 and
+main at 1dda039b. It is the one place that knows which sample a request is for: step, dataset index, n-th rollout of that prompt, validation or
 not. A seed made of these depends neither on the replica that serves the request nor on the requests that it is batched
 with. It travels as ``seed`` in the sampling parameters, as vLLM calls it. The run's own seed is ``data.seed`` (0 when
 null). verl 0.7.0 has the method in ``AgentLoopWorkerBase``, and ``AgentLoopWorker`` there is already a Ray actor class,
 into which Ray has copied the methods: it is made again from its base, to which it adds nothing.
+
+verl's V1 trainer (0.9.1) gives all rollouts of a prompt the same trajectory, n-th rollout 0, and counts them in
+``session_id``, which the seed takes instead: with one seed for a whole group its answers would be equal, their advantages
+zero, and nothing would be trained.
 
 The n-th rollout is counted per agent loop worker: with ``agent.num_workers`` above 1 a prompt's rollouts must not be
 split between workers, or they would share seeds.
@@ -36,7 +40,8 @@ def apply(module: ModuleType) -> None:
         trajectory: Mapping[str, object],
         **rest: object,
     ) -> object:
-        seed = request_seed(worker.config.data.get("seed") or 0, trajectory)
+        rollout_n = rest.get("session_id", trajectory["rollout_n"])
+        seed = request_seed(worker.config.data.get("seed") or 0, {**trajectory, "rollout_n": rollout_n})
         return await run_agent_loop(worker, {**sampling_params, "seed": seed}, trajectory, **rest)
 
     worker_class._run_agent_loop = run_with_seed

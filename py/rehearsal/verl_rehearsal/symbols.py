@@ -7,7 +7,7 @@ from types import ModuleType
 
 from verl_rehearsal.errors import RehearsalError
 
-READ_RELEASES = "0.7.0 to 0.8.0"
+READ_RELEASES = "0.7.0 to 0.9.1"
 
 
 def verl_found() -> str:
@@ -28,17 +28,18 @@ def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, 
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise _unknown_verl(f"no {module.__name__}.{name}, which", hook)
+            raise unknown_verl(f"no {module.__name__}.{name}, which", hook)
         found = getattr(found, part)
     if not parameters:
         return
     taken = inspect.signature(found).parameters if callable(found) else {}
     for parameter in parameters:
         if parameter not in taken:
-            raise _unknown_verl(f"no parameter {parameter!r} in {module.__name__}.{name}, which", hook)
+            raise unknown_verl(f"no parameter {parameter!r} in {module.__name__}.{name}, which", hook)
 
 
-def _unknown_verl(lack: str, hook: str) -> RehearsalError:
+def unknown_verl(lack: str, hook: str) -> RehearsalError:
+    """Return what to raise where verl lacks what ``hook`` needs."""
     return RehearsalError(
         f"{verl_found()} has {lack} the rehearsal {hook} hook relies on: rehearse with verl {READ_RELEASES} "
         f"or teach py/rehearsal/verl_rehearsal/{hook}.py the new name"

@@ -1,11 +1,24 @@
 """Another verl release fails with one sentence: what is missing, which verl was found where, and the cure."""
 
+import abc
 import sys
 import types
 
 import pytest
 
-from verl_rehearsal import critic, device, engine, offload, padding, request_seed, rollout
+from verl_rehearsal import (
+    cpu_platform,
+    critic,
+    device,
+    engine,
+    offload,
+    order,
+    padding,
+    request_seed,
+    rollout,
+    trained_weights,
+    wrapping,
+)
 from verl_rehearsal.errors import RehearsalError
 
 
@@ -15,15 +28,15 @@ def verl(tmp_path, monkeypatch):
     package = types.ModuleType("verl")
     package.__file__ = str(tmp_path / "verl" / "__init__.py")
     (tmp_path / "verl" / "version").mkdir(parents=True)
-    (tmp_path / "verl" / "version" / "version").write_text("0.9.1\n")
+    (tmp_path / "verl" / "version" / "version").write_text("0.11.0\n")
     monkeypatch.setitem(sys.modules, "verl", package)
     return package
 
 
 def sentence(verl, lack, hook):
     return (
-        f"verl 0.9.1 at {verl.__file__} has {lack}, which the rehearsal {hook} hook relies on: "
-        f"rehearse with verl 0.7.0 to 0.8.0 or teach py/rehearsal/verl_rehearsal/{hook}.py the new name"
+        f"verl 0.11.0 at {verl.__file__} has {lack}, which the rehearsal {hook} hook relies on: "
+        f"rehearse with verl 0.7.0 to 0.9.1 or teach py/rehearsal/verl_rehearsal/{hook}.py the new name"
     )
 
 
@@ -37,6 +50,11 @@ def sentence(verl, lack, hook):
         (offload, "verl.utils.fsdp_utils", "CPUOffloadPolicy"),
         (rollout, "verl.workers.rollout.base", "_ROLLOUT_REGISTRY"),
         (rollout, "verl.workers.rollout.replica", "RolloutReplicaRegistry.register"),
+        (wrapping, "verl.utils.fsdp_utils", "apply_fsdp2"),
+        (cpu_platform, "verl.plugin.platform.platform_manager", "set_platform"),
+        (trained_weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.optimizer_step"),
+        (order, "verl.trainer.ppo.v1.trainer_base", "uuid.uuid4"),
+        (order, "verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer._materialize_batch"),
         (request_seed, "verl.experimental.agent_loop.agent_loop", "AgentLoopWorker._run_agent_loop"),
     ],
 )
@@ -58,6 +76,22 @@ def test_a_parameter_that_is_gone(verl):
         engine.apply(module)
     lack = "no parameter 'device' in verl.workers.engine.base.EngineRegistry.register"
     assert str(error.value) == sentence(verl, lack, "engine")
+
+
+def test_a_platform_that_is_asked_for_more(verl, monkeypatch):
+    base = types.ModuleType("verl.plugin.platform.platform_base")
+    base.PlatformBase = abc.ABCMeta("PlatformBase", (), {"warp": abc.abstractmethod(lambda self: None)})
+    monkeypatch.setitem(sys.modules, base.__name__, base)
+    for package in ("verl.plugin", "verl.plugin.platform"):
+        monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
+    module = types.ModuleType("verl.plugin.platform.platform_manager")
+    module.set_platform = lambda platform: None
+    with pytest.raises(RehearsalError) as error:
+        cpu_platform.apply(module)
+    assert str(error.value) == (
+        f"verl 0.11.0 at {verl.__file__} has no PlatformBase without warp, as the rehearsal cpu_platform hook relies on: "
+        "rehearse with verl 0.7.0 to 0.9.1 or teach py/rehearsal/verl_rehearsal/cpu_platform.py the new name"
+    )
 
 
 def test_an_unknown_verl_is_called_unknown(monkeypatch):

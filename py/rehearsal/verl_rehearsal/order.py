@@ -1,0 +1,59 @@
+"""Makes the batches of verl's V1 trainer the same from run to run.
+
+Touches, read in verl 0.9.1 and main at 1dda039b:
+
+- ``verl.trainer.ppo.v1.trainer_base.uuid``: prompts get uuid4 as their uid, and batches are sorted by it in places. Here
+  uids are counted.
+- ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._materialize_batch``: a batch keeps the order in which answers were
+  finished, which differs from run to run, and with it mini batches, the order of additions and the gradients. Here it is
+  sorted by prompt, session and index.
+- ``ReplayBuffer.poll_interval``: the trainer asks every two seconds whether all answers are there, which is longer than a
+  rehearsal takes to give them. Here it asks every ``POLL_SECONDS``.
+"""
+
+import itertools
+from collections.abc import Mapping
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from verl_rehearsal.symbols import require
+
+POLL_SECONDS = 0.05
+
+
+def apply(module: ModuleType) -> None:
+    """Count uids, or sort batches; ``module`` is ``trainer_base`` or ``replay_buffer`` of ``verl.trainer.ppo.v1``."""
+    if module.__name__.endswith(".trainer_base"):
+        require(module, "uuid.uuid4", hook="order")
+        numbers = itertools.count()
+        # Digits only: what is in front of the first "_" of a trajectory's key is its prompt's uid.
+        module.uuid = SimpleNamespace(uuid4=lambda: f"{next(numbers):012d}")  # type: ignore[attr-defined]
+        return
+    require(
+        module,
+        "ReplayBuffer._materialize_batch",
+        hook="order",
+        parameters=("partition_id", "selected_prompt_uids", "partition_snapshot"),
+    )
+    require(module, "ReplayBuffer._wait_for_next_poll", hook="order")
+    materialize_batch = module.ReplayBuffer._materialize_batch
+    wait_for_next_poll = module.ReplayBuffer._wait_for_next_poll
+
+    def materialize_sorted(
+        buffer: Any, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: Mapping[str, Any]
+    ) -> Any:
+        ordered = {key: partition_snapshot[key] for key in sorted(partition_snapshot, key=_place)}
+        return materialize_batch(buffer, partition_id, sorted(selected_prompt_uids), ordered)
+
+    def wait_shortly(buffer: Any, *args: Any) -> Any:
+        buffer.poll_interval = POLL_SECONDS
+        return wait_for_next_poll(buffer, *args)
+
+    module.ReplayBuffer._materialize_batch = materialize_sorted
+    module.ReplayBuffer._wait_for_next_poll = wait_shortly
+
+
+def _place(key: str) -> tuple[str, tuple[int, ...]]:
+    """Return the order of a key: ``{uid}`` of a prompt, ``{uid}_{session}_{index}`` of an answer."""
+    uid, *numbers = key.split("_")
+    return uid, tuple(int(number) for number in numbers)

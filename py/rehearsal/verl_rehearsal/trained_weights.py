@@ -1,0 +1,38 @@
+"""Reports how each model's weights change while it trains.
+
+Touches ``verl.workers.engine.fsdp.transformer_impl.FSDPEngine.optimizer_step``, read in verl 0.7.0, 0.7.1, 0.8.0, 0.9.1
+and main at 1dda039b: the one place where actor, critic and SFT model take a step.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import job_report
+from verl_rehearsal.symbols import require
+
+
+def apply(module: ModuleType) -> None:
+    """Wrap ``optimizer_step``; ``module`` is ``verl.workers.engine.fsdp.transformer_impl``."""
+    require(module, "FSDPEngine.optimizer_step", hook="trained_weights")
+    optimizer_step = module.FSDPEngine.optimizer_step
+    taken: dict[str, list[str]] = {}
+
+    def step_and_report(engine: Any) -> Any:
+        from verl_rehearsal.weights import sha256_of  # loads torch
+
+        grad_norm = optimizer_step(engine)
+        model = "critic" if "Value" in type(engine).__name__ else "actor"
+        shards = {name: getattr(value, "_local_tensor", value) for name, value in engine.module.named_parameters()}
+        taken.setdefault(model, []).append(sha256_of(shards))
+        job_report.write(
+            "trained_weights",
+            {
+                "models": {
+                    name: {"optimizer_steps": len(hashes), "distinct": len(set(hashes))}
+                    for name, hashes in taken.items()
+                }
+            },
+        )
+        return grad_norm
+
+    module.FSDPEngine.optimizer_step = step_and_report
