@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# 53_fidelity: did a rehearsal train what it sampled from? The correlation of rollout and actor at the first and the last
-# step, the hashes of their weights after every update, and where the training actors ran. Exit status 9 if a line is false.
+# 53_fidelity: did a rehearsal train what it sampled from? The correlation of rollout and actor, the hashes of their weights
+# after every update, gradients and weights of each model, rewards, the seeds of samples, where the training actors ran: by
+# workload, and from the job's own files. Exit status 9 if a check fails.
 #
 #   JOB=latest scripts/53_fidelity.sh
 #
@@ -11,4 +12,4 @@ env::load
 helper::ensure
 job_dir=$(helper::run head where "$JOB")
 log::step "fidelity of ${job_dir##*/}"
-log::while 'comparing rollout and actor' -- node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"
+log::while 'checking what was trained' -- node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"

@@ -2,16 +2,16 @@
 
 Acts in the driver alone (`python -m verl.trainer.sft_trainer_ray`); every other process of the job is left as it is.
 
-``trainer.device`` has one value for two things. It names what the placement groups ask Ray for, where only "cuda" becomes
-the resource GPU, and it is the device on which the driver itself adds up sequence lengths and validation losses
+``trainer.device`` has one value for two things. It names what the placement groups ask Ray for up to verl 0.8.0, where only
+"cuda" becomes the resource GPU, and it is the device on which the driver itself adds up sequence lengths and validation losses
 (``SFTTrainer.device_name``), where "cuda" needs a GPU that the driver has not. Here the configuration keeps "cuda", and the
 driver's own tensors stay on the CPU.
 
 ``ray.init()`` gets the address "auto" where it is called without one: a release that does not follow RAY_ADDRESS would
 start a cluster of its own inside the worker.
 
-Touches ``SFTTrainer.device_name`` and the call of ``ray.init`` in verl.trainer.sft_trainer_ray, read in verl 0.7.0, 0.7.1
-and 0.8.0.
+Touches ``SFTTrainer.device_name`` and the call of ``ray.init`` in verl.trainer.sft_trainer_ray, read in verl 0.7.1 to
+0.9.1 and main at 1dda039b.
 """
 
 import sys
@@ -47,7 +47,7 @@ def keep_statistics_on_the_cpu(trainer: ModuleType) -> None:
         verl = sys.modules.get("verl")
         raise SystemExit(
             f"verl-regress: {DRIVER} of the verl at {getattr(verl, '__file__', 'an unknown place')} has no SFTTrainer.fit "
-            "that reads self.device_name, which the hook sft_driver keeps on the CPU: train with verl 0.7.0 to 0.8.0, or "
+            "that reads self.device_name, which the hook sft_driver keeps on the CPU: train with verl 0.7.1 to 0.9.1, or "
             "teach py/hooks/sft_driver.py what this release does."
         )
     trainer.SFTTrainer.device_name = property(lambda _self: "cpu", lambda _self, _value: None)

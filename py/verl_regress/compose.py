@@ -1,6 +1,6 @@
 """Overrides against the snapshot's own Hydra config: composed as the job will compose it, without importing verl.
 
-Read in hydra-core 1.3 (`hydra.compose`) and in verl 0.7.0, 0.7.1 and 0.8.0 (`@hydra.main` of each trainer).
+Read in hydra-core 1.3 (`hydra.compose`) and in verl 0.7.1 to 0.9.1 (`@hydra.main` of each trainer).
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# verl's trainer.device to Ray's resource (verl 0.7.1, single_controller/ray/base.py); what is not here is its own name.
+# verl's trainer.device to Ray's resource (single_controller/ray/base.py of 0.7.1); what is not here is its own name. From
+# 0.9.1 on the resource is the platform's, which on every machine is that of the right trainer.device.
 _RESOURCE = {"cuda": "GPU", "npu": "NPU"}
-# The pools that verl's trainers make (main_ppo.py and sft_trainer_ray.py of 0.7.0, 0.7.1 and 0.8.0). A reward model has one
+# The pools that verl's trainers make (main_ppo.py and sft_trainer_ray.py of 0.7.1 to 0.9.1). A reward model has one
 # of its own where it says so; its place in the config moved in 0.7.1.
 _TRAINER = "trainer"
 _REWARD_MODELS = ("reward.reward_model", "reward_model")

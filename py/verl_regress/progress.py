@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_regress.layout import JobDir
 
-# "Total training steps: 10", printed once by verl's trainers (0.7.0, 0.7.1, 0.8.0).
+# "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
 # "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), behind Ray's prefix or a progress
 # bar that had no newline yet.

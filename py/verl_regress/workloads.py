@@ -38,7 +38,7 @@ class Workload:
 
 
 def _trainer(places: Places) -> list[str]:
-    """What every trainer gets; keys read in verl 0.7.0 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
+    """What every trainer gets; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
     return [
         f"hydra.run.dir={places.job.driver_log.parent}/hydra",
         "trainer.project_name=verl-regress",

@@ -26,7 +26,14 @@ SAMPLES = [(0, "p", 1, "x"), (0, "p", 2, "y"), (0, "q", 3, "x"), (0, "q", 4, "z"
 @pytest.fixture
 def check(tmp_path):
     def check(
-        workload="ppo", steps=None, change=None, updates=UPDATES, actors=ACTORS, size=2, trained=TRAINED, samples=SAMPLES
+        workload="ppo",
+        steps=None,
+        change=None,
+        updates=UPDATES,
+        actors=ACTORS,
+        size=2,
+        trained=TRAINED,
+        samples=SAMPLES,
     ):
         """`change` maps a step to what is other than usual in its metrics; None takes a metric away."""
         rows = {step: dict(SFT if workload == "sft" else RL) for step in steps or (1, 5, 10)}

@@ -99,6 +99,50 @@ def test_the_critic_loads_without_flash_attn(models):
     assert critic(torch.tensor([[5, 6, 7]])).logits.shape == (1, 3, 1)
 
 
+def test_fsdp_wraps_the_layers_of_a_model_that_names_them_in_a_set(monkeypatch):
+    from verl.utils import fsdp_utils
+
+    class Layer(torch.nn.Linear):
+        pass
+
+    model = torch.nn.Sequential(Layer(2, 2), torch.nn.ReLU(), Layer(2, 2))
+    model._no_split_modules = {"Layer"}  # as transformers 5 has it
+    wrapped = []
+    monkeypatch.setattr(fsdp_utils, "fully_shard", lambda module, **_: wrapped.append(module))
+    fsdp_utils.apply_fsdp2(model, {}, {})
+    assert wrapped == [model[0], model[2], model]
+
+
+def test_each_step_of_an_optimizer_is_reported_with_the_weights_that_it_left(tmp_path, monkeypatch):
+    import json
+
+    from verl.workers.engine.fsdp import transformer_impl
+
+    class Optimizer:
+        def __init__(self, model):
+            self.model = model
+
+        def step(self):
+            with torch.no_grad():
+                self.model.weight.add_(self.by)
+
+    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    for kind in (transformer_impl.FSDPEngineWithLMHead, transformer_impl.FSDPEngineWithValueHead):
+        engine = kind.__new__(kind)
+        engine.module = torch.nn.Linear(2, 2)
+        engine.scaler, engine._qat_enabled = None, False
+        engine.optimizer = Optimizer(engine.module)
+        engine.optimizer_config = type("Config", (), {"clip_grad": 1.0})()
+        for by in (1.0, 0.0):
+            engine.optimizer.by = by
+            for parameter in engine.module.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            engine.optimizer_step()
+    (report,) = (tmp_path / "state" / "reports").glob("trained_weights-*")
+    counted = {"optimizer_steps": 2, "distinct": 1}
+    assert json.loads(report.read_text()) == {"models": {"actor": counted, "critic": counted}}
+
+
 class Stop(Exception):
     """Ends an agent loop as soon as it has its sampling parameters."""
 
@@ -135,10 +179,24 @@ def test_each_request_gets_a_seed_of_its_own_also_inside_a_ray_actor_class():
             return None  # servers, tokenizer, tools: whatever this release passes to an agent loop
 
     agent_loop._agent_loop_registry["test"] = {"_target_": f"{__name__}.SeedCollector"}
-    for step, rollout_n in ((1, 0), (1, 1), (2, 0), (1, 0)):
+    SeedCollector.seeds.clear()
+    # The V1 trainer of verl 0.9.1 leaves rollout_n at 0 and counts in session_id.
+    for step, rollout_n, session in (
+        (1, 0, {}),
+        (1, 1, {}),
+        (2, 0, {}),
+        (1, 0, {}),
+        (1, 0, {"session_id": 0}),
+        (1, 0, {"session_id": 1}),
+        (1, 0, {"session_id": 2}),
+    ):
         trajectory = {"step": step, "sample_index": 4, "rollout_n": rollout_n, "validate": False}
         with pytest.raises(Stop):
-            asyncio.run(Worker()._run_agent_loop({"temperature": 1.0}, trajectory, agent_name="test", trace=False))
-    seeds = SeedCollector.seeds
-    assert len(set(seeds)) == 3
-    assert seeds[0] == seeds[3]
+            asyncio.run(
+                Worker()._run_agent_loop({"temperature": 1.0}, trajectory, agent_name="test", trace=False, **session)
+            )
+    first, second, later, again, *sessions = SeedCollector.seeds
+    assert len({first, second, later}) == 3
+    assert first == again
+    assert sessions[:2] == [first, second]
+    assert sessions[2] not in (first, second, later)

@@ -1,4 +1,4 @@
-"""The server and the adapter: batches of concurrent requests, and weights that are proved to be equal."""
+"""The server and the adapter: concurrent requests, and weights that are proved to be equal."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from verl_rehearsal.weights import sha256_of
 
 @pytest.fixture
 def server(models):
-    return HFServer(str(models[0]), response_length=8, max_num_seqs=64)
+    return HFServer(str(models[0]), response_length=8)
 
 
 def params(seed, **more):
@@ -53,8 +53,12 @@ def changed(actor, dtype=torch.bfloat16):
 
 def test_concurrent_requests_get_the_answers_they_would_get_alone(server):
     requests = [([5, 9, 30], params(1)), ([7], params(2)), ([5, 9, 30], params(3)), ([7], params(2, temperature=0.0))]
-    together = [(output.token_ids, output.stop_reason) for output in answers(server, *requests)]
-    alone = [(output.token_ids, output.stop_reason) for request in requests for output in answers(server, request)]
+    together = [(output.token_ids, output.log_probs, output.stop_reason) for output in answers(server, *requests)]
+    alone = [
+        (output.token_ids, output.log_probs, output.stop_reason)
+        for request in requests
+        for output in answers(server, request)
+    ]
     assert together == alone
     assert together[0] != together[2]
 
@@ -105,7 +109,7 @@ def test_the_hash_tells_names_and_shapes_apart():
 def test_updates_are_reported_by_rank_with_both_hashes(adapter, actor):
     asyncio.run(adapter.update_weights(iter(actor.state_dict().items()), global_steps=0, peft_config=None))
     asyncio.run(adapter.update_weights(iter(changed(actor).items()), global_steps=1))
-    (report,) = adapter.reports.iterdir()
+    (report,) = adapter.reports.glob("rollout_weights-*")
     written = json.loads(report.read_text())
     first, second = sha256_of(actor.state_dict()), sha256_of(changed(actor))
     assert (written["rank"], written["replica"]) == (1, 1)
@@ -113,6 +117,18 @@ def test_updates_are_reported_by_rank_with_both_hashes(adapter, actor):
         {"global_step": 0, "actor_sha256": first, "rollout_sha256": first},
         {"global_step": 1, "actor_sha256": second, "rollout_sha256": second},
     ]
+
+
+def test_samples_are_reported_with_the_step_whose_weights_drew_them(server, actor, tmp_path, monkeypatch):
+    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    asyncio.run(server.load_weights(actor.state_dict(), 6))
+    same, other = answers(server, ([7], params(1)), ([7], params(2)))
+    asyncio.run(server.load_weights(changed(actor), 7))
+    answers(server, ([7], params(1)))
+    (report,) = (tmp_path / "state" / "reports").glob("rollout_samples-*")
+    first, second = json.loads(report.read_text())["samples"]
+    assert (first[0], first[1], first[2], second[2]) == (6, second[1], 1, 2)
+    assert (first[3] == second[3]) == (same.token_ids == other.token_ids)
 
 
 def test_a_rollout_with_other_weights_stops_the_job_and_is_on_record(adapter, actor):
@@ -127,10 +143,15 @@ def test_a_rollout_with_other_weights_stops_the_job_and_is_on_record(adapter, ac
         f"after weight update 1 (global step 7) replica 1 holds weights with sha256 {'0' * 64}, the actor {expected}: "
         "the rollout would sample from another policy than the one being trained"
     )
-    (report,) = adapter.reports.iterdir()
+    (report,) = adapter.reports.glob("rollout_weights-*")
     assert json.loads(report.read_text())["updates"][0]["rollout_sha256"] == "0" * 64
 
 
 def test_lora_adapters_are_refused(adapter):
     with pytest.raises(RehearsalError, match="not LoRA adapters"):
         asyncio.run(adapter.update_weights(iter(()), peft_config={"r": 8}))
+
+
+def test_differences_of_weights_are_refused(adapter):
+    with pytest.raises(RehearsalError, match="loads whole tensors, not 'delta_flush'"):
+        asyncio.run(adapter.update_weights(iter(()), wire_format="delta_flush"))

@@ -1,8 +1,8 @@
 """Loads the critic with the attention that a CPU has.
 
-Touches ``verl.utils.model.load_valuehead_model``, read in verl 0.7.0 to 0.9.1 and main at 1dda039b. It asks for
+Touches ``verl.utils.model.load_valuehead_model``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b. It asks for
 ``flash_attention_2`` whatever the model's configuration says, and answers its absence with "not a value head model". The
-FSDP engine of 0.8.0 loads critics through it; that of 0.7.0 and 0.7.1 follows the configuration.
+FSDP engine loads critics through it from 0.8.0 on; that of 0.7.1 follows the configuration.
 """
 
 from types import ModuleType

@@ -1,6 +1,6 @@
 """Names gloo as the collective backend.
 
-Touches ``verl.utils.device.get_nccl_backend``, read in verl 0.7.0 to 0.9.1 and main at 1dda039b: without an NPU it always answers
+Touches ``verl.utils.device.get_nccl_backend``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b: without an NPU it always answers
 "nccl", which a torch without CUDA cannot initialise. The module's other functions already work on CPUs, because
 ``torch.cpu.current_device()`` answers "cpu".
 """

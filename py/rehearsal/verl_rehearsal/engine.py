@@ -1,6 +1,6 @@
 """Registers verl's FSDP engines for the device "cpu".
 
-Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.0 to 0.9.1 (from which on
+Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.1 to 0.9.1 (from which on
 it takes a vendor, too) and main at 1dda039b. verl registers its
 fsdp/fsdp2 engines for ["cuda", "npu"] only, though FSDP2 runs on CPUs, and then refuses with "Unknown device: cpu".
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CORRELATION = "training/rollout_actor_probs_pearson_corr"  # verl.utils.debug.metrics, verl 0.7.0 to 0.9.1
+CORRELATION = "training/rollout_actor_probs_pearson_corr"  # verl.utils.debug.metrics, verl 0.7.1 to 0.9.1
 MIN_CORRELATION = 0.999
 MIN_LEARNING_RATE = 1e-4  # below it the weights hardly move, and a stale rollout would pass
 MIN_GRADIENT = 0.01  # a tenth of the smallest of a sound rehearsal; without advantages it is below a hundredth of this

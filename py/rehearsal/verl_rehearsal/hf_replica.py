@@ -1,7 +1,6 @@
 """The trainer's side of the rollout ``hf_cpu``: starts the server of one replica and names it."""
 
-import asyncio
-from typing import Any, NoReturn
+from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -19,8 +18,7 @@ def server_name(replica_rank: int) -> str:
 class HFReplica(RolloutReplica):
     """One server beside one training worker, sharing its node.
 
-    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.0 to 0.9.1 and main at 1dda039b;
-    ``get_ray_class_with_init_args`` is abstract in 0.7.0 only.
+    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
     """
 
     async def launch_servers(self) -> None:
@@ -39,11 +37,7 @@ class HFReplica(RolloutReplica):
                 num_cpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
             )
-            .remote(
-                self.model_config.path,
-                response_length=self.config.response_length,
-                max_num_seqs=self.config.max_num_seqs,
-            )
+            .remote(self.model_config.path, response_length=self.config.response_length)
         )
         await server.__ray_ready__.remote()
         self.servers = [server]
@@ -51,22 +45,7 @@ class HFReplica(RolloutReplica):
         self._server_address = f"hf_cpu/{self.replica_rank}"  # verl only needs it to differ between replicas
 
     async def wake_up(self) -> None:
-        """Have the training worker send its weights where that is how verl syncs them.
-
-        verl 0.7.0 has no checkpoint engine: there the manager wakes the replicas before each generation, and what wakes
-        is ``ActorRolloutRefWorker.wake_up``, which updates the rollout's weights. Later workers have no such method.
-        """
-        await self._call_workers("wake_up")
+        """Do nothing: there is no device memory to come back to."""
 
     async def sleep(self) -> None:
-        """Have the training worker change back to training, in verl 0.7.0 only; see ``wake_up``."""
-        await self._call_workers("sleep")
-
-    async def _call_workers(self, method: str) -> None:
-        await asyncio.gather(*(getattr(worker, method).remote() for worker in self.workers if hasattr(worker, method)))
-
-    def get_ray_class_with_init_args(self) -> NoReturn:
-        """Only colocated and standalone replicas have workers of their own, and ``launch_servers`` refuses those."""
-        raise RehearsalError(
-            "the rollout hf_cpu serves hybrid replicas only, which have no workers of their own: train synchronously"
-        )
+        """Do nothing: there is no device memory to give up."""

@@ -15,7 +15,7 @@ from verl_rehearsal.weights import sha256_of
 
 
 class HFRollout(BaseRollout):
-    """Implements ``verl.workers.rollout.base.BaseRollout``, read in verl 0.7.0 to 0.9.1 and main at 1dda039b.
+    """Implements ``verl.workers.rollout.base.BaseRollout``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
 
     A replica is one training worker (``HFReplica.launch_servers`` refuses any other), so its rank is the worker's rank.
     """

@@ -1,8 +1,11 @@
-"""The rollout server: a Ray actor per replica that answers generation requests in batches, in float32 on one thread."""
+"""The rollout server: a Ray actor per replica that answers generation requests one by one, in float32 on one thread.
+
+In a batch the last bits of a log-prob depend on what else is in it, and that on when requests arrive. One by one, two runs
+of the same code have equal metrics, and with a tiny model that is hardly slower.
+"""
 
 import asyncio
 import hashlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,22 +14,20 @@ from verl.workers.rollout.replica import TokenOutput
 
 import job_report
 from verl_rehearsal.errors import RehearsalError
-from verl_rehearsal.sampling import Completion, Request, SamplingParams, parse_request, sample
+from verl_rehearsal.sampling import Completion, Request, parse_request, sample
 from verl_rehearsal.weights import sha256_of
 
 # How many samples of each replica are reported, the first ones: enough to see how they are drawn.
 REPORTED_SAMPLES = 256
-# Requests come one Ray call at a time: a batch starts when none has come for this long.
-QUIET_SECONDS = 0.005
 
 
 class HFServer:
     """Serves a Hugging Face causal language model; the interface is what verl's agent loop and ``HFRollout`` call.
 
-    ``TokenOutput`` was read in verl 0.7.0 (which has no ``extra_fields``), 0.7.1 and 0.8.0.
+    ``TokenOutput`` was read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
     """
 
-    def __init__(self, model_path: str, *, response_length: int, max_num_seqs: int) -> None:
+    def __init__(self, model_path: str, *, response_length: int) -> None:
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
@@ -36,18 +37,17 @@ class HFServer:
         self._eos_token_ids = frozenset(eos if isinstance(eos, list) else [eos])
         self._pad_token_id = self._model.config.pad_token_id or 0
         self._response_length = response_length
-        self._max_num_seqs = max_num_seqs
         self._global_step: int | None = None
         self._samples: list[tuple[int | None, str, int, str]] = []
-        self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
-        self._batching: asyncio.Task[None] | None = None
         self._model_lock = asyncio.Lock()
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor], global_step: int | None) -> str:
         """Load a whole state dict and return the ``sha256_of`` of what the model then holds.
 
+        Reports what was drawn so far: global step, prompt, seed and answer of each sample, the ids of tokens as hashes.
         Raises RehearsalError when the names or shapes are not exactly the model's own.
         """
+        job_report.write("rollout_samples", {"samples": self._samples})
         async with self._model_lock:
             try:
                 self._model.load_state_dict(weights, strict=True)
@@ -63,61 +63,24 @@ class HFServer:
         if any(media.values()):
             raise RehearsalError(f"the rollout hf_cpu serves text only, not {sorted(media)}: rehearse a text workload")
         request = parse_request(prompt_ids, sampling_params, response_length=self._response_length)
-        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, answer))
-        if self._batching is None or self._batching.done():
-            self._batching = asyncio.create_task(self._answer_waiting())
-        completion = await answer
-        output = TokenOutput(
+        async with self._model_lock:
+            completion = await asyncio.to_thread(self._complete, request)
+        return TokenOutput(
             token_ids=completion.token_ids,
             log_probs=completion.log_probs if request.wants_log_probs else None,
             stop_reason="completed",
+            extra_fields={"global_steps": self._global_step},
         )
-        if "extra_fields" in TokenOutput.model_fields:
-            output.extra_fields["global_steps"] = self._global_step
-        return output
 
-    async def _answer_waiting(self) -> None:
-        while self._waiting:
-            arrived = 0
-            while len(self._waiting) > arrived:
-                arrived = len(self._waiting)
-                await asyncio.sleep(QUIET_SECONDS)
-            by_params: dict[SamplingParams, list[tuple[Request, asyncio.Future[Completion]]]] = defaultdict(list)
-            batch, self._waiting = self._waiting[: self._max_num_seqs], self._waiting[self._max_num_seqs :]
-            for request, answer in batch:
-                by_params[request.params].append((request, answer))
-            for group in by_params.values():
-                await self._answer([request for request, _ in group], [answer for _, answer in group])
-
-    async def _answer(self, requests: list[Request], answers: list[asyncio.Future[Completion]]) -> None:
-        try:
-            async with self._model_lock:
-                completions = await asyncio.to_thread(
-                    sample,
-                    self._model,
-                    requests,
-                    eos_token_ids=self._eos_token_ids,
-                    pad_token_id=self._pad_token_id,
-                )
-        except Exception as error:  # whatever went wrong, every caller must hear of it instead of waiting for ever
-            for answer in answers:
-                answer.set_exception(error)
-            return
-        self._report(requests, completions)
-        for answer, completion in zip(answers, completions, strict=True):
-            answer.set_result(completion)
-
-    def _report(self, requests: list[Request], completions: list[Completion]) -> None:
-        """Report what was drawn: global step, prompt, seed and answer of each sample, the ids of tokens as hashes."""
-        room = REPORTED_SAMPLES - len(self._samples)
-        if room <= 0:
-            return
-        for request, completion in list(zip(requests, completions, strict=True))[:room]:
+    def _complete(self, request: Request) -> Completion:
+        (completion,) = sample(
+            self._model, [request], eos_token_ids=self._eos_token_ids, pad_token_id=self._pad_token_id
+        )
+        if len(self._samples) < REPORTED_SAMPLES:
             self._samples.append(
                 (self._global_step, _short(request.prompt_ids), request.seed, _short(completion.token_ids))
             )
-        job_report.write("rollout_samples", {"samples": self._samples})
+        return completion
 
 
 def _short(token_ids: Sequence[int]) -> str:

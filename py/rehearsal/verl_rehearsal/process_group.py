@@ -1,7 +1,7 @@
 """Starts verl's process group on gloo alone, and reports which node each training rank is on.
 
 Touches ``torch.distributed.init_process_group``. ``initialize_global_process_group_ray`` of ``verl.utils.distributed``,
-read in verl 0.7.0 to 0.9.1 and main at 1dda039b, asks for "cpu:gloo,<device>:<backend>", which on CPUs names the device cpu twice,
+read in verl 0.7.1 to 0.9.1 and main at 1dda039b, asks for "cpu:gloo,<device>:<backend>", which on CPUs names the device cpu twice,
 and torch refuses that.
 """
 

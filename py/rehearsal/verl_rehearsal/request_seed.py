@@ -1,11 +1,9 @@
 """Gives each generation request its own seed, so that two runs of the same code draw the same samples.
 
 Touches ``verl.experimental.agent_loop.agent_loop.AgentLoopWorker._run_agent_loop``, read in verl 0.7.1, 0.8.0, 0.9.1 and
-main at 1dda039b. It is the one place that knows which sample a request is for: step, dataset index, n-th rollout of that prompt, validation or
-not. A seed made of these depends neither on the replica that serves the request nor on the requests that it is batched
-with. It travels as ``seed`` in the sampling parameters, as vLLM calls it. The run's own seed is ``data.seed`` (0 when
-null). verl 0.7.0 has the method in ``AgentLoopWorkerBase``, and ``AgentLoopWorker`` there is already a Ray actor class,
-into which Ray has copied the methods: it is made again from its base, to which it adds nothing.
+main at 1dda039b. It is the one place that knows which sample a request is for: step, dataset index, n-th rollout of that
+prompt, validation or not. A seed made of these does not depend on the replica that serves the request. It travels as
+``seed`` in the sampling parameters, as vLLM calls it. The run's own seed is ``data.seed`` (0 when null).
 
 verl's V1 trainer (0.9.1) gives all rollouts of a prompt the same trajectory, n-th rollout 0, and counts them in
 ``session_id``, which the seed takes instead: with one seed for a whole group its answers would be equal, their advantages
@@ -28,10 +26,13 @@ if TYPE_CHECKING:
 
 def apply(module: ModuleType) -> None:
     """Replace ``_run_agent_loop``; ``module`` is ``verl.experimental.agent_loop.agent_loop``."""
-    name = "AgentLoopWorkerBase" if hasattr(module, "AgentLoopWorkerBase") else "AgentLoopWorker"
-    require(module, f"{name}._run_agent_loop", hook="request_seed", parameters=("sampling_params", "trajectory"))
-    worker_class = getattr(module, name)
-    run_agent_loop = worker_class._run_agent_loop
+    require(
+        module,
+        "AgentLoopWorker._run_agent_loop",
+        hook="request_seed",
+        parameters=("sampling_params", "trajectory"),
+    )
+    run_agent_loop = module.AgentLoopWorker._run_agent_loop
 
     # A plain function: Ray unwraps the methods of an actor class, and would call what is behind ``__wrapped__``.
     async def run_with_seed(
@@ -44,11 +45,7 @@ def apply(module: ModuleType) -> None:
         seed = request_seed(worker.config.data.get("seed") or 0, {**trajectory, "rollout_n": rollout_n})
         return await run_agent_loop(worker, {**sampling_params, "seed": seed}, trajectory, **rest)
 
-    worker_class._run_agent_loop = run_with_seed
-    if name == "AgentLoopWorkerBase":
-        import ray
-
-        module.AgentLoopWorker = ray.remote(worker_class)  # type: ignore[attr-defined]
+    module.AgentLoopWorker._run_agent_loop = run_with_seed
 
 
 def request_seed(run_seed: int, trajectory: Mapping[str, object]) -> int:

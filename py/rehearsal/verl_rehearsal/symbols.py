@@ -7,7 +7,7 @@ from types import ModuleType
 
 from verl_rehearsal.errors import RehearsalError
 
-READ_RELEASES = "0.7.0 to 0.9.1"
+READ_RELEASES = "0.7.1 to 0.9.1"
 
 
 def verl_found() -> str:

@@ -1,6 +1,6 @@
 """Gives ``torch.cpu`` the functions that verl calls on whatever ``verl.utils.device.get_torch_device()`` returns.
 
-Touches ``torch.cpu``, and only where torch itself has no such function. The callers were read in verl 0.7.0 to 0.9.1
+Touches ``torch.cpu``, and only where torch itself has no such function. The callers were read in verl 0.7.1 to 0.9.1
 and main at 1dda039b: memory logging (``verl.utils.profiler.performance``, ``verl.utils.memory_utils``), random states
 (``verl.utils.checkpoint``, ``verl.workers``) and cache emptying. There is no accelerator memory: all amounts are 0 bytes.
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The rehearsal's hooks, inside the node image, against real torch and three real releases of verl: the image's own, the
-# default snapshot, and a later one.
+# The rehearsal's hooks, inside the node image, against real torch and three real releases of verl: the default snapshot, the
+# image's own, and another one.
 
 setup_file() {
   load container_helper
@@ -15,17 +15,22 @@ setup_file() {
 
 setup() { load container_helper; }
 
-# hooks_against VERSION [SNAPSHOT]: the suite with that verl on PYTHONPATH; the image's own where none is named.
+# hooks_against VERSION SNAPSHOT [TEST...]: these tests, or all of them, with that snapshot on PYTHONPATH; the image's own verl
+# where SNAPSHOT is empty.
 hooks_against() {
   run docker exec --env PYTHONPATH="${2:+/private/common/code/verl/$2:}${HELPER}/hooks:${HELPER}/rehearsal" \
     --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal vrtest-quick-worker-0 \
-    sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider .'
+    sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider "$@"' \
+    sh "${@:3}"
   printf '%s\n' "$output" | tail -n 5 >&3
   assert_status 0
   assert_line "verl $1"
   [[ $output =~ [1-9][0-9]*' passed' ]]
 }
 
-@test "verl 0.7.0, which the image carries" { hooks_against 0.7.0; }
-@test "verl 0.7.1, the default snapshot" { hooks_against 0.7.1 codeA; }
-@test "verl 0.8.0" { hooks_against 0.8.0 verl080; }
+# What does not touch verl is tested once.
+with_verl=(test_hooks_on_real_verl.py test_rollout.py test_sft_driver.py)
+
+@test "verl 0.9.1, the default snapshot" { hooks_against 0.9.1 codeA; }
+@test "verl 0.7.1, which the image carries" { hooks_against 0.7.1 '' "${with_verl[@]}"; }
+@test "verl 0.8.0" { hooks_against 0.8.0 verl080 "${with_verl[@]}"; }

@@ -35,7 +35,7 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
   done
   age gc-1 && age gc-2 # gc-3 ended a minute ago
   # A snapshot that nobody refers to, made yesterday.
-  cp -a "${WORKDIR}/cache/verl/pypi-0.7.1" "${BATS_TEST_TMPDIR}/tree"
+  cp -a "${WORKDIR}/cache/verl/pypi-0.9.1" "${BATS_TEST_TMPDIR}/tree"
   printf 'CHANGED = 1\n' >>"${BATS_TEST_TMPDIR}/tree/verl/__init__.py"
   CODE_ID=gc-unused VERL_SOURCE="path:${BATS_TEST_TMPDIR}/tree" scripts/31_snapshot_verl_code.sh
   touch -d yesterday "${shared}/common/code/verl/gc-unused/snapshot.json"

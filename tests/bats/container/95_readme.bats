@@ -67,7 +67,7 @@ types() {
   mkdir "${BATS_FILE_TMPDIR}/home"
   find "$HOME" -mindepth 1 -maxdepth 1 ! -name verl -exec ln -s -t "${BATS_FILE_TMPDIR}/home" {} +
   export HOME="${BATS_FILE_TMPDIR}/home"
-  cp -r "${WORKDIR}/cache/verl/pypi-0.7.1" "${HOME}/verl"
+  cp -r "${WORKDIR}/cache/verl/pypi-0.9.1" "${HOME}/verl"
   clone third
   types 'make up prepare'
   types 'make snapshot CODE_ID=codeB VERL_SOURCE=path:~/verl'
@@ -86,7 +86,7 @@ types() {
   types 'make stop JOB=latest'
   assert_line 'changed ppo-codeB-.*\.a3 was .*, is STOPPED .*'
   types 'make debug JOB=latest TAR=1'
-  ONLY=placement types 'make verify CODE_A=pypi:0.7.1 CODE_B=path:~/verl' # a whole session: 90_verify.bats
+  ONLY=placement types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a whole session: 90_verify.bats
   assert_line '1 of 1 .*'
   types 'make gc KEEP=5 DRY_RUN=1'
   types 'make down'

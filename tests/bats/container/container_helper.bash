@@ -39,6 +39,19 @@ print(urllib.request.urlopen(request, timeout=10).read().decode())' "$1"
 
 container::ip() { docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-$1"; }
 
+# container::same_metrics JOB_DIR JOB_DIR: both have the same steps, and of each step every metric is equal but for those that
+# say how long it took, how fast that was and how much memory the machine had in use.
+container::same_metrics() {
+  local job seen
+  for job in "$@"; do
+    jq -c '.step, (.data | to_entries[] | select(.key | test("^(timing|perf/)|/perf/") | not) | [.key, .value])' \
+      "${job}/logs/metrics.jsonl" >"${BATS_TEST_TMPDIR}/metrics-${job##*/}"
+  done
+  seen=$(wc -l <"${BATS_TEST_TMPDIR}/metrics-${1##*/}")
+  ((seen >= 100)) || fail "only ${seen} metrics"
+  diff "${BATS_TEST_TMPDIR}/metrics-${1##*/}" "${BATS_TEST_TMPDIR}/metrics-${2##*/}" || fail 'other metrics'
+}
+
 # Assertions; each says what it saw.
 fail() {
   printf '%s\n--- output\n%s\n' "$1" "${output:-}" >&2

@@ -66,5 +66,5 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 
 @test "the quick start's captured output is there and ends well" {
   block=$(sed -n '/<!-- quickstart -->/,/<!-- \/quickstart -->/p' README.md)
-  [[ $block == *SUCCEEDED* && $block == *'fidelity: 5 of 5 lines hold'* && $block == *' phases'* ]]
+  [[ $block == *SUCCEEDED* && $block == *'fidelity: 11 of 11 checks passed'* && $block == *' phases'* ]]
 }

@@ -47,7 +47,7 @@ name() {
   first=$(name)
   [[ $first =~ ^verl-regress-node:[0-9a-f]{12}$ ]]
   [[ $(name) == "$first" ]]
-  [[ $(name IMAGE_VERL_VERSION=0.7.1) != "$first" ]]
+  [[ $(name IMAGE_VERL_VERSION=0.8.0) != "$first" ]]
   [[ $(name BASE_IMAGE=python:3.11) != "$first" ]]
   printf 'extra==1\n' >>"${HERE}/docker/requirements.lock"
   [[ $(name) != "$first" ]]
@@ -81,7 +81,7 @@ name() {
   build scripts/10_build_image.sh
   (($(grep -c '^venv_python -m pip download --no-deps' "$CALLS") > 1))
   grep '^venv_python -m pip download --no-deps' "$CALLS" | grep -oE '[^ ]+==[^ ]+' | sort >"${BOX}/asked"
-  (grep -v '^#' "${HERE}/docker/requirements.lock" && echo verl==0.7.0) | sort | diff - "${BOX}/asked"
+  (grep -v '^#' "${HERE}/docker/requirements.lock" && echo verl==0.7.1) | sort | diff - "${BOX}/asked"
   # Each of them has the plain name of a package of its own, so none is fetched twice under another version.
   [[ $(wc -l <"${BOX}/asked") == $(cut -d= -f1 "${BOX}/asked" | sort -u | wc -l) ]]
 }
@@ -284,7 +284,7 @@ debian_12() {
   base=$(grep -o 'verl-regress-base:[0-9a-f]*' "${BOX}/images")
   [[ $output == *"changed base image ${base} (from "*"'s packages)"* && $output == *"changed node image "*", on ${base})"* ]]
   [[ -z $(ls "${BOX}/tmp") ]]
-  build IMAGE_VERL_VERSION=0.7.1 scripts/10_build_image.sh
+  build IMAGE_VERL_VERSION=0.8.0 scripts/10_build_image.sh
   assert_line "skip    base image ${base} (exists; BASE_IMAGE=python:3.11-slim-bookworm could not be pulled)"
 }
 
