@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -106,6 +107,7 @@ def test_fsdp_wraps_the_layers_of_a_model_that_names_them_in_a_set(monkeypatch):
         pass
 
     model = torch.nn.Sequential(Layer(2, 2), torch.nn.ReLU(), Layer(2, 2))
+    model.config = SimpleNamespace(tie_word_embeddings=False)
     model._no_split_modules = {"Layer"}  # as transformers 5 has it
     wrapped = []
     monkeypatch.setattr(fsdp_utils, "fully_shard", lambda module, **_: wrapped.append(module))
@@ -160,16 +162,11 @@ class SeedCollector:
         raise Stop
 
 
-def test_each_request_gets_a_seed_of_its_own_also_inside_a_ray_actor_class():
-    import ray
+def test_each_request_gets_a_seed_of_its_own():
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop import agent_loop
 
-    worker_class = agent_loop.AgentLoopWorker
-    if isinstance(worker_class, ray.actor.ActorClass):  # verl 0.7.0
-        worker_class = worker_class.__ray_metadata__.modified_class
-
-    class Worker(worker_class):
+    class Worker(agent_loop.AgentLoopWorker):
         config = OmegaConf.create({"data": {"seed": None}})
 
         def __init__(self):

@@ -5,10 +5,10 @@ import types
 import pytest
 import torch
 from omegaconf import OmegaConf
+from verl.trainer import sft_trainer_ray as trainer
 
 import sft_driver
 
-trainer = pytest.importorskip("verl.trainer.sft_trainer_ray")  # that of 0.7.0 wants qwen_vl_utils
 CONFIG = OmegaConf.create(
     {
         "trainer": {

@@ -35,9 +35,7 @@ class _PlatformCPU:
 
     @property
     def device_module(self) -> ModuleType:
-        import torch
-
-        return torch.cpu
+        return import_module("torch.cpu")
 
     def is_available(self) -> bool:
         return False  # an accelerator is not

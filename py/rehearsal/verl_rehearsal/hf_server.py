@@ -73,6 +73,7 @@ class HFServer:
         )
 
     def _complete(self, request: Request) -> Completion:
+        completion: Completion
         (completion,) = sample(
             self._model, [request], eos_token_ids=self._eos_token_ids, pad_token_id=self._pad_token_id
         )

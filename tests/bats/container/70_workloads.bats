@@ -55,13 +55,12 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   run env WAIT= MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh
   assert_status 0
   first=$(job_of "$output")
-  (MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh >"${BATS_TEST_TMPDIR}/second" 2>&1) &
+  MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh >"${BATS_TEST_TMPDIR}/second" 2>&1 &
   wait::until 200 - grep -q 'step 2 of 10' "${BATS_TEST_TMPDIR}/second" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
   [[ -s ${first}/state/started && -s ${first}/logs/metrics.jsonl && ! -e ${first}/state/ended ]]
   JOB=${first##*/} scripts/54_stop.sh
   wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
-  job=$(job_of "$(<"${BATS_TEST_TMPDIR}/second")")
-  container::same_metrics "$(<"${BATS_FILE_TMPDIR}/grpo")" "$job"
+  container::same_metrics "$(<"${BATS_FILE_TMPDIR}/grpo")" "$(job_of "$(<"${BATS_TEST_TMPDIR}/second")")"
 }
 
 @test "SFT: ten steps, a device for each worker, a driver that has none, a checkpoint, the loss in every line" {
