@@ -120,7 +120,7 @@ class Runner:
         said = self.run(["scripts/53_fidelity.sh"], JOB=job.submission_id).said
         counts = [found for line in said if (found := _FIDELITY.search(line))]
         passed, of = map(int, counts[-1].groups()) if counts else (0, 0)
-        failed = [line[8:] for line in said if line.startswith("FA") and not _FIDELITY.search(line)]
+        failed = [line[8:] for line in said if line.startswith("FAIL") and not _FIDELITY.search(line)]
         return {"passed": passed, "of": of, "failed": failed}
 
     def new_job(self, row: Row, name: str) -> JobDir:
@@ -181,9 +181,8 @@ def compared(one: Sequence[str], other: Sequence[str]) -> dict[str, Any]:
         a, b = left.get(name, {}), right.get(name, {})
         steps = [step for step in sorted(a.keys() | b.keys()) if not _is_equal(a.get(step), b.get(step))]
         if steps:
-            known = [abs(a[step] - b[step]) for step in steps if step in a and step in b]
-            is_number = len(known) == len(steps) and all(map(math.isfinite, known))
-            differ[name] = {"step": steps[0], "most": max(known) if is_number else None}
+            distances = [_distance(a.get(step), b.get(step)) for step in steps]
+            differ[name] = {"step": steps[0], "most": max(distances) if all(map(math.isfinite, distances)) else None}
     return {"metrics": len(left.keys() | right.keys()), "differ": differ}
 
 
@@ -198,6 +197,10 @@ def _by_metric(lines: Sequence[str]) -> dict[str, dict[int, float]]:
 
 def _is_equal(a: float | None, b: float | None) -> bool:
     return a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b))
+
+
+def _distance(a: float | None, b: float | None) -> float:
+    return math.inf if a is None or b is None else abs(a - b)
 
 
 def _validated(lines: Sequence[str]) -> list[int]:
