@@ -31,6 +31,7 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "py"), str(REPO / "scripts" / "dev")]
 import releases  # noqa: E402  (found by the line above)
 from releases import FURTHER, STEPS, Row  # noqa: E402
+
 from verl_regress import progress  # noqa: E402
 from verl_regress.layout import JobDir, read_json  # noqa: E402
 

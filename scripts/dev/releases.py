@@ -171,7 +171,9 @@ def tables(records: Mapping[str, Record]) -> str:
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(" ".join(cell.replace("|", "/").split()) for cell in cells) + " |" for cells in lines)
+    return "\n".join(
+        "| " + " | ".join(" ".join(cell.replace("|", "/").split()) for cell in cells) + " |" for cells in lines
+    )
 
 
 def _release(row: Row, record: Mapping[str, Any] | None) -> str:

@@ -153,9 +153,7 @@ def same_checkout(releases, here, monkeypatch):
 def test_a_row_that_worked_with_the_same_code_image_and_checkout_is_told(releases, same_checkout, capsys):
     record = records(releases)["0.8.0-ppo"]
     assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 0
-    assert capsys.readouterr().out == (
-        "0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n"
-    )
+    assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +313,11 @@ def test_a_job_that_fails_ends_the_row_with_its_reason(run, capsys):
 
 
 def test_a_submission_that_is_refused_is_told_by_its_sentence(run):
-    said = ["ok      helper is there", "error   verl 0.9.1 wants more.", "error   44_submit_sdk: exit 2 (bad input) after 1 s"]
+    said = [
+        "ok      helper is there",
+        "error   verl 0.9.1 wants more.",
+        "error   44_submit_sdk: exit 2 (bad input) after 1 s",
+    ]
     status, record, calls = run("0.8.0-sft", {"status": 2, "said": said})
     assert (status, record["why"], record["jobs"][0]["seconds"]) == (9, "verl 0.9.1 wants more.", None)
     assert [target for target, _ in calls] == ["submit"]

@@ -5,6 +5,7 @@ setup() {
   load ../test_helper
   sandbox::make
   mkdir -p "${BOX}/found"
+  # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $* != "ps --all"* ]] || cat "${BOX}/found/clusters" 2>/dev/null || true'
   stub make - <<'SH'
 printf 'CLUSTER_NAME=%s FORCE=%s CODE_ID=%s VERL_SOURCE=%s make %s\n' "$CLUSTER_NAME" "$FORCE" "${CODE_ID-}" "${VERL_SOURCE-}" "${*:4}" >>"${BOX}/made"
