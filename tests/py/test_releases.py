@@ -67,10 +67,12 @@ def test_words_name_each_row_once_and_in_order(releases, capsys):
 
 def test_the_page_says_what_the_records_say(releases):
     page = releases.tables(records(releases))
-    assert "**2 of 3 rows work**; 17 have not been run." in page
+    assert "**3 of 4 rows work**; 16 have not been run." in page
     assert lines_of(page, "0.8.0 | ppo") == ["| 0.8.0 | ppo | V0 | yes | 109, 93 | 5 of 5 | 61 of 73 | 1 |"]
     assert lines_of(page, "0.7.1 | yes") == ["| 0.7.1 | yes | 89, 87 | 2, 4, 6 | 2, 4, 6 | 4 | 5, 6 | 1 |"]
     assert lines_of(page, "0.9.1 | ppo | V1") == [WHY_NOT]
+    assert lines_of(page, "0.9.1 | sft") == ["| 0.9.1 | sft | - | yes | 39, 34 | 4 of 4 | 6 of 6 | 3 |"]
+    assert "| `cpu_platform` | - | - | all | - |" in page
     assert lines_of(page, "main | sft") == ["| main | sft | - | not run | - | - | - | - |"]
     assert lines_of(page, "1 |") == [RUN]
 
