@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench test test-container test-faults test-faults-full lint check-specs
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench releases test test-container test-faults test-faults-full lint check-specs
 .PHONY: $(targets)
 
 # What is given on the command line reaches the scripts through the environment alone, byte for byte: a recipe never names a
@@ -117,6 +117,8 @@ test-faults-full: ## all of them, after the property tests, and docs/reliability
 	@scripts/dev/test.sh py faults-full
 bench: ## how fast it all is, against what one would type without us [BENCH_ROWS]
 	@scripts/dev/bench.sh
+releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]
+	@scripts/dev/releases.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy

@@ -1,0 +1,83 @@
+# releases: the rows of `make releases`, on a cluster that is brought up and prepared for them.
+# shellcheck shell=bash
+
+readonly RELEASES_DIR="${REPO_DIR}/build/releases"
+readonly RELEASES_LOG="${RELEASES_DIR}/log"
+
+releases::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/releases.py" "$@"; }
+releases::row() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/release_row.py" "$@"; }
+
+# releases::quietly WHAT TARGET...: `make TARGET...`, its stdout on stdout and what else it says in the log.
+releases::quietly() {
+  log::while "$1" releases::_doing -- releases::_logged "${@:2}" ||
+    cli::die 1 "'make ${*:2}' failed: read the end of ${RELEASES_LOG}."
+}
+
+# What the log says last, without the column in which ours have their first word.
+releases::_doing() { log::last_line "$RELEASES_LOG" | sed 's/^[a-z=]* *//'; }
+releases::_logged() { make --no-print-directory -C "$REPO_DIR" "$@" 2>>"$RELEASES_LOG" </dev/null; }
+
+# releases::find_rows: the rows that RELEASES names in the array ROWS; those of main only where VERL_MAIN says where it is.
+releases::find_rows() {
+  local words=() row found=()
+  [[ ${PROFILE-} == @(|auto|cpu) ]] ||
+    cli::die 2 "PROFILE='${PROFILE}' (from ${ENV_ORIGIN[PROFILE]}) is not usable: releases are tried in rehearsals; use cpu, or leave it out."
+  IFS=', ' read -r -a words <<<"${RELEASES-}"
+  [[ -n ${VERL_MAIN-} || " ${words[*]}" != *' main'* ]] ||
+    cli::die 2 "RELEASES='${RELEASES}' (from ${ENV_ORIGIN[RELEASES]}) names rows of main, and VERL_MAIN is empty: set VERL_MAIN=git:URL@REF or VERL_MAIN=path:DIR."
+  mapfile -t found < <(releases::python rows "${words[@]}")
+  wait "$!"
+  for row in "${found[@]}"; do
+    if [[ $row == main-* && -z ${VERL_MAIN-} ]]; then
+      log::skip "${row} (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)"
+    else
+      ROWS+=("$row")
+    fi
+  done
+}
+
+# releases::settle: what the rows do not ask for is as it is without a person's settings; WORKDIR and CLUSTER_NAME are the
+# person's. Exported variables count as given, so the knobs are loaded in a process of their own.
+releases::settle() {
+  local found=()
+  export PROFILE=cpu FORCE='' JOBSPEC='' OVERRIDES='' OVERRIDES_FILE='' DRY_RUN='' JSON='' MAX_RUNNING=''
+  unset CODE_ID CODE_A CODE_B WORKLOAD JOB WAIT SUBMISSION_ID VERL_SOURCE
+  mapfile -t found < <(env::load && printf '%s\n' "$CLUSTER_NAME" "$WORKDIR" "$(image::name)")
+  wait "$!"
+  export CLUSTER_NAME=${found[0]} WORKDIR=${found[1]}
+  IMAGE=${found[2]}
+}
+
+# releases::ensure_cluster: CLUSTER_NAME is up and prepared; one that was not there is taken down in the end.
+releases::ensure_cluster() {
+  host::list_clusters | grep -qxF -- "$CLUSTER_NAME" || cli::on_exit releases::take_down
+  releases::quietly "bringing ${CLUSTER_NAME} up" build up prepare >>"$RELEASES_LOG"
+}
+
+releases::take_down() { FORCE=1 releases::_logged down >>"$RELEASES_LOG"; }
+
+# releases::snapshot RELEASE: its snapshot; the code id on stdout.
+releases::snapshot() {
+  local source="pypi:$1"
+  [[ $1 != main ]] || source=$VERL_MAIN
+  CODE_ID='verl-{tree}' VERL_SOURCE=$source releases::quietly "making the snapshot of ${source}" snapshot
+}
+
+# releases::run ROW CODE_ID: false where the row does not work. Nothing is run where its record is of the same code and image.
+releases::run() {
+  local said status=0
+  if [[ $AGAIN != 1 ]] && said=$(releases::python recorded "$1" "$2" "$IMAGE"); then
+    log::skip "${said} (recorded with the same code and image; FORCE=1 runs it again)"
+    return
+  fi
+  said=$(log::while "row $1" releases::_doing -- releases::row "$1" "$2" "$IMAGE" "$RELEASES_LOG") || status=$?
+  case $status in
+    0) log::ok "$said" ;;
+    9)
+      log::error "$said"
+      return 1
+      ;;
+    130 | 143) exit "$status" ;;
+    *) cli::die 1 "The row $1 could not be run: its lines are above, the output of its commands in ${RELEASES_LOG}." ;;
+  esac
+}

@@ -1,0 +1,120 @@
+#!/usr/bin/env bats
+# scripts/dev/releases.sh: which rows it runs, on which cluster, and how it ends; what a row does is tests/py/test_releases.py.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  mkdir -p "${BOX}/found"
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ $* != "ps --all"* ]] || cat "${BOX}/found/clusters" 2>/dev/null || true'
+  stub make - <<'SH'
+printf 'CLUSTER_NAME=%s FORCE=%s CODE_ID=%s VERL_SOURCE=%s make %s\n' "$CLUSTER_NAME" "$FORCE" "${CODE_ID-}" "${VERL_SOURCE-}" "${*:4}" >>"${BOX}/made"
+[[ $* != *snapshot ]] || echo verl-0a1b2c3d
+[[ $* != *' up '* || ! -e ${BOX}/found/broken ]] || { echo 'error   no engine' >&2; exit 2; }
+SH
+  sandbox::venv
+  # The rows are the real ones; whether one works is in the file of its name.
+  stub venv_python - <<SH
+case "\$1 \$2" in
+  *'releases.py rows'*) exec $(python3 -c "import sys; print(sys.executable)") "\$@" ;;
+  *'releases.py recorded'*) [[ -e "\${BOX}/found/recorded-\$3" ]] && echo "\$3: as recorded" ;;
+  *release_row.py*)
+    echo "\$2 of \$3 was run"
+    [[ ! -e "\${BOX}/found/broken-\$2" ]] || exit "\$(<"\${BOX}/found/broken-\$2")" ;;
+  *) echo "written: \$*" >>"\${BOX}/made" ;;
+esac
+SH
+}
+
+releases() { sandbox::run CLUSTER_NAME=mine "$@" scripts/dev/releases.sh; }
+made() { cat "${BOX}/made"; }
+
+@test "rows run one after the other on a cluster that is brought up for them and taken down" {
+  releases RELEASES=0.8.0-ppo,0.7.1-sft,0.8.0-grpo
+  assert_status 0
+  assert_line 'ok      0.7.1-sft of verl-0a1b2c3d was run'
+  assert_line 'ok      0.8.0-ppo of verl-0a1b2c3d was run'
+  assert_line 'ok      0.8.0-grpo of verl-0a1b2c3d was run'
+  assert_line '3 of 3 rows work'
+  diff <(made) - <<'MADE'
+CLUSTER_NAME=mine FORCE= CODE_ID= VERL_SOURCE= make build up prepare
+CLUSTER_NAME=mine FORCE= CODE_ID=verl-{tree} VERL_SOURCE=pypi:0.7.1 make snapshot
+CLUSTER_NAME=mine FORCE= CODE_ID=verl-{tree} VERL_SOURCE=pypi:0.8.0 make snapshot
+CLUSTER_NAME=mine FORCE=1 CODE_ID= VERL_SOURCE= make down
+MADE
+}
+
+@test "a cluster that was up stays up, and one whose name only contains ours is not ours" {
+  printf 'mine\nother\n' >"${BOX}/found/clusters"
+  releases RELEASES=0.8.0-ppo
+  assert_status 0
+  [[ $(made) != *'make down'* ]]
+  printf 'mine-too\n' >"${BOX}/found/clusters"
+  releases RELEASES=0.8.0-ppo
+  assert_status 0
+  [[ $(made) == *'make down' ]]
+}
+
+@test "a row that does not work is an error, the others run, and the exit status is 9" {
+  echo 9 >"${BOX}/found/broken-0.8.0-ppo"
+  releases RELEASES=0.8.0-ppo,0.8.0-sft
+  assert_status 9
+  assert_line 'error   0.8.0-ppo of verl-0a1b2c3d was run'
+  assert_line 'ok      0.8.0-sft of verl-0a1b2c3d was run'
+  assert_line '1 of 2 rows work'
+}
+
+@test "a row that is recorded is skipped, unless FORCE=1" {
+  touch "${BOX}/found/recorded-0.8.0-ppo"
+  releases RELEASES=0.8.0-ppo
+  assert_status 0
+  assert_line 'skip    0.8.0-ppo: as recorded (recorded with the same code and image; FORCE=1 runs it again)'
+  assert_line '1 of 1 rows work'
+  releases RELEASES=0.8.0-ppo FORCE=yes
+  assert_line 'ok      0.8.0-ppo of verl-0a1b2c3d was run'
+}
+
+@test "an interrupt ends all of it, and the cluster is taken down" {
+  echo 130 >"${BOX}/found/broken-0.8.0-ppo"
+  releases RELEASES=0.8.0-ppo,0.8.0-sft
+  assert_status 130
+  [[ $output != *'rows work'* && $output != *'0.8.0-sft of'* && $(made) == *'make down' ]]
+}
+
+@test "a row that cannot be run, and a cluster that cannot be brought up, end it with one sentence" {
+  echo 1 >"${BOX}/found/broken-0.8.0-ppo"
+  releases RELEASES=0.8.0-ppo
+  assert_status 1
+  assert_line "error   The row 0.8.0-ppo could not be run: its lines are above, the output of its commands in ${HERE}/build/releases/log."
+  touch "${BOX}/found/broken"
+  releases RELEASES=0.8.0-ppo
+  assert_status 1
+  assert_line "error   'make build up prepare' failed: read the end of ${HERE}/build/releases/log."
+}
+
+@test "all rows: main's are left out without VERL_MAIN, and the page is written of those that were run" {
+  releases
+  assert_status 0
+  assert_line 'skip    main-ppo-v0 (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)'
+  assert_line '14 of 14 rows work'
+  [[ $(made) == *'written: '*'/releases.py write 0.7.1-ppo '*' 0.9.1-resume'* && $(made) != *main* ]]
+  releases VERL_MAIN=git:https://example.org/verl@main
+  assert_line '20 of 20 rows work'
+  [[ $(made) == *'VERL_SOURCE=git:https://example.org/verl@main make snapshot'* ]]
+}
+
+@test "what cannot be meant is refused before anything is done" {
+  releases RELEASES=0.9.2
+  assert_status 2
+  [[ $output == *"RELEASES='0.9.2' (from the command line or environment) is not usable: did you mean 0.9.1? Use some of 0.7.1, 0.8.0, "*', separated by commas, or leave it empty.'* ]]
+  releases VERL_MAIN=pypi:0.9.1
+  assert_status 2
+  assert_line "error   VERL_MAIN='pypi:0.9.1' (from the command line or environment) is not usable: use git:URL@REF or path:DIR, or leave it empty."
+  releases RELEASES=0.9.1,main-sft
+  assert_status 2
+  assert_line "error   RELEASES='0.9.1,main-sft' (from the command line or environment) names rows of main, and VERL_MAIN is empty: set VERL_MAIN=git:URL@REF or VERL_MAIN=path:DIR."
+  releases PROFILE=gpu RELEASES=0.9.1
+  assert_status 2
+  assert_line "error   PROFILE='gpu' (from the command line or environment) is not usable: releases are tried in rehearsals; use cpu, or leave it out."
+  [[ ! -e ${BOX}/made ]]
+}

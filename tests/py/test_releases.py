@@ -1,0 +1,411 @@
+"""scripts/dev/releases.py and release_row.py: a row's record, the page that the records make, and that its check can fail."""
+
+import json
+from pathlib import Path
+
+import dev_scripts
+import pytest
+from dev_scripts import REPO
+
+RECORDED = REPO / "tests" / "recorded" / "releases.jsonl"  # by `make releases`, of real jobs
+SUCCESS = {"exit_code": 0, "reason": "the trainer ended"}
+WHY_NOT = (
+    "| 0.9.1 | ppo | V1 | **no**: the trainer ended with exit status 1: ModuleNotFoundError: No module named 'transfer_queue' "
+    "(verl/trainer/main_ppo.py:137, before the first step) | 24 | - | - | 2 |"
+)
+RUN = "| 1 | 2 | 2026-11-22 | 93e974a54202-dirty | verl-regress-node:ad32bb470cb4 | not recorded | 2 cores, 24 GiB, Linux 6.18.44-fc-v595 |"
+
+
+@pytest.fixture(scope="module")
+def releases():
+    return dev_scripts.load("releases")
+
+
+@pytest.fixture(scope="module")
+def release_row(releases):
+    return dev_scripts.load("release_row")
+
+
+@pytest.fixture
+def here(releases, tmp_path, monkeypatch):
+    """The files of `make releases` in a place of their own, with the records of real rows."""
+    monkeypatch.setattr(releases, "RECORDS", tmp_path / "records.jsonl")
+    monkeypatch.setattr(releases, "SHIPPED", tmp_path / "shipped.jsonl")
+    monkeypatch.setattr(releases, "PAGE", tmp_path / "page.md")
+    releases.RECORDS.write_text(RECORDED.read_text())
+    releases.PAGE.write_text("before\n<!-- releases -->\nold\n<!-- /releases -->\nafter\n")
+    return tmp_path
+
+
+def records(releases):
+    return releases.read(RECORDED)
+
+
+def lines_of(page, begin):
+    return [line for line in page.splitlines() if line.startswith(f"| {begin}")]
+
+
+# --- rows
+
+
+def test_every_release_has_every_workload_and_both_trainers_where_there_are_two(releases):
+    names = [row.name for row in releases.named(["0.8.0", "0.9.1"])]
+    assert names == [
+        "0.8.0-ppo", "0.8.0-grpo", "0.8.0-sft", "0.8.0-resume",
+        "0.9.1-ppo", "0.9.1-ppo-v0", "0.9.1-grpo", "0.9.1-grpo-v0", "0.9.1-sft", "0.9.1-resume",
+    ]  # fmt: skip
+    assert len(releases.named([])) == len({row.name for row in releases.ROWS}) == 20
+
+
+def test_words_name_each_row_once_and_in_order(releases, capsys):
+    assert releases.main(["rows", "main-sft", "0.7.1", "0.7.1-ppo"]) == 0
+    assert capsys.readouterr().out.split() == ["0.7.1-ppo", "0.7.1-grpo", "0.7.1-sft", "0.7.1-resume", "main-sft"]
+
+
+# --- the page
+
+
+def test_the_page_says_what_the_records_say(releases):
+    page = releases.tables(records(releases))
+    assert "**3 of 4 rows work**; 16 have not been run." in page
+    assert lines_of(page, "0.8.0 | ppo") == ["| 0.8.0 | ppo | V0 | yes | 109, 93 | 5 of 5 | 61 of 73 | 1 |"]
+    assert lines_of(page, "0.7.1 | yes") == ["| 0.7.1 | yes | 89, 87 | 2, 4, 6 | 2, 4, 6 | 4 | 5, 6 | 1 |"]
+    assert lines_of(page, "0.9.1 | ppo | V1") == [WHY_NOT]
+    assert lines_of(page, "0.9.1 | sft") == ["| 0.9.1 | sft | - | yes | 39, 34 | 4 of 4 | 6 of 6 | 3 |"]
+    assert "| `cpu_platform` | - | - | all | - |" in page
+    assert lines_of(page, "main | sft") == ["| main | sft | - | not run | - | - | - | - |"]
+    assert lines_of(page, "1 |") == [RUN]
+
+
+def test_rows_that_differ_in_the_same_metrics_share_a_line(releases):
+    one = {"metrics": 9, "differ": {"a/b": {"step": 2, "most": 1e-7}}}
+    found = records(releases)
+    base = found["0.8.0-ppo"]
+    other = {"metrics": 9, "differ": {"a/b": {"step": 1, "most": 3e-7}}}
+    absent = {"metrics": 9, "differ": {"c": {"step": 3, "most": None}}}
+    page = releases.tables(
+        {
+            name: {**base, "row": name, "equal": equal}
+            for name, equal in {"0.7.1-ppo": one, "0.8.0-ppo": other, "0.8.0-grpo": absent, "0.8.0-sft": None}.items()
+        }
+    )
+    assert "| 0.7.1-ppo, 0.8.0-ppo | 1 | 3.0e-07 | `a/b` |" in page
+    assert "| 0.8.0-grpo | 3 | in one of them only | `c` |" in page
+    equal = {"0.8.0-ppo": {**base, "equal": {"metrics": 9, "differ": {}}}}
+    assert "None in any row that was run twice." in releases.tables(equal)
+
+
+def test_a_hook_is_told_by_release_and_row(releases):
+    base = records(releases)["0.8.0-ppo"]
+    hooks = {"0.8.0-ppo": ["critic", "engine"], "0.8.0-grpo": ["engine"], "0.9.1-ppo": ["order"], "0.7.1-ppo": None}
+    page = releases.tables({name: {**base, "row": name, "hooks": value} for name, value in hooks.items()})
+    assert lines_of(page, "`") == [
+        "| `critic` | - | ppo | - | - |",
+        "| `engine` | - | all | - | - |",
+        "| `order` | - | - | all | - |",
+    ]
+    assert "No row has recorded its hooks." in releases.tables({"0.7.1-ppo": {**base, "hooks": None}})
+
+
+def test_main_is_told_by_its_version_and_commit_and_what_was_run_elsewhere_by_its_run(releases):
+    base = records(releases)["0.8.0-ppo"]
+    verl = {"code_id": "verl-0a", "version": "0.10.0.dev0", "revision": "1dda039b4c1f00", "dirty": True}
+    main = {**base, "row": "main-ppo", "verl": verl, "commit": "later", "written": "2027-01-02T00:00:00+00:00"}
+    page = releases.tables({"0.8.0-ppo": base, "main-ppo": main})
+    [row] = lines_of(page, "main (0.10.0.dev0 at 1dda039b4c1f, changed) | ppo")
+    assert row.endswith(" | 2 |")
+    assert lines_of(page, "2 |")[0].startswith("| 2 | 1 | 2027-01-02 | later |")
+
+
+def test_write_takes_over_the_rows_that_were_run_and_keeps_the_others(releases, here, capsys):
+    found = records(releases)
+    kept = {**found["0.8.0-ppo"], "row": "main-ppo", "commit": "an earlier run"}
+    stale = {**found["0.8.0-ppo"], "commit": "an earlier run"}
+    releases.SHIPPED.write_text("".join(json.dumps(record) + "\n" for record in (kept, stale)))
+    assert releases.main(["write", "0.8.0-ppo"]) == 0
+    assert releases.read(releases.SHIPPED) == {"0.8.0-ppo": found["0.8.0-ppo"], "main-ppo": kept}
+    page = releases.PAGE.read_text()
+    assert page.startswith("before\n<!-- releases -->\n\n**2 of 2 rows work**")
+    assert page.endswith("<!-- /releases -->\nafter\n")
+    assert releases.main(["check"]) == 0
+    releases.PAGE.write_text(page.replace("| yes |", "| no |"))
+    assert releases.main(["check"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "docs/page.md is not what docs/shipped.jsonl makes: 'make releases' writes both."
+    )
+
+
+def test_a_page_without_the_markers_is_refused(releases):
+    with pytest.raises(ValueError, match="the page has no <!-- releases --> … <!-- /releases -->"):
+        releases.with_tables("a page", {})
+
+
+def test_the_page_that_is_shipped_is_that_of_its_records(releases):
+    assert releases.main(["check"]) == 0
+
+
+# --- what need not be run again
+
+
+@pytest.fixture
+def same_checkout(releases, here, monkeypatch):
+    monkeypatch.setattr(releases, "inputs", lambda: records(releases)["0.8.0-ppo"]["inputs"])
+
+
+def test_a_row_that_worked_with_the_same_code_image_and_checkout_is_told(releases, same_checkout, capsys):
+    record = records(releases)["0.8.0-ppo"]
+    assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 0
+    assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"verl": {"code_id": "verl-other"}}, {"image": "other"}, {"inputs": "other"}, {"steps": 5}, {"works": False},
+        {"row": "0.8.0-grpo"},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_row_is_run_again_where_anything_differs(releases, same_checkout, change):
+    record = records(releases)["0.8.0-ppo"]
+    if "row" in change:
+        releases.RECORDS.write_text("")
+    with releases.RECORDS.open("a") as file:
+        file.write(json.dumps({**record, **change}) + "\n")
+    assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 1
+
+
+def test_the_checkout_is_what_decides_how_a_job_runs(releases, tmp_path, monkeypatch):
+    for name in ("py/hooks/a.py", "py/x/b.json", "jobspecs/ppo.yaml", "env/cpu.env", "env/ray/cpu.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("as it was")
+    monkeypatch.setattr(releases, "REPO", tmp_path)
+    before = releases.inputs()
+    (tmp_path / "py" / "__pycache__").mkdir()
+    (tmp_path / "py" / "__pycache__" / "a.pyc").write_text("no matter")
+    (tmp_path / "README.md").write_text("no matter")
+    assert releases.inputs() == before
+    for name in ("py/x/b.json", "env/ray/cpu.yaml"):
+        (tmp_path / name).write_text("changed")
+        assert releases.inputs() != before
+        before = releases.inputs()
+
+
+# --- two jobs
+
+
+def metrics(*steps):
+    return [json.dumps({"step": number, "data": data}) for number, data in enumerate(steps, start=1)]
+
+
+def test_metrics_are_compared_at_every_step_and_times_are_not(release_row):
+    one = metrics({"a": 1.0, "timing_s/step": 2.0, "perf/throughput": 1.0}, {"a": 1.5, "b": 2})
+    other = metrics({"a": 1.0, "timing_s/step": 9.0, "train/mfu": 3.0}, {"a": 1.25, "b": 2})
+    assert release_row.compared(one, other) == {"metrics": 2, "differ": {"a": {"step": 2, "most": 0.25}}}
+    assert release_row.compared(one, one) == {"metrics": 2, "differ": {}}
+
+
+def test_tokens_are_no_time(release_row):
+    differ = release_row.compared(
+        metrics({"perf/total_num_tokens": 1, "perf/mfu/actor": 1}), metrics({"perf/total_num_tokens": 2})
+    )
+    assert differ == {"metrics": 1, "differ": {"perf/total_num_tokens": {"step": 1, "most": 1}}}
+
+
+def test_what_only_one_job_has_differs_and_nan_is_equal_to_nan(release_row):
+    one = metrics({"a": float("nan"), "b": float("nan"), "c": 1})
+    other = metrics({"a": float("nan"), "b": 1.0, "d": 2})
+    assert release_row.compared(one, other) == {
+        "metrics": 4,
+        "differ": {name: {"step": 1, "most": None} for name in ("b", "c", "d")},
+    }
+
+
+# --- a row, with `make` played by what leaves the directories that it leaves
+
+
+class Make:
+    """Does what `make` does to a job directory: `jobs` says for each submission in turn how it ends."""
+
+    def __init__(self, release_row, jobs, ends, checks="7 of 7"):
+        self.calls, self._home, self._ends, self._checks = [], jobs, list(ends), checks
+        self._done = release_row.Done
+
+    def __call__(self, _runner, words, **knobs):
+        target = words[-1]
+        self.calls.append((target.removeprefix("scripts/"), knobs))
+        if target == "scripts/53_fidelity.sh":
+            passed, _, of = self._checks.partition(" of ")
+            failed = [] if passed == of else ["FAIL    actor/grad_norm at least 0.01: 0 of 4 steps"]
+            return self._done(0 if passed == of else 9, [*failed, f"ok      fidelity: {self._checks} checks passed"])
+        if target not in ("submit", "resume"):
+            return self._done(0, [])
+        end = self._ends.pop(0)
+        if isinstance(end, BaseException):
+            raise end
+        job = self._home / (knobs.get("SUBMISSION_ID") or knobs["JOB"])
+        if target == "resume":
+            job = job / "attempts" / "2"
+        for name, content in end.get("files", {}).items():
+            (job / name).parent.mkdir(parents=True, exist_ok=True)
+            (job / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        return self._done(end.get("status", 0), end.get("said", []))
+
+
+def job(first=1, last=4, *, ended=SUCCESS, status=0, validate=(), **more):
+    """A job directory that took the steps first to last."""
+    rows = [
+        {"step": number, "data": {"a": 0.5, **({"val-core/x": 1.0} if number in validate else {})}}
+        for number in range(first, last + 1)
+    ]
+    files = {
+        "state/submitted": {"time": "2026-11-22T01:00:00+00:00", "accepted": True},
+        "config/code.json": {"verl_version": "0.8.0", "revision": "0.8.0", "dirty": False},
+        "logs/metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+    }
+    if ended is not None:
+        files["state/ended"] = {"time": "2026-11-22T01:01:01+00:00", **ended}
+    return {"files": {**files, **more}, "status": status}
+
+
+@pytest.fixture
+def run(releases, release_row, here, monkeypatch):
+    """Run one row; its exit status, its record, and the calls of `make`."""
+    monkeypatch.setenv("WORKDIR", str(here))
+
+    def play(row, *ends, **more):
+        make = Make(release_row, here / "shared" / "jobs", ends, **more)
+        monkeypatch.setattr(release_row.Runner, "run", lambda runner, words, **knobs: make(runner, words, **knobs))
+        status = release_row.main(row, "verl-0a", "image:1", str(here / "log"))
+        return status, releases.read(releases.RECORDS)[row], make.calls
+
+    return play
+
+
+def test_a_row_is_two_equal_jobs_and_their_record(run, capsys):
+    hooks = {"state/reports/hooks-n-1.json": {"hooks": ["engine"]}, "state/reports/hooks-n-2.json": {"hooks": ["a"]}}
+    status, record, calls = run("0.9.1-ppo-v0", job(**hooks), job())
+    assert (status, record["works"], record["why"], record["hooks"]) == (0, True, None, ["a", "engine"])
+    assert record["verl"] == {"code_id": "verl-0a", "version": "0.8.0", "revision": "0.8.0", "dirty": False}
+    assert [(each["seconds"], each["steps"]) for each in record["jobs"]] == [(61, [1, 2, 3, 4])] * 2
+    assert record["equal"] == {"metrics": 1, "differ": {}}
+    assert [target for target, _ in calls] == ["submit", "53_fidelity.sh", "submit", "53_fidelity.sh"]
+    first, second = (knobs for target, knobs in calls if target == "submit")
+    asked = {"WORKLOAD": "ppo", "CODE_ID": "verl-0a", "WAIT": "1"}
+    asked["OVERRIDES"] = "trainer.total_training_steps=4 trainer.use_v1=False"
+    assert {key: first[key] for key in asked} == asked
+    assert {**first, "SUBMISSION_ID": ""} == {**second, "SUBMISSION_ID": ""}
+    assert first["SUBMISSION_ID"].startswith("releases-0.9.1-ppo-v0-a-2")
+    assert capsys.readouterr().out == "0.9.1-ppo-v0: 61, 61 s, fidelity 7 of 7, 1 of 1 metrics equal in both jobs\n"
+
+
+@pytest.mark.parametrize("row", ["0.9.1-ppo", "0.8.0-ppo"])
+def test_the_default_trainer_is_not_asked_for(run, row):
+    _, _, calls = run(row, job(), job())
+    assert calls[0][1]["OVERRIDES"] == "trainer.total_training_steps=4"
+
+
+def test_a_job_that_fails_ends_the_row_with_its_reason(run, capsys):
+    ended = {"exit_code": 1, "reason": "ValueError: no (verl/x.py:3, before the first step)"}
+    status, record, calls = run("0.8.0-sft", job(last=0, ended=ended, status=3))
+    assert (status, record["works"], record["why"]) == (9, False, ended["reason"])
+    assert (record["jobs"][0]["status"], record["equal"]) == (3, None)
+    assert [target for target, _ in calls] == ["submit"]
+    assert capsys.readouterr().out == f"0.8.0-sft does not work: {ended['reason']}\n"
+
+
+def test_a_submission_that_is_refused_is_told_by_its_sentence(run):
+    said = [
+        "ok      helper is there",
+        "error   verl 0.9.1 wants more.",
+        "error   44_submit_sdk: exit 2 (bad input) after 1 s",
+    ]
+    status, record, calls = run("0.8.0-sft", {"status": 2, "said": said})
+    assert (status, record["why"], record["jobs"][0]["seconds"]) == (9, "verl 0.9.1 wants more.", None)
+    assert [target for target, _ in calls] == ["submit"]
+
+
+def test_a_job_that_is_not_over_is_stopped(run):
+    stalled = {**job(last=1, ended=None), "status": 6, "said": ["error   JOB STALLED"]}
+    _, record, calls = run("0.8.0-sft", stalled)
+    assert record["why"] == "JOB STALLED"
+    assert calls[-1] == ("stop", {"JOB": record["jobs"][0]["id"]})
+
+
+def test_an_interrupt_stops_the_job_and_leaves_no_record(releases, run):
+    releases.RECORDS.write_text("")
+    with pytest.raises(KeyboardInterrupt):
+        run("0.8.0-sft", KeyboardInterrupt())
+    assert releases.RECORDS.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "more", "why"),
+    [
+        ([job(last=3)], {}, "it recorded the steps 1, 2, 3, not 1, 2, 3, 4"),
+        ([job()], {"checks": "6 of 7"}, "fidelity: 6 of 7 checks passed, actor/grad_norm at least 0.01: 0 of 4 steps"),
+        ([job()], {"checks": "0 of 0"}, "fidelity: 0 of 0 checks passed"),
+        ([job(), job(last=0)], {}, "it recorded the steps none, not 1, 2, 3, 4"),
+    ],
+)
+def test_a_job_that_succeeds_need_not_work(run, ends, more, why):
+    status, record, _ = run("0.8.0-grpo", *ends, **more)
+    assert (status, record["why"]) == (9, why)
+
+
+# --- a job that is resumed
+
+
+def saves(*numbers):
+    return {f"checkpoints/global_step_{number}/data.pt": "" for number in numbers}
+
+
+def attempt(parent=4, saved=(6,), **more):
+    return job(5, 6, validate=(6,), **{"config/resolved.json": {"parent": {"step": parent}}, **saves(*saved)}, **more)
+
+
+def test_a_resumed_job_validates_saves_and_goes_on(run, capsys):
+    status, record, calls = run("0.9.1-resume", job(validate=(2, 4), **saves(2, 4)), attempt())
+    assert (status, record["why"]) == (0, None)
+    assert record["resumed"] == {"saved": [2, 4, 6], "validated": [2, 4, 6], "from": 4, "steps": [5, 6]}
+    assert calls[0][1]["OVERRIDES"] == "trainer.total_training_steps=4 trainer.test_freq=2 trainer.save_freq=2"
+    assert calls[1] == (
+        "resume",
+        {"WAIT": "1", "JOB": calls[0][1]["SUBMISSION_ID"], "OVERRIDES": "trainer.total_training_steps=6"},
+    )
+    assert capsys.readouterr().out == "0.9.1-resume: 61, 61 s, validated at steps 2, 4, 6, resumed from step 4 to 6\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "why"),
+    [
+        (job(validate=(2, 4), **saves(4)), attempt(), "it saved at steps 4, 6, not 2, 4, 6"),
+        (job(**saves(2, 4)), attempt(), "it validated at steps 6, not 2, 4, 6"),
+        (job(validate=(2, 4), **saves(2, 4)), attempt(parent=2), "it was resumed from step 2, not 4"),
+        (
+            job(validate=(2, 4), **saves(2, 4)),
+            attempt(ended={"exit_code": 1, "reason": "KeyError: 'x'"}, status=3),
+            "KeyError: 'x'",
+        ),
+    ],
+)
+def test_a_resumed_job_that_is_not_right(run, first, again, why):
+    status, record, _ = run("0.9.1-resume", first, again)
+    assert (status, record["why"]) == (9, why)
+
+
+# --- the commands themselves
+
+
+def test_a_command_is_run_with_its_knobs_and_what_it_says_is_kept(release_row, tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        runner = release_row.Runner(tmp_path, log)
+        done = runner.run(
+            ["sh", "-c", 'echo "error   no $JOB." >&2; echo "error   x: exit 7 (lost) after 1 s"; exit 2'], JOB="a"
+        )
+    assert (done.status, done.error) == (7, "no a.")
+    assert Path(log.name).read_text() == "error   no a.\nerror   x: exit 7 (lost) after 1 s\n"
+    with (tmp_path / "log").open("w") as log:
+        runner = release_row.Runner(tmp_path, log)
+        assert runner.run(["true"]).status == 0
+        assert (runner.run(["false"]).status, runner.run(["false"]).error) == (1, "exit status 1")
