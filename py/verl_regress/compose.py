@@ -104,10 +104,10 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
         while True:
             try:
                 config = _compose(name, kept)
-                stray = _stray(config, kept)
-                if stray is not None:
-                    kept.remove(stray)
-                    left_out.append(stray)
+                strays = _strays(name, config, kept)
+                if strays:
+                    kept = [override for override in kept if override not in strays]
+                    left_out += strays
                     continue
                 text, value = _as_yaml(config, kept), partial(_value, config)
                 return Composed(tuple(kept), tuple(left_out), text, Devices.of(value), Function.of(value))
@@ -187,17 +187,29 @@ def _compose(name: str, overrides: Sequence[Override]) -> Any:
         raise _HydraRefused(error, _culprit(said, overrides)) from error
 
 
-def _stray(config: Any, overrides: Sequence[Override]) -> Override | None:
-    """An optional override that adds a key to a mapping that it made itself: nothing else is in there."""
-    keys = [override.parts()[1] for override in overrides if override.is_optional_addition]
-    for override in overrides:
-        above = override.parts()[1].rpartition(".")[0]
-        around = _value(config, above) if override.is_optional_addition and above else None
-        if isinstance(around, Mapping) and all(
-            any(f"{key}.".startswith(f"{above}.{other}.") for key in keys) for other in around
-        ):
-            return override
-    return None
+def _strays(name: str, config: Any, overrides: Sequence[Override]) -> list[Override]:
+    """Optional overrides that add a key (+, ++) to a mapping that the config lacks without them."""
+    additions = {override.parts()[1]: override for override in overrides if override.is_optional_addition}
+    # A mapping with more in it was there before. That is nearly always so, and composing once more takes half a second.
+    alone = {
+        key: above
+        for key in additions
+        if (above := key.rpartition(".")[0])
+        and all(
+            any(f"{added}.".startswith(f"{above}.{other}.") for added in additions)
+            for other in _mapping(config, above) or ()
+        )
+    }
+    if not alone:
+        return []
+    without = _compose(name, [override for override in overrides if not override.is_optional_addition])
+    return [additions[key] for key, above in alone.items() if _mapping(without, above) is None]
+
+
+def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:
+    """The config's mapping of a dotted key; None where there is none."""
+    value = _value(config, key)
+    return value if isinstance(value, Mapping) else None
 
 
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:

@@ -256,9 +256,7 @@ def make(
         "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
     )
     _check_resources({**resources, "entrypoint_num_cpus": entrypoint_num_cpus}, spec, base)
-    env_vars = environment.of_job(
-        root, job_dir, code_path, workload, spec, base, deterministic.get("env_vars", {})
-    )
+    env_vars = environment.of_job(root, job_dir, code_path, workload, spec, base, deterministic.get("env_vars", {}))
     secrets = (*job_secrets.named(spec), *map(Secret, said.secrets))
     env_vars |= environment.of_secrets(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
     limits.check(overrides, env_vars, environment.origins(spec, base))

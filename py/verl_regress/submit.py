@@ -123,7 +123,9 @@ def _send_new(planned: plan.Plan, via: str, secrets: Mapping[str, str], *, annou
 def say_left_out(planned: plan.Plan) -> None:
     """Say which optional overrides the snapshot's config has no key for, and where DETERMINISTIC=1 adds nothing."""
     if planned.repeats_anyway:
-        say.skip(f"{compose.DETERMINISTIC} (nothing to add: {planned.base.origin} says that its jobs repeat themselves anyway)")
+        say.skip(
+            f"{compose.DETERMINISTIC} (nothing to add: {planned.base.origin} says that its jobs repeat themselves anyway)"
+        )
     for override in planned.left_out:
         say.skip(
             f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
