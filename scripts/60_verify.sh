@@ -9,7 +9,7 @@
 # Every job gets a random secret that is in this script's memory alone; when they are over, everything is searched for it.
 # The session is kept under ${SHARED_ROOT}/verify/<time>/: report.md, report.json, junit.xml and the evidence.
 #
-# Knobs: CODE_A CODE_B ONLY JSON
+# Knobs: CODE_A CODE_B ONLY JSON DETERMINISTIC
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -27,6 +27,8 @@ _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value
 # What Hydra and OmegaConf put behind their sentence, for those who read their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
+# The origin of what the knob adds; a key of it that a snapshot lacks is refused in other words than one that a user wrote.
+DETERMINISTIC = "DETERMINISTIC=1"
 # A word of OVERRIDES: blanks end it, but for those that stand in Hydra's quotes or behind its backslash (hydra-core 1.3,
 # OverrideLexer.g4). Quotes stay: they are Hydra's. One without its end takes the rest, and Hydra says what is wrong.
 _WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
@@ -39,7 +41,10 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Override:
-    """One Hydra override and which layer it comes from; an optional one is left out where its key does not exist."""
+    """One Hydra override and which layer it comes from.
+
+    An optional one is left out where its key does not exist; one that adds its key (+, ++), where the mapping around it does not.
+    """
 
     text: str
     origin: str
@@ -60,6 +65,11 @@ class Override:
                 f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
             )
         return match["prefix"] or "", match["key"]
+
+    @property
+    def is_optional_addition(self) -> bool:
+        """Whether it adds its key, and may be left out."""
+        return self.optional and "+" in self.parts()[0]
 
     def told(self) -> dict[str, str]:
         """What config/resolved.json says of it."""
@@ -94,6 +104,11 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
         while True:
             try:
                 config = _compose(name, kept)
+                strays = _strays(name, config, kept)
+                if strays:
+                    kept = [override for override in kept if override not in strays]
+                    left_out += strays
+                    continue
                 text, value = _as_yaml(config, kept), partial(_value, config)
                 return Composed(tuple(kept), tuple(left_out), text, Devices.of(value), Function.of(value))
             except _HydraRefused as refused:
@@ -172,6 +187,31 @@ def _compose(name: str, overrides: Sequence[Override]) -> Any:
         raise _HydraRefused(error, _culprit(said, overrides)) from error
 
 
+def _strays(name: str, config: Any, overrides: Sequence[Override]) -> list[Override]:
+    """Optional overrides that add a key (+, ++) to a mapping that the config lacks without them."""
+    additions = {override.parts()[1]: override for override in overrides if override.is_optional_addition}
+    # A mapping with more in it was there before. That is nearly always so, and composing once more takes half a second.
+    alone = {
+        key: above
+        for key in additions
+        if (above := key.rpartition(".")[0])
+        and all(
+            any(f"{added}.".startswith(f"{above}.{other}.") for added in additions)
+            for other in _mapping(config, above) or ()
+        )
+    }
+    if not alone:
+        return []
+    without = _compose(name, [override for override in overrides if not override.is_optional_addition])
+    return [additions[key] for key, above in alone.items() if _mapping(without, above) is None]
+
+
+def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:
+    """The config's mapping of a dotted key; None where there is none."""
+    value = _value(config, key)
+    return value if isinstance(value, Mapping) else None
+
+
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
     """The config with every ${…} filled in; as it is where that takes what only the job's processes have."""
     from omegaconf import OmegaConf
@@ -207,6 +247,11 @@ def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], 
         return BadInput(f"{given} cannot be parsed by Hydra ({refused}): mend it, or quote its value as in key='a, b'.")
     if not refused.lacks_key:
         return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): mend it, or leave it out.")
+    if culprit.origin == DETERMINISTIC:
+        return BadInput(
+            f"{DETERMINISTIC} needs {culprit.parts()[1]}, which {name} of {told} lacks: name a snapshot whose verl has it, or "
+            f"leave DETERMINISTIC out."
+        )
     near = _nearest(_compose(name, overrides[: overrides.index(culprit)]), culprit.parts()[1])
     cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
     return BadInput(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from verl_regress import job_secrets
+from verl_regress.compose import DETERMINISTIC
 from verl_regress.documents import Document
 from verl_regress.errors import BadInput, shown
 from verl_regress.job_secrets import Secret
@@ -28,14 +29,20 @@ _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
 
 def of_job(
-    root: SharedRoot, job_dir: JobDir, code_path: Path, workload: Workload, spec: Document, base: Document
+    root: SharedRoot,
+    job_dir: JobDir,
+    code_path: Path,
+    workload: Workload,
+    spec: Document,
+    base: Document,
+    deterministic: Mapping[str, str],
 ) -> dict[str, str]:
     """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty.
 
-    Base config below JobSpec. Raises BadInput for a variable that is not a job's to set.
+    Base config below JobSpec below what DETERMINISTIC=1 adds. Raises BadInput for a variable that is not a job's to set.
     """
     asked: dict[str, str] = {}
-    for origin, layer in _layers(spec, base):
+    for origin, layer in (*_layers(spec, base), (DETERMINISTIC, deterministic)):
         for name, value in layer.items():
             asked[name] = root.fill_in(value)
             reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
@@ -46,7 +53,7 @@ def of_job(
                     f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
                 )
     # Those before it would not see what it sets.
-    first = "env_vars" if any("$" in value for value in asked.values()) else ""
+    first = "env_vars" if deterministic or any("$" in value for value in asked.values()) else ""
     layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
     python_path = [
         str(code_path),

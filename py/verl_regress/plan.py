@@ -6,13 +6,13 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from verl_regress import documents, environment, ids, job_secrets, limits, reward_fn, snapshot
-from verl_regress.compose import Override, compose
+from verl_regress.compose import DETERMINISTIC, Override, compose
 from verl_regress.devices import Devices
 from verl_regress.documents import Document
 from verl_regress.errors import BadInput, IdTaken, RegressError, shown
@@ -34,6 +34,7 @@ class CommandLine:
     submission_id: str | None = None
     overrides: tuple[Override, ...] = ()
     secrets: tuple[str, ...] = ()  # names of secrets besides the JobSpec's
+    deterministic: bool = False  # the knob DETERMINISTIC
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,20 @@ class Plan:
 
     def runtime_env(self) -> dict[str, Any]:
         """The job's runtime_env: environment variables only, nothing is uploaded."""
-        return {"env_vars": {name: value for name, value in self.env_vars.items() if "$" not in value}}
+        late = self.literal_env_vars()
+        return {"env_vars": {name: value for name, value in self.env_vars.items() if name not in late}}
 
     def literal_env_vars(self) -> dict[str, str]:
-        """The environment variables in whose values Ray would fill in `$`: the hook env_vars sets them in each process."""
-        return {name: value for name, value in self.env_vars.items() if "$" in value}
+        """The environment variables that the hook env_vars sets in each process: those in whose values Ray would fill in `$`, and
+        those of DETERMINISTIC=1, which verl hands to its actors itself: Ray takes no variable from both.
+        """
+        late = _deterministic(self.base).get("env_vars", {}) if self.said.deterministic else {}
+        return {name: value for name, value in self.env_vars.items() if "$" in value or name in late}
+
+    @property
+    def repeats_anyway(self) -> bool:
+        """Whether DETERMINISTIC=1 was asked for, and the profile has nothing to add for it."""
+        return self.said.deterministic and not _deterministic(self.base)
 
     def resolved(self) -> dict[str, Any]:
         """The whole plan as plain data."""
@@ -228,17 +238,13 @@ def make(
         root, spec, "dataset", root.datasets, defaults.dataset + workload.dataset_suffix, workload.data_files
     )
     reward = _reward_fn(root, spec, workload)
+    deterministic = _deterministic(base) if said.deterministic else {}
     overrides = _merge(
         [Override(text, "verl-regress") for text in workload.overrides(Places(model, dataset, job_dir))],
-        *(
-            [
-                Override(root.fill_in(text.removeprefix("?")), base.origin, optional=text.startswith("?"))
-                for text in base.content.get("trainer_overrides", {}).get(key, [])
-            ]
-            for key in workload.profile_keys
-        ),
+        *_of_profile(root, workload, base.content.get("trainer_overrides", {}), base.origin),
         [] if reward is None else [Override(f"{reward_fn.key_of(code_path)}={reward}", spec.origin)],
         [Override(root.fill_in(text), spec.origin) for text in spec.content.get("trainer_overrides", [])],
+        *_of_profile(root, workload, deterministic.get("overrides", {}), DETERMINISTIC),
         [replace(override, text=root.fill_in(override.text)) for override in said.overrides],
         attempt.overrides() if attempt is not None else [],
     )
@@ -250,7 +256,7 @@ def make(
         "entrypoint_num_cpus", base.content["entrypoint_num_cpus"]
     )
     _check_resources({**resources, "entrypoint_num_cpus": entrypoint_num_cpus}, spec, base)
-    env_vars = environment.of_job(root, job_dir, code_path, workload, spec, base)
+    env_vars = environment.of_job(root, job_dir, code_path, workload, spec, base, deterministic.get("env_vars", {}))
     secrets = (*job_secrets.named(spec), *map(Secret, said.secrets))
     env_vars |= environment.of_secrets(secrets, env_vars, job_secrets.file_of(root, defaults.cluster, job_dir), base)
     limits.check(overrides, env_vars, environment.origins(spec, base))
@@ -373,6 +379,28 @@ def _reward_fn(root: SharedRoot, spec: Document, workload: Workload) -> Path | N
             f"reward_fn_path={shown(given)} (from {spec.origin}) is refused: {spec.content['workload']} has no reward; leave it out."
         )
     return reward_fn.check(root, root.fill_in(given), spec.origin)
+
+
+def _of_profile(
+    root: SharedRoot, workload: Workload, by_workload: Mapping[str, list[str]], origin: str
+) -> Iterator[list[Override]]:
+    """The layers of a list of the base config's; ? makes an override optional."""
+    for key in workload.profile_keys:
+        yield [
+            Override(root.fill_in(text.removeprefix("?")), origin, optional=text.startswith("?"))
+            for text in by_workload.get(key, [])
+        ]
+
+
+def _deterministic(base: Document) -> Mapping[str, Any]:
+    """What the base config says that DETERMINISTIC=1 adds. Raises BadInput where it does not say."""
+    section: Mapping[str, Any] | None = base.content.get("deterministic")
+    if section is None:
+        raise BadInput(
+            f"{DETERMINISTIC} is not possible with {base.origin} (RAY_BASE_CONFIG), which does not say under 'deterministic' what "
+            "it takes: copy that from env/ray/dev.yaml, or leave DETERMINISTIC out."
+        )
+    return section
 
 
 def _merge(*layers: list[Override]) -> list[Override]:

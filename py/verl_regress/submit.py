@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-model", required=True, help="the knob MODEL")
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
+    parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
@@ -83,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
         *override_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
         *(Override(text, "OVERRIDES") for text in compose.words(args.overrides)),
     ]
-    said = plan.CommandLine(args.workload, args.code_id, args.submission_id, tuple(overrides), tuple(args.secret))
+    said = plan.CommandLine(
+        args.workload, args.code_id, args.submission_id, tuple(overrides), tuple(args.secret), args.deterministic
+    )
     defaults = plan.Defaults(
         args.profile, args.default_model, args.default_dataset, args.default_code_id, args.cluster, args.max_running
     )
@@ -118,7 +121,11 @@ def _send_new(planned: plan.Plan, via: str, secrets: Mapping[str, str], *, annou
 
 
 def say_left_out(planned: plan.Plan) -> None:
-    """Say which optional overrides the snapshot's config has no key for."""
+    """Say which optional overrides the snapshot's config has no key for, and where DETERMINISTIC=1 adds nothing."""
+    if planned.repeats_anyway:
+        say.skip(
+            f"{compose.DETERMINISTIC} (nothing to add: {planned.base.origin} says that its jobs repeat themselves anyway)"
+        )
     for override in planned.left_out:
         say.skip(
             f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"

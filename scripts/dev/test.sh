@@ -9,13 +9,13 @@
 #   scripts/dev/test.sh faults-full      all of it; where all pass, docs/reliability.md is written anew
 #
 # The last line is "N passed, N failed". A suite without a test, without a report or cut short counts as failed.
-# Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR
+# Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with 'lint unit contract rules py unit-again contract-again py-again container faults faults-full ...' "$@"
 env::check
-export FUZZ_SEED FUZZ_SCALE GSM8K_DIR
+export FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR
 cd "$REPO_DIR"
 
 REPORTS=build/reports

@@ -18,6 +18,7 @@ job::submit() {
   args+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
   ((${#_SECRETS_PLANTED[@]} == 0)) || args+=("${_SECRETS_PLANTED[@]/#/--secret=}")
   [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
+  [[ $DETERMINISTIC != 1 ]] || args+=(--deterministic)
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
   [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||

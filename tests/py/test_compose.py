@@ -154,6 +154,37 @@ def test_an_optional_override_is_left_out_where_its_key_is_not_there(snapshot):
     assert yaml.safe_load(result.text)["trainer"]["save_freq"] == 7
 
 
+@pytest.mark.parametrize("prefix", ["+", "++"])
+def test_an_optional_addition_is_left_out_where_the_mapping_around_it_is_not_there(snapshot, prefix):
+    def optional(key):
+        return Override(f"{prefix}{key}=1", "env/ray/dev.yaml", optional=True)
+
+    homeless = [optional(key) for key in ("queue.storage.on", "queue.storage.more.on", "algorithm.kl.new.on")]
+    at_home = [optional(key) for key in ("algorithm.kl.new_too", "top")]
+    result = composed(snapshot, homeless[0], at_home[0], homeless[1], "trainer.total_epochs=3", at_home[1], homeless[2])
+    assert set(result.left_out) == set(homeless)
+    config = yaml.safe_load(result.text)
+    assert (config["algorithm"]["kl"], config["top"]) == ({"coef": 0.001, "new_too": 1}, 1)
+    assert "queue" not in config
+
+
+def test_an_optional_addition_stays_in_a_mapping_that_another_override_makes(snapshot):
+    addition = Override("+queue.storage.on=1", "env/ray/dev.yaml", optional=True)
+    assert composed(snapshot, addition, "+queue.storage.size=2").left_out == ()
+    assert composed(snapshot, "+queue.storage.size=2", addition).left_out == ()
+    assert composed(snapshot, Override("+queue.storage.on=1", "env/ray/dev.yaml")).left_out == ()  # not optional
+
+
+def test_an_optional_addition_to_a_key_that_is_there_sets_it_with_two_plusses(snapshot):
+    def optional(text):
+        return Override(text, "env/ray/dev.yaml", optional=True)
+
+    result = composed(snapshot, optional("++algorithm.kl.coef=1"))
+    assert yaml.safe_load(result.text)["algorithm"]["kl"] == {"coef": 1}
+    assert result.left_out == ()
+    assert "(from env/ray/dev.yaml) does not fit" in refusal(snapshot, optional("+algorithm.kl.coef=1"))
+
+
 @pytest.mark.parametrize("text", ["trainer.save_freq=[1", "trainer.logger={a: 1}"])
 def test_an_optional_override_with_a_wrong_value_is_refused_like_any_other(snapshot, text):
     assert text in refusal(snapshot, Override(text, "env/ray/cpu.yaml", optional=True))

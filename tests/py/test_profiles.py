@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -177,6 +178,16 @@ def test_what_a_gpu_run_prepares_and_waits_for(checkout, profile):
     names = " ".join(knobs)
     printed = run_in(checkout, f'for knob in {names}; do printf "%s=%s\n" "$knob" "${{!knob}}"; done', PROFILE=profile)
     assert printed.splitlines() == [f"{name}={value}" for name, value in knobs.items()]
+
+
+@pytest.mark.parametrize("profile", ["gpu", "rocm"])
+def test_the_image_of_a_profile_and_every_image_that_it_names_is_in_the_table_of_images(checkout, profile):
+    text = (REPO / "env" / f"{profile}.env").read_text()
+    named = set(re.findall(r"NODE_IMAGE=(\S+)", text))
+    assert run_in(checkout, 'printf %s "$NODE_IMAGE"', PROFILE=profile) in named
+    rows = [line for line in (REPO / "docs/gpu.md").read_text().splitlines() if line.startswith("| ")]
+    assert not [image for image in named if not any(f"`{image}`" in row for row in rows)]
+    assert len(named) == {"gpu": 2, "rocm": 1}[profile]
 
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])

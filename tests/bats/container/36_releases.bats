@@ -1,0 +1,85 @@
+#!/usr/bin/env bats
+# The overrides of the GPU profiles against the configuration of real releases of verl, composed on this machine as a submission
+# composes them: what each release takes and leaves out, and what DETERMINISTIC=1 makes of it. Needs no cluster.
+
+setup_file() {
+  load container_helper
+  for version in 0.7.0 0.7.1 0.8.0 0.9.1; do
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "${BATS_FILE_TMPDIR}/${version}" "verl==${version}"
+  done
+}
+
+setup() { load container_helper; }
+
+STORAGE=transfer_queue.backend.SimpleStorage.required_node_resource
+ENGINES='actor_rollout_ref.rollout.full_determinism=True, actor_rollout_ref.actor.fsdp_config.full_determinism=True, '
+ENGINES+='actor_rollout_ref.ref.fsdp_config.full_determinism=True, reward.reward_model.rollout.full_determinism=True'
+
+# releases::makes TREE VERSION: of env/ray/dev.yaml and env/ray/prod.yaml alike what is on stdin.
+releases::makes() {
+  local expected base
+  expected=$(cat)
+  for base in dev prod; do
+    run .venv/bin/python tests/bats/container/compose_profiles.py "env/ray/${base}.yaml" "$1" "$2"
+    assert_status 0
+    diff <(printf '%s\n' "$expected") <(printf '%s\n' "$output") || fail "verl $2 makes something else of env/ray/${base}.yaml"
+  done
+}
+
+# releases::refusal VERSION: what DETERMINISTIC=1 says where the rollout cannot repeat itself.
+releases::refusal() {
+  printf 'DETERMINISTIC=1 needs actor_rollout_ref.rollout.full_determinism, which ppo_trainer of CODE_ID=it (verl %s) lacks: ' "$1"
+  printf 'name a snapshot whose verl has it, or leave DETERMINISTIC out.\n'
+}
+
+# releases::is_without_storage VERSION: a release that has no storage to place, and no full determinism but for SFT.
+releases::is_without_storage() {
+  releases::makes "${BATS_FILE_TMPDIR}/$1" "$1" <<OUTPUT
+ppo - takes all but ${STORAGE}
+ppo DETERMINISTIC=1 $(releases::refusal "$1")
+grpo - takes all but ${STORAGE}
+grpo DETERMINISTIC=1 $(releases::refusal "$1")
+sft - takes all
+sft DETERMINISTIC=1 takes all, engine.full_determinism=True
+OUTPUT
+}
+
+# releases::is_of_today TREE VERSION: all is taken, storage is placed on workers, and DETERMINISTIC=1 takes the V0 trainer.
+releases::is_of_today() {
+  releases::makes "$1" "$2" <<OUTPUT
+ppo - takes all, trainer.use_v1=True, ${STORAGE}=worker_node
+ppo DETERMINISTIC=1 takes all, ${ENGINES}, critic.fsdp.full_determinism=True, trainer.use_v1=False, ${STORAGE}=worker_node
+grpo - takes all, trainer.use_v1=True, ${STORAGE}=worker_node
+grpo DETERMINISTIC=1 takes all, ${ENGINES}, trainer.use_v1=False, ${STORAGE}=worker_node
+sft - takes all
+sft DETERMINISTIC=1 takes all, engine.full_determinism=True
+OUTPUT
+}
+
+@test "verl 0.7.0 knows the overrides of the GPU profiles" { releases::is_without_storage 0.7.0; }
+@test "verl 0.7.1 knows the overrides of the GPU profiles" { releases::is_without_storage 0.7.1; }
+
+@test "verl 0.8.0 knows the overrides of the GPU profiles" {
+  releases::makes "${BATS_FILE_TMPDIR}/0.8.0" 0.8.0 <<OUTPUT
+ppo - takes all, ${STORAGE}=worker_node
+ppo DETERMINISTIC=1 $(releases::refusal 0.8.0)
+grpo - takes all, ${STORAGE}=worker_node
+grpo DETERMINISTIC=1 $(releases::refusal 0.8.0)
+sft - takes all
+sft DETERMINISTIC=1 takes all, engine.full_determinism=True
+OUTPUT
+}
+
+@test "verl 0.9.1 knows the overrides of the GPU profiles" { releases::is_of_today "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1; }
+
+@test "verl's main branch knows the overrides of the GPU profiles" {
+  [[ -n ${VERL_MAIN_DIR:-} ]] || skip "VERL_MAIN_DIR names no checkout of verl's main branch"
+  releases::is_of_today "$VERL_MAIN_DIR" "$(<"${VERL_MAIN_DIR}/verl/version/version")"
+}
+
+@test "an override that no release knows is found" {
+  sed 's/trainer\.nnodes=2/trainer.nodes=2/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"
+  run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
+  assert_status 0
+  assert_line "ppo - The override 'trainer.nodes=2' \(from .*/wrong.yaml\) sets a key that ppo_trainer of .* lacks: did you mean trainer.nnodes.*"
+}

@@ -1,0 +1,64 @@
+"""Prints what a release of verl makes of a Ray base config's overrides: compose_profiles.py BASE_CONFIG TREE VERSION.
+
+One line for each workload, without and with DETERMINISTIC=1: that its own configuration takes all overrides but those that
+are left out, and some settings that come of it, or the sentence of the refusal. The product composes them, as a submission does.
+"""
+
+import sys
+from pathlib import Path
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "py"))
+
+from verl_regress import compose, documents, plan
+from verl_regress.errors import BadInput
+from verl_regress.layout import JobDir, SharedRoot
+from verl_regress.workloads import WORKLOADS, Places
+
+# What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
+READ = {
+    "full_determinism": "actor_rollout_ref.rollout actor_rollout_ref.actor.fsdp_config actor_rollout_ref.ref.fsdp_config "
+    "reward.reward_model.rollout critic.fsdp engine",
+    "use_v1": "trainer",
+    "required_node_resource": "transfer_queue.backend.SimpleStorage",
+}
+
+
+def main(base_config: str, tree: str, version: str) -> None:
+    """Print the lines of one release."""
+    base = documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config")
+    root = SharedRoot(Path("/private"))
+    places = Places(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
+    for name, workload in WORKLOADS.items():
+        for knob in ("", compose.DETERMINISTIC):
+            added = plan._deterministic(base).get("overrides", {}) if knob else {}
+            overrides = plan._merge(
+                [compose.Override(text, "verl-regress") for text in workload.overrides(places)],
+                *plan._of_profile(root, workload, base.content["trainer_overrides"], base.origin),
+                *plan._of_profile(root, workload, added, knob),
+            )
+            try:
+                code = {"code_id": "it", "verl_version": version}
+                done = compose.compose(Path(tree), code, workload.module, overrides)
+            except BadInput as error:
+                print(name, knob or "-", error)
+                continue
+            left_out = "".join(f" but {override.parts()[1]}" for override in done.left_out)
+            settings = "".join(f", {key}={value}" for key, value in _read(yaml.safe_load(done.text)))
+            print(name, knob or "-", f"takes all{left_out}{settings}")
+
+
+def _read(config):
+    """The keys of READ that the composed config has, with their values; what is off is not printed."""
+    for leaf, homes in READ.items():
+        for home in homes.split():
+            node = config
+            for part in home.split("."):
+                node = node.get(part, {})
+            if node.get(leaf) or (leaf == "use_v1" and leaf in node):
+                yield f"{home}.{leaf}", node[leaf]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

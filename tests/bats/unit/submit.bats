@@ -1,0 +1,47 @@
+#!/usr/bin/env bats
+# What a submission hands to the head for a knob that is a word of its own.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # An engine whose head has the helper, and keeps the words that it is sent, one a line.
+  stub docker - <<'SH'
+    case "$1" in
+      inspect) echo true ;;
+      exec)
+        [[ " $* " == *" submit "* ]] || exit 0
+        printf '%s\n' "$@" >"${BOX}/words"
+        cat >/dev/null
+        ;;
+    esac
+SH
+}
+
+# is_sent WORD: the submission got that word, once.
+is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]]; }
+
+@test "DETERMINISTIC is handed over where it is on, by every script that submits, and in no other case" {
+  for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
+    read -ra words <<<"$script"
+    for value in 1 yes; do
+      rm -f "${BOX}/words"
+      sandbox::run DETERMINISTIC="$value" "scripts/${words[0]}.sh" "${words[@]:1}"
+      assert_status 0
+      is_sent --deterministic || fail "${script} with DETERMINISTIC=${value}"
+    done
+    for value in '' 0 no; do
+      rm -f "${BOX}/words"
+      sandbox::run DETERMINISTIC="$value" "scripts/${words[0]}.sh" "${words[@]:1}"
+      assert_status 0
+      is_sent --profile=cpu || fail "${script} submitted nothing"
+      ! is_sent --deterministic || fail "${script} with DETERMINISTIC=${value}"
+    done
+  done
+}
+
+@test "DETERMINISTIC is a boolean" {
+  sandbox::run DETERMINISTIC=full scripts/44_submit_sdk.sh
+  assert_status 2
+  assert_line "error   DETERMINISTIC='full' (from the command line or environment) is not usable: use 1, true, yes or on, or 0, false, no, off or nothing."
+  [[ ! -e "${BOX}/words" ]] || fail 'it was submitted'
+}

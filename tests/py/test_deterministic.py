@@ -1,0 +1,167 @@
+"""DETERMINISTIC=1: what the base config names for it becomes part of the job and its record, or the job is refused."""
+
+import json
+
+import pytest
+from conftest import BASE, SPEC, write_checkpoint
+from streams import state_of
+
+from verl_regress.layout import JobDir
+
+SECTION = """\
+deterministic:
+  overrides: {rl: [trainer.save_freq=4, '?trainer.gone=1'], ppo: [critic.optim.lr=3], sft: [trainer.unread=1]}
+  env_vars: {CUBLAS_WORKSPACE_CONFIG: ':16:8', NCCL_ALGO: Ring}
+"""
+WITH = BASE + SECTION
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def origins(job, *keys):
+    """Text and origin of these keys' overrides."""
+    found = {item["text"].split("=")[0]: item for item in read(job.config / "resolved.json")["overrides"]}
+    return [(found[key]["text"], found[key]["origin"]) for key in keys]
+
+
+def test_its_overrides_are_the_jobs_and_its_record_says_where_they_come_from(submit, shared):
+    outcome = submit("--submission-id=me", "--deterministic", base=WITH)
+    assert (outcome.status, outcome.err) == (
+        0,
+        "skip    override trainer.gone=1 (optional in DETERMINISTIC=1, verl 0.7.1 has no such key)\n"
+        "changed submitted me (ppo, code codeA, profile cpu)\n",
+    )
+    job = JobDir(shared.jobs / "me")
+    assert origins(job, "trainer.save_freq", "critic.optim.lr") == [
+        ("trainer.save_freq=4", "DETERMINISTIC=1"),
+        ("critic.optim.lr=3", "DETERMINISTIC=1"),
+    ]
+    resolved = read(job.config / "resolved.json")
+    assert {"trainer.save_freq=4", "critic.optim.lr=3"} <= set(resolved["argv"])
+    assert resolved["left_out"] == [{"text": "trainer.gone=1", "origin": "DETERMINISTIC=1"}]
+    assert read(job.config / "asked.json")["said"]["deterministic"] is True
+
+
+def test_it_wins_over_the_jobspec_and_what_is_typed_wins_over_it(submit, shared):
+    spec = f"{SPEC}trainer_overrides: [trainer.save_freq=5, critic.optim.lr=5]\n"
+    assert (
+        submit("--submission-id=me", "--deterministic", "--overrides=critic.optim.lr=6", spec=spec, base=WITH).status
+        == 0
+    )
+    assert origins(JobDir(shared.jobs / "me"), "trainer.save_freq", "critic.optim.lr") == [
+        ("trainer.save_freq=4", "DETERMINISTIC=1"),
+        ("critic.optim.lr=6", "OVERRIDES"),
+    ]
+
+
+def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(submit, shared, sdk):
+    spec = f"{SPEC}env_vars: {{NCCL_ALGO: Tree, MINE: '1'}}\n"
+    assert submit("--submission-id=me", "--deterministic", spec=spec, base=WITH).status == 0
+    wanted = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NCCL_ALGO": "Ring"}
+    assert read(shared.jobs / "me" / "config" / "env_vars.json") == wanted
+    by_ray = sdk.submitted[0]["runtime_env"]["env_vars"]
+    assert not wanted.keys() & by_ray.keys()
+    assert by_ray["MINE"] == "1"
+    assert by_ray["VERL_REGRESS_HOOKS"].split(",")[:2] == ["env_vars", "identity"]
+
+
+def test_without_it_nothing_of_it_is_in_the_job(submit, shared):
+    assert submit("--submission-id=me", base=WITH).err == "changed submitted me (ppo, code codeA, profile cpu)\n"
+    job = JobDir(shared.jobs / "me")
+    assert origins(job, "trainer.save_freq") == [("trainer.save_freq=10", "verl-regress")]
+    assert not (job.config / "env_vars.json").exists()
+    assert read(job.config / "asked.json")["said"]["deterministic"] is False
+
+
+@pytest.mark.parametrize("command", ["retry", "resume"])
+def test_a_further_attempt_is_as_the_first(submit, run, ray, shared, command):
+    submit("--submission-id=me", "--deterministic", base=WITH)
+    job = JobDir(shared.jobs / "me")
+    write_checkpoint(job, 4, latest=4)
+    ray.knows({"submission_id": "me", "status": "FAILED"})
+    job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    assert run(command, "me").status == 0
+    again = job.numbered(2)
+    assert origins(again, "trainer.save_freq") == [("trainer.save_freq=4", "DETERMINISTIC=1")]
+    assert read(again.config / "env_vars.json") == read(job.config / "env_vars.json")
+
+
+def test_a_snapshot_that_lacks_a_key_of_it_is_refused_before_anything_is_created(submit, ray):
+    refused = submit("--deterministic", base=WITH.replace("trainer.save_freq=4", "trainer.use_v1=False"))
+    assert refused.is_refusal(
+        "DETERMINISTIC=1 needs trainer.use_v1, which ppo_trainer of CODE_ID=codeA (verl 0.7.1) lacks: name a snapshot whose "
+        "verl has it, or leave DETERMINISTIC out."
+    )
+    assert ray.seen == []
+
+
+def test_a_base_config_that_does_not_say_what_it_takes_is_refused(submit, ray):
+    assert submit("--deterministic").is_refusal(
+        "DETERMINISTIC=1 is not possible with env/ray/cpu.yaml (RAY_BASE_CONFIG), which does not say under 'deterministic' what "
+        "it takes: copy that from env/ray/dev.yaml, or leave DETERMINISTIC out."
+    )
+    assert ray.seen == []
+
+
+def test_a_profile_that_repeats_itself_anyway_says_so_and_adds_nothing(submit, shared):
+    base = f"{BASE}deterministic: {{}}\n"
+    plain = submit("--submission-id=plain", base=base)
+    outcome = submit("--submission-id=det", "--deterministic", base=base)
+    assert (plain.status, outcome.status) == (0, 0)
+    assert outcome.err == (
+        "skip    DETERMINISTIC=1 (nothing to add: env/ray/cpu.yaml says that its jobs repeat themselves anyway)\n"
+        "changed submitted det (ppo, code codeA, profile cpu)\n"
+    )
+    names = [{path.name for path in (shared.jobs / name / "config").iterdir()} for name in ("plain", "det")]
+    assert names[0] == names[1]
+    overrides = [read(shared.jobs / name / "config" / "resolved.json")["overrides"] for name in ("plain", "det")]
+    assert overrides[0] == json.loads(json.dumps(overrides[1]).replace("/det", "/plain").replace("=det", "=plain"))
+
+
+def test_a_dry_run_shows_it_and_creates_nothing(submit, shared):
+    before = state_of(shared.path)
+    out = submit("--deterministic", "--dry-run", base=WITH).out
+    assert '"text": "trainer.save_freq=4",\n      "origin": "DETERMINISTIC=1"' in out
+    assert (
+        '# environment that the hook env_vars sets\n{\n  "CUBLAS_WORKSPACE_CONFIG": ":16:8",\n  "NCCL_ALGO": "Ring"\n}'
+        in out
+    )
+    assert state_of(shared.path) == before
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ("deterministic: 1", "deterministic=1 in env/ray/cpu.yaml has the wrong type: it must be of type object."),
+        (
+            "deterministic: {overrides: [trainer.save_freq=1]}",
+            'deterministic.overrides=["trainer.save_freq=1"] in env/ray/cpu.yaml has the wrong type: it must be of type object.',
+        ),
+        (
+            "deterministic: {env_vars: {A: 1}}",
+            "deterministic.env_vars.A=1 in env/ray/cpu.yaml has the wrong type: it must be of type string.",
+        ),
+        (
+            "deterministic: {override: {}}",
+            "env/ray/cpu.yaml has the unknown key 'override' in deterministic: did you mean 'overrides'? known keys are "
+            "env_vars, overrides.",
+        ),
+    ],
+)
+def test_a_section_that_cannot_be_read_is_refused_also_without_the_knob(submit, section, sentence):
+    assert submit(base=f"{BASE}{section}\n").is_refusal(sentence)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "given"),
+    [
+        ("trainer.save_freq=4", "trainer.default_local_dir=/x", "The override 'trainer.default_local_dir=/x'"),
+        ("NCCL_ALGO: Ring", "VERL_FILE_LOGGER_PATH: /x", "env_vars.VERL_FILE_LOGGER_PATH='/x'"),
+    ],
+)
+def test_it_cannot_move_where_a_job_writes(submit, old, new, given):
+    assert submit("--deterministic", base=WITH.replace(old, new)).is_refusal(
+        f"{given} (from DETERMINISTIC=1) is refused: a job writes under its own directory and nowhere else; leave it out."
+    )
