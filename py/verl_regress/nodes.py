@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from verl_regress import job_secrets, say
+from verl_regress import job_secrets, packages, say
 from verl_regress.errors import BadInput, Exit, RegressError
 from verl_regress.layout import SharedRoot
 from verl_regress.pulse import Pulse
@@ -67,7 +67,10 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_await(args: argparse.Namespace) -> int:
-    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU; print them."""
+    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU.
+
+    Prints the names of those that have not listed their packages since their start.
+    """
     wanted = dict(node.partition("=")[::2] for node in args.nodes)
     if "head" not in wanted or len(wanted) < 2:
         raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
@@ -107,8 +110,12 @@ def run_await(args: argparse.Namespace) -> int:
             )
     for name in wanted:
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
-    # What killed the cluster that was here before killed its jobs too; the log directory bears the cluster's name.
-    job_secrets.sweep(SharedRoot(args.shared_root), args.log_dir.name, RayApi(ADDRESS))
+    root, cluster = SharedRoot(args.shared_root), args.log_dir.name  # that directory bears the cluster's name
+    for name in wanted:
+        if not packages.is_listed(root.packages(cluster, name), _mark(args.log_dir, name)):
+            print(name)
+    # What killed the cluster that was here before killed its jobs too.
+    job_secrets.sweep(root, cluster, RayApi(ADDRESS))
     return 0
 
 
