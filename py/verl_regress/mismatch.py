@@ -13,11 +13,10 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from verl_regress.errors import BadInput, shown
-from verl_regress.packages import NodePackages, Unknown, workers
+from verl_regress.packages import NodePackages, Unknown, plain_name, workers
 
 ALLOW = "ALLOW_MISMATCH=1"
 _SHOWN = 5  # packages in which nodes differ
@@ -36,7 +35,7 @@ class Harmless:
     def covers(self, release: str, requirement: Requirement, version: str) -> bool:
         """Is it this one?"""
         return (
-            canonicalize_name(requirement.name) == self.package
+            plain_name(requirement.name) == self.package
             and requirement.specifier == SpecifierSet(self.declared)
             and _is_in(release, SpecifierSet(self.releases))
             and _is_in(version, SpecifierSet(self.has))
@@ -130,7 +129,7 @@ def _parsed(declared: Mapping[str, Any]) -> list[Requirement]:
     parsed = [_parse(text, file) for text in declared["requires"]]
     for requirement in filter(_is_own, parsed):
         for extra in sorted(requirement.extras):
-            if canonicalize_name(extra) not in map(canonicalize_name, extras):
+            if plain_name(extra) not in map(plain_name, extras):
                 has = f"it has {', '.join(extras)}" if extras else "it has none"
                 raise _Refused(f"'{requirement.name}[{shown(extra)}]' in {file}, which is no extra of it ({has})")
     return parsed
@@ -146,18 +145,18 @@ def _needed(parsed: Sequence[Requirement], declared: Mapping[str, Any], node: No
             break
         extras |= own
     needed = [one for one in always if not _is_own(one)]
-    at_import = {_plain(name) for name in declared["imports"]} - {_plain(one.name) for one in needed}
-    shared = {canonicalize_name(extra) for one in filter(_is_own, parsed) for extra in one.extras}
-    common = [extra for extra in declared["extras"] if canonicalize_name(extra) in shared]
+    at_import = {_module(name) for name in declared["imports"]} - {_module(one.name) for one in needed}
+    shared = {plain_name(extra) for one in filter(_is_own, parsed) for extra in one.extras}
+    common = [extra for extra in declared["extras"] if plain_name(extra) in shared]
     optional: dict[str, list[Requirement]] = {}
     for one in parsed:
-        if _plain(one.name) in at_import and _applies(one, node, common):
-            optional.setdefault(_plain(one.name), []).append(one)
+        if _module(one.name) in at_import and _applies(one, node, common):
+            optional.setdefault(_module(one.name), []).append(one)
     return [*needed, *map(_of_alternatives, optional.values())]
 
 
 def _is_own(requirement: Requirement) -> bool:
-    return canonicalize_name(requirement.name) == "verl"
+    return plain_name(requirement.name) == "verl"
 
 
 def _parse(text: str, file: str) -> Requirement:
@@ -180,13 +179,13 @@ def _applies(requirement: Requirement, node: NodePackages, extras: Iterable[str]
 
 
 def _has(requirement: Requirement, node: NodePackages) -> bool:
-    version = node.packages.get(canonicalize_name(requirement.name))
+    version = node.packages.get(plain_name(requirement.name))
     return version is not None and (not requirement.specifier or _is_in(version, requirement.specifier))
 
 
 def _excuse(release: str, requirement: Requirement, node: NodePackages) -> str | None:
     """Why it does no harm that the node has another version."""
-    version = node.packages.get(canonicalize_name(requirement.name))
+    version = node.packages.get(plain_name(requirement.name))
     return next((one.reason for one in HARMLESS if version and one.covers(release, requirement, version)), None)
 
 
@@ -197,9 +196,9 @@ def _is_in(version: str, wanted: SpecifierSet) -> bool:
         return False
 
 
-def _plain(name: str) -> str:
+def _module(name: str) -> str:
     """A package's name without what its module's name may lack: TransferQueue is imported as transfer_queue."""
-    return canonicalize_name(name).replace("-", "")
+    return plain_name(name).replace("-", "")
 
 
 def _told(requirement: Requirement) -> str:
@@ -209,7 +208,7 @@ def _told(requirement: Requirement) -> str:
 def _what_they_have(
     requirement: Requirement, without: Sequence[NodePackages], on: Sequence[NodePackages], *, told_before: bool = False
 ) -> str:
-    name = canonicalize_name(requirement.name)
+    name = plain_name(requirement.name)
     versions = {one.packages.get(name) for one in without}
     if len(versions) == 1 and len(without) == len(on):
         return f"{'they' if told_before else 'the nodes'} have {versions.pop() or 'none'}"

@@ -6,15 +6,13 @@ import argparse
 import hashlib
 import json
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from packaging.markers import default_environment
-from packaging.utils import canonicalize_name
 
 from verl_regress.errors import RegressError, shown
 from verl_regress.layout import SharedRoot, write_atomically
@@ -56,36 +54,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List this node's packages; why they cannot be listed is kept instead. Raises RegressError then."""
-    file = SharedRoot(args.shared_root).packages(args.cluster, args.node)
-    try:
-        content = {"start": args.start, **here()}
-    except Exception as error:  # whatever a package's metadata, which is anybody's, made of it
-        problem = shown(f"{type(error).__name__}: {error}")
-        write_atomically(file, json.dumps({"start": args.start, "error": problem}) + "\n")
+    """List this node's packages. Raises RegressError where they cannot be listed; why is kept instead of the list."""
+    problem = keep(SharedRoot(args.shared_root).packages(args.cluster, args.node), args.start)
+    if problem is not None:
         raise RegressError(
             f"The packages of {args.node} cannot be listed ({problem}): repair its Python, then run 'make up' again."
-        ) from error
-    write_atomically(file, json.dumps(content, indent=1, sort_keys=True) + "\n")
+        )
     return 0
+
+
+def keep(file: Path, start: str | None) -> str | None:
+    """Write this node's list; returns why it could not be made, which is then kept in its place."""
+    problem = None
+    try:
+        content = here()
+    except Exception as error:  # whatever comes of a package's metadata, which is anybody's
+        problem = shown(f"{type(error).__name__}: {error}")
+        content = {"error": problem}
+    write_atomically(file, json.dumps({"start": start, **content}, indent=1, sort_keys=True) + "\n")
+    return problem
 
 
 def here() -> dict[str, Any]:
     """The packages that a job on this node finds, less those that only the helper sees."""
+    # Here: `make status` and others read lists with the standard library alone.
     from deps import PACKAGES
+    from packaging.markers import default_environment
 
     packages: dict[str, str] = {}
     for distribution in metadata.distributions(path=[path for path in sys.path if path != str(PACKAGES)]):
         headers = distribution.metadata  # read anew each time that it is asked for
         name, version = headers["Name"], headers["Version"]
         if name and version:  # the rest of an installation that was broken off has neither
-            packages.setdefault(canonicalize_name(name), version)
+            packages.setdefault(plain_name(name), version)
     return {
         "python": platform.python_version(),
         "environment": {key: str(value) for key, value in default_environment().items()},
         "packages": packages,
         "sha256": sha256_of(packages),
     }
+
+
+def plain_name(name: str) -> str:
+    """A package's name as lists have it, and as PyPA's specification makes equal names equal."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def sha256_of(packages: Mapping[str, str]) -> str:

@@ -107,8 +107,8 @@ cluster::await_ready() {
   cluster::_list_packages "$unlisted"
 }
 
-# cluster::_list_packages NODES: those whose Ray was started without (by an earlier version), or whose list is not there yet. Where it
-# cannot be made, `make submit` says so, too.
+# cluster::_list_packages NODES: those whose Ray was started by a version that made no lists, or whose list is late. Where one cannot be
+# made, the reason is said here and by `make submit`.
 cluster::_list_packages() {
   local node
   for node in $1; do
@@ -225,18 +225,21 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark marking name without=() storage=() ray=(ray) words
+  local node=$1 mark marking name without=() storage=() ray=(ray) listing=() words
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
-  [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
   mark="$(date +%s)-$$"
-  helper::_words words
-  # The node lists its packages beside, while Ray starts: what is not listed then, await_ready lists.
+  if [[ $node != head ]]; then
+    ray=(python3 "$(helper::dir)/ray_start.py")
+    helper::_words words
+    listing=(python3 "$(helper::dir)/run.py" "${words[@]}" list-packages --cluster "$CLUSTER_NAME" --node "$node" --start "$mark")
+  fi
+  # A worker lists its packages meanwhile; the head, which is started before the helper is there, in await_ready.
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start" || exit
-    shift 3; (setsid "$@") >/dev/null 2>&1 </dev/null &' mark "$(cluster::_log_dir)" "$node" "$mark" \
-    python3 "$(helper::dir)/run.py" "${words[@]}" list-packages --cluster "$CLUSTER_NAME" --node "$node" --start "$mark" &
+    shift 3; [ "$#" = 0 ] || (setsid "$@") >/dev/null 2>&1 </dev/null &' mark "$(cluster::_log_dir)" "$node" "$mark" \
+    "${listing[@]}" &
   marking=$!
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \

@@ -2,7 +2,7 @@ import socket
 import types
 
 import pytest
-from conftest import node_row, write
+from conftest import has_packages, node_row, write
 
 from verl_regress import nodes
 
@@ -36,6 +36,7 @@ def await_nodes(run, shared, ray, monkeypatch):
 def started(shared, name, address, mark="1", **resources):
     """The row of a node that joined with its latest start."""
     write(shared.path / "ray" / "c" / f"{name}.start", "1\n")
+    has_packages(shared, name, start="1")
     return {**node_row(name, address, **resources), "labels": {"start": mark}}
 
 

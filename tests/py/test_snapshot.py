@@ -63,6 +63,7 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "diff": None,
         "file_count": 3,
         "verl_version": "0.7.1",
+        "requirements": {"from": None, "problem": "it has no dist-info, pyproject.toml or setup.py"},
     }
     assert capsys.readouterr().err == (
         f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files (0 shared) at {target}\n"

@@ -149,6 +149,7 @@ def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text
         "runtime_env.json",
         "submit_cmd.txt",
         "code.json",
+        "packages.json",
         "verl_config.yaml",
     }
     assert {path.name for path in config.iterdir()} == common | files
@@ -173,7 +174,7 @@ def test_config_is_whole_before_ray_hears_of_the_job(submit, sdk, shared):
     seen = []
     sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
     submit()
-    assert len(seen) == 9
+    assert len(seen) == 10
 
 
 def test_a_dry_run_prints_all_and_creates_nothing(submit, ray, sdk):
