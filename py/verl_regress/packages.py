@@ -78,8 +78,9 @@ def keep(file: Path, start: str | None) -> str | None:
 def here() -> dict[str, Any]:
     """The packages that a job on this node finds, less those that only the helper sees."""
     # Here: `make status` and others read lists with the standard library alone.
-    from deps import PACKAGES
     from packaging.markers import default_environment
+
+    from deps import PACKAGES
 
     packages: dict[str, str] = {}
     for distribution in metadata.distributions(path=[path for path in sys.path if path != str(PACKAGES)]):

@@ -258,8 +258,11 @@ def _read(directory: Path, name: str) -> str:
         if not path.resolve().is_relative_to(directory.resolve()):
             raise _Unreadable(f"its {name} is not in it")
         return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _Unreadable(f"its {name} is missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _Unreadable(f"its {name} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise _Unreadable(f"its {name} cannot be read: {reason}") from None
 
 
 def _imports(directory: Path) -> Iterator[str]:
