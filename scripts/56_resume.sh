@@ -8,7 +8,7 @@
 # OVERRIDES=trainer.total_training_steps=20 adds to what was asked. JOB=<id>.aN goes on from that attempt or one before it,
 # as that one was asked for.
 #
-# Knobs: JOB OVERRIDES OVERRIDES_FILE DRY_RUN WAIT PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: JOB OVERRIDES OVERRIDES_FILE ALLOW_MISMATCH DRY_RUN WAIT PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -7,7 +7,7 @@
 #
 # OVERRIDES adds to what was asked. JOB=<id>.aN repeats what was asked for that attempt.
 #
-# Knobs: JOB OVERRIDES OVERRIDES_FILE DRY_RUN WAIT PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: JOB OVERRIDES OVERRIDES_FILE ALLOW_MISMATCH DRY_RUN WAIT PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

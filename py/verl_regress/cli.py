@@ -34,6 +34,7 @@ class _Subcommand(NamedTuple):
 SUBCOMMANDS = {
     "layout": _Subcommand("create the directories of the shared root", "layout", "add_arguments", "run"),
     "nodes": _Subcommand("the nodes that Ray calls ALIVE", "nodes", "add_arguments", "run"),
+    "list-packages": _Subcommand("list the packages of this node", "packages", "add_arguments", "run"),
     "await-nodes": _Subcommand("wait until all nodes are ALIVE", "nodes", "add_await_arguments", "run_await"),
     "prepare-data": _Subcommand("make a data set once", "dataset", "add_arguments", "run"),
     "prepare-model": _Subcommand("make a model once", "model", "add_arguments", "run"),

@@ -69,6 +69,10 @@ class SharedRoot:
         """What `ray start` said on each node of that cluster (scripts/lib/cluster.bash)."""
         return self.path / "ray" / cluster
 
+    def packages(self, cluster: str, node: str) -> Path:
+        """Which packages that node had when its Ray was started (verl_regress.packages)."""
+        return self.ray_logs(cluster) / f"{node}.packages.json"
+
     def queue(self, cluster: str) -> Path:
         """One link per job of that cluster that is not over, in the order in which they came (verl_regress.turn)."""
         return self.path / "queue" / cluster

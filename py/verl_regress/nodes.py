@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from verl_regress import job_secrets, say
+from verl_regress import job_secrets, packages, say
 from verl_regress.errors import BadInput, Exit, RegressError
 from verl_regress.layout import SharedRoot
 from verl_regress.pulse import Pulse
@@ -67,11 +67,17 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_await(args: argparse.Namespace) -> int:
-    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU; print them."""
+    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU.
+
+    Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their start.
+    """
     wanted = dict(node.partition("=")[::2] for node in args.nodes)
     if "head" not in wanted or len(wanted) < 2:
         raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
+    root, cluster = SharedRoot(args.shared_root), args.log_dir.name  # that directory bears the cluster's name
     end = time.monotonic() + args.deadline
+    if not _is_listed(root, args.log_dir, "head"):
+        packages.keep(root.packages(cluster, "head"), _mark(args.log_dir, "head"))
     pulse = Pulse(time.monotonic())
     while True:
         try:
@@ -107,9 +113,16 @@ def run_await(args: argparse.Namespace) -> int:
             )
     for name in wanted:
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
-    # What killed the cluster that was here before killed its jobs too; the log directory bears the cluster's name.
-    job_secrets.sweep(SharedRoot(args.shared_root), args.log_dir.name, RayApi(ADDRESS))
+    for name in wanted:
+        if not _is_listed(root, args.log_dir, name):
+            print(name)
+    # What killed the cluster that was here before killed its jobs too.
+    job_secrets.sweep(root, cluster, RayApi(ADDRESS))
     return 0
+
+
+def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
+    return packages.is_listed(root.packages(log_dir.name, name), _mark(log_dir, name))
 
 
 def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:

@@ -79,7 +79,8 @@ class Attempt:
 class Plan:
     """All that a submission needs; `resolved()` is what config/resolved.json holds.
 
-    `cluster_has` is how many of its devices the cluster has in all; a plan that talks to nobody does not know it.
+    `cluster_has` is how many of its devices the cluster has in all, `packages` what the nodes have for config/packages.json; a
+    plan that talks to nobody does not know them.
     """
 
     submission_id: str
@@ -112,6 +113,7 @@ class Plan:
     attempt: Attempt | None = None
     owner: Owner | None = None
     cluster_has: int | None = None
+    packages: Mapping[str, Any] | None = None
 
     def asked(self) -> dict[str, Any]:
         """What was asked besides the two documents, as `recorded` reads it."""
@@ -158,6 +160,7 @@ class Plan:
             "entrypoint_resources": dict(self.entrypoint_resources),
             "devices": {**self.devices.told(), "cluster_has": self.cluster_has},
             "max_running": self.max_running,
+            "packages": _less_lists(self.packages),
             "argv": list(self.argv),
             "overrides": [override.told() for override in self.overrides],
             "left_out": [override.told() for override in self.left_out],
@@ -186,6 +189,10 @@ class Plan:
             "--metadata-json", json.dumps(metadata | self.metadata()),
             "--", *shlex.split(self.entrypoint),
         ]  # fmt: skip
+
+
+def _less_lists(packages: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if packages is None else {key: value for key, value in packages.items() if key not in ("lists", "head")}
 
 
 def make(

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     submit.add_announce(parser)
+    submit.add_allow_mismatch(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
 
@@ -89,7 +90,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
         return 0
     api = RayApi(planned.address)
     _need_over(newest, api)
-    submit.send(planned, api, "sdk", values, announce=args.announce)
+    submit.send(planned, api, "sdk", values, announce=args.announce, allow_mismatch=args.allow_mismatch)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(f"attempt {attempt.job_dir.attempt} of {planned.submission_id}, as asked for {asked.ray_id}, from {where}")
     print(attempt.job_dir.ray_id, flush=True)

@@ -97,6 +97,11 @@ def info(text: str) -> None:
     _line("", "0", shown(text))
 
 
+def warn(text: str) -> None:
+    """Say what may surprise later; `text` ends in what was done all the same."""
+    _line("warning", "35", printable(shown(text)))
+
+
 def error(text: str) -> None:
     """Say what went wrong, in one sentence with the cure."""
     _line("error", "31", printable(shown(text)))

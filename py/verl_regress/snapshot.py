@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from verl_regress import naming, objects, say, tarball
+from verl_regress import naming, objects, requirements, say, tarball
 from verl_regress.errors import BadInput, Exit, RegressError, shown
 from verl_regress.layout import SharedRoot
 
@@ -22,6 +22,8 @@ MARKER_FILE = "mvp_marker.py"
 RECORD_FILE = "snapshot.json"
 # How a dirty tree differs from its revision: a member of the stream (scripts/lib/snapshot.bash), kept in the record.
 DIFF_MEMBER = ".verl-regress.diff"
+# The METADATA of the release that a tree comes from, which pip keeps beside it: another such member.
+METADATA_MEMBER = ".verl-regress.metadata"
 KNOB = "CODE_ID"
 TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once it is known
 
@@ -32,7 +34,8 @@ _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 _NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version"}  # what others read of a record
 
 Record = dict[str, Any]
-"""What `snapshot.json` holds: code_id, source, revision, dirty, diff, tree_sha256, file_count, verl_version, created."""
+"""What `snapshot.json` holds: code_id, source, revision, dirty, diff, tree_sha256, file_count, verl_version, created,
+requirements (verl_regress.requirements; older records lack it)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +86,8 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         ) from error
     try:
         tarball.unpack(stream, directory, source)
-        diff = _take_diff(directory)
+        diff = _take(directory, DIFF_MEMBER)
+        metadata = _take(directory, METADATA_MEMBER)
         if not (directory / "verl" / "__init__.py").is_file():
             raise BadInput(
                 f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is no verl source tree: "
@@ -103,6 +107,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             "tree_sha256": tree_sha256,
             "file_count": len(tree),
             "verl_version": _verl_version(directory),
+            "requirements": requirements.declared(directory, metadata),
             "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
         }
         if os.path.lexists(target):
@@ -312,9 +317,9 @@ def _tree_sha256(tree: Mapping[str, str]) -> str:
     return hashlib.sha256(b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in tree.items())).hexdigest()
 
 
-def _take_diff(directory: Path) -> str | None:
-    """The text of DIFF_MEMBER, which is no part of the tree, or None; bytes that are no text are lost."""
-    file = directory / DIFF_MEMBER
+def _take(directory: Path, member: str) -> str | None:
+    """The text of a member of the stream that is no part of the tree, or None; bytes that are no text are lost."""
+    file = directory / member
     if not file.is_file():
         return None
     text = file.read_text(encoding="utf-8", errors="replace")

@@ -23,7 +23,9 @@ from verl_regress import (
     documents,
     job_secrets,
     lock,
+    mismatch,
     nodes,
+    packages,
     plan,
     ray_api,
     say,
@@ -34,7 +36,7 @@ from verl_regress.compose import Override
 from verl_regress.errors import BadInput, IdTaken, RegressError
 from verl_regress.job_status import submission_of
 from verl_regress.layout import SharedRoot, write_atomically
-from verl_regress.ray_api import RayApi
+from verl_regress.ray_api import Node, RayApi
 
 # The members of the stream that scripts/lib/job.bash sends.
 _SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
@@ -62,12 +64,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     add_announce(parser)
+    add_allow_mismatch(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
 
 def add_announce(parser: argparse.ArgumentParser) -> None:
     """`--announce`, for whoever may be interrupted while the job is on its way."""
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
+
+
+def add_allow_mismatch(parser: argparse.ArgumentParser) -> None:
+    """`--allow-mismatch`, the knob ALLOW_MISMATCH."""
+    parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.dry_run:
                     print_plan(planned)
                     return 0
-                _send_new(planned, args.via, values, announce=args.announce)
+                _send_new(planned, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
             break
         except IdTaken:
             if is_given:
@@ -111,13 +119,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _send_new(planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool) -> None:
+def _send_new(
+    planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool, allow_mismatch: bool
+) -> None:
     """Submit the plan to the Ray that it names, if that has no job of this id. Raises IdTaken."""
     api = RayApi(planned.address)
     api.version()  # the cluster answers, or nothing is created
     if api.job(planned.submission_id) is not None:
         raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
-    send(planned, api, via, secrets, announce=announce)
+    send(planned, api, via, secrets, announce=announce, allow_mismatch=allow_mismatch)
 
 
 def say_left_out(planned: plan.Plan) -> None:
@@ -165,13 +175,22 @@ def print_plan(planned: plan.Plan) -> None:
     print(shlex.join(planned.command_line()))
 
 
-def send(planned: plan.Plan, api: RayApi, via: str, secrets: Mapping[str, str], *, announce: bool = False) -> None:
-    """Reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`.
+def send(
+    planned: plan.Plan,
+    api: RayApi,
+    via: str,
+    secrets: Mapping[str, str],
+    *,
+    announce: bool = False,
+    allow_mismatch: bool = False,
+) -> None:
+    """Compare with what the nodes have, reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`.
 
     With `announce` the id is a line on stdout from the moment on from which something may come of it.
     """
     job_secrets.check(secrets, planned.secrets, planned.spec.origin)
-    planned = _with_room(planned, api)
+    up, down = nodes.up(api)
+    planned = _with_packages(_with_room(planned, up, down), up, is_allowed=allow_mismatch)
     job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
     _reserve(planned)
     if announce:
@@ -223,12 +242,27 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
     )
 
 
-def _with_room(planned: plan.Plan, api: RayApi) -> plan.Plan:
+def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) -> plan.Plan:
+    """The plan with the packages of the nodes. Raises BadInput where the snapshot wants others and nobody allowed that."""
+    root = planned.job_dir.root
+    known, unknown = packages.of_nodes(root, planned.cluster, up)
+    found = mismatch.compare(planned.code, known, unknown)
+    if not is_allowed:
+        found.check()
+    for note in found.notes:
+        say.warn(note)
+    if found.problems:
+        say.warn(f"{found.sentence}: {mismatch.ALLOW}")
+    has = packages.recorded(known)
+    verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed, "harmless": list(found.harmless)}
+    return replace(planned, packages={**verdict, **has})
+
+
+def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:
     """The plan with what the cluster has in all. Raises BadInput where that would never do, however long the job waits.
 
     A driver that asks for more than any node has is Ray's to refuse, in its own time, as long as no node is down.
     """
-    up, down = nodes.up(api)
     wanted = planned.devices
     has = sum(wanted.on_node(node.resources) for node in up)
     if wanted.count > has:
@@ -264,6 +298,7 @@ def _write_config(planned: plan.Plan) -> None:
         "runtime_env.json": _pretty(planned.runtime_env()),
         "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
         "code.json": _pretty(planned.code),
+        "packages.json": _pretty(planned.packages),
     }
     if planned.literal_env_vars():
         files["env_vars.json"] = _pretty(planned.literal_env_vars())

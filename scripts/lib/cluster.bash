@@ -99,11 +99,23 @@ cluster::ensure_workers() {
 
 # cluster::await_ready: one head without CPU and GPU and every worker ALIVE, as Ray itself says; prints the nodes.
 cluster::await_ready() {
-  local node nodes=() gpus=()
+  local node nodes=() gpus=() unlisted
   for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
   [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they those that it should have?
-  helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
-    "${gpus[@]}" "${nodes[@]}"
+  unlisted=$(helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
+    "${gpus[@]}" "${nodes[@]}")
+  cluster::_list_packages "$unlisted"
+}
+
+# cluster::_list_packages NODES: those whose Ray was started by a version that made no lists, or whose list is late. Where one cannot be
+# made, the reason is said here and by `make submit`.
+cluster::_list_packages() {
+  local node
+  for node in $1; do
+    log::while "listing the packages of ${node}" -- helper::run "$node" list-packages --cluster "$CLUSTER_NAME" --node "$node" \
+      --start "$(node::exec "$node" cat "$(cluster::_log_dir)/${node}.start")" || continue
+    log::changed "${node}: listed its packages"
+  done
 }
 
 # cluster::_need_same_port: a GCS_PORT that was changed takes effect, by a restart of Ray on all nodes.
@@ -213,14 +225,21 @@ cluster::_start_worker() {
 # Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
 # a minute after its container was killed, and the new one has its name and address.
 cluster::_start() {
-  local node=$1 mark marking name without=() storage=() ray=(ray)
+  local node=$1 mark marking name without=() storage=() ray=(ray) listing=() words
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
-  [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
   mark="$(date +%s)-$$"
+  if [[ $node != head ]]; then
+    ray=(python3 "$(helper::dir)/ray_start.py")
+    helper::_words words
+    listing=(python3 "$(helper::dir)/run.py" "${words[@]}" list-packages --cluster "$CLUSTER_NAME" --node "$node" --start "$mark")
+  fi
+  # A worker lists its packages meanwhile; the head, which is started before the helper is there, in await_ready.
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark" &
+  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start" || exit
+    shift 3; [ "$#" = 0 ] || (setsid "$@") >/dev/null 2>&1 </dev/null &' mark "$(cluster::_log_dir)" "$node" "$mark" \
+    "${listing[@]}" &
   marking=$!
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \

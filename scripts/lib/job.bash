@@ -19,6 +19,7 @@ job::submit() {
   ((${#_SECRETS_PLANTED[@]} == 0)) || args+=("${_SECRETS_PLANTED[@]/#/--secret=}")
   [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || args+=(--deterministic)
+  [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
   [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
@@ -33,6 +34,7 @@ job::again() {
   # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
   local members=()
   cli::temp_dir stream
+  [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" --job "$JOB" </dev/null
   job::_overrides args members "$stream"
   job::_begin "$stream" members "$1" "${args[@]}"

@@ -3,6 +3,8 @@
 
 # The member of a dirty tree's stream that goes into its record; the same name as in py/verl_regress/snapshot.py.
 readonly SNAPSHOT_DIFF=.verl-regress.diff
+# The member of a release's stream that says what it requires; the same.
+readonly SNAPSHOT_METADATA=.verl-regress.metadata
 
 # snapshot::resolve CODE: a code id as it is; a source becomes the snapshot verl-<tree hash>. The code id on stdout.
 snapshot::resolve() {
@@ -48,7 +50,7 @@ snapshot::_create() {
 snapshot::pypi_cache() { printf '%s/cache/verl/pypi-%s\n' "$WORKDIR" "$1"; }
 
 snapshot::_from_pypi() {
-  local code_id=$1 source=$2 version=$3 cache temporary
+  local code_id=$1 source=$2 version=$3 cache temporary info metadata=()
   if snapshot::is_same "$code_id" "$source" "$version"; then return; fi
   cache=$(snapshot::pypi_cache "$version")
   if [[ ! -d $cache ]]; then
@@ -63,8 +65,11 @@ snapshot::_from_pypi() {
     mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been first
     log::changed "fetched verl ${version} into ${cache}"
   fi
+  for info in "$cache"/verl-*.dist-info; do
+    [[ ! -f $info/METADATA ]] || metadata=(-C "$info" --transform "s,^METADATA\$,${SNAPSHOT_METADATA}," METADATA)
+  done
   # What pip adds makes an installation of it; a snapshot is a source tree.
-  tar -C "$cache" --exclude='*.dist-info' --exclude=./bin -c . | snapshot::_create "$code_id" "$source" "$version"
+  tar -C "$cache" --exclude='*.dist-info' --exclude=./bin -c . "${metadata[@]}" | snapshot::_create "$code_id" "$source" "$version"
 }
 
 snapshot::_from_git() {

@@ -74,7 +74,17 @@ def shared(tmp_path):
     for name in ("sums/train", "sums/test", "sums_sft/train", "sums_sft/val"):
         write(root.datasets / f"{name}.parquet", "rows")
     write(root.models / "tiny" / "config.json", "{}")
+    for node in ("head", "worker-0", "worker-1", "worker-2"):
+        has_packages(root, node, numpy="2.4.6")
     return root
+
+
+def has_packages(root, node, cluster="c", start=None, python="3.11.7", **versions):
+    """The list that a node leaves when its Ray is started."""
+    names = {name.replace("_", "-"): version for name, version in versions.items()}
+    environment = {"python_version": python.rpartition(".")[0], "python_full_version": python, "sys_platform": "linux"}
+    listed = {"start": start, "python": python, "environment": environment, "packages": names}
+    return write(root.packages(cluster, node), json.dumps(listed))
 
 
 def record(snapshot_dir):
@@ -83,6 +93,7 @@ def record(snapshot_dir):
         {
             "code_id": snapshot_dir.name, "verl_version": "0.7.1", "source": "pypi:0.7.1", "revision": "0.7.1",
             "dirty": False, "diff": None, "tree_sha256": snapshot._tree_sha256(snapshot._tree(snapshot_dir)),
+            "requirements": {"from": "setup.py", "requires": ["numpy"], "extras": [], "imports": []},
         }
     )  # fmt: skip
     write(snapshot_dir / snapshot.RECORD_FILE, text)

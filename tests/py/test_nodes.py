@@ -1,8 +1,9 @@
+import json
 import socket
 import types
 
 import pytest
-from conftest import node_row, write
+from conftest import has_packages, node_row, write
 
 from verl_regress import nodes
 
@@ -36,6 +37,7 @@ def await_nodes(run, shared, ray, monkeypatch):
 def started(shared, name, address, mark="1", **resources):
     """The row of a node that joined with its latest start."""
     write(shared.path / "ray" / "c" / f"{name}.start", "1\n")
+    has_packages(shared, name, start="1")
     return {**node_row(name, address, **resources), "labels": {"start": mark}}
 
 
@@ -50,6 +52,19 @@ def test_all_are_there(await_nodes, ray, shared):
         "ok      head is ALIVE at 10.0.0.1: CPU 0, GPU 0\n"
         "ok      worker-0 is ALIVE at 10.0.0.2: CPU 64, GPU 4, worker_node 100\n"
     )
+
+
+def test_the_head_lists_its_packages_and_workers_without_a_list_are_named(await_nodes, ray, shared):
+    ray.has_nodes(
+        started(shared, "head", "10.0.0.1"),
+        started(shared, "worker-0", "10.0.0.2"),
+        started(shared, "worker-1", "10.0.0.3"),
+    )
+    shared.packages("c", "head").unlink()
+    has_packages(shared, "worker-0", start="an earlier start")
+    outcome = await_nodes(HEAD, WORKER, "worker-1=10.0.0.3")
+    assert (outcome.status, outcome.out) == (0, "worker-0\n")
+    assert json.loads(shared.packages("c", "head").read_text())["packages"]["pytest"] == pytest.__version__
 
 
 def test_it_waits_for_the_last_one(await_nodes, ray, shared):

@@ -9,9 +9,9 @@ import time
 
 import pytest
 import yaml
-from conftest import BASE, SPEC, node_row
+from conftest import BASE, SPEC, has_packages, node_row, write
 
-from verl_regress import layout
+from verl_regress import layout, packages, snapshot
 from verl_regress.job_status import Status, judge
 from verl_regress.layout import JobDir
 
@@ -149,6 +149,7 @@ def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text
         "runtime_env.json",
         "submit_cmd.txt",
         "code.json",
+        "packages.json",
         "verl_config.yaml",
     }
     assert {path.name for path in config.iterdir()} == common | files
@@ -173,7 +174,7 @@ def test_config_is_whole_before_ray_hears_of_the_job(submit, sdk, shared):
     seen = []
     sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
     submit()
-    assert len(seen) == 9
+    assert len(seen) == 10
 
 
 def test_a_dry_run_prints_all_and_creates_nothing(submit, ray, sdk):
@@ -427,3 +428,99 @@ def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_ane
     outcome = submit()
     assert (outcome.status, outcome.out) == (0, "ppo-free\n")
     assert list((shared.jobs / "ppo-taken").iterdir()) == []
+
+
+def wants(shared, *requires, code_id="codeA", **others):
+    """The snapshot declares these."""
+    file = shared.snapshots / code_id / snapshot.RECORD_FILE
+    declared = {"from": "setup.py", "requires": requires, "extras": [], "imports": []}
+    write(file, json.dumps({**read(file), "requirements": declared, **others}))
+
+
+def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit, shared, sdk):
+    wants(shared, "numpy<2", "TransferQueue==0.1.11", verl_version="0.9.1")
+    assert submit().is_refusal(
+        "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6) and TransferQueue==0.1.11 (they have none): build an image with "
+        "them (docker/requirements.lock) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
+    )
+    assert sdk.submitted == []
+
+
+def test_allowed_it_is_submitted_with_a_warning_and_on_record(submit, shared):
+    wants(shared, "numpy<2", verl_version="0.9.1")
+    outcome = submit("--allow-mismatch", "--submission-id=me")
+    problem = "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6)"
+    assert outcome.status == 0
+    assert outcome.err == (
+        f"warning {problem}: ALLOW_MISMATCH=1\nchanged submitted me (ppo, code codeA, profile cpu)\n"
+    )
+    resolved, kept = (read(shared.jobs / "me" / "config" / name) for name in ("resolved.json", "packages.json"))
+    assert resolved["packages"] == {
+        "mismatch": [problem],
+        "is_allowed": True,
+        "harmless": [],
+        "sha256": packages.sha256_of({"numpy": "2.4.6"}),
+    }
+    assert kept == {
+        **resolved["packages"],
+        "head": "head",
+        "lists": [
+            {
+                "nodes": ["head", "worker-0"],
+                "python": "3.11.7",
+                "sha256": packages.sha256_of({"numpy": "2.4.6"}),
+                "packages": {"numpy": "2.4.6"},
+            }
+        ],
+    }
+
+
+def test_what_fits_is_on_record_too(submit, shared):
+    wants(shared, "numpy<2", verl_version="0.8.0")
+    assert submit("--submission-id=me").err == "changed submitted me (ppo, code codeA, profile cpu)\n"
+    kept = read(shared.jobs / "me" / "config" / "packages.json")
+    assert (kept["mismatch"], kept["is_allowed"]) == ([], False)
+    assert kept["harmless"][0].startswith("numpy<2 (the nodes have 2.4.6): ")
+
+
+def test_a_snapshot_of_before_is_submitted_with_a_warning(submit, shared):
+    file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
+    write(file, json.dumps({key: value for key, value in read(file).items() if key != "requirements"}))
+    outcome = submit("--submission-id=me")
+    assert (outcome.status, outcome.err) == (
+        0,
+        "warning verl 0.7.1 (CODE_ID=codeA) does not say which packages it needs (its snapshot was made by an older verl-regress): it was "
+        "not compared with what the nodes have.\nchanged submitted me (ppo, code codeA, profile cpu)\n",
+    )
+
+
+def test_a_node_without_a_list_is_refused(submit, shared):
+    file = shared.packages("c", "worker-0")
+    file.unlink()
+    assert submit().is_refusal(
+        f"Which packages the nodes have is not known of worker-0 ({file} is missing): run 'make up', which lists them, or set "
+        "ALLOW_MISMATCH=1."
+    )
+    outcome = submit("--allow-mismatch", "--submission-id=me")
+    assert outcome.err.startswith(
+        f"warning Which packages the nodes have is not known of worker-0 ({file} is missing): ALLOW_"
+    )
+    assert read(shared.jobs / "me" / "config" / "packages.json")["sha256"] is None
+
+
+def test_workers_with_other_packages_are_refused_and_those_that_are_down_do_not_count(submit, shared, ray):
+    rows = [node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2", cpu=8.0, CPU=8.0, worker_node=1.0)]
+    other = node_row("worker-1", "10.0.0.3", cpu=8.0, CPU=8.0, worker_node=1.0)
+    has_packages(shared, "worker-1", numpy="1.26.4")
+    ray.has_nodes(*rows, other)
+    assert submit().is_refusal(
+        "The workers have different packages, numpy 2.4.6 on worker-0 and 1.26.4 on worker-1: give all workers the same packages, or set "
+        "ALLOW_MISMATCH=1."
+    )
+    ray.has_nodes(*rows, {**other, "state": "DEAD"})
+    assert submit().status == 0
+
+
+def test_a_dry_run_does_not_ask_the_nodes(submit, shared):
+    wants(shared, "numpy<1")
+    assert submit("--dry-run").status == 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_regress import packages
 from verl_regress.verify import lines, report
 from verl_regress.verify.session import JOBS, Session
 
@@ -260,3 +261,43 @@ def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
 def test_a_report_of_jobs_that_went_well_has_no_failures(evidence, tmp_path):
     report.write(Session(tmp_path), evidence, lines.judge(evidence, set()))
     assert "## Why jobs failed" not in (tmp_path / "report.md").read_text()
+
+
+def ran_with(evidence, **by_code):
+    """PPO with A and with B ran on a worker that had these versions of numpy."""
+    for code, version in by_code.items():
+        has = {"numpy": version, "torch": "2.13.0"}
+        listed = {"nodes": ["head", "worker-0"], "python": "3.11.7", "sha256": packages.sha256_of(has), "packages": has}
+        record = {
+            "mismatch": [],
+            "is_allowed": False,
+            "harmless": [],
+            "sha256": listed["sha256"],
+            "head": "head",
+            "lists": [listed],
+        }
+        evidence[f"job-ppo_{code}"]["packages"] = record
+
+
+def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tmp_path):
+    assert report.about_packages(evidence) == ["Which packages A and B ran with was not recorded."]
+    ran_with(evidence, a="2.4.6", b="2.4.6")
+    sha256 = packages.sha256_of({"numpy": "2.4.6", "torch": "2.13.0"})[:12]
+    assert report.about_packages(evidence) == [f"A and B ran with the same 2 packages (sha256 {sha256})."]
+    ran_with(evidence, b="1.26.4")
+    evidence["job-ppo_b"]["packages"] |= {
+        "mismatch": ["verl wants it"],
+        "harmless": ["numpy<2 (the nodes have 3): why"],
+    }
+    said = [
+        "A and B ran with other packages: numpy 2.4.6 with A, 1.26.4 with B.",
+        "B was submitted with ALLOW_MISMATCH=1: verl wants it.",
+        "B declares what it does not need: numpy<2 (the nodes have 3): why.",
+    ]
+    assert report.about_packages(evidence) == said
+    verdicts = lines.judge(evidence, set())
+    assert all(verdict.holds for verdict in verdicts)
+    assert set(said) <= set(report.as_markdown(evidence, verdicts))
+    assert report.as_json(Session(tmp_path), evidence, verdicts)["packages"] == said
+    del evidence["job-ppo_b"]
+    assert report.about_packages(evidence) == []

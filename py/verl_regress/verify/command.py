@@ -133,5 +133,5 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, *, print_json: bool)
         print(json.dumps(report.as_json(session, gathered, verdicts), indent=2, ensure_ascii=False))
     else:
         reports = f"reports: {session.path}/report.md, report.json, junit.xml"
-        print(say.shown("\n".join([*report.table(verdicts), reports])))
+        print(say.shown("\n".join([*report.table(verdicts), *report.about_packages(gathered), reports])))
     return 0 if verdicts and all(verdict.holds for verdict in verdicts) else int(Exit.CHECK_FAILED)

@@ -75,6 +75,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "job_dir": str(found.path),
         "plan": {key: plan[key] for key in ("workload", "code_id", "code_path", "profile", "overrides")},
         "code": found.read_config("code.json"),
+        "packages": found.read_config("packages.json"),
         "ray": _without_environment(ray),
         "state": {name: found.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")},
         "steps": [step.number for step in steps],

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_regress import mismatch, packages
 from verl_regress.layout import write_atomically
 from verl_regress.verify.lines import Verdict
 from verl_regress.verify.session import Session, jobs_of
@@ -39,6 +40,7 @@ def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Ve
             }
             for one in verdicts
         ],
+        "packages": about_packages(evidence),
         "jobs": {
             name: {
                 "submission_id": job["submission_id"],
@@ -65,6 +67,28 @@ def table(verdicts: Sequence[Verdict]) -> list[str]:
     return [*rows, f"{good} of {len(verdicts)} lines hold"]
 
 
+def about_packages(evidence: Mapping[str, Any]) -> list[str]:
+    """Whether A and B ran with the same packages, and which differ; no check, as the nodes are nobody's change."""
+    jobs = jobs_of(evidence)
+    if not {"ppo_a", "ppo_b"} <= jobs.keys():
+        return []
+    records = {code: jobs[f"ppo_{code.lower()}"].get("packages") for code in "AB"}
+    unknown = [code for code, record in records.items() if not record or not record["sha256"]]
+    if unknown:
+        return [f"Which packages {' and '.join(unknown)} ran with was not recorded."]
+    a, b = (packages.in_job(record) for record in records.values())
+    other = mismatch.told_between(a, b)
+    found = [
+        f"A and B ran with other packages: {other}."
+        if other
+        else f"A and B ran with the same {len(a) - 1} packages (sha256 {records['A']['sha256'][:12]})."
+    ]
+    for code, record in records.items():
+        found += [f"{code} was submitted with {mismatch.ALLOW}: {problem}." for problem in record["mismatch"]]
+        found += [f"{code} declares what it does not need: {text}." for text in record["harmless"]]
+    return found
+
+
 def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[str]:
     """The report for a person: verdicts first, then A and B step by step, then every job."""
     begin, jobs = evidence["begin"], jobs_of(evidence)
@@ -80,6 +104,7 @@ def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> lis
     for verdict in verdicts:
         problems = "".join(f"<br>**{problem}**" for problem in verdict.problems)
         page.append(f"| {'ok' if verdict.holds else '**FALSE**'} | {verdict.claim}{problems} | {verdict.looked_at} |")
+    page += [line for text in about_packages(evidence) for line in ("", text)]
     if {"ppo_a", "ppo_b"} <= jobs.keys():
         page += ["", *_side_by_side(jobs["ppo_a"], jobs["ppo_b"])]
     page += ["", "## Jobs", "", "| job | submission id | code | steps | seconds |", "| --- | --- | --- | --- | --- |"]

@@ -1,0 +1,239 @@
+"""Whole sentences about what a snapshot wants and the nodes lack, for the real texts of releases against the image's lock."""
+
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from test_requirements import ITS_TRAINER, main, metadata, write
+
+from verl_regress import mismatch, packages, requirements
+from verl_regress.errors import BadInput
+from verl_regress.packages import NodePackages, Unknown
+
+LOCK = Path(__file__).parents[2] / "docker" / "requirements.lock"
+# What verl 0.9.1 needs beyond what 0.7.1 and 0.8.0 do, and what they ran with before it.
+TODAY = {"transformers": "5.10.4", "numpy": "2.4.6", "transferqueue": "0.1.11"}
+BEFORE = {"transformers": "4.57.6", "numpy": "1.26.4", "transferqueue": None}
+ENVIRONMENT = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.7",
+    "sys_platform": "linux",
+    "platform_machine": "x86_64",
+}
+CURES = "build an image with them (docker/requirements.lock) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
+
+
+def image(**others):
+    """The packages of the node image's lock, with others in their stead; None: it has not."""
+    lines = [line.split("==") for line in LOCK.read_text().splitlines() if line and line[0] != "#"]
+    has = {packages.plain_name(name): version for name, version in lines} | others
+    return {name: version for name, version in has.items() if version is not None}
+
+
+def node(name, has, python="3.11.7"):
+    return NodePackages(name, name == "head", python, ENVIRONMENT, has, packages.sha256_of(has))
+
+
+def cluster(has):
+    return [node(name, has) for name in ("head", "worker-0", "worker-1")]
+
+
+def code(version="0.9.1", **record):
+    return {"verl_version": version, "code_id": "codeB", **record}
+
+
+def release(tmp_path, version):
+    if version != "main":
+        if version == "0.9.1":
+            write(tmp_path / "verl/trainer/ppo/v1/trainer_base.py", ITS_TRAINER)
+        return code(version, requirements=requirements.declared(tmp_path, metadata(version)))
+    return code("0.10.0.dev", requirements=requirements.declared(main(tmp_path)))
+
+
+def declares(*requires, extras=(), imports=()):
+    return code(requirements={"from": "setup.py", "requires": requires, "extras": extras, "imports": imports})
+
+
+def refusal(found):
+    with pytest.raises(BadInput) as caught:
+        found.check()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["0.7.1", "0.8.0"])
+def test_the_releases_before_0_9_run_on_both_sets(tmp_path, version):
+    assert mismatch.compare(release(tmp_path, version), cluster(image(**BEFORE)), []) == mismatch.Finding()
+    found = mismatch.compare(release(tmp_path, version), cluster(image(**TODAY)), [])
+    assert (found.problems, found.notes) == ((), ())
+    assert found.harmless == (f"numpy<2.0.0 (the nodes have 2.4.6): {mismatch.HARMLESS[0].reason}",)
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "main"])
+def test_today_s_verl_runs_on_today_s_set(tmp_path, version):
+    assert mismatch.compare(release(tmp_path, version), cluster(image(**TODAY)), []) == mismatch.Finding()
+
+
+@pytest.mark.parametrize(
+    ("version", "verl", "queue"),
+    [("0.9.1", "0.9.1", "TransferQueue>=0.1.10"), ("main", "0.10.0.dev", "TransferQueue")],
+)
+def test_all_that_is_lacking_is_one_sentence(tmp_path, version, verl, queue):
+    assert refusal(mismatch.compare(release(tmp_path, version), cluster(image(**BEFORE)), [])) == (
+        f"verl {verl} (CODE_ID=codeB) wants numpy>=2.0.0 (the nodes have 1.26.4), transformers!=5.6.0,<5.11,>=5.5.3 "
+        f"(they have 4.57.6) and {queue} (they have none): {CURES}"
+    )
+
+
+def test_what_only_extras_want_does_not_count(tmp_path):
+    """0.9.1 without a module that imports TransferQueue as it is loaded."""
+    bare = code(requirements=requirements.declared(tmp_path, metadata("0.9.1")))
+    assert mismatch.compare(bare, cluster(image(**{**TODAY, "transferqueue": None})), []) == mismatch.Finding()
+
+
+def test_a_package_that_shared_extras_want_in_different_versions_may_be_any(tmp_path):
+    said = declares("verl[a]; extra == 'gpu'", "verl[b]; extra == 'gpu'", "q>1; extra == 'a'", "q>2; extra == 'b'", "r; extra == 'gpu'",
+                    extras=["a", "b", "gpu"], imports=["q", "r"])  # fmt: skip
+    assert mismatch.compare(said, cluster({"q": "1"}), []) == mismatch.Finding()
+    assert refusal(mismatch.compare(said, cluster({}), [])).startswith(
+        "verl 0.9.1 (CODE_ID=codeB) wants q (the nodes have none): "
+    )
+
+
+def test_an_extra_that_verl_wants_of_itself_counts_whole():
+    said = declares("verl[core]", "verl[queue]; extra == 'core'", "q>=2; extra == 'queue'", extras=["core", "queue"])
+    assert refusal(mismatch.compare(said, cluster({"q": "1"}), [])) == (
+        f"verl 0.9.1 (CODE_ID=codeB) wants q>=2 (the nodes have 1): {CURES}"
+    )
+
+
+def test_markers_are_those_of_the_nodes_and_names_need_no_spelling():
+    said = declares(
+        "a; python_version < '3.10'",
+        "b; sys_platform == 'win32'",
+        "Flash_Attn>=2; python_version >= '3.10'",
+        "torch==2.11.0",
+    )
+    has = {"flash-attn": "2.0rc1.post1", "torch": "2.11.0+cu130"}
+    assert refusal(mismatch.compare(said, cluster(has), [])) == (
+        f"verl 0.9.1 (CODE_ID=codeB) wants Flash_Attn>=2 (the nodes have 2.0rc1.post1): {CURES}"
+    )
+    assert mismatch.compare(said, cluster({**has, "flash-attn": "2.1rc1"}), []) == mismatch.Finding()
+
+
+def test_a_version_that_is_none_fits_no_limit():
+    assert mismatch.compare(declares("a"), cluster({"a": "unknown"}), []) == mismatch.Finding()
+    assert "wants a>1 (the nodes have unknown)" in refusal(
+        mismatch.compare(declares("a>1"), cluster({"a": "unknown"}), [])
+    )
+
+
+def test_workers_that_differ_are_named_with_their_packages():
+    nodes = [
+        node("head", {"a": "1"}),
+        node("worker-0", {"a": "1"}),
+        node("worker-1", {"a": "2", "b": "3"}),
+        node("worker-2", {"a": "1"}),
+    ]
+    assert refusal(mismatch.compare(declares("a"), nodes, [])) == (
+        "The workers have different packages, a 1 on worker-0, worker-2 and 2 on worker-1, b none on worker-0, worker-2 and 3 on "
+        "worker-1: give all workers the same packages, or set ALLOW_MISMATCH=1."
+    )
+
+
+def test_what_one_worker_lacks_is_in_the_same_sentence():
+    nodes = [node("head", {}), node("worker-0", {"a": "1", "c": "1"}), node("worker-1", {"a": "2"})]
+    found = mismatch.compare(declares("a>=2", "c", "d"), nodes, [])
+    assert refusal(found) == (
+        "verl 0.9.1 (CODE_ID=codeB) wants a>=2 (worker-0 has 1), c (worker-1 has none) and d (they have none); the workers have different "
+        "packages, a 1 on worker-0 and 2 on worker-1, c 1 on worker-0 and none on worker-1: build an image with them "
+        "(docker/requirements.lock) or name one that has them with NODE_IMAGE, give all workers the same packages, or set ALLOW_MISMATCH=1."
+    )
+
+
+def test_another_python_is_a_difference_and_many_are_counted():
+    many = {f"p{i}": "1" for i in range(7)}
+    nodes = [node("head", {}), node("worker-0", many), node("worker-1", {}, python="3.12.1")]
+    assert refusal(mismatch.compare(declares(), nodes, [])) == (
+        "The workers have different packages, p0 1 on worker-0 and none on worker-1, p1 1 on worker-0 and none on worker-1, p2 1 on "
+        "worker-0 and none on worker-1, p3 1 on worker-0 and none on worker-1, p4 1 on worker-0 and none on worker-1, and 3 more: give "
+        "all workers the same packages, or set ALLOW_MISMATCH=1."
+    )
+    assert "Python 3.11.7 on worker-0 and 3.12.1 on worker-1" in refusal(
+        mismatch.compare(declares(), [node("worker-0", {}), node("worker-1", {}, python="3.12.1")], [])
+    )
+
+
+def test_a_head_that_differs_is_only_named():
+    nodes = [node("head", {"a": "1"}), node("worker-0", {"a": "2"}), node("worker-1", {"a": "2"})]
+    assert mismatch.compare(declares("a>1"), nodes, []) == mismatch.Finding(
+        notes=("The head's packages are not those of worker-0 (a); jobs run on the workers.",)
+    )
+
+
+def test_nodes_whose_list_cannot_be_read():
+    unknown = [
+        Unknown("worker-0", "/s/ray/c/worker-0.packages.json is missing"),
+        Unknown("worker-1", "its Python could not list them: x"),
+    ]
+    assert refusal(mismatch.compare(declares(), [], unknown)) == (
+        "Which packages the nodes have is not known of worker-0 (/s/ray/c/worker-0.packages.json is missing) and worker-1 (its Python "
+        "could not list them: x): run 'make up', which lists them, or set ALLOW_MISMATCH=1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (["numpy>>2"], "'numpy>>2' in setup.py, which is no requirement (Expected semicolon (after name with no version specifier) or end)"),
+        (["a\x1b[31m b"], "'a\\x1b[31m b' in setup.py, which is no requirement (Expected semicolon (after name with no version specifier) or end)"),
+        (["verl[nosuch]; extra == 'x'"], "'verl[nosuch]' in setup.py, which is no extra of it (it has x)"),
+    ],
+)  # fmt: skip
+def test_a_requirement_that_says_nothing(said, problem):
+    sentence = refusal(mismatch.compare(declares(*said, extras=["x"]), cluster({}), []))
+    cure = "correct setup.py and make the snapshot again, or set ALLOW_MISMATCH=1."
+    assert sentence == f"verl 0.9.1 (CODE_ID=codeB) declares {problem}: {cure}"
+
+
+def test_an_extra_of_a_release_that_has_none():
+    assert "'verl[x]' in setup.py, which is no extra of it (it has none)" in refusal(
+        mismatch.compare(declares("verl[x]"), cluster({}), [])
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({}, "its snapshot was made by an older verl-regress"),
+        ({"requirements": {"from": None, "problem": "it has no dist-info, pyproject.toml or setup.py"}}, "it has no dist-info, pyproject.toml or setup.py"),
+    ],
+)  # fmt: skip
+def test_a_snapshot_that_does_not_say_it_is_named_and_not_refused(record, why):
+    assert mismatch.compare(code("unknown", **record), cluster({}), []) == mismatch.Finding(
+        notes=(
+            f"verl unknown (CODE_ID=codeB) does not say which packages it needs ({why}): it was not compared with what the nodes have.",
+        )
+    )
+
+
+def test_what_is_harmless_has_a_reason_and_limits():
+    for one in mismatch.HARMLESS:
+        assert one.package == packages.plain_name(one.package)
+        assert len(one.reason.split()) > 5
+        assert all(SpecifierSet(limits) for limits in (one.releases, one.declared, one.has))
+    for record, has in (
+        (code("0.9.0", requirements=declares("numpy<2.0.0")["requirements"]), "2.4.6"),
+        (code("0.8.0", requirements=declares("numpy<2.0.0")["requirements"]), "3.0"),
+        (code("0.8.0", requirements=declares("numpy<1.0")["requirements"]), "2.4.6"),
+        (code("unknown", requirements=declares("numpy<2.0.0")["requirements"]), "2.4.6"),
+    ):
+        assert mismatch.compare(record, cluster({"numpy": has}), []).problems
+
+
+def test_what_two_jobs_had():
+    a = {"Python": "3.11.7", "numpy": "1", "gone": "1", **{f"p{i}": "1" for i in range(5)}}
+    assert mismatch.told_between(a, dict(a)) is None
+    assert mismatch.told_between({"numpy": "1", "x": "1"}, {"numpy": "2", "y": "1"}) == (
+        "numpy 1 with A, 2 with B; x 1 with A, none with B; y none with A, 1 with B"
+    )
+    assert mismatch.told_between(a, {"Python": "3.11.7"}).endswith("; p2 1 with A, none with B; 2 more")

@@ -1,0 +1,98 @@
+"""Which packages a node has, as it lists them and as they are read again."""
+
+import json
+import sys
+from importlib import metadata
+
+import pytest
+from conftest import has_packages, write
+
+from verl_regress import packages
+from verl_regress.packages import Unknown
+from verl_regress.ray_api import Node
+
+LIST = ("list-packages", "--cluster=c", "--node=worker-7", "--start=12-3")
+
+
+def node(name="worker-0", start=None):
+    labels = {} if start is None else {"start": start}
+    return Node(name, f"id-{name}", "10.0.0.2", name == "head", True, {}, labels)
+
+
+def test_a_node_lists_what_its_python_has(run, shared):
+    outcome = run(*LIST)
+    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
+    [known], unknown = packages.of_nodes(shared, "c", [node("worker-7", "12-3")])
+    assert (unknown, known.packages["pytest"]) == ([], metadata.version("pytest"))
+    assert known.environment["python_version"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert known.sha256 == packages.sha256_of(known.packages)
+    assert packages.is_listed(shared.packages("c", "worker-7"), "12-3")
+    assert not packages.is_listed(shared.packages("c", "worker-7"), "12-4")
+    assert not packages.is_listed(shared.packages("c", "worker-8"), "12-3")
+
+
+def test_names_are_plain_the_first_on_the_path_counts_and_half_an_installation_does_not(tmp_path, monkeypatch):
+    import deps
+
+    for folder, name, text in (
+        ("one", "Flash_Attn-2.0", "Metadata-Version: 2.1\nName: Flash_Attn\nVersion: 2.0\n"),
+        ("one", "half-1.0", "Metadata-Version: 2.1\n"),
+        ("two", "flash_attn-1.0", "Metadata-Version: 2.1\nName: flash.attn\nVersion: 1.0\n"),
+        ("helper", "PyYAML-6.0", "Metadata-Version: 2.1\nName: PyYAML\nVersion: 6.0\n"),
+    ):
+        write(tmp_path / folder / f"{name}.dist-info/METADATA", text)
+    monkeypatch.setattr(deps, "PACKAGES", tmp_path / "helper")
+    monkeypatch.setattr(sys, "path", [*(str(tmp_path / name) for name in ("one", "two", "helper"))])
+    assert packages.here()["packages"] == {"flash-attn": "2.0"}
+
+
+def test_why_a_node_cannot_list_them_is_kept_in_place_of_the_list(run, shared, monkeypatch):
+    def broken(**_):
+        raise ValueError("no\nmetadata")
+
+    monkeypatch.setattr(metadata, "distributions", broken)
+    outcome = run(*LIST)
+    assert (outcome.status, outcome.err) == (
+        1,
+        "error   The packages of worker-7 cannot be listed (ValueError: no\\nmetadata): repair its Python, then run 'make up' again.\n",
+    )
+    assert packages.of_nodes(shared, "c", [node("worker-7", "12-3")]) == (
+        [],
+        [Unknown("worker-7", "its Python could not list them: ValueError: no\\nmetadata")],
+    )
+    assert not packages.is_listed(shared.packages("c", "worker-7"), "12-3")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "{} is missing"),
+        ("{", "{} is not a list of packages"),
+        ("[]", "{} is not a list of packages"),
+        ('{"start": "1"}', "{} is not a list of packages"),
+        ('{"start": "0", "packages": {}}', "{} is of an earlier start of that node"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_unknown(shared, text, reason):
+    file = shared.packages("c", "worker-0")
+    file.unlink()
+    if text is not None:
+        write(file, text)
+    assert packages.of_nodes(shared, "c", [node(start="1")]) == ([], [Unknown("worker-0", reason.format(file))])
+
+
+def test_the_record_of_a_job_has_each_list_once(shared):
+    has_packages(shared, "head", numpy="1")
+    for name in ("worker-0", "worker-10", "worker-2"):
+        has_packages(shared, name, numpy="2", TransferQueue="3")
+    known, _ = packages.of_nodes(shared, "c", [node("worker-10"), node("worker-2"), node("head"), node()])
+    record = json.loads(json.dumps(packages.recorded(known)))
+    assert [one["nodes"] for one in record["lists"]] == [["head"], ["worker-0", "worker-2", "worker-10"]]
+    assert record["lists"][1]["packages"] == {"TransferQueue": "3", "numpy": "2"}
+    assert record["sha256"] == record["lists"][1]["sha256"] != record["lists"][0]["sha256"]
+    assert packages.in_job(record) == {"Python": "3.11.7", "numpy": "2", "TransferQueue": "3"}
+
+    has_packages(shared, "worker-0", numpy="4")
+    other = packages.recorded(packages.of_nodes(shared, "c", [node("worker-2"), node("head"), node()])[0])
+    assert other["sha256"] not in {None, *(one["sha256"] for one in other["lists"])}
+    assert packages.in_job(other) == {"Python": "3.11.7", "numpy": "2/4", "TransferQueue": "3"}
