@@ -229,6 +229,8 @@ def _note(record: dict[str, Any], job: JobDir) -> None:
     """What the job says of its code, its packages and its hooks."""
     code = job.read_config("code.json") or {}
     record["verl"].update(version=code.get("verl_version"), revision=code.get("revision"), dirty=code.get("dirty"))
+    packages = (job.read_config("packages.json") or {}).get("sha256")
+    record["packages"] = packages[:12] if packages else None
     reports = [read_json(path) or {} for path in sorted(job.reports.glob("hooks-*.json"))]
     if reports:
         record["hooks"] = sorted({hook for report in reports for hook in report["hooks"]} | set(record["hooks"] or ()))

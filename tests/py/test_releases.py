@@ -284,7 +284,9 @@ def run(releases, release_row, here, monkeypatch):
 
 def test_a_row_is_two_equal_jobs_and_their_record(run, capsys):
     hooks = {"state/reports/hooks-n-1.json": {"hooks": ["engine"]}, "state/reports/hooks-n-2.json": {"hooks": ["a"]}}
-    status, record, calls = run("0.9.1-ppo-v0", job(**hooks), job())
+    packages = {"config/packages.json": {"sha256": "0123456789abcdef"}}
+    status, record, calls = run("0.9.1-ppo-v0", job(**hooks, **packages), job(**packages))
+    assert record["packages"] == "0123456789ab"
     assert (status, record["works"], record["why"], record["hooks"]) == (0, True, None, ["a", "engine"])
     assert record["verl"] == {"code_id": "verl-0a", "version": "0.8.0", "revision": "0.8.0", "dirty": False}
     assert [(each["seconds"], each["steps"]) for each in record["jobs"]] == [(61, [1, 2, 3, 4])] * 2
