@@ -44,7 +44,7 @@ class Harmless:
 
 HARMLESS = (
     Harmless(
-        releases=">=0.7.0,<0.9",
+        releases=">=0.7.1,<0.9",
         package="numpy",
         declared="<2.0.0",
         has=">=2,<3",

@@ -68,6 +68,13 @@ def test_the_releases_before_0_9_run_on_both_sets(tmp_path, version):
     assert found.harmless == (f"numpy<2.0.0 (the nodes have 2.4.6): {mismatch.HARMLESS[0].reason}",)
 
 
+def test_what_nobody_has_tried_is_not_harmless(tmp_path):
+    assert mismatch.compare(release(tmp_path, "0.7.0"), cluster(image(**BEFORE)), []) == mismatch.Finding()
+    assert refusal(mismatch.compare(release(tmp_path, "0.7.0"), cluster(image(**TODAY)), [])) == (
+        f"verl 0.7.0 (CODE_ID=codeB) wants numpy<2.0.0 (the nodes have 2.4.6): {CURES}"
+    )
+
+
 @pytest.mark.parametrize("version", ["0.9.1", "main"])
 def test_today_s_verl_runs_on_today_s_set(tmp_path, version):
     assert mismatch.compare(release(tmp_path, version), cluster(image(**TODAY)), []) == mismatch.Finding()

@@ -6,7 +6,7 @@ import sys
 import types
 
 import pytest
-from conftest import SPEC, write, write_checkpoint
+from conftest import SPEC, has_packages, write, write_checkpoint
 from streams import tar
 
 from verl_regress.layout import JobDir
@@ -62,6 +62,18 @@ def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
     again.path.rename(shared.path / "elsewhere")
     again.path.parent.rmdir()
     assert digest(job.path) == before
+
+
+def test_a_retry_compares_the_packages_that_the_nodes_have_now(ended, run, shared):
+    job = ended()
+    has_packages(shared, "worker-0", torch="2.13.0")
+    wanted = "verl 0.7.1 (CODE_ID=codeA) wants numpy (the nodes have none)"
+    assert run("retry", "me").is_refusal(
+        f"{wanted}: build an image with them (docker/requirements.lock) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
+    )
+    outcome = run("retry", "me", "--allow-mismatch")
+    assert (outcome.status, outcome.out) == (0, "me.a2\n")
+    assert read(job.numbered(2).config / "resolved.json")["packages"]["mismatch"] == [wanted]
 
 
 def test_a_resume_goes_on_from_the_newest_whole_checkpoint(ended, run):

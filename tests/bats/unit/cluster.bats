@@ -42,6 +42,22 @@ STUB
   assert_called '/ray_start.py start --node-name=worker-1 '
 }
 
+@test "a worker lists its packages beside Ray's start, the head later; a list that is missing is made then" {
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) echo true ;;
+  *' await-nodes '*) echo worker-1 ;;
+  *' cat '*) echo 12-3 ;;
+esac
+STUB
+  in_lib CLUSTER_NAME=mine <<<$'cluster::_start_worker worker-0 head:6379\ncluster::_start head --head\ncluster::await_ready'
+  assert_status 0
+  assert_called ' list-packages --cluster mine --node worker-0 --start '
+  [[ $(grep -c 'list-packages' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
+  assert_called ' list-packages --cluster mine --node worker-1 --start 12-3'
+  assert_line 'changed worker-1: listed its packages'
+}
+
 # storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk ends with KEPT.
 storage_stub() {
   stub docker - <<STUB

@@ -69,3 +69,21 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $stderr == *'2 files (2 shared) at '* ]]
   [[ ${ROOT}/common/code/verl/codeA/verl/gone.py -ef ${ROOT}/common/code/verl/codeB/verl/gone.py ]]
 }
+
+@test "a release: what it requires is in the record, and neither that nor what pip adds is in the tree" {
+  mkdir -p "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3/"{verl,bin,verl-1.2.3.dist-info,other-1.dist-info}
+  cd "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3"
+  touch verl/__init__.py bin/tool verl/METADATA other-1.dist-info/METADATA
+  printf 'Metadata-Version: 2.4\nName: verl\nRequires-Dist: numpy<2.0.0\n' >verl-1.2.3.dist-info/METADATA
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  run --separate-stderr bash -c '
+    source "$1/scripts/lib/regress.bash" && cli::begin
+    helper::run() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
+    helper::run_in() { helper::run "$@"; }
+    ROOT=$2 WORKDIR=$3 && snapshot::ensure codeA pypi:1.2.3' scripts/any "$REPO" "$ROOT" "${BATS_TEST_TMPDIR}/work"
+  [[ $status == 0 ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  RECORD="${ROOT}/common/code/verl/codeA/snapshot.json"
+  [[ $(recorded .requirements.from) == METADATA ]]
+  [[ $(recorded '.requirements.requires[]') == 'numpy<2.0.0' ]]
+  [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/METADATA\n./verl/__init__.py' ]]
+}
