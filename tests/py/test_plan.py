@@ -208,7 +208,7 @@ def test_values_in_which_ray_would_fill_in_something_do_not_go_through_ray(plann
     assert (sent["PLAIN"], sent["HERE"]) == ("a b", f"{shared.path}/y")
     assert not literal.keys() & sent.keys()
     assert job.literal_env_vars() == literal
-    assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,mine"  # the others see what it sets
+    assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,transfer_queue_names,mine"  # the others see what it sets
     assert not any("$" in word for word in job.command_line())
 
     assert submit("--submission-id=mine", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").status == 0
@@ -275,9 +275,9 @@ def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
 
 
 def test_every_job_reports_its_identity_whatever_it_says_of_hooks(planned):
-    assert planned().env_vars["VERL_REGRESS_HOOKS"] == "identity"
+    assert planned().env_vars["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names"
     job = planned(spec=f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: mine}}\n")
-    assert job.env_vars["VERL_REGRESS_HOOKS"] == "identity,mine"
+    assert job.env_vars["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names,mine"
 
 
 def test_ray_address_auto_harms_nobody(planned):

@@ -49,6 +49,14 @@ def test_torch_cpu_has_what_verl_calls_on_a_device():
     cpu.empty_cache()
 
 
+def test_data_is_loaded_without_processes():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(range(4), batch_size=2, num_workers=8)
+    assert loader.num_workers == 0
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
 def test_the_process_group_starts_on_gloo_and_its_rank_is_reported(tmp_path, monkeypatch):
     import json
 

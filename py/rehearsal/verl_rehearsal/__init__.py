@@ -12,6 +12,7 @@ from types import ModuleType
 HOOKS = (
     ("torch", "torch_cpu"),
     ("torch.distributed", "process_group"),
+    ("torchdata.stateful_dataloader.stateful_dataloader", "data_loader"),
     ("verl.plugin.platform.platform_manager", "cpu_platform"),
     ("verl.utils.device", "device"),
     ("verl.utils.fsdp_utils", "offload"),
