@@ -176,7 +176,7 @@ def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
         (
             BASE.replace("entrypoint_num_cpus", "entrypoint_cpus"),
             "env/ray/cpu.yaml has the unknown key 'entrypoint_cpus' in the document: did you mean 'entrypoint_num_cpus'? "
-            "known keys are address, entrypoint_num_cpus, entrypoint_resources, python_layers, runtime_env, trainer_overrides.",
+            "known keys are address, deterministic, entrypoint_num_cpus, entrypoint_resources, python_layers, runtime_env, trainer_overrides.",
         ),
         (
             BASE.replace("ADDRESS", "ray:8265"),
