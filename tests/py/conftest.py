@@ -265,7 +265,7 @@ def run(shared, capsys):
 
 
 @pytest.fixture
-def submit(run, ray, sdk, monkeypatch):
+def submit(run, ray, sdk, shared, monkeypatch):
     """Submits a JobSpec as scripts/lib/job.bash does."""
 
     def submit(
@@ -283,6 +283,9 @@ def submit(run, ray, sdk, monkeypatch):
         members = {"job_spec": spec, "ray_config": base.replace("ADDRESS", ray.address).encode()}
         stream = tar(members if overrides is None else {**members, "overrides": overrides})
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
+        if "--cluster=mine" in args:
+            for node in ("head", "worker-0"):
+                has_packages(shared, node, "mine", numpy="2.4.6")
         return run(
             *owner, "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu", "--cluster=c",
             f"--default-model={model}", f"--default-dataset={dataset}", f"--default-code-id={code_id}",

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SPEC, has_packages, write
+from conftest import SPEC, write
 from streams import tar
 from test_job_secrets import sent
 
@@ -133,11 +133,8 @@ def test_which_processes_of_a_job_got_it(shared, make_job):
 
 
 @pytest.fixture
-def planted(submit, shared, monkeypatch):
+def planted(submit, monkeypatch):
     """Submits a JobSpec as a session does, with one more secret than it names."""
-
-    for node in ("head", "worker-0"):
-        has_packages(shared, node, cluster="mine", numpy="2.4.6")
 
     def planted(values, spec=SPEC):
         monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(sent(values) + tar(files).read()))
