@@ -77,9 +77,9 @@ identity() { jq -r "$1" "${job}/state/identity"; }
 
 @test "a reward function of the user's scores GRPO on two releases, one of them with the V0 trainer of 0.9.1" {
   for code_id in codeA verl071; do
-    OVERRIDES='trainer.total_training_steps=2'
-    [[ $code_id != codeA ]] || OVERRIDES+=' trainer.use_v1=False'
-    CODE_ID=$code_id OVERRIDES=$OVERRIDES run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
+    overrides='trainer.total_training_steps=2'
+    [[ $code_id != codeA ]] || overrides+=' trainer.use_v1=False'
+    CODE_ID=$code_id OVERRIDES=$overrides run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
     trained 2
     jq -r '.argv[]' "${job}/config/resolved.json" | grep -x 'reward.custom_reward_function.path=/private/user/code/examples/reward_fn.py'
     # A tenth for any number: GSM8K's own function knows only 0 and 1.
