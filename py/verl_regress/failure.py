@@ -53,10 +53,11 @@ _ASIDE = re.compile(
 _CARRIERS = re.compile(
     r"(?:^|\.)(?:RayTaskError|RemoteTraceback|SystemExit|InstantiationException|DatasetGenerationError)$"
 )
-# What a process says when another one went away: the root is what that one said.
+# What a process says when another one went away or failed: the root is what that one said. The last is the V1 trainer's of
+# verl 0.9.1, whose agent loops only log what went wrong with an answer.
 _SYMPTOM = re.compile(
     r"ActorDiedError|ActorUnavailableError|RayActorError|WorkerCrashedError|NodeDiedError|[Cc]onnection closed by peer"
-    r"|[Cc]onnection reset by peer|Broken pipe"
+    r"|[Cc]onnection reset by peer|Broken pipe|no materializable trajectories"
 )
 _NOISE = re.compile(
     r"verl-regress: |MVP_PRECHECK_|\d{4}-\d\d-\d\d [\d:,]+\s+(?:INFO|WARNING) |Set the environment variable HYDRA_FULL_ERROR"
