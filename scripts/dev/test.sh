@@ -34,13 +34,12 @@ suite::py-again() { suite::_pytest py-again; }
 suite::faults() { suite::_faults report faults --filter-tags '!full'; }
 suite::faults-full() { suite::_faults write faults-full; }
 
-# suite::_bats DIRECTORY REPORT OPTION...: a test that hangs is one failed test, and not the end of its suite.
+# suite::_bats DIRECTORY REPORT OPTION...
 suite::_bats() {
-  local tests=() limit=120
-  [[ $1 != @(container|faults) ]] || limit=1500
+  local tests=()
   mapfile -t tests < <(compgen -G "tests/bats/$1/*.bats" | sort)
   ((${#tests[@]})) || cli::die 1 "tests/bats/$1 has no .bats file: a suite without tests is a failure."
-  BATS_TEST_TIMEOUT=$limit .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
+  .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
 
 # suite::_pytest REPORT: on all cores; a worker that has nothing left takes tests from another one.

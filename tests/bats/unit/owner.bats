@@ -304,7 +304,8 @@ interrupted() {
   mkfifo "${BOX}/go" "${BOX}/under-way"
   printf '%s\n' "cat >/dev/null; printf '${1:+$1\\n}'; echo >'${BOX}/under-way'; read -r _ <'${BOX}/go'; printf '${2:+$2\\n}'" >"${BOX}/exec"
   sed -i 's/^      exec\*) sh/      *" test -d "*) ;;\n      exec*) sh/' "${BOX}/bin/docker"
-  run env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" PROFILE=cpu NO_COLOR=1 CLUSTER_NAME=mine WORKERS=1 \
+  # A pipe that nobody opens would be waited for for ever.
+  run timeout 60 env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" PROFILE=cpu NO_COLOR=1 CLUSTER_NAME=mine WORKERS=1 \
     WORKDIR="$WORK" BOX="$BOX" HERE="$HERE" "${BOX}/bin/python3" -c '
 import os, signal, subprocess
 box = os.environ["BOX"]
