@@ -101,6 +101,8 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
         actor, critic = directories
         try:
             with pulse.during("training the tiny model"):
+                # transformers 5 shows a bar even for a tiny model.
+                os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
                 tiny_model = rehearsal.module("tiny_model")
                 facts: dict[str, float | int] = tiny_model.build(actor, critic, seed=seed)
         except rehearsal.module("errors").RehearsalError as error:
