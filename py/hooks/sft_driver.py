@@ -4,8 +4,8 @@ Acts in the driver alone (`python -m verl.trainer.sft_trainer_ray`); every other
 
 ``trainer.device`` has one value for two things. It names what the placement groups ask Ray for up to verl 0.8.0, where only
 "cuda" becomes the resource GPU, and it is the device on which the driver itself adds up sequence lengths and validation losses
-(``SFTTrainer.device_name``), where "cuda" needs a GPU that the driver has not. Here the configuration keeps "cuda", and the
-driver's own tensors stay on the CPU.
+(``SFTTrainer.device_name``), where "cuda" needs a GPU that the driver has not. On GPU clusters the configuration keeps "cuda", and
+the driver's own tensors stay on the CPU.
 
 ``ray.init()`` gets the address "auto" where it is called without one: a release that does not follow RAY_ADDRESS would
 start a cluster of its own inside the worker.

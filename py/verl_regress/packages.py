@@ -84,7 +84,7 @@ def here() -> dict[str, Any]:
 
     packages: dict[str, str] = {}
     for distribution in metadata.distributions(path=[path for path in sys.path if path != str(PACKAGES)]):
-        headers = distribution.metadata  # read anew each time that it is asked for
+        headers = distribution.metadata  # each access parses it
         name, version = headers["Name"], headers["Version"]
         if name and version:  # the rest of an installation that was broken off has neither
             packages.setdefault(plain_name(name), version)

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page import around
+
 _WAIT = 300.0  # seconds for the cluster or a job
 _LOOK_EVERY = 0.1
-_BEGIN, _END = "<!-- bench -->", "<!-- /bench -->"
 _SHOWN_OF_MANY = 10
 _OURS = ("identity", "job_secrets", "env_vars")  # hooks without which verl trains all the same
 
@@ -125,11 +126,8 @@ def _line(row: Row, found: Mapping[str, Any]) -> str:
 
 def with_table(page: str, found: Mapping[str, Any]) -> str:
     """The page with this table between its markers. Raises ValueError where it has none."""
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {_BEGIN} … {_END}")
-    return f"{before}{begin}\n{table(found)}\n{end}{after}"
+    before, after = around(page, "bench")
+    return f"{before}\n{table(found)}\n{after}"
 
 
 def _report(runs: Path, facts: Path, out: Path) -> None:

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page import around
+
 REPO = Path(__file__).resolve().parents[2]
 RECORDS = REPO / "build" / "releases" / "records.jsonl"
 SHIPPED, PAGE = REPO / "docs" / "verl-releases.jsonl", REPO / "docs" / "verl-releases.md"
 STEPS = 4  # of every job: two saves and two validations with a frequency of 2
 FURTHER = 2  # steps of a job that is resumed
-_BEGIN, _END = "<!-- releases -->\n", "<!-- /releases -->"
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1", "main")
 _WITH_V1 = ("0.9.1", "main")  # their trainer of PPO and GRPO is V1, unless trainer.use_v1=False asks for V0
@@ -266,11 +267,8 @@ def _run_cells(records: Mapping[str, Record], runs: Sequence[tuple[str, ...]]) -
 
 def with_tables(page: str, records: Mapping[str, Record]) -> str:
     """The page with its tables made again. Raises ValueError where it lacks the markers."""
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {_BEGIN.strip()} … {_END}")
-    return f"{before}{begin}\n{tables(records)}\n\n{end}{after}"
+    before, after = around(page, "releases")
+    return f"{before}\n\n{tables(records)}\n\n{after}"
 
 
 # --- the commands

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from page import around
+
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "py"))
 
@@ -91,10 +93,9 @@ def _with_tables(root: Path, text: str) -> str:
     """`text` with the table of each schema between its two markers."""
     for _, kind, _ in KINDS:
         schema = json.loads((root / SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
-        begin, end = f"<!-- {kind} -->\n", f"<!-- /{kind} -->"
-        before, rest = text.split(begin)
         rows = ["| key | type | what it is |", "| --- | --- | --- |", *_rows(schema, schema)]
-        text = before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1]
+        before, after = around(text, kind)
+        text = "\n".join([before, *rows, after])
     return text
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPO / "scripts" / "dev"))  # where a script that is run finds its neighbours
 
 
 def load(name):
