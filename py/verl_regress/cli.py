@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from verl_regress import owner, say
-from verl_regress.errors import BadInput, Exit, RegressError, shown
+from verl_regress.base import owner, say
+from verl_regress.base.errors import BadInput, Exit, RegressError, shown
 
 
 class _Subcommand(NamedTuple):
@@ -32,29 +32,31 @@ class _Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
-    "layout": _Subcommand("create the directories of the shared root", "layout", "add_arguments", "run"),
-    "nodes": _Subcommand("the nodes that Ray calls ALIVE", "nodes", "add_arguments", "run"),
-    "list-packages": _Subcommand("list the packages of this node", "packages", "add_arguments", "run"),
-    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "nodes", "add_await_arguments", "run_await"),
-    "prepare-data": _Subcommand("make a data set once", "dataset", "add_arguments", "run"),
-    "prepare-model": _Subcommand("make a model once", "model", "add_arguments", "run"),
-    "snapshot": _Subcommand("make or check a snapshot of verl", "snapshot", "add_arguments", "run"),
-    "secrets": _Subcommand("which secrets a JobSpec names", "job_secrets", "add_arguments", "run"),
-    "submit": _Subcommand("submit a JobSpec", "submit", "add_arguments", "run"),
-    "resume": _Subcommand("go on with a job as a new attempt", "resume", "add_arguments", "run_resume"),
-    "retry": _Subcommand("begin a job anew as a new attempt", "resume", "add_arguments", "run_retry"),
-    "launch": _Subcommand("the Ray entrypoint of a job", "launcher", "add_arguments", "run"),
-    "wait": _Subcommand("follow a job to its end", "watch", "add_arguments", "run"),
-    "status": _Subcommand("what the cluster and its jobs are", "status", "add_arguments", "run"),
-    "where": _Subcommand("a job's directory", "jobs", "add_where_arguments", "run_where"),
-    "jobs": _Subcommand("all jobs, the latest first", "listing", "add_arguments", "run"),
-    "leftovers": _Subcommand("end what is left of a job on this node", "leftovers", "add_arguments", "run"),
-    "stop": _Subcommand("stop a job and wait until it is over", "stop", "add_arguments", "run"),
-    "debug": _Subcommand("take a debug bundle of a job", "debug", "add_arguments", "run"),
-    "verify": _Subcommand("the steps of a regression session", "verify.command", "add_arguments", "run"),
-    "live": _Subcommand("the jobs that run, wait or are being submitted", "live", "add_arguments", "run"),
-    "gc": _Subcommand("remove old checkpoints and snapshots that nobody needs", "retention", "add_arguments", "run"),
-    "logs": _Subcommand("a job's driver log", "status", "add_logs_arguments", "run_logs"),
+    "layout": _Subcommand("create the directories of the shared root", "base.layout", "add_arguments", "run"),
+    "nodes": _Subcommand("the nodes that Ray calls ALIVE", "cluster.nodes", "add_arguments", "run"),
+    "list-packages": _Subcommand("list the packages of this node", "cluster.packages", "add_arguments", "run"),
+    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "cluster.nodes", "add_await_arguments", "run_await"),
+    "prepare-data": _Subcommand("make a data set once", "store.datasets", "add_arguments", "run"),
+    "prepare-model": _Subcommand("make a model once", "store.models", "add_arguments", "run"),
+    "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot", "add_arguments", "run"),
+    "secrets": _Subcommand("which secrets a JobSpec names", "secrets.job_secrets", "add_arguments", "run"),
+    "submit": _Subcommand("submit a JobSpec", "submit.submit", "add_arguments", "run"),
+    "resume": _Subcommand("go on with a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
+    "retry": _Subcommand("begin a job anew as a new attempt", "submit.resume", "add_arguments", "run_retry"),
+    "launch": _Subcommand("the Ray entrypoint of a job", "worker.launcher", "add_arguments", "run"),
+    "wait": _Subcommand("follow a job to its end", "jobs.watch", "add_arguments", "run"),
+    "status": _Subcommand("what the cluster and its jobs are", "jobs.overview", "add_arguments", "run"),
+    "where": _Subcommand("a job's directory", "jobs.find", "add_where_arguments", "run_where"),
+    "jobs": _Subcommand("all jobs, the latest first", "jobs.listing", "add_arguments", "run"),
+    "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers", "add_arguments", "run"),
+    "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop", "add_arguments", "run"),
+    "debug": _Subcommand("take a debug bundle of a job", "jobs.debug", "add_arguments", "run"),
+    "verify": _Subcommand("the steps of a regression session", "session.command", "add_arguments", "run"),
+    "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live", "add_arguments", "run"),
+    "gc": _Subcommand(
+        "remove old checkpoints and snapshots that nobody needs", "store.retention", "add_arguments", "run"
+    ),
+    "logs": _Subcommand("a job's driver log", "jobs.overview", "add_logs_arguments", "run_logs"),
 }
 
 
@@ -79,7 +81,7 @@ def _check_words(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns its exit status (verl_regress.errors.Exit)."""
+    """Run one subcommand; returns its exit status (verl_regress.base.errors.Exit)."""
     parser = _Parser(prog="run.py", description=__doc__)
     parser.add_argument("--shared-root", type=Path, help="the knob SHARED_ROOT")
     parser.add_argument(

@@ -3,7 +3,7 @@
 record_failures.py [NAME...]    these cases, all of them where none is named; the knobs are taken as `make` takes them
 
 Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the end of its driver.log as NAME.log: the shortest end in
-which verl_regress.failure finds the cause that the launcher found in the whole log. Prints the cause that was found, for cases.yaml.
+which verl_regress.jobs.failure finds the cause that the launcher found in the whole log. Prints the cause that was found, for cases.yaml.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import yaml
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPO / "py"))
-from verl_regress import failure  # noqa: E402  (found by the line above)
-from verl_regress.layout import JobDir  # noqa: E402
+from verl_regress.base.layout import JobDir  # noqa: E402
+from verl_regress.jobs import failure  # noqa: E402  (found by the line above)
 
 HOME = REPO / "tests" / "recorded" / "failures"
 SIZES = range(4_000, 21_000, 1_000)  # bytes of a kept log

@@ -32,8 +32,8 @@ sys.path[:0] = [str(REPO / "py"), str(REPO / "scripts" / "dev")]
 import releases  # noqa: E402  (found by the line above)
 from releases import FURTHER, STEPS, Row  # noqa: E402
 
-from verl_regress import progress  # noqa: E402
-from verl_regress.layout import JobDir, read_json  # noqa: E402
+from verl_regress.base.layout import JobDir, read_json  # noqa: E402
+from verl_regress.jobs import progress  # noqa: E402
 
 # Times, and what is measured of the machine: all else that verl logs has to be equal in two equal jobs.
 _NOT_COMPARED = re.compile(r"(timing|perf)(_|/)(?!total_num_tokens)|(^|/)(mfu|tokens_per_sec)")

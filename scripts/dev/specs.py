@@ -18,8 +18,8 @@ from page import around
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "py"))
 
-from verl_regress import documents  # noqa: E402
-from verl_regress.errors import BadInput  # noqa: E402
+from verl_regress.base import documents  # noqa: E402
+from verl_regress.base.errors import BadInput  # noqa: E402
 
 SCHEMAS = "py/verl_regress"
 DOC = "docs/jobspec.md"

@@ -1,7 +1,7 @@
 # cli: how a script begins and ends: --help from its own header, the exit-status table, the one EXIT trap.
 # shellcheck shell=bash
 
-# The exit statuses of every command, the same in py/verl_regress/errors.py (a test holds the two together).
+# The exit statuses of every command, the same in py/verl_regress/base/errors.py (a test holds the two together).
 declare -grA CLI_STATUS=(
   [0]='succeeded'
   [1]='our own error'

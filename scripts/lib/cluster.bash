@@ -197,7 +197,7 @@ cluster::stop_ray() { cluster::_processes "$1" stop "$CLUSTER_NAME"; }
 cluster::_processes() {
   local node=$1
   shift
-  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/ray_processes.py"
+  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/ray_processes.py"
 }
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }

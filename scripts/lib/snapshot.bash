@@ -1,7 +1,7 @@
 # snapshot: verl's source as an immutable tree on the shared root. Fetched on this host, streamed to the head.
 # shellcheck shell=bash
 
-# The member of a dirty tree's stream that goes into its record; the same name as in py/verl_regress/snapshot.py.
+# The member of a dirty tree's stream that goes into its record; the same name as in py/verl_regress/store/snapshot.py.
 readonly SNAPSHOT_DIFF=.verl-regress.diff
 # The member of a release's stream that says what it requires; the same.
 readonly SNAPSHOT_METADATA=.verl-regress.metadata

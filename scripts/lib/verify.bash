@@ -1,7 +1,7 @@
 # verify: one regression session, run on this side and judged in the head from what Ray, the files and the engine say.
 # shellcheck shell=bash
 
-readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, as py/verl_regress/verify/session.py calls it
+readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, as py/verl_regress/store/sessions.py calls it
 
 # verify::begin A B: makes a session and keeps what there was before it; its directory on stdout.
 verify::begin() {

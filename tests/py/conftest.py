@@ -11,9 +11,12 @@ import hermetic
 import pytest
 from streams import state_of, tar
 
-from verl_regress import cli, debug, nodes, snapshot
-from verl_regress.layout import JobDir, SharedRoot
-from verl_regress.verify import evidence
+from verl_regress import cli
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster import nodes
+from verl_regress.jobs import debug
+from verl_regress.session import evidence
+from verl_regress.store import snapshot
 
 SPEC = "workload: ppo\n"
 BASE = """\

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from streams import state_of
 
-from verl_regress import artefact
-from verl_regress.artefact import Source
-from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.store import artefact
+from verl_regress.store.artefact import Source
 
 SOURCE = Source("synthetic", "0123456789abcdef", 1)
 

@@ -255,7 +255,7 @@ def test_another_shared_root(submit, shared):
 
 
 def test_a_workload_and_a_jobspec_for_another(submit, monkeypatch):
-    from verl_regress import workloads
+    from verl_regress.spec import workloads
 
     monkeypatch.setitem(workloads.WORKLOADS, "sft", workloads.WORKLOADS["ppo"])
     assert submit("--workload=sft").is_refusal(f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: name one.")

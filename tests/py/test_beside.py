@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from verl_regress import beside
-from verl_regress.errors import BadInput, Exit, RegressError
+from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.submit import beside
 
 
 def test_the_result_arrives_and_both_were_at_work_at_once():

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from verl_regress import causes
-from verl_regress.job_status import Status, judge
-from verl_regress.ray_api import RayApi
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import causes
+from verl_regress.jobs.status import Status, judge
 
 DIED = (
     "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tpid: 999\n\tip: 10.0.0.2\n"

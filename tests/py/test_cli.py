@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import cli, layout
-from verl_regress.errors import Exit
+from verl_regress import cli
+from verl_regress.base import layout
+from verl_regress.base.errors import Exit
 
 REPO = Path(__file__).parents[2]
 

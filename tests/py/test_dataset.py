@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from streams import state_of, tar
 
-from verl_regress import artefact, dataset, hub
-from verl_regress.errors import BadInput, RegressError
-from verl_regress.layout import SharedRoot
+from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.store import artefact, datasets, hub
 
 GOOD = b'{"question": "How many?", "answer": "2+1,000.\\n#### 1,002"}\n'
 SHAPE = 'write one {"question": …, "answer": …} a line.'
@@ -22,11 +22,11 @@ def root(tmp_path):
 
 @pytest.fixture
 def parquet_as_json(monkeypatch):
-    monkeypatch.setattr(dataset, "write_parquet", lambda rows, path: path.write_text(json.dumps(rows)))
+    monkeypatch.setattr(datasets, "write_parquet", lambda rows, path: path.write_text(json.dumps(rows)))
 
 
 def prepare(root, source="path:/data", stream=None, name="", seed=1):
-    return dataset.prepare(root, source, name, seed, stream or io.BytesIO())
+    return datasets.prepare(root, source, name, seed, stream or io.BytesIO())
 
 
 def refusal(root, *args, **kwargs):
@@ -187,7 +187,7 @@ class Packages:
 
     def load_dataset(self, _repo, _config, revision):
         assert revision == "abc123"
-        return self._answer({split: [json.loads(GOOD)] for split in dataset.SPLITS})
+        return self._answer({split: [json.loads(GOOD)] for split in datasets.SPLITS})
 
 
 @pytest.mark.usefixtures("parquet_as_json")
@@ -217,7 +217,7 @@ def test_parquet_is_the_same_bytes_for_the_same_rows(root, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the node image, not needed on the host")
     prepare(root, "synthetic")
     prepare(root, "synthetic", name="again")
-    for split in dataset.SPLITS:
+    for split in datasets.SPLITS:
         files = [root.datasets / name / f"{split}.parquet" for name in ("sums", "again")]
         assert files[0].read_bytes() == files[1].read_bytes()
     table = parquet.read_table(files[0])
@@ -232,5 +232,5 @@ def test_the_real_gsm8k(root):
     directory = Path(os.environ["GSM8K_DIR"])
     contents = {name: (directory / name).read_bytes() for name in ("train.jsonl", "test.jsonl")}
     manifest = prepare(root, f"path:{directory}", tar(contents))
-    assert manifest.facts == {f"{split}_rows": contents[f"{split}.jsonl"].count(b"\n") for split in dataset.SPLITS}
+    assert manifest.facts == {f"{split}_rows": contents[f"{split}.jsonl"].count(b"\n") for split in datasets.SPLITS}
     artefact.verify(root.datasets / "gsm8k")

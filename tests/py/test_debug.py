@@ -10,7 +10,7 @@ import time
 import pytest
 from conftest import node_row, write
 
-from verl_regress import debug
+from verl_regress.jobs import debug
 
 KINDS = {
     "ray_status.txt", "jobs.json", "job_info.json", "nodes.json", "actors.json", "placement_groups.json", "node_facts.json",

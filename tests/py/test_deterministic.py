@@ -6,7 +6,7 @@ import pytest
 from conftest import BASE, SPEC, write_checkpoint
 from streams import state_of
 
-from verl_regress.layout import JobDir
+from verl_regress.base.layout import JobDir
 
 SECTION = """\
 deterministic:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import documents
+from verl_regress.base import documents
 
 REPO = Path(__file__).parents[2]
 

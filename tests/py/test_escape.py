@@ -5,7 +5,7 @@ import os
 import pytest
 from conftest import SPEC, write
 
-from verl_regress.layout import JobDir, SharedRoot, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot, write_atomically
 
 FILE = "my/ppo.yaml"
 

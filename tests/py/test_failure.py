@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 from conftest import write
 
-from verl_regress import failure
+from verl_regress.jobs import failure
 
 PLAN = {"code_path": "/private/common/code/verl/codeA", "shared_root": "/private"}
 ROOTS = {"/private/common/code/verl/codeA/": "", "/private/user/code/": "user/code/"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from verl_regress import failure, hints
+from verl_regress.jobs import failure, hints
 
 HOME = Path(__file__).parents[1] / "recorded" / "failures"
 CASES = yaml.safe_load((HOME / "cases.yaml").read_text())

@@ -10,8 +10,8 @@ from fuzzing import CANARY, PIECES, fuzz, hostile, is_refused, numbers, scalars,
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from verl_regress import reward_fn
-from verl_regress.errors import BadInput
+from verl_regress.base.errors import BadInput
+from verl_regress.spec import reward_fn
 
 SPEC_FILE, BASE_FILE = "my/ppo.yaml", "env/ray/cpu.yaml"
 SPEC_KEYS = [

@@ -7,9 +7,9 @@ import pytest
 from fuzzing import fuzz
 from hypothesis import strategies as st
 
-from verl_regress import limits
-from verl_regress.compose import Override
-from verl_regress.errors import BadInput
+from verl_regress.base.errors import BadInput
+from verl_regress.spec import limits
+from verl_regress.spec.compose import Override
 
 ORIGINS = {"A": "my.yaml"}
 

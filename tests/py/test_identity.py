@@ -7,9 +7,10 @@ import socket
 import pytest
 from conftest import record, write
 
-from verl_regress import identity, ray_api
-from verl_regress.errors import RegressError
-from verl_regress.layout import JobDir
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster import ray_api
+from verl_regress.worker import identity
 
 DRIVER = 41
 JOB_ID = "02000000"

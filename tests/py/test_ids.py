@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from verl_regress import ids
-from verl_regress.errors import BadInput
+from verl_regress.base import ids
+from verl_regress.base.errors import BadInput
 
 
 @pytest.mark.parametrize("good", ["a", "0", "A.b_c-d", "a..", "a" * 100])

@@ -17,9 +17,10 @@ from conftest import SPEC, Outcome, write
 from streams import tar
 from test_launcher import Launched
 
-from verl_regress import cli, job_secrets
-from verl_regress.errors import BadInput
-from verl_regress.ray_api import RayApi
+from verl_regress import cli
+from verl_regress.base.errors import BadInput
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.secrets import job_secrets
 
 FILE = "my/ppo.yaml"
 VALUES = {"API_KEY": "sk-0123456789", "HF_TOKEN": "hf_ünïcode"}

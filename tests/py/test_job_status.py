@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from verl_regress import liveness
-from verl_regress.errors import Exit
-from verl_regress.job_status import Status, judge, observe, submission_of
-from verl_regress.layout import JobDir
+from verl_regress.base.errors import Exit
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import liveness
+from verl_regress.jobs.status import Status, judge, observe, submission_of
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -146,7 +146,7 @@ def test_a_job_whose_submitter_is_at_work_is_not_over_yet(make_job):
 
 def test_the_lock_of_a_submitter_goes_with_its_process(make_job):
     job = make_job(submitted=None)
-    hold = f"import sys, time; sys.path = {sys.path!r}; from verl_regress import job_status, layout; from pathlib import Path\nwith job_status.submission_of(layout.JobDir(Path({str(job.path)!r}))): print(flush=True); time.sleep(60)"
+    hold = f"import sys, time; sys.path = {sys.path!r}; from verl_regress.base import layout; from verl_regress.jobs import status; from pathlib import Path\nwith status.submission_of(layout.JobDir(Path({str(job.path)!r}))): print(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as submitter:
         submitter.stdout.readline()
         assert judge(job, None).status is Status.SUBMITTING

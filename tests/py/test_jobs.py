@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from verl_regress import jobs
+from verl_regress.jobs import find
 
 
 def test_latest_is_the_one_that_was_made_last(run, make_job):
@@ -35,7 +35,7 @@ def test_a_job_is_its_newest_attempt_and_its_id_with_a_number_is_that_one(run, s
         assert run("where", asked).out == f"{old.path}/attempts/10\n"
     assert run("where", "old.a1").out == f"{old.path}\n"
     assert run("where", "old.a2").out == f"{old.path}/attempts/2\n"
-    assert [job.ray_id for job in jobs.newest_first(shared)] == ["old.a10", "other"]
+    assert [job.ray_id for job in find.newest_first(shared)] == ["old.a10", "other"]
     assert {attempt.shared_root for attempt in old.attempts()} == {shared}
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from conftest import record, write
 
-from verl_regress import aftermath, launcher, liveness, turn
-from verl_regress.layout import JobDir
-from verl_regress.tee import Tee
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import liveness
+from verl_regress.worker import aftermath, launcher, queue
+from verl_regress.worker.tee import Tee
 
 RAY = """\
 import types
@@ -28,7 +29,7 @@ util = types.SimpleNamespace(get_node_ip_address=lambda: '10.0.0.3')
 class JobID: from_hex = str
 """
 HOOKS_OF_A_JOB = "identity"
-HELPER = Path(launcher.__file__).parents[1]
+HELPER = Path(launcher.__file__).parents[2]
 RUN = HELPER / "run.py"
 
 
@@ -431,7 +432,7 @@ def other(launched, make_job):
     write(job.config / "resolved.json", json.dumps(plan))
     long_ago = job.config.stat().st_mtime - 100
     os.utime(job.config, (long_ago, long_ago))
-    turn.line_up(job, "c")
+    queue.line_up(job, "c")
     return liveness.hold(job)
 
 

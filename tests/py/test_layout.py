@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import layout
-from verl_regress.layout import JobDir, write_atomically
+from verl_regress.base import layout
+from verl_regress.base.layout import JobDir, write_atomically
 
 
 @pytest.fixture

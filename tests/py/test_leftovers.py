@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import write
 
-from verl_regress import leftovers
+from verl_regress.jobs import leftovers
 
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 STUBBORN = [
@@ -78,7 +78,7 @@ def test_one_that_goes_by_itself_is_none_that_was_left(run, make_job, start, mon
 
 
 def test_a_stubborn_one_is_ended_by_force(run, make_job, start, monkeypatch):
-    monkeypatch.setattr("verl_regress.ray_processes._GRACE", 1.0)
+    monkeypatch.setattr("verl_regress.cluster.ray_processes._GRACE", 1.0)
     job = make_job()
     process = start(STUBBORN, VERL_REGRESS_JOB_DIR=str(job.path))
     assert run("leftovers", job.path).out == "1\n"

@@ -111,7 +111,7 @@ def test_no_job_yet(run):
 
 
 def test_steps_are_read_from_the_end_of_the_file(make_job):
-    from verl_regress import progress
+    from verl_regress.jobs import progress
 
     job = make_job()
     assert progress.last_step(job) == 0

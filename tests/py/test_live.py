@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from verl_regress import liveness
+from verl_regress.jobs import liveness
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from test_requirements import ITS_TRAINER, main, metadata, write
 
-from verl_regress import mismatch, packages, requirements
-from verl_regress.errors import BadInput
-from verl_regress.packages import NodePackages, Unknown
+from verl_regress.base.errors import BadInput
+from verl_regress.cluster import packages
+from verl_regress.cluster.packages import NodePackages, Unknown
+from verl_regress.store import mismatch, requirements
 
 LOCK = Path(__file__).parents[2] / "docker" / "requirements.lock"
 # What verl 0.9.1 needs beyond what 0.7.1 and 0.8.0 do, and what they ran with before it.

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from streams import special, state_of, tar
 
-from verl_regress import artefact, hub, model, rehearsal
-from verl_regress.errors import BadInput, RegressError
-from verl_regress.layout import SharedRoot
+from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.store import artefact, hub, models, rehearsal
 
 FOLDER = {"./config.json": b"{}", "./model.safetensors": b"weights"}
 
@@ -40,7 +40,7 @@ def tiny(monkeypatch):
 
 
 def prepare(root, source, *, name="", seed=1, revision="", stream=None):
-    return model.prepare(root, source, name, seed, revision, stream or io.BytesIO())
+    return models.prepare(root, source, name, seed, revision, stream or io.BytesIO())
 
 
 def refusal(root, *args, kind=BadInput, **kwargs):
@@ -102,7 +102,7 @@ def test_a_folder_of_the_host_bears_its_own_name(root):
 def test_check_spares_the_stream(root, capsys):
     def check():
         asked = SimpleNamespace(shared_root=root.path, source="path:/m", name="", seed=1, revision="abc", check=True)
-        assert model.run(asked) == 0
+        assert models.run(asked) == 0
         return capsys.readouterr().out
 
     assert check() == "absent\n"

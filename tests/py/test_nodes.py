@@ -5,7 +5,7 @@ import types
 import pytest
 from conftest import has_packages, node_row, write
 
-from verl_regress import nodes
+from verl_regress.cluster import nodes
 
 HEAD, WORKER = "head=10.0.0.1", "worker-0=10.0.0.2"
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 from streams import special, state_of, tar
 
-from verl_regress import objects, snapshot
-from verl_regress.layout import SharedRoot
+from verl_regress.base.layout import SharedRoot
+from verl_regress.store import objects, snapshot
 
 CHANGED = "verl/part3/module5.py"
 

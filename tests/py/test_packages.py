@@ -7,9 +7,9 @@ from importlib import metadata
 import pytest
 from conftest import has_packages, write
 
-from verl_regress import packages
-from verl_regress.packages import Unknown
-from verl_regress.ray_api import Node
+from verl_regress.cluster import packages
+from verl_regress.cluster.packages import Unknown
+from verl_regress.cluster.ray_api import Node
 
 LIST = ("list-packages", "--cluster=c", "--node=worker-7", "--start=12-3")
 

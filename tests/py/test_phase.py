@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import liveness, phase
-from verl_regress.job_status import Status
+from verl_regress.jobs import liveness, phase
+from verl_regress.jobs.status import Status
 
 LOGS = Path(__file__).parents[1] / "recorded" / "driver_logs"
 WORKER = "create_colocated_worker_cls.<locals>.WorkerDict"

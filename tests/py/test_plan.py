@@ -5,10 +5,11 @@ import shlex
 import pytest
 from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
 
-from verl_regress import documents, layout, plan
-from verl_regress.compose import Override
-from verl_regress.layout import JobDir
-from verl_regress.plan import CommandLine, Defaults
+from verl_regress.base import documents, layout
+from verl_regress.base.layout import JobDir
+from verl_regress.spec import plan
+from verl_regress.spec.compose import Override
+from verl_regress.spec.plan import CommandLine, Defaults
 
 HELPER = str(layout.HELPER_DIR)
 

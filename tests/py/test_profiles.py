@@ -12,10 +12,11 @@ import pytest
 import yaml
 from conftest import write
 
-from verl_regress import documents, layout, plan
-from verl_regress.compose import Composed
-from verl_regress.devices import Devices
-from verl_regress.owner import Owner
+from verl_regress.base import documents, layout
+from verl_regress.base.owner import Owner
+from verl_regress.spec import plan
+from verl_regress.spec.compose import Composed
+from verl_regress.spec.devices import Devices
 
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"

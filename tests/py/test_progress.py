@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from conftest import write, write_checkpoint
 
-from verl_regress import progress
-from verl_regress.progress import Step
+from verl_regress.jobs import progress
+from verl_regress.jobs.progress import Step
 
 
 @pytest.mark.parametrize(

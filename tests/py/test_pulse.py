@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from verl_regress import pulse, say
-from verl_regress.pulse import Pulse
+from verl_regress.base import pulse, say
+from verl_regress.base.pulse import Pulse
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from conftest import node_row
 
-from verl_regress import ray_api
-from verl_regress.errors import Exit, RegressError
-from verl_regress.ray_api import RayApi, Unreachable
+from verl_regress.base.errors import Exit, RegressError
+from verl_regress.cluster import ray_api
+from verl_regress.cluster.ray_api import RayApi, Unreachable
 
 
 @pytest.fixture
@@ -75,8 +75,12 @@ def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeyp
 def test_a_proxy_is_not_for_the_way_to_our_own_head(ray):
     """In a process of its own: the environment is read once."""
     ended = subprocess.run(
-        [sys.executable, "-c", f"from verl_regress.ray_api import RayApi; print(RayApi({ray.address!r}).version())"],
-        env={"PYTHONPATH": str(Path(ray_api.__file__).parents[1]), "http_proxy": "http://127.0.0.1:1"},
+        [
+            sys.executable,
+            "-c",
+            f"from verl_regress.cluster.ray_api import RayApi; print(RayApi({ray.address!r}).version())",
+        ],
+        env={"PYTHONPATH": str(Path(ray_api.__file__).parents[2]), "http_proxy": "http://127.0.0.1:1"},
         capture_output=True,
         text=True,
         check=False,

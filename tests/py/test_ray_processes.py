@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import ray_processes
-from verl_regress.ray_processes import MARK, main, ours, running, stop
+from verl_regress.cluster import ray_processes
+from verl_regress.cluster.ray_processes import MARK, main, ours, running, stop
 
 # Clusters of this run alone: what carries our mark on this machine besides is another run's, or somebody's cluster.
 HERE, THERE = f"here-{os.getpid()}", f"there-{os.getpid()}"

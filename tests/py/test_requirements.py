@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import write
 
-from verl_regress import requirements
+from verl_regress.store import requirements
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "metadata"
 EVERY_RELEASE = ["accelerate", "codetiming", "datasets", "dill", "hydra-core"]

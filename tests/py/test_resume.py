@@ -9,8 +9,8 @@ import pytest
 from conftest import SPEC, has_packages, write, write_checkpoint
 from streams import tar
 
-from verl_regress.layout import JobDir
-from verl_regress.verify.evidence import digest
+from verl_regress.base.layout import JobDir
+from verl_regress.session.evidence import digest
 
 
 def read(path):
@@ -184,7 +184,7 @@ def test_a_job_of_an_older_version_says_so(ended, run):
 
 
 def test_an_attempt_that_another_made_at_the_same_moment(ended, run, monkeypatch):
-    from verl_regress import submit as module
+    from verl_regress.submit import submit as module
 
     job = ended()
     monkeypatch.setattr(module, "submitted_from", lambda: job.numbered(2).path.mkdir(parents=True) or {})

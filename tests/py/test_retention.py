@@ -9,9 +9,10 @@ import pytest
 from conftest import write
 from streams import state_of, tar
 
-from verl_regress import layout, lock, retention, snapshot
-from verl_regress.layout import JobDir
-from verl_regress.owner import Owner
+from verl_regress.base import layout, lock
+from verl_regress.base.layout import JobDir
+from verl_regress.base.owner import Owner
+from verl_regress.store import retention, snapshot
 
 HOUR = 3600
 ANN = Owner.parse("ann:0123456789abcdef")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import CONFIG, REWARD_CONFIG, SPEC, record, write
 
-from verl_regress.errors import BadInput
-from verl_regress.reward_fn import check, key_of
+from verl_regress.base.errors import BadInput
+from verl_regress.spec.reward_fn import check, key_of
 
 GOOD = "def compute_score(**_):\n    return 0.0\n"
 # verl 0.7.1 has both keys; of the legacy one, whatever is set replaces the whole new one.

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from verl_regress import say
+from verl_regress.base import say
 
 
 @pytest.mark.parametrize("word", ["ok", "skip", "changed"])

@@ -11,9 +11,9 @@ import threading
 import pytest
 from streams import special, state_of, tar
 
-from verl_regress import snapshot
-from verl_regress.errors import BadInput, Exit, RegressError
-from verl_regress.layout import SharedRoot
+from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.store import snapshot
 
 TREE = {"verl/__init__.py": b"", "verl/version/version": b"0.7.1\n", "verl/trainer/main_ppo.py": b"print()\n"}
 

@@ -8,8 +8,9 @@ import pytest
 from conftest import BASE
 from dev_scripts import REPO
 
-from verl_regress import documents, plan
-from verl_regress.plan import CommandLine, Defaults
+from verl_regress.base import documents
+from verl_regress.spec import plan
+from verl_regress.spec.plan import CommandLine, Defaults
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import node_row
 
-from verl_regress import status
-from verl_regress.layout import JobDir
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import overview
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def cluster(ray, make_job):
 @pytest.fixture(autouse=True)
 def order_of_names(monkeypatch):
     """Jobs made within one tick of the file system's clock."""
-    from verl_regress import jobs
+    from verl_regress.jobs import find
 
-    monkeypatch.setattr(jobs, "made", lambda _job: 0)
+    monkeypatch.setattr(find, "made", lambda _job: 0)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -164,7 +164,7 @@ def test_only_the_jobs_that_are_shown_are_looked_into(run, ray, make_job, monkey
 
 
 def logs(shared, *args, stdout=subprocess.PIPE):
-    run = Path(status.__file__).parents[1] / "run.py"
+    run = Path(overview.__file__).parents[2] / "run.py"
     return subprocess.Popen([sys.executable, run, "--shared-root", shared.path, "logs", *args], stdout=stdout)
 
 

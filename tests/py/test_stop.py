@@ -7,9 +7,9 @@ import types
 import pytest
 from conftest import write
 
-from verl_regress import stop
-from verl_regress.errors import Exit
-from verl_regress.job_status import Status, judge
+from verl_regress.base.errors import Exit
+from verl_regress.jobs import stop
+from verl_regress.jobs.status import Status, judge
 
 ACTORS = "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
 

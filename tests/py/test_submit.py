@@ -11,9 +11,11 @@ import pytest
 import yaml
 from conftest import BASE, SPEC, has_packages, node_row, write
 
-from verl_regress import layout, packages, snapshot
-from verl_regress.job_status import Status, judge
-from verl_regress.layout import JobDir
+from verl_regress.base import layout
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster import packages
+from verl_regress.jobs.status import Status, judge
+from verl_regress.store import snapshot
 
 GIVEN = f"# my own words\r\n{SPEC}env_vars: {{A: 'ü'}}   \n\n"
 
@@ -83,7 +85,7 @@ def ray_command(monkeypatch, tmp_path):
 
 
 def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_command, monkeypatch):
-    monkeypatch.setattr("verl_regress.submit.submitted_from", lambda: {"submitted_from_ip": "10.0.0.1"})
+    monkeypatch.setattr("verl_regress.submit.submit.submitted_from", lambda: {"submitted_from_ip": "10.0.0.1"})
     assert submit("--submission-id=me").status == 0
     config = {path.name: path.read_bytes() for path in (shared.jobs / "me" / "config").iterdir()}
     (shared.jobs / "me").rename(shared.path / "first")
@@ -268,7 +270,7 @@ def test_an_id_that_another_took_in_ray_at_the_same_moment(submit, sdk, shared):
 
 
 def test_a_directory_that_another_made_at_the_same_moment(submit, shared, monkeypatch):
-    from verl_regress import submit as module
+    from verl_regress.submit import submit as module
 
     def meanwhile():
         (shared.jobs / "me").mkdir()
@@ -404,7 +406,7 @@ def test_a_job_that_ray_refused_is_in_no_queue(submit, sdk, shared):
 
 def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, monkeypatch):
     """A head that is paused: the SDK itself would wait for ever."""
-    monkeypatch.setattr("verl_regress.ray_api._SUBMIT_SECONDS", 0.2)
+    monkeypatch.setattr("verl_regress.cluster.ray_api._SUBMIT_SECONDS", 0.2)
     sdk.on_submit = lambda **_: time.sleep(30)
     began = time.monotonic()
     outcome = submit("--submission-id=me")
@@ -423,7 +425,7 @@ def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_ane
         asked.touch()
         return name
 
-    monkeypatch.setattr("verl_regress.ids.make", make)
+    monkeypatch.setattr("verl_regress.base.ids.make", make)
     (shared.jobs / "ppo-taken").mkdir()
     outcome = submit()
     assert (outcome.status, outcome.out) == (0, "ppo-free\n")

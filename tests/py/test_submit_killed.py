@@ -7,9 +7,9 @@ import urllib.request
 
 import pytest
 
-from verl_regress.job_status import Status, judge
-from verl_regress.layout import JobDir
-from verl_regress.ray_api import RayApi
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs.status import Status, judge
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 

@@ -5,8 +5,8 @@ import tarfile
 import pytest
 from streams import special, tar
 
-from verl_regress import tarball
-from verl_regress.errors import BadInput
+from verl_regress.base.errors import BadInput
+from verl_regress.store import tarball
 
 
 def refusal(tmp_path, stream):

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from conftest import write
 
-from verl_regress import liveness, turn
-from verl_regress.errors import RegressError
-from verl_regress.liveness import Launcher, launcher_of
+from verl_regress.base.errors import RegressError
+from verl_regress.jobs import liveness
+from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.worker import queue
 
-HELPER = Path(turn.__file__).parents[1]
+HELPER = Path(queue.__file__).parents[2]
 # A launcher, less what it launches: it says each place, then that it is its turn, and goes on until it is ended.
 LAUNCHER = """
 import sys, time
@@ -48,7 +49,7 @@ class Jobs:
         self._made += 1
         moment = job.config.stat().st_mtime_ns + self._made * 1000
         os.utime(job.config, ns=(moment, moment))
-        turn.line_up(job, cluster)
+        queue.line_up(job, cluster)
         return job
 
     def launch(self, job, look_whole_every=10.0):
@@ -183,7 +184,7 @@ def test_one_that_will_never_come_up_is_not_waited_for(jobs, state):
 def test_one_whose_launcher_does_not_come_up_is_waited_for_in_bounds(jobs, monkeypatch):
     """Its submitter died, or Ray has no place for it. Should it come after all, it is in its old place."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
-    last, grace = jobs.make("last", limit=1), turn._GRACE
+    last, grace = jobs.make("last", limit=1), queue._GRACE
     jobs.launch(job, look_whole_every=0.1)
     assert jobs.says(job) == "position 2 of 3: behind late"
     [link] = late.root.queue("c").glob("*-late")
@@ -218,8 +219,8 @@ def test_two_clusters_do_not_wait_for_each_other(jobs):
 
 def test_leaving_takes_ones_own_link_and_no_other(jobs):
     a, _ = jobs.make("a"), jobs.make("b-a")
-    turn.leave(a, "c")
-    turn.leave(a, "c")
+    queue.leave(a, "c")
+    queue.leave(a, "c")
     assert queue_of(a) == ["b-a"]
 
 

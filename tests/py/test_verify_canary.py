@@ -11,11 +11,11 @@ from conftest import SPEC, write
 from streams import tar
 from test_job_secrets import sent
 
-from verl_regress import plan
-from verl_regress.layout import JobDir
-from verl_regress.ray_api import RayApi
-from verl_regress.verify import evidence
-from verl_regress.verify.session import CANARY, Session
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.session import evidence
+from verl_regress.spec import plan
+from verl_regress.store.sessions import CANARY, Session
 
 VALUE = "0123456789abcdef0123456789abcdef01234567"
 FORMS = {

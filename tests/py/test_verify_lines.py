@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import packages
-from verl_regress.verify import lines, report
-from verl_regress.verify.session import JOBS, Session
+from verl_regress.cluster import packages
+from verl_regress.session import checks, report
+from verl_regress.store.sessions import JOBS, Session
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "session"
 
@@ -20,7 +20,7 @@ def evidence():
 
 
 def false_lines(evidence):
-    return {verdict.name for verdict in lines.judge(evidence, set()) if not verdict.holds}
+    return {verdict.name for verdict in checks.judge(evidence, set()) if not verdict.holds}
 
 
 def put(path, value):
@@ -195,9 +195,9 @@ MUTATIONS = [
 
 
 def test_every_line_holds_as_it_was_recorded_and_says_how_much_it_looked_at(evidence):
-    verdicts = lines.judge(evidence, set())
-    assert len(verdicts) == len(lines.LINES) == 13
-    assert {verdict.name: verdict.problems for verdict in verdicts} == {line.name: [] for line in lines.LINES}
+    verdicts = checks.judge(evidence, set())
+    assert len(verdicts) == len(checks.LINES) == 13
+    assert {verdict.name: verdict.problems for verdict in verdicts} == {line.name: [] for line in checks.LINES}
     assert all(any(character in "123456789" for character in verdict.looked_at) for verdict in verdicts)
 
 
@@ -210,7 +210,7 @@ def test_a_broken_line_is_false(evidence, name, mutate):
 
 
 def test_there_is_a_mutation_for_every_line():
-    assert {name for name, _ in MUTATIONS} == {line.name for line in lines.LINES}
+    assert {name for name, _ in MUTATIONS} == {line.name for line in checks.LINES}
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_evidence_that_is_missing_is_never_a_line_that_holds(evidence, missing):
 
 
 def test_only_some_lines(evidence):
-    assert [verdict.name for verdict in lines.judge(evidence, {"head", "placement"})] == ["placement", "head"]
+    assert [verdict.name for verdict in checks.judge(evidence, {"head", "placement"})] == ["placement", "head"]
 
 
 def test_the_reports_tell_a_and_b_side_by_side_and_every_false_line(evidence, tmp_path):
     driver_on_head(evidence)
     session = Session(tmp_path)
-    verdicts = lines.judge(evidence, set())
+    verdicts = checks.judge(evidence, set())
     report.write(session, evidence, verdicts)
     said = json.loads((tmp_path / "report.json").read_text())
     assert said["holds"] is False
@@ -247,7 +247,7 @@ def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
     cause = {"type": "ValueError", "message": "no", "where": "verl/x.py:3", "also": None, "step": 2, "hint": "do this"}
     evidence["job-grpo"]["state"]["ended"] = {"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause}
     evidence["job-sft"]["state"]["ended"] = None
-    verdicts = lines.judge(evidence, {"workloads"})
+    verdicts = checks.judge(evidence, {"workloads"})
     report.write(Session(tmp_path), evidence, verdicts)
     assert verdicts[0].problems == [f"grpo failed: {reason} (hint: do this)", "sft failed: it recorded no end"]
     said = json.loads((tmp_path / "report.json").read_text())["jobs"]
@@ -259,7 +259,7 @@ def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
 
 
 def test_a_report_of_jobs_that_went_well_has_no_failures(evidence, tmp_path):
-    report.write(Session(tmp_path), evidence, lines.judge(evidence, set()))
+    report.write(Session(tmp_path), evidence, checks.judge(evidence, set()))
     assert "## Why jobs failed" not in (tmp_path / "report.md").read_text()
 
 
@@ -295,7 +295,7 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
         "B declares what it does not need: numpy<2 (the nodes have 3): why.",
     ]
     assert report.about_packages(evidence) == said
-    verdicts = lines.judge(evidence, set())
+    verdicts = checks.judge(evidence, set())
     assert all(verdict.holds for verdict in verdicts)
     assert set(said) <= set(report.as_markdown(evidence, verdicts))
     assert report.as_json(Session(tmp_path), evidence, verdicts)["packages"] == said

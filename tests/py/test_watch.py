@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress import debug, liveness, watch
-from verl_regress.errors import Exit
-from verl_regress.job_status import submission_of
-from verl_regress.ray_api import Node, Unreachable
-from verl_regress.watch import Deadlines
+from verl_regress.base.errors import Exit
+from verl_regress.cluster.ray_api import Node, Unreachable
+from verl_regress.jobs import debug, liveness, watch
+from verl_regress.jobs.status import submission_of
+from verl_regress.jobs.watch import Deadlines
 
 GONE = object()
 DEADLINES = Deadlines(pending=10, stall=20, unreachable=5)

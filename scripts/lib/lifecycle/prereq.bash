@@ -1,7 +1,7 @@
 # lifecycle/prereq: what must hold before a cluster is brought up. Each check says what it saw; none changes anything.
 # shellcheck shell=bash
 
-# What the shared root holds; the helper makes it (py/verl_regress/layout.py).
+# What the shared root holds; the helper makes it (py/verl_regress/base/layout.py).
 readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
 
 PREREQ_WARNINGS=0

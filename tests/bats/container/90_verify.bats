@@ -63,7 +63,8 @@ stream() {
   tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config | docker exec --interactive vrtest-verify-head python3 -c '
 import sys
 sys.path.insert(0, sys.argv[1])
-from verl_regress import cli, ray_api
+from verl_regress import cli
+from verl_regress.cluster import ray_api
 real = ray_api.RayApi.submit
 ray_api.RayApi.submit = lambda self, **asked: real(self, **{**asked, "entrypoint_num_cpus": 0, "entrypoint_resources": {}})
 sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${SUBMIT[@]}" --submission-id=on-the-head

@@ -11,10 +11,11 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "py"))
 
-from verl_regress import compose, documents, plan
-from verl_regress.errors import BadInput
-from verl_regress.layout import JobDir, SharedRoot
-from verl_regress.workloads import WORKLOADS, Places
+from verl_regress.base import documents
+from verl_regress.base.errors import BadInput
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.spec import compose, plan
+from verl_regress.spec.workloads import WORKLOADS, Places
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
 READ = {

@@ -49,7 +49,7 @@ libraries() {
   in_python=$(.venv/bin/python -c '
 import sys
 sys.path.insert(0, "py")
-from verl_regress.verify.lines import LINES
+from verl_regress.session.checks import LINES
 print(*(line.name for line in LINES))')
   [[ -n $in_python && $(type_of ONLY) == "list of ${in_python} or empty" ]]
   rows=$(sed -n 's/^all=(\(.*\))$/\1/p' scripts/dev/bench.sh)

@@ -67,7 +67,7 @@ check() {
   mapfile -t made < <(cd "$REPO" && python3 -c '
 import pathlib, sys, tempfile
 sys.path.insert(0, "py")
-from verl_regress.layout import SharedRoot
+from verl_regress.base.layout import SharedRoot
 root = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
 for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TEST_TMPDIR")
   ((${#made[@]} > 8))

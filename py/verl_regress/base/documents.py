@@ -1,0 +1,201 @@
+"""Reading the two documents that a user writes: the JobSpec and the Ray base config, each against its JSON Schema."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_regress.base.errors import BadInput, shown
+
+_DEEPEST = 20
+_MOST_REFERENCES = 100
+
+
+class _PlainYaml(yaml.SafeLoader):
+    """YAML's safe loader without tags, and without references of which a few lines make gigabytes.
+
+    Every key is text (YAML reads NO and 1 as others), and none silently wins over its like.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._references = 0
+        self._with_references: set[str] = set()
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        problem = None
+        if isinstance(event, yaml.AliasEvent):
+            self._references += 1
+            if event.anchor in self._with_references or self._references > _MOST_REFERENCES:
+                problem = f"at most {_MOST_REFERENCES} references are taken, and none to what has some itself"
+        elif event.tag is not None:
+            problem = "tags are not taken"
+        if problem is not None:
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        before = self._references
+        node = super().compose_node(parent, index)
+        if not isinstance(event, yaml.AliasEvent) and self._references > before:
+            self._with_references.add(event.anchor)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            problem = None
+            if not isinstance(key, str) or not key.isprintable():
+                problem = f"the key {shown(repr(key))} is not text on one line, put it in quotes"
+            elif key in seen:
+                problem = f"the key {shown(repr(key))} stands twice"
+            if problem is not None:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+@dataclass(frozen=True)
+class Document:
+    """What was given: its content, the text as it was, and the name by which the user knows it."""
+
+    content: Mapping[str, Any]
+    text: str
+    origin: str
+
+
+def parse(text: str, origin: str, kind: str) -> Document:
+    """The document in `text` (YAML, of which JSON is a part), checked against `<kind>`'s schema.
+
+    `kind` is `jobspec` or `base_config`; `origin` is the file's name as the user knows it. Raises BadInput.
+    """
+    try:
+        document = _load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise BadInput(f"{origin} is not YAML or JSON{where} ({shown(problem)}): mend that line.") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{origin} is not YAML or JSON ({shown(str(error))}): mend it.") from None
+    _check_values(document, origin)
+    problem = _worst(document, kind)
+    if problem is not None:
+        raise BadInput(_sentence(problem, origin))
+    return Document(document, text, origin)
+
+
+def _load(text: str) -> Any:
+    """JSON as JSON (to YAML 1.1 its tabs and its escaped emoji are something else), the rest as YAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except ValueError:
+        return yaml.load(text, Loader=_PlainYaml)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; ValueError for keys that _PlainYaml refuses too, and tells where."""
+    if len({key for key, _ in pairs if key.isprintable()}) < len(pairs):
+        raise ValueError
+    return dict(pairs)
+
+
+def _check_values(value: object, origin: str, depth: int = 0, *, of_secrets: bool = False) -> None:
+    """Refuse what no file, no environment and no argv can hold, and what is too deep or too large to be shown.
+
+    What stands in `secrets` is not repeated: somebody may have put a secret's value there.
+    """
+    if depth > _DEEPEST:
+        raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
+    if isinstance(value, str) and ("\0" in value or not _is_text(value)):
+        problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is no text"
+        where = "secrets" if of_secrets else f"'{shown(value, 80)}'"
+        raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
+    if isinstance(value, int) and abs(value) >= 2**63:  # Python writes no more than 4,300 digits of one
+        raise BadInput(f"{origin} has a whole number of more than 64 bits: no value of it needs that.")
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        _check_values(key, origin, depth + 1, of_secrets=of_secrets)
+        _check_values(inner, origin, depth + 1, of_secrets=of_secrets or (depth == 0 and key == "secrets"))
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _worst(document: object, kind: str) -> Any:
+    """The jsonschema ValidationError to tell of, or None."""
+    import jsonschema  # here: it costs the other subcommands a third of their start
+
+    return jsonschema.exceptions.best_match(_validator(kind).iter_errors(document))
+
+
+@functools.cache
+def _validator(kind: str) -> Any:
+    import jsonschema  # as above
+
+    schema = json.loads((Path(__file__).parents[1] / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _sentence(error: Any, origin: str) -> str:
+    """One sentence out of a jsonschema ValidationError: the value, where it stands, the cure.
+
+    Neither what stands in `secrets` nor a whole document is repeated: somebody may have put a secret's value there.
+    """
+    where = shown(error.json_path.removeprefix("$").removeprefix(".") or "the document", 80)
+    if not error.absolute_path or error.absolute_path[0] == "secrets":
+        return _sentence_without_value(error, where, origin)
+    value = json.dumps(error.instance, ensure_ascii=False, default=str)
+    value = value if len(value) <= 80 else f"{value[:77]}…"
+    if error.validator == "additionalProperties" and isinstance(error.validator_value, bool):
+        return _unknown_key(error, where, origin)
+    if error.validator == "required":
+        missing = next(key for key in error.validator_value if key not in error.instance)
+        return f"{origin} lacks the key '{missing}' in {where}: add it."
+    if error.validator == "enum":
+        return f"{where}={value} in {origin} is unknown: use one of {', '.join(map(str, error.validator_value))}."
+    if error.validator == "type":
+        return f"{where}={value} in {origin} has the wrong type: it must be of type {error.validator_value}."
+    if error.validator == "not":
+        return f"{origin} gives both code_id and code_path: give one of them."
+    if error.validator == "pattern":
+        return f"{where}={value} in {origin} is not usable: it must match {error.validator_value}."
+    return f"{where}={value} in {origin} is not usable: {shown(error.message)}."
+
+
+def _unknown_key(error: Any, where: str, origin: str) -> str:
+    known = sorted(error.schema["properties"])
+    unknown = next(key for key in error.instance if key not in known)
+    near = difflib.get_close_matches(str(unknown), known, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return (
+        f"{origin} has the unknown key '{shown(str(unknown), 80)}' in {where}: {hint}known keys are {', '.join(known)}."
+    )
+
+
+def _sentence_without_value(error: Any, where: str, origin: str) -> str:
+    if error.validator == "required":
+        missing = next(key for key in error.validator_value if key not in error.instance)
+        return f"{origin} lacks the key '{missing}' in {where}: add it."
+    if where == "the document":
+        if error.validator == "not":
+            return f"{origin} gives both code_id and code_path: give one of them."
+        if error.validator == "additionalProperties":
+            return _unknown_key(error, where, origin)
+        return f"{origin} is no mapping of keys to values: write key: value lines."
+    return (
+        f"{where} in {origin} is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable "
+        "of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+    )

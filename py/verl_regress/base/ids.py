@@ -1,0 +1,38 @@
+"""Submission ids: made here, checked here. Ray does not validate them (2.60: a `/` leaves an unremovable record)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import datetime, timezone
+
+from verl_regress.base.errors import BadInput
+
+SUBMISSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+# `<submission_id>.aN` is Ray's id of a job's attempt N.
+ATTEMPT = re.compile(r"(?P<submission_id>.+)\.a(?P<number>[0-9]+)")
+
+
+def check(submission_id: str, origin: str) -> str:
+    """Return the id as it is, or raise BadInput; `origin` says where it was given."""
+    if submission_id == "latest":
+        raise BadInput(f"submission_id 'latest' (from {origin}) is not usable: that word stands for the latest job.")
+    if SUBMISSION_ID.fullmatch(submission_id) is None:
+        shown = (
+            submission_id if len(submission_id) <= 40 else f"{submission_id[:40]}… ({len(submission_id)} characters)"
+        )
+        raise BadInput(
+            f"submission_id {shown!r} (from {origin}) is not usable: it must match "
+            f"^{SUBMISSION_ID.pattern}$, or leave it out and one is made."
+        )
+    if ATTEMPT.fullmatch(submission_id) is not None:
+        raise BadInput(
+            f"submission_id {submission_id!r} (from {origin}) is not usable: what ends in .a and a number names an attempt "
+            "of a job; let it end in another way, or leave it out and one is made."
+        )
+    return submission_id
+
+
+def make(workload: str, code_id: str) -> str:
+    """`<workload>-<code_id>-<UTC yyyymmddThhmmssZ>-<4 hex>`."""
+    return f"{workload}-{code_id}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"

@@ -1,0 +1,68 @@
+"""Locks of the shared root, all of them `flock(2)`, which goes with the process: many use what is there at once, or one alone
+removes what nobody uses.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from verl_regress.base.errors import RegressError
+
+_LOOK_EVERY = 0.1  # seconds between two attempts at a lock
+
+
+@contextmanager
+def held(directory: Path, how: int) -> Iterator[bool]:
+    """Hold `flock(2)` on `directory`, `how` as fcntl names it; it goes with the process.
+
+    False where that cannot be had: another holds it (LOCK_NB), a file system without locks, no such directory.
+    """
+    descriptor = None
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+        fcntl.flock(descriptor, how)
+        is_held = True
+    except OSError:
+        is_held = False
+    try:
+        yield is_held
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
+    """Does another process hold `path` so that `how` cannot be had? Raises OSError (not there, a file system without locks).
+
+    Two who ask with LOCK_SH do not see each other.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextmanager
+def alone(directory: Path, seconds: float) -> Iterator[None]:
+    """Hold `directory` alone, waiting at most so long for those who share it. Raises RegressError."""
+    end = time.monotonic() + seconds
+    while True:
+        with held(directory, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+            if is_held:
+                yield
+                return
+        if time.monotonic() > end:
+            raise RegressError(
+                f"{directory} could not be locked within {seconds:.0f} s (a submission holds it, or its file system has no "
+                "locks): run it again when no submission is under way."
+            )
+        time.sleep(_LOOK_EVERY)

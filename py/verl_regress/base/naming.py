@@ -1,0 +1,21 @@
+"""Names that become directories on the shared root."""
+
+from __future__ import annotations
+
+import re
+
+from verl_regress.base.errors import BadInput
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SHOWN = 40
+
+
+def check(name: str, knob: str) -> str:
+    """Return `name` as it is, or raise BadInput; `knob` is where it was given."""
+    if NAME.fullmatch(name) is None:
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}… ({len(name)} characters)"
+        raise BadInput(
+            f"{knob}={shown!r} cannot be used as a name: it must match ^{NAME.pattern}$ "
+            "(letters, digits, '_', '.', '-'; at most 64)."
+        )
+    return name

@@ -1,0 +1,116 @@
+"""What a step says to the person at the terminal, in the words and the look of scripts/lib/log.bash.
+
+Everything goes to stderr: stdout stays for data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from verl_regress.base.errors import printable
+
+_WORD_WIDTH = 8
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+@dataclass
+class _View:
+    """How the person sees it: how wide the terminal is (0: a log), and how a path of the nodes is written there."""
+
+    columns: int = 0
+    shown: Callable[[str], str] = _as_it_is
+    lines: int = 0  # that were said
+
+
+_view = _View()
+
+
+def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> None:
+    """What a command that runs on a node is told of the person who typed it.
+
+    `columns` is the width of the terminal that stderr ends at, 0 where it is a log. Paths under `shared_root` are shown under
+    `shown_root` where that is given.
+    """
+    _view.columns, _view.shown = columns, _as_it_is
+    if shown_root and shown_root != shared_root:
+        # A path, and neither the value of a setting (name=/path) nor the end of a longer path.
+        path = re.compile(rf"(?<![\w.:=/-]){re.escape(shared_root)}(?=/)")
+        _view.shown = lambda text: path.sub(lambda _match: shown_root, text)
+
+
+def shown(path: object) -> str:
+    """A path of the nodes as the person can use it."""
+    return _view.shown(str(path))
+
+
+def is_live() -> bool:
+    """Does stderr end at a terminal, where a line can be written over?"""
+    return _view.columns > 0
+
+
+def lines_said() -> int:
+    """How many lines were said so far."""
+    return _view.lines
+
+
+def live(text: str) -> None:
+    """Show what goes on, until the next line; on a terminal alone."""
+    line = " " * _WORD_WIDTH + printable(shown(text))
+    print(f"\x1b[K{line[: _view.columns - 1]}", end="\r", file=sys.stderr, flush=True)
+
+
+def clear() -> None:
+    """Leave no live line behind."""
+    if is_live():
+        print("\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def quote(text: str) -> None:
+    """Say a line of a log, as it is."""
+    _line("", "0", text)
+
+
+def ok(text: str) -> None:
+    """Say that we looked at `text` and it is as it should be."""
+    _line("ok", "32", shown(text))
+
+
+def skip(text: str) -> None:
+    """Say that there was nothing to do; `text` ends in the reason, in brackets."""
+    _line("skip", "36", shown(text))
+
+
+def changed(text: str) -> None:
+    """Say what was changed."""
+    _line("changed", "33", shown(text))
+
+
+def info(text: str) -> None:
+    """Say a fact worth reading."""
+    _line("", "0", shown(text))
+
+
+def warn(text: str) -> None:
+    """Say what may surprise later; `text` ends in what was done all the same."""
+    _line("warning", "35", printable(shown(text)))
+
+
+def error(text: str) -> None:
+    """Say what went wrong, in one sentence with the cure."""
+    _line("error", "31", printable(shown(text)))
+
+
+def _line(word: str, colour: str, text: str) -> None:
+    column = word.ljust(_WORD_WIDTH)
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        column = f"\x1b[{colour}m{column}\x1b[0m"
+    clear()
+    _view.lines += 1
+    print(f"{column}{text}", file=sys.stderr, flush=True)

@@ -1,0 +1,190 @@
+"""The nodes as Ray sees them, and the wait until they are all there."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from verl_regress.base import say
+from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.base.pulse import Pulse
+from verl_regress.cluster import packages
+from verl_regress.cluster.ray_api import Node, RayApi, Unreachable, forget_node, silent
+from verl_regress.secrets import job_secrets
+
+_LOOK_EVERY = 0.2  # seconds between two looks at the node table
+ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`nodes --log-dir DIR --deadline S`."""
+    _add_log_dir(parser)
+    parser.add_argument("--deadline", type=float, required=True, help="seconds in which Ray's API must be there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print name=address of every node that is ALIVE and joined with its latest start. Raises Unreachable."""
+    end = time.monotonic() + args.deadline
+    while True:
+        try:
+            joined = _joined(args.log_dir)
+            break
+        except Unreachable:  # it starts after the GCS
+            _abort_if_one_failed(["head"], args.log_dir)
+            if time.monotonic() > end:
+                raise
+        time.sleep(_LOOK_EVERY)
+    for node in joined:
+        print(f"{node.name}={node.address}")
+    return 0
+
+
+def _add_log_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-dir", type=Path, required=True, help="where <node>.log, .log.exit and .start are")
+
+
+def _joined(log_dir: Path) -> list[Node]:
+    """The ALIVE nodes that carry the mark of their latest start: Ray calls a killed node ALIVE for half a minute more."""
+    return [
+        node
+        for node in RayApi(ADDRESS).nodes()
+        if node.alive and node.labels.get("start", "none") == _mark(log_dir, node.name)
+    ]
+
+
+def _mark(log_dir: Path, name: str) -> str | None:
+    path = log_dir / f"{name}.start"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def add_await_arguments(parser: argparse.ArgumentParser) -> None:
+    """`await-nodes --deadline S --log-dir DIR --gcs-port P [--worker-gpus N] head=IP worker-0=IP …`."""
+    parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob CLUSTER_TIMEOUT")
+    _add_log_dir(parser)
+    parser.add_argument("--gcs-port", type=int, required=True, help="the knob GCS_PORT")
+    parser.add_argument("--worker-gpus", type=int, help="the knob GPUS_PER_WORKER, where Ray counts a worker's GPUs")
+    parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
+
+
+def run_await(args: argparse.Namespace) -> int:
+    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU.
+
+    Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their start.
+    """
+    wanted = dict(node.partition("=")[::2] for node in args.nodes)
+    if "head" not in wanted or len(wanted) < 2:
+        raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
+    root, cluster = SharedRoot(args.shared_root), args.log_dir.name  # that directory bears the cluster's name
+    end = time.monotonic() + args.deadline
+    if not _is_listed(root, args.log_dir, "head"):
+        packages.keep(root.packages(cluster, "head"), _mark(args.log_dir, "head"))
+    pulse = Pulse(time.monotonic())
+    while True:
+        try:
+            alive = {node.name: node for node in _joined(args.log_dir) if wanted.get(node.name) == node.address}
+            problem = (
+                f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
+            )
+            waits = problem
+        except RegressError as error:
+            alive, problem = {}, str(error).rstrip(".")
+            waits = "Ray does not answer yet"
+        if len(alive) == len(wanted):
+            break
+        _abort_if_one_failed(sorted(wanted), args.log_dir)
+        if time.monotonic() > end:
+            missing = sorted(set(wanted) - set(alive))
+            _show_log(args.log_dir, missing[0])
+            raise RegressError(
+                f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): read the lines above, from {missing[0]}.",
+                Exit.UNREACHABLE,
+            )
+        pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
+        time.sleep(_LOOK_EVERY)
+    _dismiss_ghosts(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
+    head = alive["head"]
+    if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
+        raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
+    for name in sorted(set(wanted) - {"head"}):
+        if args.worker_gpus is not None and alive[name].resources.get("GPU", 0) != args.worker_gpus:
+            raise RegressError(
+                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is wanted: "
+                "see which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
+            )
+    for name in wanted:
+        say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
+    for name in wanted:
+        if not _is_listed(root, args.log_dir, name):
+            print(name)
+    # What killed the cluster that was here before killed its jobs too.
+    job_secrets.sweep(root, cluster, RayApi(ADDRESS))
+    return 0
+
+
+def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
+    return packages.is_listed(root.packages(log_dir.name, name), _mark(log_dir, name))
+
+
+def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
+    """Until Ray lists no node whose raylet is gone: it would send jobs there for half a minute, and they would never start."""
+    told: set[str] = set()
+    api = RayApi(ADDRESS)
+    while sum(node.alive for node in api.nodes()) > wanted:
+        ghosts = [raylet for raylet in api.raylets() if raylet.alive and not raylet.answers()]
+        if not ghosts:
+            return  # more nodes than ours, and they are alive
+        for ghost in ghosts:
+            if ghost.node_id not in told:
+                told.add(ghost.node_id)
+                problem = forget_node(gcs, ghost.node_id, end - time.monotonic())
+                left = (
+                    "told Ray" if problem is None else f"Ray finds out by itself, for it could not be told ({problem})"
+                )
+                say.changed(f"the {ghost.name} that was killed ({ghost.address}:{ghost.port}) is gone: {left}")
+        if time.monotonic() > end:
+            raise RegressError(
+                f"Ray lists {ghosts[0].name} ({ghosts[0].address}:{ghosts[0].port}) as ALIVE still, which nobody reaches, "
+                f"after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'.",
+                Exit.UNREACHABLE,
+            )
+        pulse.beat(f"waiting until Ray drops {', '.join(ghost.name for ghost in ghosts)}", time.monotonic())
+        time.sleep(_LOOK_EVERY)
+
+
+def up(api: RayApi) -> tuple[list[Node], list[str]]:
+    """The nodes that Ray calls ALIVE and that accept a connection, and the names of those that are down.
+
+    Ray calls a killed node ALIVE for half a minute more, and would send jobs there. Raises Unreachable.
+    """
+    known = api.nodes()
+    gone = {raylet.node_id for raylet in silent(api.raylets())}
+    here = [node for node in known if node.alive and node.node_id not in gone]
+    return here, sorted({node.name for node in known} - {node.name for node in here})
+
+
+def describe(node: Node) -> str:
+    """`CPU 64, GPU 4, worker_node 100`: what a person wants to know of a node's resources."""
+    kinds = ["CPU", "GPU", *sorted(key for key in node.resources if key == "worker_node")]
+    return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
+
+
+def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
+    for name in names:
+        exit_file = log_dir / f"{name}.log.exit"
+        status = exit_file.read_text().strip() if exit_file.exists() else ""
+        if status not in ("", "0"):
+            _show_log(log_dir, name)
+            raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
+
+
+def _show_log(log_dir: Path, name: str, lines: int = 15) -> None:
+    path = log_dir / f"{name}.log"
+    say.info(f"the last lines of {path}:")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        text = "(there is no such file)"
+    for line in text.splitlines()[-lines:]:
+        say.quote(line)

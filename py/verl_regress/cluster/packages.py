@@ -1,0 +1,190 @@
+"""Which packages the nodes have: each lists its own when its Ray is started, on the shared root beside that Ray's log."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import RegressError, shown
+from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.cluster.ray_api import Node
+
+PYTHON = "Python"  # the interpreter, among the versions of packages; no package has a capital letter here
+
+
+@dataclass(frozen=True)
+class NodePackages:
+    """The packages of a node: versions by name (in lower case, with dashes), and what markers of requirements ask for."""
+
+    node: str
+    is_head: bool
+    python: str
+    environment: Mapping[str, str]
+    packages: Mapping[str, str]
+    sha256: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of each package, and of Python."""
+        return {PYTHON: self.python, **self.packages}
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A node whose list cannot be read, and why."""
+
+    node: str
+    reason: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`list-packages --cluster NAME --node NAME --start MARK`."""
+    parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME")
+    parser.add_argument("--node", required=True, help="this node's name")
+    parser.add_argument("--start", required=True, help="the mark of the start that this list is of")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List this node's packages. Raises RegressError where they cannot be listed; why is kept instead of the list."""
+    problem = keep(SharedRoot(args.shared_root).packages(args.cluster, args.node), args.start)
+    if problem is not None:
+        raise RegressError(
+            f"The packages of {args.node} cannot be listed ({problem}): repair its Python, then run 'make up' again."
+        )
+    return 0
+
+
+def keep(file: Path, start: str | None) -> str | None:
+    """Write this node's list; returns why it could not be made, which is then kept in its place."""
+    problem = None
+    try:
+        content = here()
+    except Exception as error:  # whatever comes of a package's metadata, which is anybody's
+        problem = shown(f"{type(error).__name__}: {error}")
+        content = {"error": problem}
+    write_atomically(file, json.dumps({"start": start, **content}, indent=1, sort_keys=True) + "\n")
+    return problem
+
+
+def here() -> dict[str, Any]:
+    """The packages that a job on this node finds, less those that only the helper sees."""
+    # Here: `make status` and others read lists with the standard library alone.
+    from packaging.markers import default_environment
+
+    from deps import PACKAGES
+
+    packages: dict[str, str] = {}
+    for distribution in metadata.distributions(path=[path for path in sys.path if path != str(PACKAGES)]):
+        headers = distribution.metadata  # each access parses it
+        name, version = headers["Name"], headers["Version"]
+        if name and version:  # the rest of an installation that was broken off has neither
+            packages.setdefault(plain_name(name), version)
+    return {
+        "python": platform.python_version(),
+        "environment": {key: str(value) for key, value in default_environment().items()},
+        "packages": packages,
+        "sha256": sha256_of(packages),
+    }
+
+
+def plain_name(name: str) -> str:
+    """A package's name as lists have it, and as PyPA's specification makes equal names equal."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def sha256_of(packages: Mapping[str, str]) -> str:
+    """One value for names and versions."""
+    text = "".join(f"{name}=={version}\n" for name, version in sorted(packages.items()))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[NodePackages], list[Unknown]]:
+    """What the nodes that are up have, in the order of their names, and those of which it is not known."""
+    known, unknown = [], []
+    for node in sorted(up, key=lambda node: (not node.is_head, len(node.name), node.name)):
+        read = _read(root.packages(cluster, node.name), node)
+        if isinstance(read, Unknown):
+            unknown.append(read)
+        else:
+            known.append(read)
+    return known, unknown
+
+
+def is_listed(file: Path, start: str | None) -> bool:
+    """Is `file` the list of the start with that mark?"""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("start") == start and "packages" in content
+
+
+def _read(file: Path, node: Node) -> NodePackages | Unknown:
+    start = node.labels.get("start")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if "error" in content:
+            return Unknown(node.name, f"its Python could not list them: {content['error']}")
+        if start is not None and content["start"] != start:
+            return Unknown(node.name, f"{file} is of an earlier start of that node")
+        packages = {str(name): str(version) for name, version in content["packages"].items()}
+        environment = {str(name): str(value) for name, value in content["environment"].items()}
+        return NodePackages(node.name, node.is_head, str(content["python"]), environment, packages, sha256_of(packages))
+    except FileNotFoundError:
+        return Unknown(node.name, f"{file} is missing")
+    except OSError as error:
+        return Unknown(node.name, f"{file} cannot be read: {error.strerror}")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Unknown(node.name, f"{file} is not a list of packages")
+
+
+def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
+    """What config/packages.json says of the nodes: each different list once, with the nodes that have it.
+
+    `sha256` is that of the workers' packages; where workers differ, of their hashes.
+    """
+    lists: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in known:
+        entry = {
+            "nodes": [],
+            "python": one.python,
+            "sha256": one.sha256,
+            "packages": dict(sorted(one.packages.items())),
+        }
+        lists.setdefault((one.sha256, one.python), entry)["nodes"].append(one.node)
+    return {
+        "sha256": _common_sha256([one.sha256 for one in workers(known)]),
+        "head": next((one.node for one in known if one.is_head), None),
+        "lists": list(lists.values()),
+    }
+
+
+def _common_sha256(hashes: Sequence[str]) -> str | None:
+    different = sorted(set(hashes))
+    if len(different) > 1:
+        return hashlib.sha256("".join(different).encode()).hexdigest()
+    return different[0] if different else None
+
+
+def workers(known: Iterable[NodePackages]) -> list[NodePackages]:
+    """Those that jobs run on."""
+    return [one for one in known if not one.is_head]
+
+
+def in_job(record: Mapping[str, Any]) -> dict[str, str]:
+    """Versions by name of what a job's workers had, by its config/packages.json; several where workers differed."""
+    versions: dict[str, set[str]] = {}
+    for one in record["lists"]:
+        if any(node != record["head"] for node in one["nodes"]):
+            for name, version in {PYTHON: one["python"], **one["packages"]}.items():
+                versions.setdefault(name, set()).add(version)
+    return {name: "/".join(sorted(found)) for name, found in versions.items()}

@@ -1,0 +1,373 @@
+"""Asking Ray: plain HTTP to the dashboard of Ray 2.60 (60 ms where `ray list` takes over a second), and the SDK to submit."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import BadInput, Exit, RegressError
+
+# A proxy in the environment is for the world outside, not for the way to our own head.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# Ray's SDK and its command would follow these instead of the address that they are given (Ray 2.60).
+_MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+_CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about as many
+_SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
+
+
+class Unreachable(RegressError):
+    """Nobody answers at Ray's address."""
+
+    def __init__(self, address: str, problem: object) -> None:
+        super().__init__(
+            f"Ray does not answer at {address} as seen from the head ({problem}): bring the cluster up with 'make up'.",
+            Exit.UNREACHABLE,
+        )
+
+
+def load_sdk() -> None:
+    """Have Ray's SDK in memory (2.60: half a second) before `RayApi.submit` needs it; where it is missing, that one says so."""
+    gc.disable()  # the importing leaves nothing to collect, and looking costs a tenth of it
+    try:
+        importlib.import_module("ray.job_submission")
+    except ImportError:
+        pass
+    finally:
+        gc.enable()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One row of Ray's node table."""
+
+    name: str
+    node_id: str
+    address: str
+    is_head: bool
+    alive: bool
+    resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Raylet:
+    """The daemon of a node that Ray remembers, whether it is `alive` to Ray, and where it listens."""
+
+    name: str
+    node_id: str
+    address: str
+    port: int | None
+    alive: bool
+
+    def answers(self) -> bool:
+        """Is it alive to Ray, and does it accept a connection? A paused or busy one does: the kernel accepts for it.
+
+        One whose port is not known cannot be asked and is believed.
+        """
+        if not self.alive or self.port is None:
+            return self.alive
+        try:
+            with socket.create_connection((self.address, self.port), _CONNECT_SECONDS):
+                return True
+        except OSError:
+            return False
+
+
+def silent(raylets: Collection[Raylet]) -> list[Raylet]:
+    """Those that do not answer, or are not alive to Ray; all are asked at once."""
+    with ThreadPoolExecutor(max(1, len(raylets))) as pool:
+        return [
+            raylet for raylet, answers in zip(raylets, pool.map(Raylet.answers, raylets), strict=True) if not answers
+        ]
+
+
+@dataclass(frozen=True)
+class RayApi:
+    """Ray's dashboard at `address`, as the head sees it; `timeout` is in seconds a request."""
+
+    address: str
+    timeout: float = 10.0
+
+    def version(self) -> str:
+        """Ray's version. Raises Unreachable: the cheapest way to learn that the cluster is there."""
+        answer = self._get("/api/version")
+        if not isinstance(answer, dict) or "ray_version" not in answer:
+            raise Unreachable(self.address, "what answers there is not Ray")
+        return str(answer["ray_version"])
+
+    def nodes(self) -> list[Node]:
+        """All nodes that Ray remembers, the dead ones too."""
+        return [
+            Node(
+                name=row["node_name"],
+                node_id=row["node_id"],
+                address=row["node_ip"],
+                is_head=row["is_head_node"],
+                alive=row["state"] == "ALIVE",
+                resources=row.get("resources_total") or {},
+                labels=row.get("labels") or {},
+            )
+            for row in self._rows("/api/v0/nodes?limit=1000&detail=1")
+        ]
+
+    def raylets(self) -> list[Raylet]:
+        """The raylet of every node that Ray remembers.
+
+        Ports are in another answer, which of a dead node has not even the name; without `nocache` it may be an old one.
+        """
+        rows = self._rows("/api/v0/nodes?limit=1000&detail=1")
+        try:
+            listening = [row["raylet"] for row in self._get("/nodes?view=summary&nocache=1")["data"]["summary"]]
+            ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
+        except (KeyError, TypeError):
+            raise Unreachable(self.address, "what answers there is not Ray") from None
+        return [
+            Raylet(row["node_name"], row["node_id"], row["node_ip"], ports.get(row["node_id"]), row["state"] == "ALIVE")
+            for row in rows
+        ]
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Ray's details of every submitted job, by submission id."""
+        return {job["submission_id"]: job for job in self._get("/api/jobs/") if job.get("submission_id")}
+
+    def job(self, submission_id: str) -> dict[str, Any] | None:
+        """Ray's details of one job (status, driver_info, message, …), or None where Ray does not know it."""
+        details: dict[str, Any] | None = self._get(
+            f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}", none_on_404=True
+        )
+        return details
+
+    def actors(self, submission_id: str) -> list[dict[str, Any]]:
+        """Ray's actors of one job, dead ones too: class_name, state, node_id, pid, …"""
+        job = self.job(submission_id)
+        if job is None or not job.get("job_id"):
+            return []
+        query = urllib.parse.urlencode(
+            {
+                "limit": 1000,
+                "detail": 1,
+                "filter_keys": "job_id",
+                "filter_predicates": "=",
+                "filter_values": job["job_id"],
+            }
+        )
+        return self._rows(f"/api/v0/actors?{query}")
+
+    def submit(
+        self,
+        *,
+        submission_id: str,
+        entrypoint: str,
+        entrypoint_num_cpus: float,
+        entrypoint_resources: Mapping[str, float],
+        runtime_env: Mapping[str, Any],
+        metadata: Mapping[str, str],
+    ) -> None:
+        """Submit through Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
+        for name in _MISLEADING:
+            os.environ.pop(name, None)
+        os.environ["no_proxy"] = "*"
+        from ray.job_submission import JobSubmissionClient
+
+        try:
+            with _deadline(_SUBMIT_SECONDS):
+                JobSubmissionClient(self.address).submit_job(
+                    submission_id=submission_id,
+                    entrypoint=entrypoint,
+                    entrypoint_num_cpus=entrypoint_num_cpus,
+                    entrypoint_resources=dict(entrypoint_resources),
+                    runtime_env=dict(runtime_env),
+                    metadata=dict(metadata),
+                )
+        except Exception as error:  # RuntimeError, requests' own, RayError, …: whatever it is, it was not "accepted"
+            self._need_accepted(submission_id, str(error) or type(error).__name__)
+
+    def submit_by_command(self, submission_id: str, argv: Sequence[str]) -> None:
+        """Submit by the command `ray job submit …`; raises as `submit` does."""
+        environ = {name: value for name, value in os.environ.items() if name not in _MISLEADING} | {"no_proxy": "*"}
+        try:
+            said = subprocess.run(
+                argv, env=environ, capture_output=True, text=True, timeout=_SUBMIT_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self._need_accepted(submission_id, str(error))
+            return
+        if said.returncode != 0:
+            self._need_accepted(submission_id, said.stderr.strip() or said.stdout)
+
+    def _need_accepted(self, submission_id: str, said: str) -> None:
+        """The answer to a submission went wrong: raises what it means, unless Ray has the job all the same."""
+        if "already exists" in said:
+            raise BadInput(f"submission_id '{submission_id}' is taken in Ray: give another one.")
+        if self.job(submission_id) is None:
+            # Ray sends a traceback: its last line is what happened.
+            lines = said.rstrip(". \n").splitlines() or ["nothing"]
+            raise RegressError(f"Ray refused the job: {lines[-1]}")
+
+    def stop(self, submission_id: str) -> None:
+        """Ask Ray to stop a job, and return before it has. One that is PENDING goes on waiting (2.60): see `cancel`."""
+        self._get(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
+
+    def cancel(self, submission_id: str, record: Callable[[], None]) -> bool:
+        """End a job that waits for a place, by the actor that would run it; False where there is none any more.
+
+        Ray 2.60 offers nothing else for such a job, and calls it FAILED a second later: `record` is called right before.
+        To be called in the head.
+        """
+        import ray
+
+        # The names are those of ray.dashboard.modules.job.common (2.60).
+        ray.init(address="auto", namespace="verl-regress", log_to_driver=False, logging_level="ERROR")
+        try:
+            supervisor = ray.get_actor(
+                f"_ray_internal_job_actor_{submission_id}", namespace="SUPERVISOR_ACTOR_RAY_NAMESPACE"
+            )
+        except ValueError:
+            return False
+        else:
+            record()
+            ray.kill(supervisor, no_restart=True)
+            return True
+        finally:
+            ray.shutdown()
+
+    def _rows(self, path: str) -> list[dict[str, Any]]:
+        """The table that Ray's state API answers with."""
+        try:
+            rows: list[dict[str, Any]] = self._get(path)["data"]["result"]["result"]
+        except (KeyError, TypeError):
+            raise Unreachable(self.address, "what answers there is not Ray") from None
+        return rows
+
+    def ask(self, path: str) -> Any:
+        """What the dashboard answers at `path`, as JSON. Raises Unreachable."""
+        return self._get(path)
+
+    def read(self, path: str) -> bytes:
+        """What the dashboard answers at `path`, as it is. Raises Unreachable."""
+        content: bytes = self._get(path, parse=bytes)
+        return content
+
+    def _get(
+        self, path: str, *, method: str = "GET", none_on_404: bool = False, parse: Callable[[bytes], Any] = json.loads
+    ) -> Any:
+        request = urllib.request.Request(self.address + path, headers=_authorization(), method=method)
+        try:
+            with _OPENER.open(request, timeout=self.timeout) as response:
+                return parse(response.read())
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise RegressError(
+                    f"Ray at {self.address} refuses our token (HTTP {error.code}): the cluster was started with "
+                    "another one; run 'make down up'.",
+                    Exit.UNREACHABLE,
+                ) from error
+            if error.code == 404 and none_on_404:
+                return None
+            raise Unreachable(self.address, error) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(self.address, getattr(error, "reason", error)) from error
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this, the main thread, when `seconds` have passed: the SDK's requests wait for ever (2.60)."""
+
+    def expire(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"no answer in {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
+    """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
+
+    Asks the GCS at `gcs` (IP:port), which every worker reaches, where the dashboard may listen on the head alone. In a process
+    of its own: Ray's client may end the one that it is in. Read in Ray 2.60. Raises RegressError.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _ACTORS, gcs, job_id], capture_output=True, text=True, timeout=timeout, check=False
+        )
+        problem = None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    except subprocess.TimeoutExpired:
+        problem = f"no answer in {timeout:g} s"
+    if problem is not None:
+        raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
+    rows: list[dict[str, Any]] = json.loads(asked.stdout.strip().splitlines()[-1])
+    return rows
+
+
+def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
+    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended, as its raylet would have done; the problem, or None.
+
+    It is what a raylet calls on its way out (NodeInfoGcsService.UnregisterNode, read in Ray 2.60); one that was killed
+    could not, and until the GCS gives it up by itself, half a minute later, it sends jobs there. `timeout` is in seconds.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _FORGET, gcs, node_id], capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {timeout:g} s"
+    return None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+
+
+_FORGET = """
+import sys
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+death = common_pb2.NodeDeathInfo(
+    reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION, reason_message="its raylet does not answer any more"
+)
+request = gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(sys.argv[2]), node_death_info=death)
+gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(sys.argv[1])).UnregisterNode(request, timeout=5)
+"""
+
+_ACTORS = """
+import json, sys, ray
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions
+state = GlobalState()
+state._initialize_global_state(
+    GcsClientOptions.create(sys.argv[1], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+)
+actors = state.actor_table(None, ray.JobID.from_hex(sys.argv[2])).values()
+print(json.dumps([{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")} for actor in actors]))
+"""
+
+
+def _authorization() -> dict[str, str]:
+    """The header that Ray's token auth wants (2.52 and later), where the node has a token."""
+    secret = token()
+    return {"Authorization": f"Bearer {secret}"} if secret else {}
+
+
+def token() -> str | None:
+    """Ray's token, where the node has one. Raises OSError where it should and cannot be read."""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if os.environ.get("RAY_AUTH_MODE") != "token" or not path:
+        return None
+    return Path(path).read_text(encoding="ascii").strip()

@@ -1,0 +1,342 @@
+"""Debug bundles: what Ray says and how the nodes are at one moment of a job, as `debug/<UTC time>-<phase>/`.
+
+Everything is asked at once, by plain HTTP, with a deadline for the whole. A source that fails is noted in its own file and
+never costs the others; a bundle never fails the job that it looks at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import tarfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import say, this_node
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster.ray_api import RayApi, token
+from verl_regress.jobs import find
+from verl_regress.secrets import job_secrets
+from verl_regress.secrets.redaction import Redactor
+
+_DEADLINE = 5.0  # seconds for a whole bundle
+_TAIL_LINES = 200
+_TAIL_BYTES = 65536  # of one log
+_LOG_FILES = 60
+_LOCAL_LOGS = Path("/tmp/ray/session_latest/logs")
+_EVERY_NODE = ("raylet.out", "raylet.err")  # who was killed for memory stands here
+# Reasons of Ray's ActorDiedErrorContext (2.60) that do not point at the actor itself.
+_ENDED_BY_OTHERS = ("OWNER_DIED", "OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
+# Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Ours has them in
+# config/runtime_env.json.
+_LEFT_OUT = ("runtime_env", "serialized_runtime_env", "runtime_env_info")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`debug JOB [--tar]`."""
+    find.add_job(parser)
+    parser.add_argument("--tar", action="store_true", help="leave a tar of the job's records, without its checkpoints")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take a bundle of any job, running or over; its directory (or the tar) is the one line on stdout."""
+    job = find.asked_for(args)
+    began = time.monotonic()
+    bundle = take(job, str(find.plan_of(job)["address"]), "asked", logs=True)
+    facts = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
+    for name, error in facts["errors"].items():
+        say.info(f"{name}: {error}")
+    say.changed(f"{bundle} ({len(facts['files'])} files, {time.monotonic() - began:.1f} s)")
+    print(say.shown(_tar(job, bundle) if args.tar else bundle))
+    return 0
+
+
+def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
+    """`take` for those who have more important things to do: whatever goes wrong is one line and nothing else."""
+    try:
+        take(job, address, phase, logs=logs)
+    except Exception as error:
+        say.info(f"no debug bundle '{phase}' of {job.ray_id}: {type(error).__name__}: {error}")
+
+
+def attempt_once(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
+    """`attempt`, unless that phase has its bundle: who comes first keeps what there was to see, later ones would add nothing."""
+    if not any(job.debug.glob(f"*-{phase}")):
+        attempt(job, address, phase, logs=logs)
+
+
+def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
+    """`attempt` in a thread of its own, which goes with the process."""
+    thread = threading.Thread(target=attempt, args=(job, address, phase), daemon=True)
+    thread.start()
+    return thread
+
+
+def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
+    """Ask all sources, and with `logs` for the tails of the job's logs; returns the bundle, which appears whole.
+
+    `address` is the dashboard as the head sees it. Raises OSError where the job directory cannot be written.
+    """
+    began, started = datetime.now(timezone.utc), time.monotonic()
+    end = started + _DEADLINE
+    api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
+    files = _ask(_sources(job, api), end)
+    if logs:
+        files |= _ask(_log_sources(job, api, files), end)
+    stamp = f"{began:%Y%m%dT%H%M%SZ}-{phase}"
+    summary = {
+        "submission_id": job.ray_id,
+        "phase": phase,
+        "asked": began.isoformat(timespec="milliseconds"),
+        "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
+        "seconds": round(time.monotonic() - started, 3),
+        "files": sorted(files),
+        "errors": {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None},
+    }
+    texts = {name: answer.text(name) for name, answer in files.items()}
+    return _write(job.debug, stamp, {**texts, "bundle.json": _pretty(summary)}, _redactor(job))
+
+
+def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
+    """The dashboard's address on this node: on a worker, the head's loopback is where RAY_ADDRESS (the GCS) is."""
+    parts, gcs = urllib.parse.urlsplit(address), environ.get("RAY_ADDRESS", "")
+    head = urllib.parse.urlsplit(f"//{gcs}").hostname if ":" in gcs else None
+    if head is None or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        return address
+    return f"{parts.scheme}://{f'[{head}]' if ':' in head else head}:{parts.port}"
+
+
+class _Answer(threading.Thread):
+    """One source, asked beside the others; one that never answers holds nobody up."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._ask = ask
+        self._seconds: float | None = None
+        self.asked = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        self.content: Any = None
+        self.error: str | None = f"no answer within the {_DEADLINE:.0f} s that a bundle may take"
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.content = self._ask()
+            self.error = None
+        except Exception as error:  # whatever it is, it is this source's and no other's
+            self.error = f"{type(error).__name__}: {error}"
+        self._seconds = round(time.monotonic() - began, 3)
+
+    def text(self, name: str) -> str:
+        """The file `name`: JSON, or the plain text under a line that says when it was asked."""
+        if name.endswith(".json"):
+            said = {"answer": self.content} if self.error is None else {"error": self.error}
+            return _pretty({"asked": self.asked, "seconds": self._seconds, **said})
+        return f"# asked {self.asked}\n{self.content if self.error is None else f'# {self.error}'}\n"
+
+
+def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Answer]:
+    answers = {name: _Answer(ask) for name, ask in sources.items()}
+    for answer in answers.values():
+        answer.start()
+    for answer in answers.values():
+        answer.join(max(0.0, end - time.monotonic()))
+    return answers
+
+
+def _sources(job: JobDir, api: RayApi) -> dict[str, Callable[[], Any]]:
+    """File name -> question. The paths are those of Ray 2.60's dashboard."""
+
+    def table(kind: str) -> Callable[[], Any]:
+        return lambda: _stripped(api.ask(f"/api/v0/{kind}?limit=1000&detail=1")["data"]["result"])
+
+    def job_info() -> dict[str, Any]:
+        names = ("submitted", "started", "ended", "observed")
+        return {"state": {name: job.read_state(name) for name in names}, "ray": _stripped(api.job(job.ray_id))}
+
+    return {
+        # What `ray status` prints, without the two seconds that its process takes.
+        "ray_status.txt": lambda: api.ask("/api/cluster_status?format=1")["data"]["clusterStatus"],
+        "jobs.json": lambda: _stripped(api.ask("/api/jobs/")),
+        "job_info.json": job_info,
+        "nodes.json": table("nodes"),
+        "actors.json": table("actors"),
+        "placement_groups.json": table("placement_groups"),
+        "node_facts.json": lambda: _node_facts(api, job),
+    }
+
+
+def _stripped(content: Any) -> Any:
+    """The same without any runtime_env."""
+    if isinstance(content, list):
+        return [_stripped(item) for item in content]
+    if isinstance(content, dict):
+        return {key: _stripped(value) for key, value in content.items() if key not in _LEFT_OUT}
+    return content
+
+
+def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
+    """Every node as Ray's reporter on it measured it (every 5 s), and the shared storage as seen from here.
+
+    Without `nocache` the dashboard may answer with what it said minutes ago.
+    """
+    rows = api.ask("/nodes?view=summary&nocache=1")["data"]["summary"]
+    return {
+        "nodes": [_facts_of(row) for row in rows],
+        "shared_storage_bytes": dict(zip(("total", "used", "free"), shutil.disk_usage(job.path), strict=True)),
+    }
+
+
+def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person asks about a node; None where its reporter has not said it (a node that is gone, an empty GPU list)."""
+    raylet = row.get("raylet") or {}
+    memory = row.get("mem") or [None] * 4  # total, available, percent, used
+    return {
+        "name": raylet.get("nodeName"),
+        "ip": row.get("ip"),
+        "hostname": row.get("hostname"),
+        "state": raylet.get("state"),
+        "clock": _iso(row["now"]) if "now" in row else None,
+        # 0 to 5 where the clocks agree and the reporter lives.
+        "clock_behind_ours_seconds": round(time.time() - row["now"], 1) if "now" in row else None,
+        "cpu_percent": row.get("cpu"),
+        "load": (row.get("loadAvg") or [None])[0],
+        "memory_bytes": {"total": memory[0], "available": memory[1], "used": memory[3]},
+        "shm_bytes": row.get("shm"),
+        "object_store_bytes": {
+            "used": raylet.get("objectStoreUsedMemory"),
+            "available": raylet.get("objectStoreAvailableMemory"),
+        },
+        "disk_bytes": row.get("disk"),
+        "gpus": row.get("gpus"),
+    }
+
+
+def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict[str, Callable[[], Any]]:
+    """The tails of the driver's log, and of the logs that the job's processes and the raylets have on every node.
+
+    This node's are read as files, so they are there when Ray no longer is; the others' come through Ray's log API.
+    """
+    details = (asked["job_info.json"].content or {}).get("ray") or {}
+    job_id = details.get("job_id")
+    nodes = [node for node in _rows(asked["nodes.json"]) if node["state"] == "ALIVE"]
+    here = this_node.address()
+    remote = {node["node_name"]: node["node_id"] for node in nodes if node["node_ip"] != here}
+    own = next((node["node_name"] for node in nodes if node["node_ip"] == here), "here")
+    lists = _ask({name: _list_logs(api, node_id, job_id) for name, node_id in remote.items()}, time.monotonic() + 1)
+    found = [(own, name) for name in _local_names(job_id)]
+    found += [(node, name) for node, answer in lists.items() for name in answer.content or ()]
+    found.sort(
+        key=_most_telling_first(_rows(asked["actors.json"]), {node["node_id"]: node["node_name"] for node in nodes})
+    )
+
+    sources: dict[str, Callable[[], Any]] = {"logs/driver.log": lambda: tail(job.driver_log)}
+    for node, name in found[:_LOG_FILES]:
+        path = f"logs/{node}/{name}"
+        sources[path] = _remote_tail(api, remote[node], name) if node in remote else _local_tail(_LOCAL_LOGS / name)
+    return sources
+
+
+def _rows(answer: _Answer) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (answer.content or {}).get("result", [])
+    return rows
+
+
+def _list_logs(api: RayApi, node_id: str, job_id: str | None) -> Callable[[], list[str]]:
+    def ask() -> list[str]:
+        query = urllib.parse.urlencode({"node_id": node_id, "glob": f"worker-*-{job_id}-*", "timeout": 2})
+        kinds = api.ask(f"/api/v0/logs?{query}")["data"]["result"] if job_id else {}
+        return [*_EVERY_NODE, *(name for names in kinds.values() for name in names)]
+
+    return ask
+
+
+def _local_names(job_id: str | None) -> Iterable[str]:
+    for pattern in (*_EVERY_NODE, *([f"worker-*-{job_id}-*"] if job_id else [])):
+        yield from sorted(path.name for path in _LOCAL_LOGS.glob(pattern))
+
+
+def _most_telling_first(
+    actors: Iterable[Mapping[str, Any]], names: Mapping[str, str]
+) -> Callable[[tuple[str, str]], tuple[bool, bool, tuple[str, str]]]:
+    """The order of logs: of processes that died of themselves, then the other errors, then the rest."""
+    died = {(names.get(actor["node_id"]), str(actor["pid"])) for actor in actors if _died_of_itself(actor)}
+
+    def order(log: tuple[str, str]) -> tuple[bool, bool, tuple[str, str]]:
+        node, name = log
+        pid = name.rpartition(".")[0].rpartition("-")[2]
+        return (node, pid) not in died, not name.endswith(".err"), log
+
+    return order
+
+
+def _died_of_itself(actor: Mapping[str, Any]) -> bool:
+    """Not because the job was over: a crash, an exception in its constructor, the node or its memory."""
+    cause = actor.get("death_cause") or {}
+    context = cause.get("actor_died_error_context")
+    if context is None:
+        return bool(cause)
+    return context["reason"] not in _ENDED_BY_OTHERS and "INTENDED_" not in context["error_message"]
+
+
+def _local_tail(path: Path) -> Callable[[], str]:
+    return lambda: tail(path)
+
+
+def _remote_tail(api: RayApi, node_id: str, name: str) -> Callable[[], str]:
+    query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": _TAIL_LINES, "timeout": 2})
+    return lambda: api.read(f"/api/v0/logs/file?{query}").decode("utf-8", "replace")[-_TAIL_BYTES:]
+
+
+def tail(path: Path) -> str:
+    """The last lines of a file, however large it is. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:])
+
+
+def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:
+    """Write the files beside, then give the whole its name; one more taken in the same second gets a number."""
+    unfinished = home / f".{stamp}.{os.getpid()}.tmp"
+    try:
+        for name, text in texts.items():
+            path = unfinished / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(redactor.text(text), encoding="utf-8", errors="replace")
+        number = 1
+        while (bundle := home / (stamp if number == 1 else f"{stamp}-{number}")).exists():
+            number += 1
+        return unfinished.rename(bundle)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _tar(job: JobDir, bundle: Path) -> Path:
+    """`debug/<bundle>.tar.gz`: all that the job has recorded but its checkpoints."""
+    target = bundle.with_name(f"{bundle.name}.tar.gz")
+    with tarfile.open(target, "w:gz") as archive:
+        for part in ("config", "state", "logs", "debug"):
+            for path in sorted((job.path / part).rglob("*")):
+                if path.is_file() and not path.name.endswith(".tar.gz"):
+                    archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}", recursive=False)
+    return target
+
+
+def _redactor(job: JobDir) -> Redactor:
+    """Ray's token and the jobs' secrets are in no answer; should a log hold one all the same, it stays there."""
+    return job_secrets.redactor(SharedRoot(job.first.path.parents[1]), RAY_TOKEN=token() or "")
+
+
+def _pretty(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

@@ -1,0 +1,116 @@
+"""Finding jobs: by id, by the word `latest`, and all of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import ids, owner
+from verl_regress.base.errors import BadInput
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.owner import Owner
+from verl_regress.cluster.ray_api import RayApi
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """The positional JOB of every command about one job."""
+    parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
+
+
+def newest_first(root: SharedRoot) -> list[JobDir]:
+    """The newest attempt of every job, the latest made first."""
+    directories = [path for path in root.jobs.iterdir() if _is_job(path)] if root.jobs.is_dir() else []
+    newest = [JobDir(path).attempts()[-1] for path in directories]
+    return sorted(newest, key=lambda job: (made(job), job.submission_id), reverse=True)
+
+
+def _is_job(path: Path) -> bool:
+    """A submission makes directories: a link is none, and what it leads to may be anybody's."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def made(job: JobDir) -> float:
+    """When its directory was reserved (seconds): the time of its config, written once, not of what runs change."""
+    try:
+        return job.config.stat().st_mtime
+    except FileNotFoundError:
+        return job.path.stat().st_mtime
+
+
+def asked_for(args: argparse.Namespace) -> JobDir:
+    """The job that a command line names (`add_job`), `latest` being the caller's. Raises BadInput."""
+    return find(SharedRoot(args.shared_root), args.job, args.owner)
+
+
+def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
+    """The newest attempt of the job with that id, or of the latest one; `<id>.aN` is that attempt. Raises BadInput.
+
+    The latest is that of `caller`; of all where the caller is not known.
+    """
+    jobs = newest_first(root)
+    if asked == "latest":
+        return _latest(root, jobs, caller)
+    named = ids.ATTEMPT.fullmatch(asked)
+    job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
+    if not _is_job(job.path):
+        known = ", ".join(other.submission_id for other in jobs[:5]) or "none"
+        raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
+    attempts = job.attempts()
+    if named is None:
+        return attempts[-1]
+    if job.numbered(int(named["number"])) not in attempts:
+        raise BadInput(f"JOB={asked} is no attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1.")
+    return job.numbered(int(named["number"]))
+
+
+def _latest(root: SharedRoot, jobs: list[JobDir], caller: Owner | None) -> JobDir:
+    if not jobs:
+        raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
+    for job in jobs:
+        if caller is None or caller.has(job.read_config("resolved.json")):
+            return job
+    theirs = jobs[0]
+    raise BadInput(
+        f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
+        f"{owner.told(theirs.read_config('resolved.json'))}; name it with JOB={theirs.submission_id}, or submit one."
+    )
+
+
+def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
+    """The attempt that Ray knows by that id, there or not."""
+    named = ids.ATTEMPT.fullmatch(ray_id)
+    return (
+        JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
+        if named
+        else JobDir(root.jobs / ray_id)
+    )
+
+
+def plan_of(job: JobDir) -> dict[str, Any]:
+    """`config/resolved.json`. Raises BadInput where the submitter died before it was written."""
+    plan = job.read_config("resolved.json")
+    if plan is None:
+        raise BadInput(
+            f"{job.ray_id} was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it "
+            "anew, with another id."
+        )
+    return plan
+
+
+def api_of(job: JobDir) -> RayApi:
+    """Ray as this job's plan addresses it."""
+    return RayApi(str(plan_of(job)["address"]))
+
+
+def add_where_arguments(parser: argparse.ArgumentParser) -> None:
+    """`where JOB [--id]`."""
+    add_job(parser)
+    parser.add_argument("--id", action="store_true", help="its id instead, which is its name for ever")
+
+
+def run_where(args: argparse.Namespace) -> int:
+    """Print the directory of a job's newest attempt, or that attempt's id."""
+    job = asked_for(args)
+    print(job.ray_id if args.id else job.path)
+    return 0

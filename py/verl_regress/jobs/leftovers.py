@@ -1,0 +1,89 @@
+"""What is left of a job on this node when it is over: looked for in /proc, given a moment to go, and ended.
+
+A process is the job's that carries its directory in VERL_REGRESS_JOB_DIR; so does all that the launcher starts, in whatever
+session. Ray's workers give themselves a title, which overwrites the environment that the kernel shows (2.60): those are found
+by the reports that they left (py/hooks/job_report.py). And what any of these started is the job's too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_regress.base import say
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster import ray_processes
+
+_GRACE = 5.0  # seconds in which what Ray has just told to end may do so
+_LOOK_EVERY = 0.1
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class _Process:
+    parent: int
+    started: float  # seconds since boot
+    is_marked: bool
+    command: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`leftovers JOB_DIR`: of one attempt."""
+    parser.add_argument("job_dir", type=Path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """End what is left on this node; how many there were is the one line on stdout. Raises RegressError."""
+    job = JobDir(args.job_dir)
+    end = time.monotonic() + _GRACE
+    while (left := of(job)) and time.monotonic() < end:
+        time.sleep(_LOOK_EVERY)
+    for pid, command in left.items():
+        say.info(f"left of {job.ray_id} on {socket.gethostname()}: {pid} {command[:120]}")
+    try:
+        print(ray_processes.end(lambda: of(job), job.ray_id))
+    except TimeoutError as error:
+        raise RegressError(f"{error}: look at them on {socket.gethostname()}.") from None
+    return 0
+
+
+def of(job: JobDir) -> dict[int, str]:
+    """The command line of each process of an attempt on this node, by pid."""
+    found = {int(path.name): row for path in Path("/proc").glob("[0-9]*") if (row := _look(path, job))}
+    reports = _reports(job)
+    ours = {pid for pid, row in found.items() if row.is_marked or row.started < reports.get(pid, 0.0)}
+    while new := {pid for pid, row in found.items() if row.parent in ours} - ours:
+        ours |= new
+    return {pid: found[pid].command for pid in sorted(ours)}
+
+
+def _look(path: Path, job: JobDir) -> _Process | None:
+    """One process of our user in our PID namespace (root would see those of containers too); none that is a zombie."""
+    try:
+        if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
+            return None
+        state, parent, *rest = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        if state == "Z":
+            return None
+        return _Process(
+            parent=int(parent),
+            started=int(rest[17]) / _TICKS,  # field 22 of proc(5)
+            is_marked=f"VERL_REGRESS_JOB_DIR={job.path}".encode() in (path / "environ").read_bytes().split(b"\0"),
+            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip(),
+        )
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # it has just ended, or is not ours
+
+
+def _reports(job: JobDir) -> dict[int, float]:
+    """When each process that reported from this node last did, in seconds since boot: a later process has only its number."""
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME) - time.time()
+    name = re.compile(rf".*-{re.escape(socket.gethostname())}-([0-9]+)\.json")
+    matches = [(name.fullmatch(path.name), path) for path in job.reports.glob("*.json")]
+    return {int(match[1]): path.stat().st_mtime + since_boot for match, path in matches if match}

@@ -1,0 +1,82 @@
+"""`jobs`: all jobs, the latest first, from their directories; Ray is asked once, and need not answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from verl_regress.base import say
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster import nodes
+from verl_regress.cluster.ray_api import RayApi, Unreachable
+from verl_regress.jobs import find, progress
+from verl_regress.jobs.overview import table
+from verl_regress.jobs.status import Judgement, Status, judge
+
+_GOOD = (Status.SUCCEEDED, Status.RUNNING)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`jobs [--json] [--limit N]`."""
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a line a job; only of those that are shown is more than the directory looked at."""
+    every = find.newest_first(SharedRoot(args.shared_root))
+    known = None if args.no_ray else _ask_ray()
+    rows = [_row(job, known) for job in every[: args.limit]]
+    if args.json:
+        print(json.dumps({"jobs_total": len(every), "ray_answers": known is not None, "jobs": rows}, indent=2))
+        return 0
+    if known is None:
+        say.info("Ray was not asked: these are what the jobs' own files say")
+    print(say.shown("\n".join(_page(rows, len(every)))))
+    return 0
+
+
+def _ask_ray() -> dict[str, dict[str, Any]] | None:
+    try:
+        return RayApi(nodes.ADDRESS).jobs()
+    except Unreachable as error:
+        say.info(str(error))
+        return None
+
+
+def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, Any]:
+    """What is told of a job: its newest attempt's status, code and steps."""
+    judgement = judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
+    plan = job.read_config("resolved.json") or {}
+    made = datetime.fromtimestamp(find.made(job), timezone.utc)
+    return {
+        "submission_id": job.submission_id,
+        "workload": plan.get("workload"),
+        "code_id": plan.get("code_id"),
+        "owner": plan.get("owner"),
+        "status": judgement.status.value,
+        "attempts": len(job.attempts()),
+        "steps": progress.last_step(job),
+        "made": made.isoformat(timespec="seconds"),
+        "reason": None if judgement.status in _GOOD else judgement.reason,
+        "cause": judgement.cause,
+    }
+
+
+def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
+    if not total:
+        return ["no job yet: submit one with 'make submit'"]
+    lines: list[tuple[str, ...]] = [("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")]
+    for row in rows:
+        lines.append(
+            (
+                row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["status"],
+                str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
+                Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why,
+            )
+        )  # fmt: skip
+    rest = [f"… {total - len(rows)} earlier jobs are not shown (LIMIT={total} shows all)"] if len(rows) < total else []
+    return [*table(lines), *rest]

@@ -1,0 +1,62 @@
+"""`live`: the jobs of a cluster that would end with it: running, queued, pending or being submitted."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster import nodes
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import find
+from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.jobs.status import Status, judge
+
+_AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`live --cluster NAME`."""
+    parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print `ID STATUS` of each live job, the latest first. A Ray that does not answer is no error: then the locks tell."""
+    known: dict[str, dict[str, Any]] | None = None
+    with contextlib.suppress(RegressError, OSError):  # and one whose token was taken away does not run
+        known = RayApi(nodes.ADDRESS).jobs()
+    for ray_id, status in live(SharedRoot(args.shared_root), args.cluster, known):
+        print(ray_id, status)
+    return 0
+
+
+def live(root: SharedRoot, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> Iterator[tuple[str, str]]:
+    """The live jobs and their status; `known` is what Ray says of each of its jobs, None where it does not answer.
+
+    A job that Ray knows and that has no directory here was submitted in another way, and is live as Ray says.
+    """
+    every = find.newest_first(root)
+    for job in every:
+        status = _status_if_live(job, cluster, known)
+        if status is not None:
+            yield job.ray_id, status.value
+    for ray_id in sorted((known or {}).keys() - {attempt.ray_id for job in every for attempt in job.attempts()}):
+        status_there = str((known or {})[ray_id].get("status"))
+        if status_there in ("PENDING", "RUNNING"):
+            yield ray_id, status_there
+
+
+def _status_if_live(job: JobDir, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> Status | None:
+    plan = job.read_config("resolved.json")
+    if plan is not None and plan.get("cluster") != cluster:
+        return None  # several clusters may share a root
+    status = judge(job, (known or {}).get(job.ray_id), reachable=known is not None).status
+    if status in _AT_WORK:
+        return status
+    with contextlib.suppress(OSError):  # a file system without locks, on which no launcher runs
+        if job.read_state("ended") is None and launcher_of(job) is Launcher.ALIVE:
+            return Status.RUNNING
+    return None

@@ -1,0 +1,71 @@
+"""Is a job's launcher alive? A question to the file system, which any node can ask, and which no clock or Ray answers.
+
+The launcher holds a lock on `state/launcher` from before the file has that name until its process is gone, however it went.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import json
+import os
+import socket
+
+from verl_regress.base import lock
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir, now
+
+# What flock and link say where there are none; EPERM is link's.
+_WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+
+
+class Launcher(enum.Enum):
+    """What the lock says of a job's launcher."""
+
+    NOT_YET = "not yet"
+    ALIVE = "alive"
+    GONE = "gone"
+
+
+class LaunchedBefore(RegressError):
+    """The job has, or had, a launcher."""
+
+
+def hold(job: JobDir) -> int:
+    """Become the launcher of `job`; returns the descriptor that holds the lock, which is not to be closed.
+
+    The lock is there before the name is, so nobody ever sees a launcher that seems dead because it is young. Raises
+    LaunchedBefore, and RegressError where the file system has no locks.
+    """
+    young = job.state / f".launcher.{socket.gethostname()}.{os.getpid()}"
+    descriptor = os.open(young, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, json.dumps({"time": now(), "hostname": socket.gethostname(), "pid": os.getpid()}).encode())
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.link(young, job.launcher)
+    except FileExistsError:
+        os.close(descriptor)
+        raise LaunchedBefore(
+            f"{job.launcher} is there, so {job.ray_id} was launched before, and a job directory is never used twice: submit "
+            "it anew with 'make submit'."
+        ) from None
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in _WITHOUT:
+            raise
+        raise RegressError(
+            f"{job.state} is on a file system without locks or hard links ({error.strerror}), by which jobs take turns: put "
+            "SHARED_ROOT on one that has them (a local disk, NFS 4)."
+        ) from error
+    finally:
+        young.unlink()
+    return descriptor
+
+
+def launcher_of(job: JobDir) -> Launcher:
+    """Whether the launcher of `job` lives."""
+    try:
+        return Launcher.ALIVE if lock.is_held(job.launcher) else Launcher.GONE
+    except FileNotFoundError:
+        return Launcher.NOT_YET

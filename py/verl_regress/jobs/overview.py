@@ -1,0 +1,167 @@
+"""`status`: profile, nodes with their resources, jobs with code id, status and driver node; and `logs`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from typing import Any
+
+from verl_regress.base import say
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.pulse import Pulse
+from verl_regress.cluster import nodes
+from verl_regress.cluster.ray_api import Node, RayApi
+from verl_regress.jobs import find, progress
+from verl_regress.jobs.status import Judgement, Status, judge, observe
+from verl_regress.secrets import job_secrets
+
+_LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`status --profile P --cluster NAME [--json] [--limit N]`."""
+    parser.add_argument("--profile", required=True, help="as the head of the page names it")
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the cluster is and what its jobs are; works, and says so, where Ray does not answer."""
+    api = None if args.no_ray else RayApi(nodes.ADDRESS)
+    facts = collect(SharedRoot(args.shared_root), args.profile, args.cluster, args.limit, api)
+    if args.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        print(say.shown("\n".join(_page(facts))))
+    return 0
+
+
+def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayApi | None) -> dict[str, Any]:
+    """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root.
+
+    Without an `api` no Ray is asked and nothing is changed.
+    """
+    known: dict[str, dict[str, Any]] = {}
+    table: list[Node] = []
+    problem: str | None = "Ray was not asked: these are what the jobs' own files say"
+    if api is not None:
+        try:
+            job_secrets.sweep(root, cluster, api)
+            known, table, problem = api.jobs(), api.nodes(), None
+        except RegressError as error:
+            known, table, problem = {}, [], str(error)
+    names = {node.address: node.name for node in table}
+    everything = find.newest_first(root)
+    return {
+        "profile": profile,
+        "cluster": cluster,
+        "ray_problem": problem,
+        "nodes": [
+            {
+                "name": node.name,
+                "address": node.address,
+                "state": "ALIVE" if node.alive else "DEAD",
+                "resources": dict(node.resources),
+            }
+            for node in sorted(table, key=lambda node: (not node.is_head, node.name))
+            if node.alive or not any(other.alive and other.name == node.name for other in table)
+        ],
+        "jobs_total": len(everything),
+        "jobs": [_job(job, known, names, problem is None) for job in everything[:limit]],
+    }
+
+
+def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], reachable: bool) -> dict[str, Any]:
+    ray = known.get(job.ray_id)
+    observe(job, ray)
+    judgement = judge(job, ray, reachable=reachable)
+    plan = job.read_config("resolved.json") or {}
+    return {
+        "submission_id": job.submission_id,
+        "attempt": job.attempt,
+        "ray_id": job.ray_id,
+        "workload": plan.get("workload"),
+        "code_id": plan.get("code_id"),
+        "profile": plan.get("profile"),
+        "status": judgement.status.value,
+        "reason": judgement.reason,
+        "cause": judgement.cause,
+        "driver_ip": judgement.driver_ip,
+        "driver_node": names.get(judgement.driver_ip or ""),
+    }
+
+
+def _page(facts: dict[str, Any]) -> list[str]:
+    lines = [f"profile {facts['profile']}, cluster {facts['cluster']}", ""]
+    if facts["ray_problem"]:
+        lines += [facts["ray_problem"], ""]
+    rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]
+    for node in facts["nodes"]:
+        amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
+        rows.append((node["name"], node["address"], node["state"], *amounts))
+    lines += [*table(rows), ""]
+    jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "")]
+    for job in facts["jobs"]:
+        judgement = Judgement(Status(job["status"]), job["reason"], cause=job["cause"])
+        driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
+        why = judgement.why if judgement.status in (Status.FAILED, Status.LOST) else ""
+        jobs_rows.append((job["ray_id"], job["code_id"] or "?", judgement.shown, driver, why))
+    if any(row[-1] for row in jobs_rows):
+        jobs_rows[0] = (*jobs_rows[0][:-1], "WHY")
+    shown, total = len(facts["jobs"]), facts["jobs_total"]
+    lines += table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
+    if shown < total:
+        lines.append(f"… {total - shown} earlier jobs are not shown (LIMIT={total} shows all)")
+    return lines
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows as lines, every column as wide as its widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
+    """`logs JOB [--follow] [--metrics]`."""
+    find.add_job(parser)
+    parser.add_argument("--metrics", action="store_true", help="the steps, one JSON object a line, over all attempts")
+    parser.add_argument("--follow", action="store_true", help="go on until the job has recorded its end")
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
+    job = find.asked_for(args)
+    if args.metrics:
+        return _print_metrics(job)
+    pulse = Pulse(time.monotonic())
+    while not job.driver_log.exists():
+        judgement = judge(job, None, reachable=False)
+        if judgement.status.exit is not None or not args.follow:
+            say.info(f"{job.ray_id} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).")
+            return 0
+        pulse.beat(f"waiting for the log of {job.ray_id} ({judgement.shown})", time.monotonic())
+        time.sleep(_LOOK_EVERY)
+    with job.driver_log.open("rb") as log:
+        while True:
+            is_over = judge(job, None, reachable=False).status.exit is not None
+            shutil.copyfileobj(log, sys.stdout.buffer)
+            sys.stdout.flush()
+            if is_over or not args.follow:
+                return 0
+            time.sleep(_LOOK_EVERY)
+
+
+def _print_metrics(job: JobDir) -> int:
+    lines = progress.joined(job)
+    if not progress.logs_steps(job):
+        say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
+    elif not lines:
+        file = job.metrics if progress.writes_file(job) else job.driver_log
+        say.info(f"{job.ray_id} has no steps yet in its {file.name}.")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0

@@ -1,0 +1,267 @@
+"""How far a job is, from its own files: metrics.jsonl (verl's file logger) or, without it, the driver's log (its console logger)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.layout import JobDir
+
+# "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
+_TOTAL = re.compile(rb"Total training steps: (\d+)")
+# "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), behind Ray's prefix or a progress
+# bar that had no newline yet.
+_CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
+_NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
+# Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
+_VALIDATION = ("val-core/", "val-aux/", "val/")
+_LOG_BYTES = 4 << 20  # of a log: many times what comes before the first step, or between two
+_TAIL_BYTES = 1 << 18  # many times the longest line
+_SECONDS = ("timing_s/step", "perf/time_per_step")
+_SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of metrics.jsonl: the step and its metrics by verl's names."""
+
+    number: int
+    metrics: Mapping[str, float]
+
+    def line(self, total: int | None) -> str:
+        """`step 3 of 10, 4.2 s a step, critic/score/mean 0.250`."""
+        parts = [f"step {self.number}" + (f" of {total}" if total else "")]
+        seconds = next((self.metrics[name] for name in _SECONDS if name in self.metrics), None)
+        if seconds is not None:
+            parts.append(f"{seconds:.1f} s a step")
+        score = next((name for name in _SCORES if name in self.metrics), None)
+        if score is not None:
+            parts.append(f"{score} {self.metrics[score]:.3f}")
+        return ", ".join(parts)
+
+
+def lines(job: JobDir) -> list[str]:
+    """The lines of an attempt's own metrics.jsonl, or the same made from its log where its loggers write no such file.
+
+    A half-written last line is left for the next look.
+    """
+    try:
+        text = job.metrics.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return _console_lines(job)
+    return [line for line in text.split("\n")[:-1] if line.strip()]
+
+
+def _console_lines(job: JobDir) -> list[str]:
+    """What the console logger wrote to the driver's log, as lines of a metrics.jsonl."""
+    try:
+        with job.driver_log.open("rb") as log:
+            return [row for line in log if line.endswith(b"\n") and (row := console_line(line))]
+    except FileNotFoundError:
+        return []
+
+
+def console_line(line: bytes) -> str | None:
+    """A line of the driver's log as one of metrics.jsonl; None for all but those of verl's console logger."""
+    match = _CONSOLE.search(line)
+    if match is None:
+        return None
+    data = {}
+    for part in match[2].decode("utf-8", "replace").split(" - "):
+        name, _, text = part.strip().rpartition(":")
+        # numpy's numbers are shown as np.float64(0.5), and Ray may add "[repeated 2x across cluster]" in its colours
+        number = _NUMBER.match(text.partition("(")[2] if text.startswith("np.") else text)
+        if name and number is not None:
+            with contextlib.suppress(ValueError):
+                data[name] = float(number[0])
+    return json.dumps({"step": int(match[1]), "data": data}) if data else None
+
+
+def joined(job: JobDir) -> list[str]:
+    """The lines of an attempt and of those that it goes on from, as one run of the trainer would have written them."""
+    parent = parent_of(job)
+    if parent["step"] == 0:
+        return lines(job)
+    return join(joined(job.numbered(parent["attempt"])), parent["step"], lines(job))
+
+
+def join(earlier: Sequence[str], step: int, later: Sequence[str]) -> list[str]:
+    """Two attempts' lines, the later one begun from the checkpoint of `step`: what came after it there counts no more."""
+    return [*(line for line in earlier if json.loads(line)["step"] <= step), *later]
+
+
+def parent_of(job: JobDir) -> dict[str, Any]:
+    """What an attempt goes on from: `attempt`, `checkpoint` and `step`; nothing and step 0 for one that began anew."""
+    parent = (job.read_config("resolved.json") or {}).get("parent")
+    return parent or {"attempt": None, "checkpoint": None, "step": 0}
+
+
+def steps(metrics: Iterable[str]) -> list[Step]:
+    """The training steps among the lines of a metrics.jsonl."""
+    rows = map(json.loads, metrics)
+    return [
+        Step(int(row["step"]), row["data"])
+        for row in rows
+        if not all(key.startswith(_VALIDATION) for key in row["data"])
+    ]
+
+
+def last_step(job: JobDir) -> int | None:
+    """The number of the last step that was written, however long the file is; the parent's step where there is none.
+
+    None where the job's loggers write no steps that can be read here.
+    """
+    if not logs_steps(job):
+        return None
+    try:
+        whole = _tail(job.metrics, _TAIL_BYTES)[-2:-1]
+        numbers = [int(json.loads(line)["step"]) for line in whole if line.startswith(b"{")]
+    except FileNotFoundError:
+        numbers = _last_console_step(job)
+    return numbers[0] if numbers else int(parent_of(job)["step"])
+
+
+def _last_console_step(job: JobDir) -> list[int]:
+    try:
+        rows = filter(None, map(console_line, reversed(_tail(job.driver_log, _LOG_BYTES)[:-1])))
+        last = next(rows, None)
+    except FileNotFoundError:
+        return []
+    return [] if last is None else [int(json.loads(last)["step"])]
+
+
+def _tail(path: Path, most: int) -> list[bytes]:
+    """The lines in the last `most` bytes of a file; what is behind the last newline is the last one."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read().split(b"\n")
+
+
+def total_steps(job: JobDir) -> int | None:
+    """How many steps the trainer said it will take, or None before it said so."""
+    try:
+        with job.driver_log.open("rb") as log:
+            return total_in(log.read(_LOG_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def total_in(log: bytes) -> int | None:
+    """The number of steps that these bytes of a driver's log announce, if they do."""
+    match = _TOTAL.search(log)
+    return int(match[1]) if match else None
+
+
+class Tail:
+    """The whole lines of a file that grows, each once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rest = b""
+        self.size = 0  # bytes read so far
+
+    def new_lines(self) -> list[bytes]:
+        """The lines that came since the last call; none where there is no such file yet."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self.size)
+                new = file.read()
+        except FileNotFoundError:
+            return []
+        self.size += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        return lines
+
+
+def checkpoints(job: JobDir) -> list[str]:
+    """The names `global_step_N`, in order of N."""
+    found = [path.name for path in job.checkpoints.glob("global_step_*") if path.is_dir()]
+    return sorted((name for name in found if name[12:].isdecimal()), key=lambda name: int(name[12:]))
+
+
+def no_checkpoint(job: JobDir) -> str:
+    """`no checkpoint`, and why where `make gc` removed them (verl_regress.store.retention)."""
+    collected = job.read_state("collected")
+    return (
+        "no checkpoint"
+        if collected is None
+        else f"no checkpoint any more ('make gc' removed them at {collected['time']})"
+    )
+
+
+def newest_checkpoint(job: JobDir) -> Path | None:
+    """The newest `global_step_N` of this attempt that is whole, or None.
+
+    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1, 0.8.0):
+    what has a higher N is half-written. It removes old ones while it saves (max_actor_ckpt_to_keep), so what is left is
+    looked at too.
+    """
+    try:
+        latest = int((job.checkpoints / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        return None
+    saved = [job.checkpoints / name for name in checkpoints(job) if step_of(name) <= latest]
+    return next((path for path in reversed(saved) if _is_whole(path)), None)
+
+
+def step_of(checkpoint: str) -> int:
+    """The N of the name `global_step_N`."""
+    return int(checkpoint.removeprefix("global_step_"))
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """All ranks of every kind of file are there, and with them an actor where there is a critic (FSDP, 0.7.1, 0.8.0)."""
+    ranks: dict[tuple[Path, str, int], int] = {}
+    for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
+        kind, _, of = path.stem.partition("_world_size_")
+        key = (path.parent, kind, int(of.partition("_rank_")[0]))
+        ranks[key] = ranks.get(key, 0) + 1
+    parts = {path.name for path in checkpoint.iterdir()}
+    return (
+        bool(parts)
+        and all(found == world for (_, _, world), found in ranks.items())
+        and (
+            "actor" in parts or "data.pt" not in parts  # RL's data.pt; SFT has data_0.pt, and no parts
+        )
+    )
+
+
+def loggers(job: JobDir) -> str | None:
+    """The trainer.logger that was asked for, as it was written; None where it is ours, which has 'file' and 'console'."""
+    overrides = (job.read_config("resolved.json") or {}).get("overrides", [])
+    asked = [row["text"] for row in overrides if row["text"].lstrip("+").startswith("trainer.logger=")]
+    return asked[-1].partition("=")[2] if asked else None
+
+
+def writes_file(job: JobDir) -> bool:
+    """Do its loggers write metrics.jsonl?"""
+    asked = loggers(job)
+    return asked is None or "file" in asked
+
+
+def logs_steps(job: JobDir) -> bool:
+    """Can its steps be read here: from metrics.jsonl ('file') or from the driver's log ('console')?"""
+    return writes_file(job) or "console" in (loggers(job) or "")
+
+
+def taken(job: JobDir) -> str:
+    """`2 of 10 training steps`, or that its loggers tell no steps."""
+    if not logs_steps(job):
+        return f"its loggers write no steps here (trainer.logger={loggers(job)})"
+    total = total_steps(job)
+    return f"{len(steps(joined(job)))} of {total if total is not None else '?'} training steps"
+
+
+def log_lines(job: JobDir, prefix: str) -> list[str]:
+    """The lines of the driver's log that begin with `prefix`."""
+    try:
+        text = job.driver_log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.splitlines() if line.startswith(prefix)]

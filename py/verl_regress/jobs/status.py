@@ -1,0 +1,188 @@
+"""What a job's status is: one function that reads `state/` and Ray's answer, used by status, wait and submit alike."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verl_regress.base import lock
+from verl_regress.base.errors import Exit
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import causes, failure
+from verl_regress.jobs.liveness import Launcher, launcher_of
+
+
+class Status(str, enum.Enum):
+    """A job's status; the last four and NOT_SUBMITTED are final."""
+
+    NOT_SUBMITTED = "NOT_SUBMITTED"
+    SUBMITTING = "SUBMITTING"
+    PENDING = "PENDING"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    UNKNOWN = "UNKNOWN"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    LOST = "LOST"
+
+    @property
+    def exit(self) -> Exit | None:
+        """The exit status in which following such a job ends; None while it goes on."""
+        return _EXIT.get(self)
+
+
+_EXIT = {
+    Status.NOT_SUBMITTED: Exit.BAD_INPUT,
+    Status.SUCCEEDED: Exit.SUCCEEDED,
+    Status.FAILED: Exit.JOB_FAILED,
+    Status.STOPPED: Exit.STOPPED,
+    Status.LOST: Exit.LOST,
+}
+
+
+_REASON_SHOWN = 100  # characters in a table
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A status, and the sentence that says why; `cause` is the root exception of a trainer that failed (verl_regress.jobs.failure)."""
+
+    status: Status
+    reason: str
+    driver_ip: str | None = None
+    cause: Mapping[str, Any] | None = None
+
+    @property
+    def shown(self) -> str:
+        """The status in a word, and where the job stands while it waits for its turn."""
+        return f"{self.status.value} ({self.reason})" if self.status is Status.QUEUED else self.status.value
+
+    @property
+    def why(self) -> str:
+        """The reason for a cell of a table: the exception alone where it is the reason, with its place and step whole."""
+        if self.cause is not None and failure.sentence(self.cause) in self.reason:
+            return failure.short(self.cause)
+        reason = " ".join(self.reason.split())
+        return reason if len(reason) <= _REASON_SHOWN else f"{reason[: _REASON_SHOWN - 1]}…"
+
+
+def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
+    """The status of a job. `ray` is Ray's details of it, None where Ray does not know it (or is not `reachable`)."""
+    submitted, ended = job.read_state("submitted"), job.read_state("ended")
+    observed = job.read_state("observed") or {}
+    driver_ip = _driver_ip(ray) or _driver_ip(observed)
+    ray_status = (ray or {}).get("status")
+
+    if ended is not None and ray_status == "RUNNING":
+        # Stopped by Ray or ended by itself? The launcher cannot know; Ray says it a moment later.
+        return Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how", driver_ip)
+    if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
+        if ended.get("told_to_stop") and ray is None:
+            return _ended_by_others(str(ended["reason"]), reachable, driver_ip)
+        return Judgement(_recorded(ended), str(ended["reason"]), driver_ip, ended.get("cause"))
+    # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
+    if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
+        ray, ray_status = observed, observed["status"]
+    if ray_status in (None, "PENDING", "RUNNING") and (place := _place(job)) is not None:
+        return Judgement(Status.QUEUED, place, driver_ip)
+    if ray is not None:
+        return _from_ray(str(ray_status), ray, job, driver_ip)
+    # One whose submitter died before it could record Ray's answer has been seen all the same.
+    is_known = bool(observed) or job.read_state("started") is not None
+    if submitted is None and not is_known and _is_being_submitted(job):
+        return Judgement(Status.SUBMITTING, "the submitter is at work")
+    if submitted is None and not is_known:
+        return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
+    if submitted is not None and not submitted["accepted"] and not is_known:
+        return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted['error']}")
+    if not reachable:
+        return Judgement(Status.UNKNOWN, "Ray does not answer and the job recorded no end", driver_ip)
+    return Judgement(Status.LOST, f"the job recorded no end, and {_FORGOTTEN}", driver_ip)
+
+
+_FORGOTTEN = (
+    "Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
+)
+
+
+def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Judgement:
+    """A signal ended the job, and Ray cannot say whether somebody stopped it or its node went down."""
+    if not reachable:
+        return Judgement(Status.UNKNOWN, f"{reason}, and Ray does not answer who ended it", driver_ip)
+    return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
+
+
+@contextlib.contextmanager
+def submission_of(job: JobDir) -> Iterator[None]:
+    """Hold the lock by which others see that a job is being submitted; it goes with the process, however that ends."""
+    with (job.state / "submitting").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _is_being_submitted(job: JobDir) -> bool:
+    with contextlib.suppress(OSError):  # not there (yet), or a file system without locks
+        return lock.is_held(job.state / "submitting")
+    return False
+
+
+def _place(job: JobDir) -> str | None:
+    """Where a job stands whose launcher waits for its turn; None for any other."""
+    queued = job.read_state("queued")
+    if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:
+        return None
+    return str(queued["reason"])
+
+
+def _recorded(ended: Mapping[str, Any]) -> Status:
+    """What the launcher saw; a trainer that failed because a node or the head went away says nothing about the code."""
+    if ended["exit_code"] == 0:
+        return Status.SUCCEEDED
+    return Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
+
+
+def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
+    message = str(ray.get("message") or "").strip().splitlines() or [""]
+    if status in ("PENDING", "RUNNING", "STOPPED"):
+        return Judgement(Status(status), message[-1], driver_ip)
+    started = job.read_state("started")
+    if (
+        status == "FAILED"
+        and started is None
+        and launcher_of(job) is Launcher.NOT_YET
+        and not causes.is_supervisor_gone(ray)
+    ):
+        return Judgement(Status.FAILED, message[-1], driver_ip)
+    # The launcher records every end that it lives to see: without that record, it or its node is gone.
+    node = (started or {}).get("node") or (started or {}).get("node_ip")
+    return Judgement(Status.LOST, causes.of_loss(ray, node), driver_ip)
+
+
+def _driver_ip(details: Mapping[str, Any] | None) -> str | None:
+    info = (details or {}).get("driver_info") or {}
+    address = info.get("node_ip_address")
+    return str(address) if address else None
+
+
+def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
+    """Keep what Ray said in `state/observed`, written only when it changed and never after a final word."""
+    if ray is None:
+        return
+    kept = {
+        key: ray.get(key)
+        for key in (
+            "status", "message", "error_type", "driver_exit_code", "driver_info", "driver_node_id",
+            "start_time", "end_time", "metadata",
+        )
+    }  # fmt: skip
+    before = job.read_state("observed") or {}
+    if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
+        return
+    if kept != {key: before.get(key) for key in kept}:
+        with contextlib.suppress(OSError):  # a full disk keeps the truth from nobody who asks
+            job.write_state("observed", kept)

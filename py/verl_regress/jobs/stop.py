@@ -1,0 +1,74 @@
+"""Stopping a job, running or still waiting for a place, and waiting for the fact that it is over."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from verl_regress.base import say
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.base.pulse import Pulse
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import find
+from verl_regress.jobs.status import Judgement, Status, judge, observe
+from verl_regress.secrets import job_secrets
+
+_LOOK_EVERY = 0.2  # seconds between two looks at the job
+_ABOUT_TO_RUN = 2.0  # seconds in which a job that is PENDING may just be starting, and then stops as a running one does
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`stop JOB --deadline S`."""
+    find.add_job(parser)
+    parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob STOP_TIMEOUT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stop a job; one that is over is left as it is. Raises RegressError where it is not over in time."""
+    job = find.asked_for(args)
+    api = find.api_of(job)
+    began = time.monotonic()
+    pulse = Pulse(began)
+    while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < args.deadline:
+        pulse.beat("waiting for the submission to end", time.monotonic())
+        time.sleep(_LOOK_EVERY)
+    if before.status.exit is not None:
+        job_secrets.forget(job)
+        say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
+        return 0
+    api.stop(job.ray_id)
+    began = time.monotonic()
+    is_cancelled = False
+    while (now := _look(job, api)).status.exit is None or _has_actors(job, api):
+        waited = time.monotonic() - began
+        if now.status is Status.PENDING and waited > _ABOUT_TO_RUN and not is_cancelled:
+            is_cancelled = _cancel(job, api)
+        if waited > args.deadline:
+            raise RegressError(
+                f"{job.ray_id} is {now.status.value} still, {args.deadline:.0f} s (STOP_TIMEOUT) after it was told to "
+                f"stop: see 'make status', and 'make debug JOB={job.ray_id}' for what holds it."
+            )
+        pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
+        time.sleep(_LOOK_EVERY)
+    job_secrets.forget(job)
+    say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
+    return 0
+
+
+def _look(job: JobDir, api: RayApi) -> Judgement:
+    details = api.job(job.ray_id)
+    observe(job, details)
+    return judge(job, details)
+
+
+def _has_actors(job: JobDir, api: RayApi) -> bool:
+    """Processes of the job still hold what it had; its end is when the next job can have it."""
+    return any(actor["state"] != "DEAD" for actor in api.actors(job.ray_id))
+
+
+def _cancel(job: JobDir, api: RayApi) -> bool:
+    """Take the job from the queue, and record what Ray will not say: that it was stopped, and did not fail."""
+    details = api.job(job.ray_id) or {}
+    said = {**details, "status": "STOPPED", "message": "stopped while it waited for a place"}
+    return api.cancel(job.ray_id, lambda: observe(job, said))

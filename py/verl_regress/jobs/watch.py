@@ -1,0 +1,224 @@
+"""Following a job to its end: a line a step, and the exit status that tells how it ended."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verl_regress.base import say
+from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.base.pulse import Pulse
+from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
+from verl_regress.jobs import debug, failure, find, phase, progress
+from verl_regress.jobs.status import Judgement, Status, judge, observe
+from verl_regress.secrets import job_secrets
+
+_LOOK_EVERY = 1.0  # seconds between two looks at the job
+_ASK_FOR_ACTORS_EVERY = 3.0  # seconds, while a job starts
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long, in seconds, a job may wait for a place, go without a new step, and Ray go without an answer."""
+
+    pending: float
+    stall: float
+    unreachable: float
+
+    @classmethod
+    def parse(cls, text: str) -> Deadlines:
+        """`300,900,60`: the knobs PENDING_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT. Raises ValueError."""
+        pending, stall, unreachable = map(float, text.split(","))
+        return cls(pending, stall, unreachable)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`wait JOB --deadlines S,S,S [--attached]`."""
+    find.add_job(parser)
+    parser.add_argument("--attached", action="store_true", help="somebody listens as long as stdin is open")
+    parser.add_argument(
+        "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S",
+        help="seconds: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Follow a job that was submitted before, from any terminal. How it ended is the one line on stdout too.
+
+    By that line, who asked from afar can tell an answer from a way that was cut off.
+    """
+    job = find.asked_for(args)
+    _await_plan(job)
+    if args.attached:
+        threading.Thread(target=_leave_with_the_listener, daemon=True).start()
+    end = follow(job, find.api_of(job), args.deadlines)
+    print(int(end))
+    return int(end)
+
+
+def _await_plan(job: JobDir) -> None:
+    """A submission that is under way writes its plan in a moment; one that looks dead is looked at twice, as in `follow`."""
+    looks = 0
+    while job.read_config("resolved.json") is None:
+        status = judge(job, None, reachable=False).status
+        if status is not Status.SUBMITTING and (looks or status is not Status.NOT_SUBMITTED):
+            return
+        looks += 1
+        time.sleep(_LOOK_EVERY)
+
+
+def _leave_with_the_listener() -> None:
+    """End this process when stdin ends: no engine tells a command in a container that its terminal is gone."""
+    while os.read(0, 4096):
+        pass
+    os._exit(int(Exit.OWN_ERROR))
+
+
+def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
+    """Print each change and each step until the job has ended or a deadline has passed; returns how it ended.
+
+    Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): the end here is
+    what `judge` says, and nothing else.
+    """
+    shown: Status | None = None
+    place = ""  # in the queue
+    known: Status | None = None  # the last one while Ray answered: an outage does not set the clocks back
+    life = _Life(job, api)
+    moved = answered = time.monotonic()
+    judgement: Judgement | None = None
+    while True:
+        try:
+            ray: Mapping[str, Any] | None = api.job(job.ray_id)
+            reachable, answered = True, time.monotonic()
+            observe(job, ray)
+        except Unreachable:
+            ray, reachable = None, False
+        before, judgement = judgement, judge(job, ray, reachable=reachable)
+        if judgement.status is not shown or (judgement.status is Status.QUEUED and judgement.reason != place):
+            shown, place = judgement.status, judgement.reason
+            say.info(f"{job.ray_id} is {judgement.shown}")
+        if shown not in (Status.UNKNOWN, known):
+            known, moved = shown, time.monotonic()
+        if life.has_moved():
+            moved = time.monotonic()
+        life.show(judgement.status)
+        # That Ray does not know it and what the files say are not of one moment: a submission may end in between.
+        is_sure = ray is not None or judgement.status not in (Status.NOT_SUBMITTED, Status.LOST) or judgement == before
+        if is_sure and (end := judgement.status.exit) is not None:
+            if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
+                # The launcher, which takes the bundles, never ran or is gone.
+                debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
+            job_secrets.forget(job)
+            summarise(job, judgement)
+            return end
+        waited = time.monotonic() - moved
+        if not reachable and time.monotonic() - answered > deadlines.unreachable:
+            say.error(
+                f"Ray has not answered for {deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."
+            )
+            return Exit.UNREACHABLE
+        if shown is Status.PENDING and waited > deadlines.pending:
+            debug.attempt(job, api.address, "not-schedulable")
+            say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
+            return Exit.NOT_SCHEDULABLE
+        if shown is Status.RUNNING and waited > deadlines.stall:
+            debug.attempt(job, api.address, "stalled", logs=True)
+            say.error(
+                f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}: "
+                f"read 'make logs JOB={job.ray_id}'."
+            )
+            return Exit.STALLED
+        time.sleep(_LOOK_EVERY)
+
+
+class _Life:
+    """What shows that a job moves: a new step, which is said; any output, where its loggers write no steps. And what it does."""
+
+    def __init__(self, job: JobDir, api: RayApi) -> None:
+        self._job, self._api = job, api
+        self._log, self._metrics = progress.Tail(job.driver_log), progress.Tail(job.metrics)
+        self._driver = phase.Driver()
+        self._logs_steps = progress.logs_steps(job)
+        self._writes_file = progress.writes_file(job)
+        self.lacks = (
+            "made no new step"
+            if self._logs_steps
+            else f"written nothing (its trainer.logger={progress.loggers(job)} tells no steps)"
+        )
+        self.step: int = progress.parent_of(job)["step"]  # the last one that was seen
+        self._is_training = False
+        self._pulse = Pulse(time.monotonic())
+        self._actors: list[dict[str, Any]] | None = None
+        self._asked = float("-inf")
+
+    def has_moved(self) -> bool:
+        """Has it since the last look?"""
+        before = self._log.size
+        lines = self._log.new_lines()
+        self._driver.feed(lines)
+        rows = (
+            [line.decode() for line in self._metrics.new_lines() if line.strip()]
+            if self._writes_file
+            else [row for line in lines if (row := progress.console_line(line)) is not None]
+        )
+        new = progress.steps(rows)
+        for step in new:
+            self.step, self._is_training = step.number, True
+            say.info(step.line(self._driver.total))
+        return bool(new) or (not self._logs_steps and self._log.size != before)
+
+    def show(self, status: Status) -> None:
+        """Say what the job does, where nothing else was said for a while; before its first step each change at once."""
+        now = time.monotonic()
+        words = phase.before_training(self._job, status)
+        if words is None and status is Status.RUNNING:
+            actors = self._ask_for_actors(now) if self._driver.is_starting else None
+            words = self._driver.does(self.step, actors)
+        if words is not None:
+            self._pulse.beat(words, now, is_news=status is Status.RUNNING and not self._is_training)
+
+    def _ask_for_actors(self, now: float) -> list[dict[str, Any]] | None:
+        """Ray's actors of the job; None where Ray does not say."""
+        if now - self._asked >= _ASK_FOR_ACTORS_EVERY:
+            self._asked = now
+            try:
+                self._actors = self._api.actors(self._job.ray_id)
+            except RegressError:
+                self._actors = None
+        return self._actors
+
+
+def summarise(job: JobDir, judgement: Judgement) -> None:
+    """The facts of a finished job, each from where it was recorded."""
+    for line in progress.log_lines(job, "MVP_PRECHECK_"):
+        say.quote(line)
+    kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or progress.no_checkpoint(job)
+    driver_ip = judgement.driver_ip or "none was seen (nobody asked Ray in time, or the driver never called ray.init)"
+    say.info(f"driver_info.node_ip_address: {driver_ip}")
+    say.info(f"{progress.taken(job)}, {kept}")
+    if (parent := progress.parent_of(job)["checkpoint"]) is not None:
+        say.info(f"went on from {parent}")
+    say.info(f"outputs: {job.path}")
+    sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
+    if judgement.status is Status.SUCCEEDED:
+        say.ok(sentence)
+    else:
+        say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
+    if judgement.status in (Status.FAILED, Status.LOST):
+        if judgement.cause is not None and judgement.cause["hint"] is not None:
+            say.info(f"hint: {judgement.cause['hint']}")
+        for line in failure.shown(job):
+            say.info(f"| {line}")
+
+
+def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
+    plan = find.plan_of(job)
+    asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
+    has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
+    return f"{job.ray_id} found no place in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

@@ -1,0 +1,224 @@
+"""Gathering evidence from the outside: Ray's API, the files of the jobs, their hashes. Judges nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir, SharedRoot, read_json
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import find, progress
+from verl_regress.secrets.redaction import forms
+
+_WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is told apart by its size and time
+_SCORE = "critic/score/mean"
+_LOSSES = ("actor/pg_loss", "train/loss")
+_NODE_LOGS = Path("/tmp/ray")  # of every session of Ray that this node has had (2.60)
+
+
+def digest(directory: Path) -> str:
+    """One value for all that is in a directory: every path, and every file's bytes (size and time above 64 MiB)."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        found.update(os.fsencode(f"{path.relative_to(directory)}\0"))
+        stat = path.stat()
+        content = path.read_bytes() if stat.st_size <= _WHOLE else f"{stat.st_size} {stat.st_mtime_ns}".encode()
+        found.update(hashlib.sha256(content).digest())
+    return found.hexdigest()
+
+
+def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
+    """The digest of each named job directory, of all of them where none is named; jobs that still run are left out."""
+    directories = find.newest_first(root) if names is None else [JobDir(root.jobs / name) for name in names]
+    over = [
+        job for job in directories if job.path.is_dir() and (job.read_state("ended") or not job.read_state("started"))
+    ]
+    return {job.submission_id: digest(job.first.path) for job in over}
+
+
+def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
+    """Every prepared directory's files: `[mtime in ns, sha256]` by name; what has no manifest is not ours to look at."""
+    prepared = [path.parent for home in (root.datasets, root.models) for path in sorted(home.glob("*/manifest.json"))]
+    return {
+        str(directory): {
+            str(path.relative_to(directory)): [path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest()]
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        }
+        for directory in prepared
+    }
+
+
+def nodes(api: RayApi) -> list[dict[str, Any]]:
+    """Ray's ALIVE nodes as plain data."""
+    return [
+        {"name": node.name, "address": node.address, "is_head": node.is_head, "resources": dict(node.resources)}
+        for node in api.nodes()
+        if node.alive
+    ]
+
+
+def job(found: JobDir, api: RayApi) -> dict[str, Any]:
+    """All that the lines ask of one job that has ended."""
+    plan = find.plan_of(found)
+    steps, ray = progress.steps(progress.joined(found)), api.job(found.ray_id)
+    return {
+        "submission_id": found.submission_id,
+        "job_dir": str(found.path),
+        "plan": {key: plan[key] for key in ("workload", "code_id", "code_path", "profile", "overrides")},
+        "code": found.read_config("code.json"),
+        "packages": found.read_config("packages.json"),
+        "ray": _without_environment(ray),
+        "state": {name: found.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")},
+        "steps": [step.number for step in steps],
+        "total_steps": progress.total_steps(found),
+        "scores": [step.metrics.get(_SCORE) for step in steps],
+        "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
+        "checkpoints": progress.checkpoints(found),
+        "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
+        "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],
+        "entries": sorted(path.name for path in found.path.iterdir()),
+        "config": sorted(path.name for path in found.config.iterdir()),
+        "digest": digest(found.path),
+        "secrets": _secret_reports(found, ray),
+    }
+
+
+def token_search(root: SharedRoot, api: RayApi, names: Iterable[str], token: str) -> dict[str, Any]:
+    """Where Ray's token stands: every file of the named jobs, and every answer of Ray about them. Never says the token."""
+    needle = token.encode()
+    files = [path for name in names for path in (root.jobs / name).rglob("*") if path.is_file()]
+    answers = {"jobs": api.jobs(), "nodes": nodes(api), **{name: api.actors(name) for name in names}}
+    return {
+        "token_characters": len(token),
+        "files": len(files),
+        "answers": len(answers),
+        "found_in": [str(path) for path in files if _holds(path, [needle])]
+        + [
+            f"Ray's answer about {name}" for name, answer in answers.items() if token in json.dumps(answer, default=str)
+        ],
+    }
+
+
+def canary_search(
+    root: SharedRoot, api: RayApi, cluster: str, session: Path, names: Iterable[str], canary: str
+) -> dict[str, Any]:
+    """Where a secret of the named jobs stands on the shared root and in Ray's answers, in any form. Never says the secret.
+
+    Their own file is among what is searched (`secrets/`): the jobs are over, so it must be gone.
+    """
+    names, written = list(names), forms(canary)
+    homes = [*(root.jobs / name for name in names), root.ray_logs(cluster), root.secrets / cluster, session]
+    files = [path for home in homes for path in _files(home)]
+    answers = _answers(api, names)
+    return {
+        "canary_characters": len(canary),
+        "files": len(files),
+        "answers": len([answer for answer in answers.values() if answer is not None]),
+        "unanswered": [what for what, answer in answers.items() if answer is None],
+        "found_in": _found_in(files, written)
+        + [
+            f"Ray's answer about {what}"
+            for what, answer in answers.items()
+            if any(form in (answer or "") for form in written)
+        ],
+    }
+
+
+def canary_search_here(canary: str) -> dict[str, Any]:
+    """The same of this node: what Ray has written on it, and the command line of every process that `ps` would show."""
+    written, files, processes = forms(canary), _files(_NODE_LOGS), dict(_processes())
+    return {
+        "canary_characters": len(canary),
+        "files": len(files),
+        "processes": len(processes),
+        "found_in": _found_in(files, written)
+        + [
+            f"the command line of process {pid}"
+            for pid, command in processes.items()
+            if any(form.encode() in command for form in written)
+        ],
+    }
+
+
+def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
+    """All that Ray tells to whoever asks about these jobs, as text; None where it gave no answer."""
+    questions: dict[str, Callable[[], Any]] = {
+        "all jobs": api.jobs,
+        "the nodes": partial(nodes, api),
+        "the runtime_envs": partial(api.ask, "/api/v0/runtime_envs?limit=1000&detail=1"),
+    }
+    for name in names:
+        questions[f"the job {name}"] = partial(api.job, name)
+        questions[f"the actors of {name}"] = partial(api.actors, name)
+        questions[f"the log of {name}"] = partial(api.ask, f"/api/jobs/{name}/logs")
+    answers: dict[str, str | None] = {}
+    for what, ask in questions.items():
+        try:
+            answers[what] = json.dumps(ask(), default=str, ensure_ascii=False)
+        except RegressError:
+            answers[what] = None
+    return answers
+
+
+def _files(home: Path) -> list[Path]:
+    """The files below a directory; one that we may not read is another user's, who cannot read a job's secrets either."""
+    paths = [Path(directory, name) for directory, _, names in os.walk(home) for name in names]
+    return [path for path in paths if path.is_file() and os.access(path, os.R_OK)]
+
+
+def _found_in(files: Iterable[Path], written: Collection[str]) -> list[str]:
+    needles, found = [form.encode() for form in written], []
+    for path in files:
+        with suppress(FileNotFoundError):  # of a Ray that runs
+            if _holds(path, needles):
+                found.append(str(path))
+    return found
+
+
+def _processes() -> Iterator[tuple[int, bytes]]:
+    """The command line of each process of this node, by pid; the kernel's own and zombies have none."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if command := (path / "cmdline").read_bytes():
+                yield int(path.name), command
+
+
+def _holds(path: Path, needles: Iterable[bytes]) -> bool:
+    """Whether a file, however large, has one of these."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(needle) != -1 for needle in needles)
+
+
+def _secret_reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Each process that reported what it loaded, as far as it is this job's, and the names of the secrets that it has.
+
+    Ray's supervisor reports as an actor of a job of Ray's own: it gives the secrets away again (py/hooks/job_secrets.py).
+    """
+    processes = []
+    for path in sorted(found.reports.glob("identity-*.json")):
+        if (read_json(path) or {}).get("job_id") in (None, (ray or {}).get("job_id")):
+            process = path.stem.removeprefix("identity-")
+            names = (read_json(found.reports / f"secrets-{process}.json") or {}).get("names", [])
+            processes.append({"process": process, "names": names})
+    return processes
+
+
+def _bundle(path: Path) -> dict[str, Any]:
+    bundle = read_json(path) or {}
+    return {"name": path.parent.name, **{key: bundle.get(key) for key in ("phase", "asked", "files", "errors")}}
+
+
+def _without_environment(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if details is None else {key: value for key, value in details.items() if key != "runtime_env"}

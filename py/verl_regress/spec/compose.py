@@ -1,0 +1,281 @@
+"""Overrides against the snapshot's own Hydra config: composed as the job will compose it, without importing verl.
+
+Read in hydra-core 1.3 (`hydra.compose`) and in verl 0.7.1 to 0.9.1 (`@hydra.main` of each trainer).
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.spec.devices import Devices
+from verl_regress.spec.reward_fn import Function
+
+# Only ~key may stand without a value.
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
+# What Hydra and OmegaConf put behind their sentence, for those who read their manuals.
+_BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
+_SHOWN = 3
+# The origin of what the knob adds; a key of it that a snapshot lacks is refused in other words than one that a user wrote.
+DETERMINISTIC = "DETERMINISTIC=1"
+# A word of OVERRIDES: blanks end it, but for those that stand in Hydra's quotes or behind its backslash (hydra-core 1.3,
+# OverrideLexer.g4). Quotes stay: they are Hydra's. One without its end takes the rest, and Hydra says what is wrong.
+_WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
+
+
+def words(text: str) -> list[str]:
+    """The overrides in the knob OVERRIDES, which blanks and newlines separate."""
+    return _WORD.findall(text)
+
+
+@dataclass(frozen=True)
+class Override:
+    """One Hydra override and which layer it comes from.
+
+    An optional one is left out where its key does not exist; one that adds its key (+, ++), where the mapping around it does not.
+    """
+
+    text: str
+    origin: str
+    optional: bool = False
+
+    @property
+    def shown(self) -> str:
+        """As messages show it."""
+        return f"The override {shown(repr(self.text))} (from {self.origin})"
+
+    def parts(self) -> tuple[str, str]:
+        """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
+        match = _OVERRIDE.fullmatch(self.text)
+        if match is None or (match["value"] is None and match["prefix"] != "~"):
+            where_make_reads = ", a value with blanks in quotes, and $ twice on a make command line"
+            raise BadInput(
+                f"{self.shown} is not Hydra's key=value: write it as a.b.c=value"
+                f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
+            )
+        return match["prefix"] or "", match["key"]
+
+    @property
+    def is_optional_addition(self) -> bool:
+        """Whether it adds its key, and may be left out."""
+        return self.optional and "+" in self.parts()[0]
+
+    def told(self) -> dict[str, str]:
+        """What config/resolved.json says of it."""
+        return {"text": self.text, "origin": self.origin}
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What came of the overrides: those that stay, the optional ones without a key, and of verl's config its YAML, the devices
+    and the reward function."""
+
+    overrides: tuple[Override, ...]
+    left_out: tuple[Override, ...]
+    text: str
+    devices: Devices
+    reward: Function | None
+
+
+def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
+    """Compose the config of verl's `module` in the snapshot at `code_path`, whose record is `code`.
+
+    Raises BadInput for a snapshot without that trainer, and for an override that Hydra cannot parse, whose key the
+    config lacks, or whose value it refuses.
+    """
+    told = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
+    directory, name = _config_of(code_path, module, told)
+    kept, left_out = list(overrides), list[Override]()
+    # Imported here: Hydra costs the other subcommands more than all the rest of them.
+    from hydra import initialize_config_dir
+
+    with initialize_config_dir(str(directory), version_base=None), _without_verl(), _fast_yaml():
+        while True:
+            try:
+                config = _compose(name, kept)
+                strays = _strays(name, config, kept)
+                if strays:
+                    kept = [override for override in kept if override not in strays]
+                    left_out += strays
+                    continue
+                text, value = _as_yaml(config, kept), partial(_value, config)
+                return Composed(tuple(kept), tuple(left_out), text, Devices.of(value), Function.of(value))
+            except _HydraRefused as refused:
+                culprit = refused.culprit
+                if culprit is None or not culprit.optional or not refused.lacks_key:
+                    raise _sentence(refused, name, kept, told) from None
+                kept.remove(culprit)
+                left_out.append(culprit)
+
+
+class _HydraRefused(Exception):
+    """What Hydra said, and of which override it spoke (None: it does not say)."""
+
+    def __init__(self, error: Exception, culprit: Override | None) -> None:
+        said = error.__cause__ if str(error).startswith("Error merging override ") else error
+        super().__init__(shown(" ".join(_BEHIND.split(str(said))[0].split()), 500))
+        self.lacks_key = str(error).startswith("Could not override '")
+        self.is_grammar = hasattr(error, "override")
+        self.culprit = culprit
+
+
+def _culprit(message: str, overrides: Sequence[Override]) -> Override | None:
+    """The override whose text, else whose key, stands in Hydra's message."""
+    for override in overrides:
+        if re.search(rf"(^|\s|'){re.escape(override.text)}('|\s|$)", message):
+            return override
+    return next((override for override in overrides if f"'{override.parts()[1]}'" in message), None)
+
+
+def _config_of(code_path: Path, module: str, told: str) -> tuple[Path, str]:
+    """The directory and the name of the config, as the snapshot's own `@hydra.main` gives them."""
+    file = code_path.joinpath(*module.split(".")).with_suffix(".py")
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BadInput(
+            f"{told} has no {module} that can be read ({error}): name a snapshot that has it, or another workload."
+        ) from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hydra.main":
+            given = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+            return file.parent / given["config_path"], given["config_name"]
+    raise BadInput(
+        f"{told} has no @hydra.main in {file}, which would name its config: name another snapshot, or another workload."
+    )
+
+
+@contextmanager
+def _without_verl() -> Iterator[None]:
+    """No verl runs in the submitter, neither the image's nor another: to look into pkg://verl… Hydra would import it."""
+    sys.modules["verl"] = None  # type: ignore[assignment]  # Python's own way to say that it cannot be imported
+    try:
+        yield
+    finally:
+        del sys.modules["verl"]
+
+
+@contextmanager
+def _fast_yaml() -> Iterator[None]:
+    """OmegaConf (2.3) makes its loader of `yaml.SafeLoader` each time that it reads a file: libyaml's does the same in C."""
+    slow = yaml.SafeLoader
+    setattr(yaml, "SafeLoader", getattr(yaml, "CSafeLoader", slow))  # noqa: B010  # mypy: a type
+    try:
+        yield
+    finally:
+        setattr(yaml, "SafeLoader", slow)  # noqa: B010
+
+
+def _compose(name: str, overrides: Sequence[Override]) -> Any:
+    from hydra import compose
+
+    try:
+        return compose(name, overrides=[override.text for override in overrides])
+    except Exception as error:  # besides its own errors, Hydra lets ValueError and AssertionError through
+        said = f"{getattr(error, 'override', '')}\n{error}"
+        raise _HydraRefused(error, _culprit(said, overrides)) from error
+
+
+def _strays(name: str, config: Any, overrides: Sequence[Override]) -> list[Override]:
+    """Optional overrides that add a key (+, ++) to a mapping that the config lacks without them."""
+    additions = {override.parts()[1]: override for override in overrides if override.is_optional_addition}
+    # A mapping with more in it was there before. That is nearly always so, and composing once more takes half a second.
+    alone = {
+        key: above
+        for key in additions
+        if (above := key.rpartition(".")[0])
+        and all(
+            any(f"{added}.".startswith(f"{above}.{other}.") for added in additions)
+            for other in _mapping(config, above) or ()
+        )
+    }
+    if not alone:
+        return []
+    without = _compose(name, [override for override in overrides if not override.is_optional_addition])
+    return [additions[key] for key, above in alone.items() if _mapping(without, above) is None]
+
+
+def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:
+    """The config's mapping of a dotted key; None where there is none."""
+    value = _value(config, key)
+    return value if isinstance(value, Mapping) else None
+
+
+def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
+    """The config with every ${…} filled in; as it is where that takes what only the job's processes have."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return str(OmegaConf.to_yaml(config, resolve=True))
+    except OmegaConfBaseException as error:
+        where = f"{error.full_key}."
+        for override in overrides:
+            if where.replace("[", ".").startswith(f"{override.parts()[1]}."):
+                raise _HydraRefused(error, override) from error
+        return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(config)}"
+
+
+def _value(config: Any, key: str) -> Any:
+    """The config's value of a dotted key; None for none, and for one that only the job's processes have."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.select(config, key)
+    except OmegaConfBaseException:
+        return None
+
+
+def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], told: str) -> BadInput:
+    culprit = refused.culprit
+    if culprit is None:
+        return BadInput(f"The overrides do not fit {name} of {told}, as Hydra says ({refused}): mend them.")
+    given = culprit.shown
+    if refused.is_grammar:
+        return BadInput(f"{given} cannot be parsed by Hydra ({refused}): mend it, or quote its value as in key='a, b'.")
+    if not refused.lacks_key:
+        return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): mend it, or leave it out.")
+    if culprit.origin == DETERMINISTIC:
+        return BadInput(
+            f"{DETERMINISTIC} needs {culprit.parts()[1]}, which {name} of {told} lacks: name a snapshot whose verl has it, or "
+            f"leave DETERMINISTIC out."
+        )
+    near = _nearest(_compose(name, overrides[: overrides.index(culprit)]), culprit.parts()[1])
+    cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
+    return BadInput(
+        f"{given} sets a key that {name} of {told} lacks: {cure} a new key, write '+{shown(culprit.text)}'."
+    )
+
+
+def _nearest(config: Any, key: str) -> list[str]:
+    """The real keys that `key` may have meant: those that end alike first, then the likest."""
+    from omegaconf import OmegaConf
+
+    keys = list(_keys(OmegaConf.to_container(config)))
+    alike = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
+    near = [
+        *difflib.get_close_matches(key, alike, _SHOWN, cutoff=0.3),
+        *difflib.get_close_matches(key, keys, _SHOWN, cutoff=0.75),
+    ]
+    return list(dict.fromkeys(near))[:_SHOWN]
+
+
+def _keys(node: Any, above: str = "") -> Iterator[str]:
+    """The dotted keys that hold a value; an empty mapping is one."""
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _keys(value, f"{above}.{key}" if above else str(key))
+    else:
+        yield above

@@ -1,0 +1,67 @@
+"""What Linux takes when it starts a process: one word of a command line, one variable, and all of them together.
+
+Sources: execve(2), "Limits on size of arguments and environment", and Ray 2.60. Whatever is larger ends on a node as
+"Argument list too long", or as a job that stays PENDING; so its submission is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.spec.compose import Override
+
+_ONE = 131072  # MAX_ARG_STRLEN, 32 pages of 4 KiB: one word of argv or one NAME=VALUE, with the NUL behind it
+_ALL = 2097152  # argv and environment together: a quarter of RLIMIT_STACK, which is 8 MiB where nobody changed it
+_OTHERS = 262144  # of _ALL: the node's own environment and Ray's variables
+_POINTER = 8  # each word and each variable has a pointer, which counts too
+# Of _ONE: Ray's own words around the env_vars, RAY_JOB_CONFIG_JSON_ENV_VAR={"runtime_env": …, "metadata": …} of the driver
+# (dashboard/modules/job/job_supervisor.py), --serialized-runtime-env-context={…} of a worker (_private/services.py).
+_RAYS_WORDS = 4096
+_CURE = "put long values into files on the shared root, and give their paths instead"
+
+
+def check(overrides: Sequence[Override], env_vars: Mapping[str, str], origins: Mapping[str, str]) -> None:
+    """Refuse what a job's processes cannot be started with. `origins` says who asked for a variable. Raises BadInput."""
+    for override in overrides:
+        _check_override(override)
+    sizes = {name: _size(f"{name}={value}") for name, value in env_vars.items()}
+    for name, size in sizes.items():
+        if size > _ONE:
+            raise BadInput(
+                f"env_vars.{shown(name)} (from {origins.get(name, 'verl-regress')}) has {size - 1:,} bytes with its name, and "
+                f"Linux takes at most {_ONE - 1:,} in one variable (execve(2)): {_CURE}."
+            )
+    by_ray = {name: value for name, value in env_vars.items() if "$" not in value}
+    as_json, most = len(json.dumps(by_ray)), _ONE - _RAYS_WORDS
+    if as_json > most:
+        longest = max(by_ray, key=lambda name: sizes[name])
+        raise BadInput(
+            f"The job's {len(by_ray):,} env_vars have {as_json:,} bytes as JSON, and Ray hands them over in one variable, of "
+            f"which Linux leaves them {most:,} (execve(2)); the longest is {shown(longest)} with {sizes[longest] - 1:,} "
+            f"(from {origins.get(longest, 'verl-regress')}): {_CURE}."
+        )
+    words = [_size(override.text) + _POINTER for override in overrides]
+    total = sum(words) + sum(size + _POINTER for size in sizes.values()) + as_json
+    if total > _ALL - _OTHERS:
+        raise BadInput(
+            f"The {len(words):,} overrides and {len(sizes):,} env_vars of the job take {total:,} bytes, and Linux leaves them "
+            f"{_ALL - _OTHERS:,} when it starts a process (execve(2)): {_CURE}, or ask for less."
+        )
+
+
+def _check_override(override: Override) -> None:
+    if "\0" in override.text:
+        raise BadInput(f"{override.shown} has a NUL character, which no command line can hold: leave it out.")
+    size = _size(override.text)
+    if size > _ONE:
+        raise BadInput(
+            f"{override.shown} has {size - 1:,} bytes, and Linux takes at most {_ONE - 1:,} in one word of a command line "
+            f"(execve(2)): {_CURE}."
+        )
+
+
+def _size(text: str) -> int:
+    """Bytes, with the NUL behind it."""
+    return len(text.encode("utf-8")) + 1

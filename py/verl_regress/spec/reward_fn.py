@@ -1,0 +1,181 @@
+"""A user's reward function: the JobSpec's reward_fn_path, verl's own name for it in the snapshot, and what its file defines.
+
+The file is parsed and never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import errno
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.layout import SharedRoot
+
+# Where verl's configuration keeps the function's file, the newest first: the key, the file of verl/trainer/config that
+# defines it, and the key in that file. Read in verl 0.7.0 (the second) and in 0.7.1 and 0.8.0, where the second is still there
+# for compatibility, and the first is what it is copied to.
+_KEYS = (
+    ("reward.custom_reward_function.path", "reward/reward.yaml", ("custom_reward_function", "path")),
+    ("custom_reward_function.path", "ppo_trainer.yaml", ("custom_reward_function", "path")),
+)
+
+_NEW, _LEGACY = (key.removesuffix(".path") for key, _, _ in _KEYS)
+# With one of these a module may have names that its syntax does not show.
+_DYNAMIC = frozenset({"*", "__getattr__", "exec", "globals", "locals", "setattr", "vars"})
+
+
+@dataclass(frozen=True)
+class Function:
+    """The reward function that verl's config names: its file and its name, under `key`."""
+
+    path: str
+    name: str | None
+    key: str
+
+    @classmethod
+    def of(cls, value: Callable[[str], Any]) -> Function | None:
+        """What a job with verl's config loads; `value` gives the config's value of a dotted key, None for none.
+
+        A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).
+        """
+        legacy = any(value(f"{_LEGACY}.{part}") is not None for part in ("path", "name"))
+        key = _LEGACY if legacy else _NEW
+        path, name = value(f"{key}.path"), value(f"{key}.name")
+        return cls(str(path), None if name is None else str(name), key) if path else None
+
+
+def check(root: SharedRoot, given: str, origin: str) -> Path:
+    """Return `given` as the file it names under user/code/ of the shared root. Raises BadInput, with `origin`."""
+    path, home = Path(given), root.user_code
+    problem = None
+    if not path.is_relative_to(home) or ".." in path.parts:
+        problem = "it must be a file under ${shared_root}/user/code, without '..'"
+    elif (escape := root.escape_of(path)) is not None:
+        problem = escape
+    elif not path.is_file():
+        problem = "there is no such file"
+    else:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            problem = f"it cannot be read ({error.strerror})"
+    if problem is not None:
+        raise BadInput(
+            f"reward_fn_path={shown(given)} (from {origin}) is not usable: {shown(problem, 500)}; put it under ${{shared_root}}/user/code/."
+        )
+    return path
+
+
+def check_function(
+    root: SharedRoot, function: Function | None, given: Path | None, origin: str, origins: Mapping[str, str]
+) -> None:
+    """Refuse a job whose reward function verl could not load. Raises BadInput.
+
+    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `origins` says by key where an override is from. A file outside the shared root is not checked, for only
+    the nodes may have it, nor is a module (pkg://).
+    """
+    if function is None:
+        if given is not None:
+            raise BadInput(
+                f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {_NEW}.path or sets "
+                f"{_LEGACY}.name, which replaces it: leave that override out, and name a function with {_NEW}.name."
+            )
+        return
+    path = Path(function.path.removeprefix("file://"))
+    if root.escape_of(path) is not None:
+        return
+    key = f"{function.key}.path"
+    told = (
+        f"reward_fn_path={given} (from {origin})"
+        if path == given
+        else f"{key}={shown(str(path))} (from {origins.get(key, 'an override')})"
+    )
+    if function.name is None:
+        raise BadInput(
+            f"{told} names no function, for {function.key}.name is empty: set it, for example to compute_score."
+        )
+    try:
+        names = _names_in(path)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadInput(f"{told} is not usable, {_problem(error)}.") from None
+    if names & {function.name, *_DYNAMIC}:
+        return
+    near = difflib.get_close_matches(function.name, names, n=1)
+    hint = f" (did you mean {shown(near[0], 80)}?)" if near else ""
+    raise BadInput(
+        f"{told} does not define {shown(function.name, 80)} at its top level{hint}: define it there, or name another function "
+        f"with {function.key}.name."
+    )
+
+
+def _names_in(path: Path) -> set[str]:
+    """The names that the file defines; it is compiled as an import would, and not run.
+
+    Raises OSError, SyntaxError, and whatever else Python raises for a file that is no source.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file")
+    source = path.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the job's log has them
+        compile(source, str(path), "exec", dont_inherit=True)
+        return set(_defined(ast.parse(source)))
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror}): name a file that can"
+    line = f"line {error.lineno} of it" if isinstance(error, SyntaxError) and error.lineno else "it"
+    said = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+    return f"{line} cannot be parsed by the head's Python {sys.version_info[0]}.{sys.version_info[1]} ({shown(said)}): fix it"
+
+
+def _defined(module: ast.Module) -> Iterator[str]:
+    """The names that a module binds at its top level, in whatever block; and those of _DYNAMIC that it uses anywhere."""
+    nodes: list[tuple[ast.AST, bool]] = [(module, True)]
+    while nodes:
+        node, is_top = nodes.pop()
+        names, is_bound, is_scope = list[str](), is_top, isinstance(node, ast.Lambda)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names, is_scope = [node.name], True
+        elif isinstance(node, ast.alias):
+            names = [node.asname or node.name.partition(".")[0]]
+        elif isinstance(node, ast.Name):
+            names, is_bound = [node.id], is_top and isinstance(node.ctx, ast.Store)
+        elif isinstance(node, ast.Global):
+            names, is_bound = node.names, True
+        yield from (name for name in names if is_bound or name in _DYNAMIC)
+        nodes += [(child, is_top and not is_scope) for child in ast.iter_child_nodes(node)]
+
+
+def key_of(code_path: Path) -> str:
+    """Return the key by which the verl at `code_path` finds the file of a reward function. Raises BadInput."""
+    config = code_path / "verl" / "trainer" / "config"
+    for key, file, path in _KEYS:
+        if _has(config / file, path):
+            return key
+    raise BadInput(
+        f"The snapshot {code_path} has none of the keys {' and '.join(key for key, _, _ in _KEYS)} in verl/trainer/config: "
+        "leave reward_fn_path out and name your function in trainer_overrides, as this release wants it."
+    )
+
+
+def _has(file: Path, path: tuple[str, ...]) -> bool:
+    try:
+        found: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    for key in path:
+        if not isinstance(found, Mapping) or key not in found:
+            return False
+        found = found[key]
+    return True

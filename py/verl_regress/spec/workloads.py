@@ -1,0 +1,104 @@
+"""The workloads: which verl module runs, and the overrides by which it finds its data, model and place for outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_regress.base.layout import JobDir
+from verl_regress.store.datasets import SFT_SUFFIX
+
+
+@dataclass(frozen=True)
+class Places:
+    """The paths that a job's overrides name, as every node sees them."""
+
+    model: Path
+    dataset: Path
+    job: JobDir
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One of verl's trainers: `python -m module key=value …`.
+
+    `profile_keys` are the lists of the base config's trainer_overrides that it gets; `dataset_suffix` comes behind the knob
+    DATASET, whose other forms are made with it; `hooks` (py/hooks/) and `env_vars` are what its processes need.
+    """
+
+    module: str
+    profile_keys: tuple[str, ...]
+    data_files: tuple[str, ...]
+    overrides: Callable[[Places], list[str]]
+    has_reward: bool = True
+    dataset_suffix: str = ""
+    hooks: tuple[str, ...] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+
+
+def _trainer(places: Places) -> list[str]:
+    """What every trainer gets; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
+    return [
+        f"hydra.run.dir={places.job.driver_log.parent}/hydra",
+        "trainer.project_name=verl-regress",
+        f"trainer.experiment_name={places.job.ray_id}",
+        "trainer.logger=[console,file]",
+        "trainer.total_epochs=1",
+        "trainer.save_freq=10",
+        f"trainer.default_local_dir={places.job.checkpoints}",
+    ]
+
+
+def _reinforcement(places: Places, estimator: str) -> list[str]:
+    return [
+        *_trainer(places),
+        f"algorithm.adv_estimator={estimator}",
+        f"data.train_files={places.dataset}/train.parquet",
+        f"data.val_files={places.dataset}/test.parquet",
+        f"actor_rollout_ref.model.path={places.model}",
+    ]
+
+
+def _ppo(places: Places) -> list[str]:
+    return [*_reinforcement(places, "gae"), f"critic.model.path={places.model}"]
+
+
+def _grpo(places: Places) -> list[str]:
+    return _reinforcement(places, "grpo")
+
+
+def _sft(places: Places) -> list[str]:
+    return [
+        *_trainer(places),
+        f"data.train_files={places.dataset}/train.parquet",
+        f"data.val_files={places.dataset}/val.parquet",
+        f"model.path={places.model}",
+    ]
+
+
+def continuing(checkpoint: Path) -> list[str]:
+    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1 to 0.9.1)."""
+    return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
+
+
+_RL_FILES = ("train.parquet", "test.parquet")
+
+WORKLOADS: dict[str, Workload] = {
+    "ppo": Workload("verl.trainer.main_ppo", ("rl", "ppo"), _RL_FILES, _ppo, hooks=("transfer_queue_names",)),
+    "grpo": Workload("verl.trainer.main_ppo", ("rl", "grpo"), _RL_FILES, _grpo, hooks=("transfer_queue_names",)),
+    "sft": Workload(
+        "verl.trainer.sft_trainer_ray",
+        ("sft",),
+        ("train.parquet", "val.parquet"),
+        _sft,
+        has_reward=False,
+        dataset_suffix=SFT_SUFFIX,
+        hooks=("sft_driver",),
+        # At this level it says how many steps it will take, as the other trainers do unasked.
+        env_vars={"RAY_ADDRESS": "auto", "VERL_SFT_LOGGING_LEVEL": "INFO"},
+    ),
+}
+
+# No layer may move these: a job writes into its own directory and nowhere else.
+FIXED_KEYS = ("trainer.default_local_dir", "hydra.run.dir")

@@ -1,0 +1,232 @@
+"""Artefacts: directories made once, whole or not at all, that say in `manifest.json` what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import say
+from verl_regress.base.errors import BadInput, Exit, RegressError
+
+BUILDER = "verl-regress 1.1.0"
+MANIFEST = "manifest.json"
+_SHOWN_REVISION = 12
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an artefact is made from: the source as the user named it, its exact revision, the seed where one counts."""
+
+    source: str
+    revision: str
+    seed: int | None = None
+
+    def __str__(self) -> str:
+        """`synthetic (revision 0123456789ab, seed 1)`."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.source} (revision {self.revision[:_SHOWN_REVISION]}{seed})"
+
+
+@dataclass(frozen=True)
+class File:
+    """What the manifest knows of one file."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """An artefact's `manifest.json`."""
+
+    name: str
+    source: str
+    revision: str
+    seed: int | None
+    builder: str
+    files: Mapping[str, File]
+    facts: Mapping[str, Any]
+    created: str
+
+    @property
+    def made_from(self) -> Source:
+        """The source it was made from."""
+        return Source(self.source, self.revision, self.seed)
+
+
+def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> Manifest:
+    """Make the artefact `target` unless it is there; returns its manifest. One target of `ensure_all`, which see."""
+    return ensure_all([target], source, lambda directories: build(directories[0]), knob=knob)[0]
+
+
+def ensure_all(
+    targets: Sequence[Path],
+    source: Source,
+    build: Callable[[Sequence[Path]], Mapping[str, Any]],
+    *,
+    knob: str,
+) -> list[Manifest]:
+    """Make the artefacts `targets`, which one call of `build` makes together, unless they are there.
+
+    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). What is
+    there from the same source is left untouched (its files are looked at by name and size: `verify` reads them). Of two
+    builders at once the first to finish wins. `knob` (as `DATASET`) is the knob that names the artefact, and with
+    `_SOURCE` behind it the one that chose the source.
+    Raises BadInput where a target is there from another source, damaged, or not an artefact; RegressError where the
+    directory cannot be written; whatever `build` raises. Nothing is left behind in any of these cases.
+    """
+    found = [_existing(target, source, knob) for target in targets]
+    if None not in found:
+        for target in targets:
+            say.skip(f"{target} (exists, same source)")
+        return [manifest for manifest in found if manifest is not None]
+    suffix = f"{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    directories = [target.with_name(f".{target.name}.{suffix}") for target in targets]
+    try:
+        for directory in directories:
+            _make_directory(directory)
+        facts = build(directories)
+        return [
+            _finish(directory, target, source, facts, knob)
+            for directory, target in zip(directories, targets, strict=True)
+        ]
+    finally:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def is_there(target: Path, source: Source, *, knob: str) -> bool:
+    """Tell whether `target` is there, made from `source`; raises BadInput as `ensure_all` does."""
+    if _existing(target, source, knob) is None:
+        return False
+    say.skip(f"{target} (exists, same source)")
+    return True
+
+
+def load(target: Path) -> Manifest:
+    """Return the manifest of the artefact `target`; raises BadInput where there is none or it cannot be read."""
+    path = target / MANIFEST
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        files = {name: File(**entry) for name, entry in fields.pop("files").items()}
+        return Manifest(files=files, **fields)
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"{target} has no {MANIFEST}, so it was not made by verl-regress: move it away, or choose another name."
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{path} is not a manifest ({error}): remove {target} and run the step again.") from error
+
+
+def find(target: Path) -> Manifest | None:
+    """Return the manifest of the artefact `target`, or None where nothing has that name; raises as `load` does."""
+    return load(target) if os.path.lexists(target) else None
+
+
+def verify(target: Path) -> Manifest:
+    """Return the manifest of `target` once every file was read; raises RegressError (check failed) if one differs."""
+    manifest = load(target)
+    differing = [name for name, file in manifest.files.items() if not _is_intact(target / name, file)]
+    if differing:
+        raise RegressError(
+            f"{target} is not what its {MANIFEST} says: {len(differing)} of {len(manifest.files)} files differ "
+            f"({_first(differing)}): remove that directory and run 'make prepare' again.",
+            Exit.CHECK_FAILED,
+        )
+    return manifest
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file's contents, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _existing(target: Path, source: Source, knob: str) -> Manifest | None:
+    manifest = find(target)
+    if manifest is None:
+        return None
+    if manifest.made_from != source:
+        raise BadInput(
+            f"{target} was made from {manifest.made_from}, and {knob}_SOURCE now asks for {source}: "
+            f"remove that directory, or choose another name with {knob}=NAME."
+        )
+    damaged = [name for name, file in manifest.files.items() if _size(target / name) != file.bytes]
+    if damaged:
+        raise BadInput(
+            f"{target} is damaged, {_first(damaged)} missing or of another size than its {MANIFEST} says: "
+            "remove that directory and run the step again."
+        )
+    return manifest
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except OSError as error:
+        raise RegressError(
+            f"{directory.parent} cannot be written by uid {os.getuid()} ({error.strerror}): "
+            "give that directory to the user who runs verl-regress, or set another WORKDIR."
+        ) from error
+
+
+def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> Manifest:
+    # A folder that is a copy of an artefact brings that one's manifest: it gives way to this one's.
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
+    manifest = Manifest(
+        name=target.name,
+        source=source.source,
+        revision=source.revision,
+        seed=source.seed,
+        builder=BUILDER,
+        files={str(path.relative_to(directory)): File(sha256_of(path), path.stat().st_size) for path in paths},
+        facts=dict(facts),
+        created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+    )
+    text = json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
+    (directory / MANIFEST).write_text(text, encoding="utf-8")
+    _open_to_readers(directory)
+    try:
+        directory.rename(target)
+    except OSError:
+        winner = _existing(target, source, knob)
+        if winner is None:
+            raise
+        say.skip(f"{target} (exists, same source)")
+        return winner
+    say.changed(f"{target} made from {source}{_told(facts)}")
+    return manifest
+
+
+def _open_to_readers(directory: Path) -> None:
+    """Let everybody read and only the owner write, whatever umask the builder had."""
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _told(facts: Mapping[str, Any]) -> str:
+    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _is_intact(path: Path, file: File) -> bool:
+    return _size(path) == file.bytes and sha256_of(path) == file.sha256
+
+
+def _first(names: Sequence[str], shown: int = 3) -> str:
+    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")

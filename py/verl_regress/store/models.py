@@ -1,0 +1,153 @@
+"""Models as verl reads them: Hugging Face folders under `common/models/<name>`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from verl_regress.base import naming, pulse
+from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.store import artefact, rehearsal, tarball
+from verl_regress.store.artefact import Source
+from verl_regress.store.hub import Hub
+
+TINY_NAME = "tiny-qwen2"
+KNOB = "MODEL"
+
+# What decides the tiny model's bytes, besides the seed.
+_TINY_BUILDERS = ("tiny_model", "sums", "sampling")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `prepare-model`."""
+    parser.add_argument(
+        "--source", required=True, help="tiny, hub:REPO[@REVISION], or path:DIR with DIR's tar on stdin"
+    )
+    parser.add_argument(
+        "--name", default="", help="the model's name; empty: tiny-qwen2, or the last part of REPO or DIR"
+    )
+    parser.add_argument("--seed", type=int, required=True, help="decides the weights of the tiny model")
+    parser.add_argument("--revision", default="", help="path:DIR only: what tells one state of DIR from another")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="make nothing; print 'present' or 'absent', so that DIR need not be streamed",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the model that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
+    root = SharedRoot(Path(args.shared_root))
+    if args.check:
+        target = root.models / _checked_name(args.name or default_name(args.source))
+        print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
+    else:
+        prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
+    return 0
+
+
+def default_name(source: str) -> str:
+    """Return the name that the model from `source` has unless another is asked for."""
+    kind, _, rest = source.partition(":")
+    return TINY_NAME if kind == "tiny" else rest.partition("@")[0].rstrip("/").rpartition("/")[2]
+
+
+def critic_name(name: str) -> str:
+    """Return the name of the critic that is made together with the tiny model `name`."""
+    return f"{name}-critic"
+
+
+def prepare(
+    root: SharedRoot, source: str, name: str, seed: int, revision: str, stream: BinaryIO
+) -> list[artefact.Manifest]:
+    """Make `common/models/<name>` (for `tiny` its critic too) unless it is there; returns the manifests.
+
+    `stream` and `revision` are read for `path:DIR` alone: a tar of DIR, and what identifies its contents. Raises
+    BadInput for a source or a name that cannot be used and for a DIR without config.json, RegressError where the hub
+    cannot be reached or the tiny model does not come out as it should, and as `artefact.ensure` does.
+    """
+    kind, _, rest = source.partition(":")
+    if source != "tiny" and not (kind in ("hub", "path") and rest):
+        raise BadInput(
+            f"MODEL_SOURCE={source!r} is no source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
+        )
+    name = _checked_name(name or default_name(source))
+    target = root.models / name
+    if kind == "tiny":
+        return _prepare_tiny([target, root.models / critic_name(name)], seed)
+    if kind == "hub":
+        return [_prepare_from_hub(root, target, source, rest)]
+    made_from = Source(source, revision)
+    manifest = artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)
+    tarball.drain(stream)  # another builder may have made it while the stream was on its way
+    return [manifest]
+
+
+def _checked_name(name: str) -> str:
+    return naming.check(name, KNOB)
+
+
+def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]:
+    recipe = hashlib.sha256(b"".join(rehearsal.path(name).read_bytes() for name in _TINY_BUILDERS)).hexdigest()
+
+    def build(directories: Sequence[Path]) -> dict[str, float | int]:
+        actor, critic = directories
+        try:
+            with pulse.during("training the tiny model"):
+                # transformers 5 shows a bar even for a tiny model.
+                os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+                tiny_model = rehearsal.module("tiny_model")
+                facts: dict[str, float | int] = tiny_model.build(actor, critic, seed=seed)
+        except rehearsal.module("errors").RehearsalError as error:
+            raise RegressError(f"MODEL_SOURCE=tiny with SEED={seed}: {error}.") from error
+        return facts
+
+    return artefact.ensure_all(targets, Source("tiny", recipe, seed), build, knob=KNOB)
+
+
+def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str) -> artefact.Manifest:
+    repo, _, asked = address.partition("@")
+    hub = Hub(root, f"MODEL_SOURCE={source}", "check the name, or without a way out use MODEL_SOURCE=path:DIR.")
+    there = artefact.find(target)
+    # What is there already needs no network: its revision is the one that stays.
+    revision = (
+        there.revision if there is not None and there.source == source else hub.model_revision(repo, asked or None)
+    )
+
+    def build(directory: Path) -> dict[str, str]:
+        cached = hub.model(repo, revision)
+        for file in sorted(path for path in cached.rglob("*") if path.is_file()):
+            _link_or_copy(file.resolve(), directory / file.relative_to(cached))
+        return {}
+
+    return artefact.ensure(target, Source(source, revision), build, knob=KNOB)
+
+
+def _link_or_copy(file: Path, name: Path) -> None:
+    """Give `file` a second name: no second copy of the weights, and none of the two needs the other."""
+    name.parent.mkdir(parents=True, exist_ok=True)
+    if file.stat().st_uid != os.getuid():  # its mode could not be set to readable
+        shutil.copyfile(file, name)
+        return
+    try:
+        name.hardlink_to(file)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(file, name)
+
+
+def _receive(stream: BinaryIO, directory: Path, label: str) -> dict[str, str]:
+    with pulse.during(f"copying {label} to the shared root", partial(pulse.size_of, directory)):
+        tarball.unpack(stream, directory, label)
+    if not (directory / "config.json").is_file():
+        raise BadInput(
+            f"{label} (from MODEL_SOURCE) has no config.json, so it is no Hugging Face model: give its folder."
+        )
+    return {}

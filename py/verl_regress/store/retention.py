@@ -1,0 +1,313 @@
+"""`make gc`: which checkpoints, snapshots and helper versions nobody needs any more, and why all the rest stays.
+
+config/, logs/, state/ and debug/ of a job and the reports of sessions are never removed. Of what could be needed, everything
+stays: the newest KEEP jobs that have checkpoints, every job that is not surely over and what such a job reads from, every job
+of another checkout, every job while a regression session is at work, and whatever came in the last hour. Nobody can plan a
+submission meanwhile: each holds `jobs/` from its first look at a snapshot until Ray has the job, and gc holds it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import re
+import shutil
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import layout, lock, say
+from verl_regress.base.errors import BadInput
+from verl_regress.base.layout import JobDir, SharedRoot, read_json
+from verl_regress.base.owner import Owner
+from verl_regress.cluster import nodes
+from verl_regress.cluster.ray_api import RayApi, Unreachable
+from verl_regress.jobs import find
+from verl_regress.jobs.status import Status, judge
+from verl_regress.store import objects, snapshot
+from verl_regress.store.sessions import Session, jobs_of
+
+_SETTLED = 3600.0  # seconds: what came or was written to since then may be about to be used
+_SESSION = 86400.0  # seconds without new evidence after which an unfinished session has died
+_GONE = ".gone"  # ends the name of what is half removed
+_LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
+_HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
+_NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`gc --keep N [--named CODE …] [--dry-run]`."""
+    parser.add_argument("--keep", required=True, help="the knob KEEP: how many jobs keep their checkpoints, the newest")
+    parser.add_argument("--named", action="append", default=[], help="a code id or source that a knob names")
+    parser.add_argument("--dry-run", action="store_true", help="say the same, remove nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Remove what nobody needs, or with --dry-run only say so. Raises BadInput for KEEP, RegressError without the lock."""
+    if re.fullmatch(r"[0-9]{1,6}", args.keep) is None:
+        raise BadInput(
+            f"KEEP={args.keep!r} is not usable: give the number of jobs that keep their checkpoints, 0 or more."
+        )
+    root = SharedRoot(args.shared_root)
+    with (
+        lock.alone(root.jobs, _LOCK_SECONDS),
+        lock.held(root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as no_snapshot_is_made,
+    ):
+        known = _ask_ray(RayApi(nodes.ADDRESS))
+        found = survey(
+            root,
+            int(args.keep),
+            set(args.named),
+            known,
+            time.time(),
+            # The global option of the helper; without it, no job that names an owner is the caller's.
+            owner=args.owner,
+            snapshots_too=no_snapshot_is_made,
+        )
+        say.info(found.looked_at)
+        total = human(sum(waste.bytes for waste in found.waste))
+        if not found.waste:
+            say.skip("gc (nothing that nobody needs)")
+            return 0
+        will = "would" if args.dry_run else "will"
+        for waste in found.waste:
+            say.info(f"{will} remove {waste}")
+        say.info(f"{will} free {total} in all{' (DRY_RUN=1)' if args.dry_run else ''}")
+        if args.dry_run:
+            return 0
+        for waste in found.waste:
+            _remove(waste)
+            say.changed(f"removed {waste}")
+        say.ok(f"freed {total} in all")
+    return 0
+
+
+@dataclass(frozen=True)
+class Waste:
+    """One thing to remove: its paths, and the bytes on disk that become free when all before it are gone."""
+
+    what: str
+    paths: tuple[Path, ...]
+    bytes: int
+    job: JobDir | None = None  # whose checkpoints these are
+
+    def __str__(self) -> str:
+        """`snapshot codeB: 1.2 MiB`."""
+        return f"{self.what}: {human(self.bytes)}"
+
+
+@dataclass
+class Survey:
+    """What was looked at, in a sentence, and what of it is waste, in the order in which it goes."""
+
+    looked_at: str
+    waste: list[Waste] = field(default_factory=list)
+
+
+def survey(
+    root: SharedRoot,
+    keep: int,
+    named: set[str],
+    known: Mapping[str, Any] | None,
+    now: float,
+    *,
+    owner: Owner | None = None,
+    snapshots_too: bool = True,
+) -> Survey:
+    """Look at everything and change nothing.
+
+    `named` are code ids and sources that stay; `known` is what Ray says of each of its jobs, None where it does not answer;
+    `now` is in seconds since the epoch; `owner` is the caller. Without `snapshots_too` they stay, and their objects:
+    one is being made.
+    """
+    everything = find.newest_first(root)
+    foreign = [job for job in everything if not all(_is_ours(attempt, owner) for attempt in job.attempts())]
+    full = [job for job in everything if job not in foreign and any(map(_checkpoints, job.attempts()))]
+    kept = full[:keep]
+    young = [job for job in full if not all(_are_settled(attempt, now) for attempt in job.attempts())]
+    going_on = [job for job in everything if not _is_over(job, known, now)]
+    sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
+    at_work = [session for session in sessions if _is_at_work(session, now)]
+    read_from = _mentioned(going_on, root.jobs)
+    read = [job for job in everything if job.submission_id in read_from]
+    spared = everything if at_work else [*kept, *young, *foreign, *going_on, *read]
+    spared_ids = {job.submission_id for job in spared}
+    # The newest jobs keep their snapshots though they have no checkpoints: 'make retry' needs them.
+    used = _mentioned([*spared, *everything[:keep]], root.snapshots) | {
+        code for session in sessions for code in _codes(session, spared_ids, at_work)
+    }
+
+    disk = _Disk()
+    waste = [
+        Waste(
+            f"checkpoints of {attempt.ray_id} ({', '.join(path.name for path in paths)})",
+            paths,
+            disk.free(paths),
+            attempt,
+        )
+        for job in everything
+        if job.submission_id not in spared_ids
+        for attempt in job.attempts()
+        if (paths := tuple(sorted(attempt.checkpoints.glob("*"))))
+    ]
+    unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
+    unused = [path for path in unused if snapshots_too and _is_settled(path, now)]
+    waste += [Waste(f"snapshot {path.name}", (path,), disk.free([path])) for path in unused]
+    shared = objects.unused(root.objects, root.snapshots, gone=unused) if snapshots_too else []
+    if shared:
+        waste.append(Waste(f"{len(shared)} objects that no snapshot shares any more", tuple(shared), disk.free(shared)))
+    in_use = _mentioned(going_on, root.helpers) | {layout.HELPER_DIR.name}
+    versions = [path for path in root.helpers.glob("*") if _HELPER.fullmatch(path.name)]
+    waste += [
+        Waste(f"helper {path.name}", (path,), disk.free([path]))
+        for path in versions
+        if path.name not in in_use and path.stat().st_ctime < now - _SETTLED
+    ]
+    looked_at = (
+        f"looked at {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
+        f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
+        f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
+        f"({len(unused)} that nobody needs), {len(versions)} helpers"
+    )
+    if not snapshots_too:
+        looked_at += "; a snapshot is being made, so all of them stay"
+    return Survey(looked_at, waste)
+
+
+def human(size: int) -> str:
+    """`512 bytes`, `1.5 KiB`, `3.2 GiB`."""
+    amount, unit = float(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{size} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
+
+
+def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
+    """What Ray says of its jobs; None, and a line that tells what follows, where it does not answer."""
+    try:
+        return api.jobs()
+    except Unreachable as error:
+        say.info(f"{error} A job that recorded no end counts as not over.")
+        return None
+
+
+def _is_ours(attempt: JobDir, owner: Owner | None) -> bool:
+    """Is the caller the owner that the job's record names? A job of before there were records belongs to the user of its files."""
+    plan = attempt.read_config("resolved.json") or {}
+    if plan.get("owner") is None:
+        return attempt.path.stat().st_uid == os.geteuid()
+    return owner is not None and owner.has(plan)
+
+
+def _checkpoints(attempt: JobDir) -> tuple[Path, ...]:
+    return tuple(path for path in sorted(attempt.checkpoints.glob("*")) if path.suffix != _GONE)
+
+
+def _are_settled(attempt: JobDir, now: float) -> bool:
+    """Neither were its checkpoints written to in the last hour, nor did it end then."""
+    paths = _checkpoints(attempt)
+    files = [*paths, *(inner for path in paths for inner in path.rglob("*")), *attempt.state.glob("ended")]
+    return max((path.lstat().st_mtime for path in files), default=0.0) < now - _SETTLED
+
+
+def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
+    return all(_attempt_is_over(attempt, known, now) for attempt in job.attempts())
+
+
+def _attempt_is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
+    """Lost or never submitted is what a job of another cluster looks like too, and one that is being submitted."""
+    judged = judge(attempt, (known or {}).get(attempt.ray_id), reachable=known is not None)
+    if judged.status in (Status.LOST, Status.NOT_SUBMITTED):
+        return _last_written(attempt) < now - _SETTLED
+    return judged.status.exit is not None
+
+
+def _last_written(attempt: JobDir) -> float:
+    parts = (attempt.config, attempt.driver_log.parent, attempt.checkpoints)
+    return max(path.lstat().st_mtime for part in parts for path in (attempt.path, *part.rglob("*")))
+
+
+def _is_at_work(session: Session, now: float) -> bool:
+    evidence = list((session.path / "evidence").glob("*.json"))
+    newest = max(path.stat().st_mtime for path in (session.path, *evidence))
+    return session.read("end") is None and newest > now - _SESSION
+
+
+def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[str]:
+    """A and B of a session that still compares them, or of which a job is kept."""
+    its_jobs = {job["submission_id"] for job in jobs_of(session.evidence()).values()}
+    if session not in at_work and not its_jobs & spared:
+        return set()
+    return set((session.read("begin") or {}).get("codes", {}).values())
+
+
+def _mentioned(those: Iterable[JobDir], home: Path) -> set[str]:
+    """The names under `home` that the plans of these jobs hold, wherever in them."""
+    pattern = re.compile(re.escape(str(home)) + _NAME)
+    files = [file for job in those for attempt in job.attempts() for file in attempt.config.glob("*")]
+    return {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8", errors="replace"))}
+
+
+def _snapshots(root: SharedRoot) -> list[Path]:
+    """Those that this user may remove."""
+    found = [root.snapshots / code_id for code_id in snapshot.list_snapshots(root)]
+    return [path for path in found if path.stat().st_uid == os.geteuid()]
+
+
+def _is_named(path: Path, named: set[str]) -> bool:
+    record = read_json(path / snapshot.RECORD_FILE) or {}
+    return path.name in named or record.get("source") in named
+
+
+def _is_settled(path: Path, now: float) -> bool:
+    return (path / snapshot.RECORD_FILE).stat().st_mtime < now - _SETTLED
+
+
+class _Disk:
+    """Bytes that become free: a file with several links counts where its last one goes."""
+
+    def __init__(self) -> None:
+        self._gone: Counter[tuple[int, int]] = Counter()
+
+    def free(self, paths: Iterable[Path]) -> int:
+        """Count these paths as gone too; returns the bytes on disk that this sets free."""
+        return sum(self._last_link_of(state) for path in paths for state in _states(path))
+
+    def _last_link_of(self, state: os.stat_result) -> int:
+        links = 1 if stat.S_ISDIR(state.st_mode) else state.st_nlink
+        self._gone[state.st_dev, state.st_ino] += 1
+        return state.st_blocks * 512 if self._gone[state.st_dev, state.st_ino] == links else 0
+
+
+def _states(path: Path) -> Iterator[os.stat_result]:
+    yield path.lstat()
+    if path.is_dir() and not path.is_symlink():
+        for inner in path.iterdir():
+            yield from _states(inner)
+
+
+def _remove(waste: Waste) -> None:
+    """Say so in the job's state first: gc may be killed in the middle, and is then run again."""
+    if waste.job is not None:
+        waste.job.write_state("collected", {"checkpoints": [path.name for path in waste.paths], "bytes": waste.bytes})
+    for path in waste.paths:
+        _remove_path(path)
+
+
+def _remove_path(path: Path) -> None:
+    """A directory gives up its name first: what is half removed is no snapshot and no checkpoint of that name."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    unnamed = path.with_name(f".{path.name}.{os.getpid()}{_GONE}")
+    path.rename(unnamed)
+    for folder, _, _ in os.walk(unnamed):
+        Path(folder).chmod(0o755)
+    shutil.rmtree(unnamed)

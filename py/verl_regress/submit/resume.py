@@ -1,0 +1,139 @@
+"""A further attempt of a job, from what its `config/` recorded: `resume` goes on from a checkpoint, `retry` begins anew.
+
+Nothing of an earlier attempt is changed: the new one has its own directory, `attempts/N`, and its own id in Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from verl_regress.base import lock, say
+from verl_regress.base.errors import BadInput
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import find, progress
+from verl_regress.jobs.status import judge
+from verl_regress.secrets import job_secrets
+from verl_regress.spec import compose, plan
+from verl_regress.spec.compose import Override
+from verl_regress.submit import submit
+
+_OVERRIDES = "overrides"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`resume JOB`, `retry JOB`, with further overrides as `submit` takes them."""
+    find.add_job(parser)
+    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
+    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
+    submit.add_announce(parser)
+    submit.add_allow_mismatch(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Go on from the newest whole checkpoint. Raises BadInput where there is none, and where no step is left."""
+    with _uncollected(args):
+        return _resume(args, _until(args))
+
+
+def _resume(args: argparse.Namespace, before: list[JobDir]) -> int:
+    parent = next((job for job in reversed(before) if progress.newest_checkpoint(job)), None)
+    if parent is None:
+        raise BadInput(
+            f"JOB={args.job} has no whole checkpoint under {before[0].path}: begin it anew with "
+            f"'make retry JOB={args.job}'."
+        )
+    return _begin(args, before, parent)
+
+
+def run_retry(args: argparse.Namespace) -> int:
+    """Begin anew, from the first step."""
+    with _uncollected(args):
+        return _begin(args, _until(args), None)
+
+
+def _uncollected(args: argparse.Namespace) -> AbstractContextManager[bool]:
+    """What the plan finds, `make gc` leaves until Ray has the attempt."""
+    return lock.held(SharedRoot(args.shared_root).jobs, fcntl.LOCK_SH)
+
+
+def _until(args: argparse.Namespace) -> list[JobDir]:
+    """The attempts up to the one that was named."""
+    job = find.asked_for(args)
+    return [other for other in job.attempts() if other.attempt <= job.attempt]
+
+
+def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | None) -> int:
+    """Submit a new attempt as the last of `before` was asked for; its Ray id is the one line on stdout."""
+    newest = before[-1].attempts()[-1]
+    asked = before[-1]
+    attempt = plan.Attempt(
+        newest.numbered(newest.attempt + 1),
+        parent or asked,
+        progress.newest_checkpoint(parent) if parent is not None else None,
+    )
+    spec, base, said, defaults = plan.recorded(asked)
+    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    further = _further(args)
+    said = replace(said, overrides=(*said.overrides, *further))
+    planned = plan.make(SharedRoot(args.shared_root), spec, base, said, defaults, attempt, args.owner)
+    _need_steps_left(planned, attempt, args.job)
+    submit.say_left_out(planned)
+    if args.dry_run:
+        submit.print_plan(planned)
+        return 0
+    api = RayApi(planned.address)
+    _need_over(newest, api)
+    submit.send(planned, api, "sdk", values, announce=args.announce, allow_mismatch=args.allow_mismatch)
+    where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
+    say.info(f"attempt {attempt.job_dir.attempt} of {planned.submission_id}, as asked for {asked.ray_id}, from {where}")
+    print(attempt.job_dir.ray_id, flush=True)
+    return 0
+
+
+def _further(args: argparse.Namespace) -> list[Override]:
+    name = args.overrides_name
+    text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
+    return [
+        *submit.override_lines(text, f"OVERRIDES_FILE {name}"),
+        *(Override(word, "OVERRIDES") for word in compose.words(args.overrides)),
+    ]
+
+
+def _need_over(job: JobDir, api: RayApi) -> None:
+    """Two attempts of a job never run at once. Raises BadInput; RegressError where Ray does not answer."""
+    judgement = judge(job, api.job(job.ray_id))
+    if judgement.status.exit is None:
+        raise BadInput(
+            f"{job.ray_id} is {judgement.status.value}: wait for its end ('make wait JOB={job.ray_id}') or stop it "
+            f"('make stop JOB={job.ray_id}') first."
+        )
+
+
+def _need_steps_left(planned: plan.Plan, attempt: plan.Attempt, asked: str) -> None:
+    """From a checkpoint of the last step verl would train one step too many (0.7.1, 0.8.0). Raises BadInput."""
+    trainer: dict[str, Any] = yaml.safe_load(planned.verl_config)["trainer"]
+    total = trainer.get("total_training_steps")
+    if total is None and trainer.get("total_epochs") == _epochs(attempt.parent):
+        total = progress.total_steps(attempt.parent)
+    if attempt.checkpoint is not None and isinstance(total, int) and total <= attempt.step:
+        raise BadInput(
+            f"JOB={asked} has all its {total} steps done ({attempt.checkpoint}): ask for more, as in "
+            f"OVERRIDES=trainer.total_training_steps={attempt.step + 10}."
+        )
+
+
+def _epochs(job: JobDir) -> Any:
+    """The epochs that an attempt was asked for."""
+    text = (job.config / "verl_config.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)["trainer"].get("total_epochs")

@@ -1,0 +1,342 @@
+"""JobSpec to Ray: check, plan, reserve the job directory, write `config/`, submit, record. Runs inside the head."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import re
+import shlex
+import socket
+import sys
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import documents, lock, say, this_node
+from verl_regress.base.errors import BadInput, IdTaken, RegressError
+from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.cluster import nodes, packages, ray_api
+from verl_regress.cluster.ray_api import Node, RayApi
+from verl_regress.jobs import debug
+from verl_regress.jobs.status import submission_of
+from verl_regress.secrets import job_secrets
+from verl_regress.spec import compose, plan
+from verl_regress.spec.compose import Override
+from verl_regress.store import mismatch
+from verl_regress.submit import beside
+from verl_regress.worker import queue
+
+# The members of the stream that scripts/lib/job.bash sends.
+_SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the scripts hand over; the documents come as a tar stream on stdin, so that no quoting can go wrong."""
+    parser.add_argument("--spec-name", required=True, help="the JobSpec's file as the user knows it")
+    parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
+    parser.add_argument("--workload", help="command line's WORKLOAD")
+    parser.add_argument("--code-id", help="command line's CODE_ID")
+    parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
+    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes on stdin")
+    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
+    parser.add_argument("--profile", required=True, help="the profile's name")
+    parser.add_argument(
+        "--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in, whose secrets it has"
+    )
+    parser.add_argument("--max-running", type=int, help="the knob MAX_RUNNING")
+    parser.add_argument("--default-model", required=True, help="the knob MODEL")
+    parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
+    parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
+    parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
+    parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
+    parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
+    add_announce(parser)
+    add_allow_mismatch(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+
+
+def add_announce(parser: argparse.ArgumentParser) -> None:
+    """`--announce`, for whoever may be interrupted while the job is on its way."""
+    parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
+
+
+def add_allow_mismatch(parser: argparse.ArgumentParser) -> None:
+    """`--allow-mismatch`, the knob ALLOW_MISMATCH."""
+    parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Submit one job; the submission id is the one line on stdout."""
+    root = SharedRoot(args.shared_root)
+    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    names = {_SPEC: args.spec_name, _BASE: args.base_name}
+    if args.overrides_name is not None:
+        names[_OVERRIDES] = args.overrides_name
+    texts = read_stream(names)
+    spec = documents.parse(texts[_SPEC], args.spec_name, "jobspec")
+    base = documents.parse(texts[_BASE], args.base_name, "base_config")
+    overrides = [
+        *override_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
+        *(Override(text, "OVERRIDES") for text in compose.words(args.overrides)),
+    ]
+    said = plan.CommandLine(
+        args.workload, args.code_id, args.submission_id, tuple(overrides), tuple(args.secret), args.deterministic
+    )
+    defaults = plan.Defaults(
+        args.profile, args.default_model, args.default_dataset, args.default_code_id, args.cluster, args.max_running
+    )
+    is_given = args.submission_id is not None or "submission_id" in spec.content
+    while True:
+        try:
+            with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
+                planned = _plan(
+                    partial(plan.make, root, spec, base, said, defaults, owner=args.owner),
+                    needs_sdk=args.via == "sdk" and not args.dry_run,
+                )
+                say_left_out(planned)
+                if args.dry_run:
+                    print_plan(planned)
+                    return 0
+                _send_new(planned, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
+            break
+        except IdTaken:
+            if is_given:
+                raise  # one that we made is made anew: many submit in the same second
+    print(planned.submission_id)
+    return 0
+
+
+def _send_new(
+    planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool, allow_mismatch: bool
+) -> None:
+    """Submit the plan to the Ray that it names, if that has no job of this id. Raises IdTaken."""
+    api = RayApi(planned.address)
+    api.version()  # the cluster answers, or nothing is created
+    if api.job(planned.submission_id) is not None:
+        raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
+    send(planned, api, via, secrets, announce=announce, allow_mismatch=allow_mismatch)
+
+
+def say_left_out(planned: plan.Plan) -> None:
+    """Say which optional overrides the snapshot's config has no key for, and where DETERMINISTIC=1 adds nothing."""
+    if planned.repeats_anyway:
+        say.skip(
+            f"{compose.DETERMINISTIC} (nothing to add: {planned.base.origin} says that its jobs repeat themselves anyway)"
+        )
+    for override in planned.left_out:
+        say.skip(
+            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
+        )
+
+
+def _plan(make: Callable[[], plan.Plan], *, needs_sdk: bool) -> plan.Plan:
+    """The plan. Composing it and loading Ray's SDK take half a second each, so they are done at the same time."""
+    return beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
+
+
+def override_lines(text: str, origin: str) -> list[Override]:
+    """The overrides of a file, one a line and taken as they are; an empty line and one that begins with # are none."""
+    return [
+        Override(line, f"{origin} line {number}")
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+
+
+def print_plan(planned: plan.Plan) -> None:
+    """The dry run: resolved config, verl's own with all overrides, runtime_env and a line to paste, on stdout."""
+    print("# resolved config")
+    print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
+    print("# verl's config")
+    print(planned.verl_config, end="")
+    for secret in planned.secrets:
+        print(f"# secret: {secret.told()}")
+    print("# runtime_env")
+    print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
+    if planned.literal_env_vars():
+        print("# environment that the hook env_vars sets")
+        print(json.dumps(planned.literal_env_vars(), indent=2, ensure_ascii=False))
+    print(
+        f"# the same as a command in the head (it needs {planned.job_dir.path}/config, which a dry run does not write)"
+    )
+    print(shlex.join(planned.command_line()))
+
+
+def send(
+    planned: plan.Plan,
+    api: RayApi,
+    via: str,
+    secrets: Mapping[str, str],
+    *,
+    announce: bool = False,
+    allow_mismatch: bool = False,
+) -> None:
+    """Compare with what the nodes have, reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`.
+
+    With `announce` the id is a line on stdout from the moment on from which something may come of it.
+    """
+    job_secrets.check(secrets, planned.secrets, planned.spec.origin)
+    up, down = nodes.up(api)
+    planned = _with_packages(_with_room(planned, up, down), up, is_allowed=allow_mismatch)
+    job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
+    _reserve(planned)
+    if announce:
+        print(job.ray_id, flush=True)
+    with submission_of(job), job_secrets.written(planned.secrets_file, secrets):
+        _write_config(planned)
+        queue.line_up(job, planned.cluster)
+        try:
+            _hand_over(planned, api, via, origin)
+        except RegressError as error:
+            queue.leave(job, planned.cluster)
+            job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
+            raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
+        job.write_state("submitted", {"accepted": True, **origin})
+    debug.attempt(job, planned.address, "submitted")
+    say.changed(
+        f"submitted {job.ray_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})"
+    )
+
+
+def _reserve(planned: plan.Plan) -> None:
+    """Make the attempt's directory, which is nobody else's, and what is in it. Raises BadInput."""
+    job = planned.job_dir
+    if planned.attempt is not None:
+        job.path.parent.mkdir(exist_ok=True)
+    try:
+        job.path.mkdir()
+    except FileExistsError:
+        raise IdTaken(
+            f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one."
+            if planned.attempt is None
+            else f"{job.path} was made a moment ago by another resume or retry of {planned.submission_id}: see 'make jobs'."
+        ) from None
+    for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
+        directory.mkdir()
+
+
+def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:
+    if via == "cli":
+        api.submit_by_command(planned.job_dir.ray_id, planned.command_line(**origin))
+        return
+    api.submit(
+        submission_id=planned.job_dir.ray_id,
+        entrypoint=planned.entrypoint,
+        entrypoint_num_cpus=planned.entrypoint_num_cpus,
+        entrypoint_resources=planned.entrypoint_resources,
+        runtime_env=planned.runtime_env(),
+        metadata={**origin, **planned.metadata()},
+    )
+
+
+def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) -> plan.Plan:
+    """The plan with the packages of the nodes. Raises BadInput where the snapshot wants others and nobody allowed that."""
+    root = planned.job_dir.root
+    known, unknown = packages.of_nodes(root, planned.cluster, up)
+    found = mismatch.compare(planned.code, known, unknown)
+    if not is_allowed:
+        found.check()
+    for note in found.notes:
+        say.warn(note)
+    if found.problems:
+        say.warn(f"{found.sentence}: {mismatch.ALLOW}")
+    has = packages.recorded(known)
+    verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed, "harmless": list(found.harmless)}
+    return replace(planned, packages={**verdict, **has})
+
+
+def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:
+    """The plan with what the cluster has in all. Raises BadInput where that would never do, however long the job waits.
+
+    A driver that asks for more than any node has is Ray's to refuse, in its own time, as long as no node is down.
+    """
+    wanted = planned.devices
+    has = sum(wanted.on_node(node.resources) for node in up)
+    if wanted.count > has:
+        raise BadInput(
+            f"The job wants {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
+            f"config) and the nodes that are up have {has}{_more_room(down)}."
+        )
+    driver = {**planned.entrypoint_resources, "CPU": planned.entrypoint_num_cpus}
+    if down and not any(all(node.resources.get(name, 0) >= driver[name] for name in driver) for node in up):
+        asked = ", ".join(f"{name} {amount:g}" for name, amount in driver.items())
+        raise BadInput(
+            f"The driver wants {asked} on one node (entrypoint_resources and entrypoint_num_cpus) and no node that is up has "
+            f"that{_more_room(down)}."
+        )
+    return replace(planned, cluster_has=has)
+
+
+def _more_room(down: Sequence[str]) -> str:
+    if not down:
+        return ": ask for less, or bring up more with 'make up'"
+    are, them = ("is", "it") if len(down) == 1 else ("are", "them")
+    return f"; {' and '.join(down)} {are} down: bring {them} back with 'make up', or ask for less"
+
+
+def _write_config(planned: plan.Plan) -> None:
+    config = planned.job_dir.config
+    files = {
+        "job_spec.json": _pretty(planned.spec.content),
+        "ray_config.yaml": planned.base.text,
+        "asked.json": _pretty(planned.asked()),
+        "resolved.json": _pretty(planned.resolved()),
+        "verl_config.yaml": planned.verl_config,
+        "runtime_env.json": _pretty(planned.runtime_env()),
+        "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
+        "code.json": _pretty(planned.code),
+        "packages.json": _pretty(planned.packages),
+    }
+    if planned.literal_env_vars():
+        files["env_vars.json"] = _pretty(planned.literal_env_vars())
+    if not planned.spec.origin.endswith(".json"):
+        files["job_spec.yaml"] = planned.spec.text
+    for name, text in files.items():
+        write_atomically(config / name, text)
+
+
+def _pretty(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def submitted_from() -> dict[str, str]:
+    """The container and address that this process sees itself in: proof that the submission was made in the head."""
+    match = re.search(
+        r"/(?:overlay-)?containers/([0-9a-f]{64})/", Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    )
+    return {
+        "submitted_from_container": match[1] if match else socket.gethostname(),
+        "submitted_from_ip": this_node.address(),
+    }
+
+
+def read_stream(names: Mapping[str, str]) -> dict[str, str]:
+    """The members of the tar stream on stdin; `names` are the files' names as the user knows them. Raises BadInput."""
+    texts = {}
+    try:
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as stream:
+            for member in stream:
+                file = stream.extractfile(member)
+                if file is None or member.name not in names:
+                    continue
+                try:
+                    texts[member.name] = file.read().decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise BadInput(
+                        f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8."
+                    ) from None
+        missing = sorted(names.keys() - texts.keys())
+        problem = f"it lacks {', '.join(missing)}" if missing else None
+    except tarfile.TarError as error:
+        problem = str(error)
+    if problem is not None:
+        raise BadInput(
+            f"The stream on stdin is not the tar of {' and '.join(names)} that the scripts send ({problem}): "
+            "submit with 'make submit'."
+        )
+    return texts

@@ -1,0 +1,126 @@
+"""Did every process of a job run the code that was asked for? The reports of py/hooks/identity.py against the snapshot.
+
+Runs in the launcher, after training went well, on the worker where the driver was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster import ray_api
+from verl_regress.store import artefact, snapshot
+
+_PATIENCE = 60.0  # seconds that a head which does not answer has: hours of training are not thrown away for a moment
+
+
+def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
+    """Compare what every process reported with the snapshot, and the processes with Ray's list of the job's actors.
+
+    `driver_pid` is the trainer's process on this node. What was compared is written to `state/identity`. Raises
+    RegressError, one sentence, where a process loaded something else, or did not report.
+    """
+    code_path, here = Path(plan["code_path"]), socket.gethostname()
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.reports.glob("identity-*.json"))]
+    driver = next((report for report in reports if (report["hostname"], report["pid"]) == (here, driver_pid)), None)
+    if driver is None or driver["job_id"] is None:
+        raise RegressError(
+            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so nothing shows which "
+            "code this job ran."
+        )
+    actors = [
+        actor for actor in _actors(driver["job_id"]) if actor["Pid"]
+    ]  # one that never got a process loaded nothing
+    files = {file: sha256 for report in reports for file, sha256 in _loaded(report, code_path)}
+    problems = [
+        *_snapshot_problems(job, plan),
+        *(problem for report in reports for problem in _report_problems(report, code_path)),
+        *_missing(reports, actors),
+    ]
+    job.write_state(
+        "identity",
+        {
+            "holds": not problems,
+            "problems": problems,
+            "code_path": str(code_path),
+            "processes": sum(1 for report in reports if report["modules"]),
+            "actors": len(actors),
+            "actors_by_class": dict(sorted(Counter(actor["ActorClassName"] for actor in actors).items())),
+            "modules": sum(len(report["modules"]) for report in reports),
+            "files": len(files),
+            # One value for all that was loaded: two versions of verl never have the same.
+            "files_sha256": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+        },
+    )
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise RegressError(f"identity: {problems[0]}{more}: see state/identity of the job.")
+
+
+def _actors(job_id: str) -> list[dict[str, Any]]:
+    """Ray's list. RAY_ADDRESS is its GCS, in every job's entrypoint."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return ray_api.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
+        except RegressError as error:
+            if time.monotonic() > end:
+                raise RegressError(
+                    f"identity: {error}, so nothing shows that all of them ran the code that was asked for."
+                ) from error
+            time.sleep(1)
+
+
+def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
+    """The snapshot must still be the tree that the job was submitted with: only then do its files say anything."""
+    asked = (job.read_config("code.json") or {}).get("tree_sha256")
+    try:
+        record = snapshot.verify(job.shared_root, plan["code_id"])
+    except RegressError as error:
+        yield str(error)
+        return
+    if record["tree_sha256"] != asked:
+        yield f"the snapshot {plan['code_path']} was replaced after the job was submitted"
+
+
+def _report_problems(report: Mapping[str, Any], code_path: Path) -> Iterator[str]:
+    who = f"process {report['pid']} on {report['hostname']} ({report['command']})"
+    for name, loaded in report["modules"].items():
+        file, sha256 = loaded["file"], loaded["sha256"]
+        if file is None or not Path(file).is_relative_to(code_path):
+            yield f"{who} loaded {name} from {file or 'no file'}, which is not under {code_path}"
+        elif sha256 != _sha256_of(Path(file)):
+            yield f"{who} loaded {name} from other bytes than {file} holds"
+
+
+def _missing(reports: list[dict[str, Any]], actors: list[dict[str, Any]]) -> Iterator[str]:
+    """The actors that Ray knows to have run, but that did not report."""
+    reported = {report["actor_id"] for report in reports}
+    for actor in actors:
+        if actor["ActorID"] not in reported:
+            yield f"Ray's actor {actor['ActorClassName']} {actor['ActorID']} (process {actor['Pid']}) reported nothing"
+
+
+def _loaded(report: Mapping[str, Any], code_path: Path) -> Iterator[tuple[str, str]]:
+    for loaded in report["modules"].values():
+        if loaded["file"] is not None and Path(loaded["file"]).is_relative_to(code_path):
+            yield str(Path(loaded["file"]).relative_to(code_path)), loaded["sha256"]
+
+
+_known: dict[Path, str | None] = {}
+
+
+def _sha256_of(file: Path) -> str | None:
+    """Each file of the snapshot is read once, however many processes loaded it."""
+    if file not in _known:
+        _known[file] = artefact.sha256_of(file) if file.is_file() else None
+    return _known[file]

@@ -1,0 +1,248 @@
+"""The Ray entrypoint of every job: waits for its turn, proves the code, runs verl as a child, tees its output, compares
+what every process loaded, records the end.
+
+It reads its plan from the job directory, so that nothing of it ever passes through a shell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from verl_regress.base import this_node
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.jobs import causes, debug, failure, find, liveness
+from verl_regress.secrets import job_secrets
+from verl_regress.store import snapshot
+from verl_regress.worker import aftermath, identity, queue
+from verl_regress.worker.tee import Tee
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Imports what the training processes will import, in an interpreter and environment like theirs.
+_PROBE = """
+import json, verl, mvp_marker
+print(json.dumps({"verl_file": verl.__file__, "marker": mvp_marker.MARKER}))
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The one argument: where the plan is."""
+    parser.add_argument("job_dir", type=Path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job to its end; returns verl's exit status, or 1 where a process ran other code than was asked for."""
+    job = JobDir(args.job_dir)
+    plan = find.plan_of(job)
+    for number in _STOPPING:
+        signal.signal(number, _stop)
+    with job.driver_log.open("ab", buffering=0) as log:
+        tee = Tee(log.fileno())
+        try:
+            liveness.hold(job)
+            tee.hide(job_secrets.hold())
+        except liveness.LaunchedBefore:
+            raise  # what this directory holds is another's
+        except RegressError as error:
+            return _fail(job, plan, tee, error)
+        try:
+            job.reserve_state("ended")
+            return _run(job, plan, tee)
+        finally:
+            queue.leave(job, plan["cluster"])
+
+
+def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
+    """From the wait for the job's turn to the record of its end."""
+    waits_for = "its turn"
+    try:
+        _need_submission(job)
+        queue.wait(job, plan, partial(_tell_place, job, tee))
+        waits_for = "the proof of its code"
+        check_places(plan)
+        check_code(job, plan)
+        imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
+    except (RegressError, OSError) as error:
+        return _fail(job, plan, tee, error)
+    except _ToldToStop as told:
+        reason = f"stopped while it waited for {waits_for}"
+        job.write_state("ended", {"exit_code": -told.number, "reason": reason, "told_to_stop": True})
+        return 128 + told.number
+    job.write_state(
+        "started",
+        {
+            "node": this_node.name(),
+            "node_ip": this_node.address(),
+            "hostname": socket.gethostname(),
+            "pid": os.getpid(),
+            **imported,
+        },
+    )
+    running = partial(debug.attempt_beside, job, plan["address"], "running")
+    pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
+    tee.end()
+    reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0
+    if code == 0 and not told_to_stop:
+        try:
+            identity.check(job, plan, pid)
+        except (RegressError, OSError) as error:
+            tee.line(f"verl-regress: {error}")
+            code, reason = 1, str(error)
+    cause = failure.of_job(job, plan, code) if is_trainers and not told_to_stop else None
+    ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop, "cause": cause}
+    if code != 0:
+        ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
+        if (
+            cause is not None and ended["reason"] == reason
+        ):  # what was taken from the trainer says more than its own words
+            ended["reason"] = f"{reason}: {failure.sentence(cause)}"
+    job.write_state("ended", ended)
+    # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
+    is_failed = code != 0 and not told_to_stop
+    debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
+    return code if code >= 0 else 128 - code
+
+
+def _fail(job: JobDir, plan: Mapping[str, Any], tee: Tee, error: RegressError | OSError) -> int:
+    """The job ends before it trained."""
+    tee.line(f"verl-regress: {error}")
+    job.write_state("ended", {"exit_code": 1, "reason": str(error)})
+    debug.attempt(job, plan["address"], "failed", logs=True)
+    return 1
+
+
+class _ToldToStop(BaseException):
+    """A signal came before there was a trainer to forward it to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    for each in _STOPPING:
+        signal.signal(each, signal.SIG_IGN)  # the end is being recorded
+    raise _ToldToStop(number)
+
+
+def _need_submission(job: JobDir) -> None:
+    """A submitter that got no answer told its user that the job was never submitted: that stays true. Raises RegressError."""
+    submitted = job.read_state("submitted")
+    if submitted is not None and not submitted["accepted"]:
+        raise RegressError(
+            f"{job.ray_id} is marked as never submitted ({submitted['error']}), yet Ray got it late: submit it anew."
+        )
+
+
+def _tell_place(job: JobDir, tee: Tee, place: queue.Place) -> None:
+    """For `judge`, and for whoever reads the log."""
+    if job.read_state("queued") is None:
+        tee.line(f"verl-regress: waits for its turn, {place}")
+    job.write_state("queued", {"reason": str(place), "position": place.position, "waiting": place.waiting})
+
+
+def check_places(plan: Mapping[str, Any]) -> None:
+    """Raise RegressError where a path of the plan leads out of the shared root by now.
+
+    They were looked at when the job was submitted; but it may have waited for hours, and `common/` and `user/` are
+    writable by all users.
+    """
+    root = SharedRoot(Path(plan["shared_root"]))
+    for name in ("code_path", "model", "dataset", "reward_fn"):
+        given = plan[name]
+        escape = root.escape_of(Path(given)) if given is not None else None
+        if escape is not None:
+            raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
+
+
+def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
+    """Raise RegressError where the snapshot was removed or changed while the job waited; reads every file of it."""
+    record = job.read_config("code.json")
+    if record is None:
+        raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
+    snapshot.need_unchanged(Path(plan["code_path"]), record)
+
+
+def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str, str]:
+    """Import verl and the marker as the job will; print where they came from; raise RegressError if not as asked."""
+    probe = subprocess.run(
+        [sys.executable, "-c", _PROBE], cwd=job.path, capture_output=True, text=True, errors="replace", check=False
+    )
+    if probe.returncode != 0:
+        last = (probe.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        tee.line(probe.stderr.rstrip())
+        raise RegressError(
+            f"verl cannot be imported from {code_path} ({last}): mend the snapshot, or the image that it needs."
+        )
+    imported: dict[str, str] = json.loads(probe.stdout.strip().splitlines()[-1])
+    tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
+    tee.line(f"MVP_PRECHECK_MARKER: {imported['marker']}")
+    wanted = str(code_path / "verl" / "__init__.py")
+    if imported["verl_file"] != wanted or imported["marker"] != code_id:
+        raise RegressError(
+            f"The job imported verl from {imported['verl_file']} with marker {imported['marker']}, but {wanted} with "
+            f"marker {code_id} was asked for: something stands before the snapshot on PYTHONPATH."
+        )
+    return imported
+
+
+def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:
+    """Run verl in a process group of its own; signals are forwarded to the whole group.
+
+    Returns its process id, its exit status (negative: ended by a signal) and whether we were told to stop it.
+    `on_start` is called when it runs: no thread may be there before, for the fork runs Python in the child.
+    """
+    child = subprocess.Popen(
+        [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
+        cwd=job.path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+
+    told_to_stop = False
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        nonlocal told_to_stop
+        told_to_stop = True
+        if child.poll() is None:
+            os.killpg(child.pid, number)
+
+    for number in _STOPPING:
+        signal.signal(number, forward)
+    on_start()
+    assert child.stdout is not None
+    pipe = child.stdout.fileno()
+    is_open = True
+    while is_open and child.poll() is None:
+        if select.select([pipe], [], [], 0.2)[0]:
+            is_open = tee.move(pipe)
+    code = child.wait()
+    # A grandchild may hold the pipe open, and go on writing, after verl has ended: the end is the child's, not the pipe's.
+    # What the child wrote is in the pipe by now.
+    end = time.monotonic() + 5
+    while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
+        pass
+    return child.pid, code, told_to_stop
+
+
+def _die_with_parent() -> None:
+    """If the launcher is killed, training without anybody to record its end would go on unseen."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
