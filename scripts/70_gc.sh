@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # 70_gc: remove what old jobs left and nobody needs: the checkpoints of jobs that are over, except the newest KEEP jobs
 # that have any; snapshots that no kept job and no session refers to, nor a knob (CODE_ID, CODE_A, CODE_B); old versions of
-# the helper. It never removes what is younger than an hour, what belongs to a job that may still run or to another
-# checkout, nor configs, logs, states, debug bundles and reports.
+# the helper; and the secrets of jobs that were lost. It never removes what is younger than an hour (but for secrets), what
+# belongs to a job that may still run or to another checkout, nor configs, logs, states, debug bundles and reports.
 #
 #   KEEP=5 DRY_RUN=1 scripts/70_gc.sh
 #
 # It asks no question: it prints what it will remove and how much that frees, then removes it. With DRY_RUN=1 it only prints.
 #
-# Knobs: KEEP DRY_RUN CODE_ID CODE_A CODE_B
+# Knobs: CLUSTER_NAME KEEP DRY_RUN CODE_ID CODE_A CODE_B
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-args=("--keep=${KEEP}")
+args=("--cluster=${CLUSTER_NAME}" "--keep=${KEEP}")
 for code in "$CODE_ID" "$CODE_A" "$CODE_B"; do args+=("--named=$(snapshot::name "$code")"); done
 [[ $DRY_RUN != 1 ]] || args+=(--dry-run)
 helper::ensure

@@ -35,11 +35,11 @@ SUBCOMMANDS = {
     "layout": _Subcommand("create the directories of the shared root", "base.layout", "add_arguments", "run"),
     "nodes": _Subcommand("the nodes that Ray calls ALIVE", "cluster.nodes", "add_arguments", "run"),
     "list-packages": _Subcommand("list the packages of this node", "cluster.packages", "add_arguments", "run"),
-    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "cluster.nodes", "add_await_arguments", "run_await"),
+    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "jobs.up", "add_arguments", "run"),
     "prepare-data": _Subcommand("make a data set once", "store.datasets", "add_arguments", "run"),
     "prepare-model": _Subcommand("make a model once", "store.models", "add_arguments", "run"),
     "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot", "add_arguments", "run"),
-    "secrets": _Subcommand("which secrets a JobSpec names", "secrets.job_secrets", "add_arguments", "run"),
+    "secrets": _Subcommand("which secrets a JobSpec names", "submit.asked_secrets", "add_arguments", "run"),
     "submit": _Subcommand("submit a JobSpec", "submit.submit", "add_arguments", "run"),
     "resume": _Subcommand("go on with a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
     "retry": _Subcommand("begin a job anew as a new attempt", "submit.resume", "add_arguments", "run_retry"),
@@ -56,7 +56,7 @@ SUBCOMMANDS = {
     "gc": _Subcommand(
         "remove old checkpoints and snapshots that nobody needs", "store.retention", "add_arguments", "run"
     ),
-    "logs": _Subcommand("a job's driver log", "jobs.overview", "add_logs_arguments", "run_logs"),
+    "logs": _Subcommand("a job's driver log", "jobs.logs", "add_arguments", "run"),
 }
 
 

@@ -33,7 +33,7 @@ import releases  # noqa: E402  (found by the line above)
 from releases import FURTHER, STEPS, Row  # noqa: E402
 
 from verl_regress.base.layout import JobDir, read_json  # noqa: E402
-from verl_regress.jobs import progress  # noqa: E402
+from verl_regress.jobs import checkpoints, progress  # noqa: E402
 
 # Times, and what is measured of the machine: all else that verl logs has to be equal in two equal jobs.
 _NOT_COMPARED = re.compile(r"(timing|perf)(_|/)(?!total_num_tokens)|(^|/)(mfu|tokens_per_sec)")
@@ -160,7 +160,7 @@ def resumed(runner: Runner, row: Row, code_id: str, record: dict[str, Any]) -> N
     found = runner.follow(again, "resume", JOB=first.submission_id, OVERRIDES=further)
     record["jobs"].append(found)
     record["resumed"] = {
-        "saved": [progress.step_of(name) for job in (first, again) for name in progress.checkpoints(job)],
+        "saved": [checkpoints.step_of(name) for job in (first, again) for name in checkpoints.names(job)],
         "validated": [step for job in (first, again) for step in _validated(progress.lines(job))],
         "from": progress.parent_of(again)["step"],
         "steps": found["steps"],

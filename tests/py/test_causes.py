@@ -8,6 +8,7 @@ import pytest
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import causes
 from verl_regress.jobs.status import Status, judge
+from verl_regress.worker import aftermath
 
 DIED = (
     "Job supervisor actor died: The actor died unexpectedly before finishing this task.\n\tpid: 999\n\tip: 10.0.0.2\n"
@@ -103,7 +104,7 @@ def actor(node_id, name="create.<locals>.WorkerDict", **cause):
 
 @pytest.fixture
 def blow(ray):
-    """What `of_failure` makes of these raylets and actors."""
+    """What `blow_to` makes of these raylets and actors."""
 
     def blow(raylets, actors):
         ray.knows({"submission_id": "j", "job_id": "01"})
@@ -112,7 +113,7 @@ def blow(ray):
         ray.has_nodes(*raylets)
         rows = [listening_row(row) for row in raylets if row["port"]]
         ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": rows}})
-        return causes.of_failure(RayApi(ray.address), "j")
+        return aftermath.blow_to("j", RayApi(ray.address))
 
     return blow
 
@@ -126,17 +127,17 @@ def test_a_node_that_nobody_reaches_is_lost_and_one_that_listens_is_not(blow, cl
 
 def test_a_node_that_ray_has_given_up_is_lost_too(blow):
     found = blow([raylet("worker-0", "a", 1, "DEAD")], [actor("a")])
-    assert found == causes.Blow(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
+    assert found == aftermath.Blow(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
 
 
 def test_a_node_that_cannot_be_asked_is_believed(blow):
-    assert blow([raylet("worker-0", "a", None)], [actor("a")]) == causes.Blow()
+    assert blow([raylet("worker-0", "a", None)], [actor("a")]) == aftermath.Blow()
 
 
 def test_a_dead_node_that_the_job_was_not_on_is_none_of_its_business(blow, closed_port):
     with listening() as port:
         found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor(None)])
-    assert found == causes.Blow()
+    assert found == aftermath.Blow()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_a_dead_node_that_the_job_was_not_on_is_none_of_its_business(blow, close
 )
 def test_a_process_that_was_taken_from_the_trainer(blow, cause, words):
     with listening() as port:
-        assert blow([raylet("worker-0", "a", port)], [actor("a", **cause)]) == causes.Blow((), words)
+        assert blow([raylet("worker-0", "a", port)], [actor("a", **cause)]) == aftermath.Blow((), words)
 
 
 def test_memory_comes_before_what_followed_from_it(blow):

@@ -9,7 +9,7 @@ from conftest import record, write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_api
+from verl_regress.cluster import ray_private
 from verl_regress.worker import identity
 
 DRIVER = 41
@@ -66,7 +66,7 @@ def trained(shared, monkeypatch):
         return one.actors
 
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    monkeypatch.setattr(ray_api, "actors_from_gcs", actors_from_gcs)
+    monkeypatch.setattr(ray_private, "actors_from_gcs", actors_from_gcs)
     monkeypatch.setattr(identity, "_PATIENCE", 0)
     return one
 

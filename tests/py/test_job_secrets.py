@@ -20,6 +20,7 @@ from test_launcher import Launched
 from verl_regress import cli
 from verl_regress.base.errors import BadInput
 from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs.sweep import sweep
 from verl_regress.secrets import job_secrets
 
 FILE = "my/ppo.yaml"
@@ -261,7 +262,7 @@ def gone(file):
 def test_the_file_goes_however_the_launcher_ends(launched, number, trainer):
     launched.start(f"import time; print('ready', flush=True); {trainer}").await_line("ready")
     if number is not None:
-        assert job_secrets._is_held(launched.file)
+        assert job_secrets.is_held(launched.file)
         launched.process.send_signal(number)
     launched.process.wait(timeout=20)
     gone(launched.file)
@@ -293,7 +294,7 @@ def swept(shared, ray, capsys):
     def swept(name, *known):
         file = write(shared.secrets / "mine" / name, "{}")
         ray.knows(*known)
-        job_secrets.sweep(shared, "mine", RayApi(ray.address))
+        sweep(shared, "mine", RayApi(ray.address))
         return capsys.readouterr().err, file.exists()
 
     return swept
@@ -330,14 +331,6 @@ def test_other_clusters_secrets_are_not_looked_at(swept, shared):
     other = write(shared.secrets / "theirs" / "job", "{}")
     assert swept("never")[1] is False
     assert other.exists()
-
-
-def test_status_sweeps(run, shared, ray, make_job):
-    make_job("over", started={}, ended={"exit_code": 0, "reason": "x"})
-    file = write(shared.secrets / "mine" / "over", "{}")
-    ray.has_nodes()
-    assert run("status", "--profile=cpu", "--cluster=mine").status == 0
-    assert not file.exists()
 
 
 @pytest.mark.parametrize("status", ["FAILED", "RUNNING"])

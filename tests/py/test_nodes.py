@@ -5,7 +5,7 @@ import types
 import pytest
 from conftest import has_packages, node_row, write
 
-from verl_regress.cluster import nodes
+from verl_regress.cluster import nodes, ray_private
 
 HEAD, WORKER = "head=10.0.0.1", "worker-0=10.0.0.2"
 
@@ -194,7 +194,7 @@ def haunted(ray, shared, monkeypatch):
             world.goes()
         return world.problem
 
-    monkeypatch.setattr(nodes, "forget_node", forget_node)
+    monkeypatch.setattr(ray_private, "forget_node", forget_node)
     return world
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import write, write_checkpoint
 
-from verl_regress.jobs import progress
+from verl_regress.jobs import checkpoints, progress
 from verl_regress.jobs.progress import Step
 
 
@@ -68,7 +68,7 @@ def test_checkpoints_in_the_order_of_their_steps(make_job):
     for name in ("global_step_10", "global_step_9", "global_step_x", "other"):
         (job.checkpoints / name).mkdir()
     (job.checkpoints / "global_step_1").write_text("a file")
-    assert progress.checkpoints(job) == ["global_step_9", "global_step_10"]
+    assert checkpoints.names(job) == ["global_step_9", "global_step_10"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_newest_checkpoint_that_is_whole(make_job, saved, latest, newest):
     job = make_job()
     for step, parts in saved.items():
         write_checkpoint(job, step, parts, latest=latest)
-    found = progress.newest_checkpoint(job)
+    found = checkpoints.newest(job)
     assert found == (job.checkpoints / f"global_step_{newest}" if newest else None)
 
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_without_a_rank_is_not_whole(make_job):
     for step in (2, 4):
         write_checkpoint(job, step, "actor data.pt", latest=4)
     (job.checkpoints / "global_step_4" / "actor" / "optim_world_size_2_rank_1.pt").unlink()
-    assert progress.newest_checkpoint(job) == job.checkpoints / "global_step_2"
+    assert checkpoints.newest(job) == job.checkpoints / "global_step_2"
 
 
 @pytest.mark.parametrize("said", ["", "soon", "-"])
@@ -106,7 +106,7 @@ def test_a_tracker_that_says_nothing(make_job, said):
     job = make_job()
     write_checkpoint(job, 2, "actor data.pt", latest=2)
     (job.checkpoints / "latest_checkpointed_iteration.txt").write_text(said)
-    assert progress.newest_checkpoint(job) is None
+    assert checkpoints.newest(job) is None
 
 
 def test_attempts_are_joined_behind_their_parents_checkpoint():

@@ -64,7 +64,7 @@ def snapshots(shared):
 
 
 def gc(run, *args):
-    outcome = run("gc", *args)
+    outcome = run("gc", "--cluster=c", *args)
     assert (outcome.status, outcome.out) == (0, "")
     return outcome.err
 
@@ -251,7 +251,7 @@ def test_a_job_keeps_what_one_that_is_not_over_reads_from(run, ray, old):
 def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes_free(run, ray, old, snapshots):
     old("new", 2, code="codeA")
     old("gone", 9, code="codeB")
-    dry = run("gc", "--keep=1", "--named=pypi:2", "--dry-run")
+    dry = run("gc", "--cluster=c", "--keep=1", "--named=pypi:2", "--dry-run")
     assert (dry.status, dry.created) == (0, [])
     before = disk(snapshots.path)
     real = gc(run, "--keep=1", "--named=pypi:2")
@@ -292,7 +292,7 @@ def test_while_a_snapshot_is_being_made_they_all_stay(run, ray, snapshots):
 def test_while_a_submission_is_planned_gc_waits_and_then_gives_up(run, ray, shared, monkeypatch):
     monkeypatch.setattr(retention, "_LOCK_SECONDS", 0.3)
     with lock.held(shared.jobs, fcntl.LOCK_SH):
-        assert run("gc", "--keep=0").is_refusal(
+        assert run("gc", "--cluster=c", "--keep=0").is_refusal(
             f"{shared.jobs} could not be locked within 0 s (a submission holds it, or its file system has no locks): "
             "run it again when no submission is under way.",
             status=1,
@@ -349,7 +349,7 @@ def test_old_helper_versions_go_unless_an_unfinished_job_runs_from_them(ray, old
 
 @pytest.mark.parametrize("keep", ["", "-1", "five", "1.5", "9999999"])
 def test_keep_is_a_number(run, keep):
-    assert run("gc", f"--keep={keep}").is_refusal(
+    assert run("gc", "--cluster=c", f"--keep={keep}").is_refusal(
         f"KEEP={keep!r} is not usable: give the number of jobs that keep their checkpoints, 0 or more."
     )
 
@@ -358,7 +358,7 @@ def test_a_run_that_was_killed_in_the_middle_is_finished_by_the_next(run, ray, o
     job = old("job", 5)
     with monkeypatch.context() as killed:
         killed.setattr(retention.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert run("gc", "--keep=0").status == 130
+        assert run("gc", "--cluster=c", "--keep=0").status == 130
     assert job.read_state("collected") is not None
     assert [path.name.startswith(".global_step_10.") for path in job.checkpoints.glob("*step*")] == [True]
     gc(run, "--keep=0")

@@ -143,12 +143,8 @@ def test_without_an_answer_from_ray(run, cluster, refused):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_asking_writes_nothing_but_what_ray_said(run):
-    created = run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").created
-    assert sorted(name for name in created if not name.endswith("state")) == [
-        "jobs/a-done/state/observed",
-        "jobs/c-running/state/observed",
-    ]
+def test_asking_writes_nothing(run):
+    assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").created == []
 
 
 def test_only_the_jobs_that_are_shown_are_looked_into(run, ray, make_job, monkeypatch):

@@ -8,6 +8,7 @@ from verl_regress.base.errors import BadInput
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SHOWN = 40
+SFT_SUFFIX = "_sft"  # behind a data set's name: the same data in the form that SFT reads
 
 
 def check(name: str, knob: str) -> str:

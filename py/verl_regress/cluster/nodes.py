@@ -10,9 +10,8 @@ from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.pulse import Pulse
-from verl_regress.cluster import packages
-from verl_regress.cluster.ray_api import Node, RayApi, Unreachable, forget_node, silent
-from verl_regress.secrets import job_secrets
+from verl_regress.cluster import packages, ray_private
+from verl_regress.cluster.ray_api import Node, RayApi, Unreachable, silent
 
 _LOOK_EVERY = 0.2  # seconds between two looks at the node table
 ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
@@ -68,7 +67,7 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
 
 
-def run_await(args: argparse.Namespace) -> int:
+def await_all(args: argparse.Namespace) -> None:
     """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU.
 
     Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their start.
@@ -118,9 +117,6 @@ def run_await(args: argparse.Namespace) -> int:
     for name in wanted:
         if not _is_listed(root, args.log_dir, name):
             print(name)
-    # What killed the cluster that was here before killed its jobs too.
-    job_secrets.sweep(root, cluster, RayApi(ADDRESS))
-    return 0
 
 
 def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
@@ -138,7 +134,7 @@ def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: P
         for ghost in ghosts:
             if ghost.node_id not in told:
                 told.add(ghost.node_id)
-                problem = forget_node(gcs, ghost.node_id, end - time.monotonic())
+                problem = ray_private.forget_node(gcs, ghost.node_id, end - time.monotonic())
                 left = (
                     "told Ray" if problem is None else f"Ray finds out by itself, for it could not be told ({problem})"
                 )

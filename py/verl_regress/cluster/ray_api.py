@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.cluster import ray_private
 
 # A proxy in the environment is for the world outside, not for the way to our own head.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -133,7 +133,7 @@ class RayApi:
         """
         rows = self._rows("/api/v0/nodes?limit=1000&detail=1")
         try:
-            listening = [row["raylet"] for row in self._get("/nodes?view=summary&nocache=1")["data"]["summary"]]
+            listening = [row["raylet"] for row in self._get(ray_private.NODES_SUMMARY)["data"]["summary"]]
             ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
         except (KeyError, TypeError):
             raise Unreachable(self.address, "what answers there is not Ray") from None
@@ -230,22 +230,7 @@ class RayApi:
         Ray 2.60 offers nothing else for such a job, and calls it FAILED a second later: `record` is called right before.
         To be called in the head.
         """
-        import ray
-
-        # The names are those of ray.dashboard.modules.job.common (2.60).
-        ray.init(address="auto", namespace="verl-regress", log_to_driver=False, logging_level="ERROR")
-        try:
-            supervisor = ray.get_actor(
-                f"_ray_internal_job_actor_{submission_id}", namespace="SUPERVISOR_ACTOR_RAY_NAMESPACE"
-            )
-        except ValueError:
-            return False
-        else:
-            record()
-            ray.kill(supervisor, no_restart=True)
-            return True
-        finally:
-            ray.shutdown()
+        return ray_private.end_supervisor(submission_id, record)
 
     def _rows(self, path: str) -> list[dict[str, Any]]:
         """The table that Ray's state API answers with."""
@@ -299,64 +284,6 @@ def _deadline(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
-    """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
-
-    Asks the GCS at `gcs` (IP:port), which every worker reaches, where the dashboard may listen on the head alone. In a process
-    of its own: Ray's client may end the one that it is in. Read in Ray 2.60. Raises RegressError.
-    """
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _ACTORS, gcs, job_id], capture_output=True, text=True, timeout=timeout, check=False
-        )
-        problem = None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    except subprocess.TimeoutExpired:
-        problem = f"no answer in {timeout:g} s"
-    if problem is not None:
-        raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
-    rows: list[dict[str, Any]] = json.loads(asked.stdout.strip().splitlines()[-1])
-    return rows
-
-
-def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
-    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended, as its raylet would have done; the problem, or None.
-
-    It is what a raylet calls on its way out (NodeInfoGcsService.UnregisterNode, read in Ray 2.60); one that was killed
-    could not, and until the GCS gives it up by itself, half a minute later, it sends jobs there. `timeout` is in seconds.
-    """
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _FORGET, gcs, node_id], capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer in {timeout:g} s"
-    return None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-
-
-_FORGET = """
-import sys
-from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-death = common_pb2.NodeDeathInfo(
-    reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION, reason_message="its raylet does not answer any more"
-)
-request = gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(sys.argv[2]), node_death_info=death)
-gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(sys.argv[1])).UnregisterNode(request, timeout=5)
-"""
-
-_ACTORS = """
-import json, sys, ray
-from ray._private.state import GlobalState
-from ray._raylet import GcsClientOptions
-state = GlobalState()
-state._initialize_global_state(
-    GcsClientOptions.create(sys.argv[1], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
-)
-actors = state.actor_table(None, ray.JobID.from_hex(sys.argv[2])).values()
-print(json.dumps([{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")} for actor in actors]))
-"""
 
 
 def _authorization() -> dict[str, str]:

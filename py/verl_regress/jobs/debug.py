@@ -22,6 +22,7 @@ from typing import Any
 
 from verl_regress.base import say, this_node
 from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, token
 from verl_regress.jobs import find
 from verl_regress.secrets import job_secrets
@@ -31,7 +32,7 @@ _DEADLINE = 5.0  # seconds for a whole bundle
 _TAIL_LINES = 200
 _TAIL_BYTES = 65536  # of one log
 _LOG_FILES = 60
-_LOCAL_LOGS = Path("/tmp/ray/session_latest/logs")
+_LOCAL_LOGS = ray_private.LOGS
 _EVERY_NODE = ("raylet.out", "raylet.err")  # who was killed for memory stands here
 # Reasons of Ray's ActorDiedErrorContext (2.60) that do not point at the actor itself.
 _ENDED_BY_OTHERS = ("OWNER_DIED", "OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
@@ -162,8 +163,7 @@ def _sources(job: JobDir, api: RayApi) -> dict[str, Callable[[], Any]]:
         return {"state": {name: job.read_state(name) for name in names}, "ray": _stripped(api.job(job.ray_id))}
 
     return {
-        # What `ray status` prints, without the two seconds that its process takes.
-        "ray_status.txt": lambda: api.ask("/api/cluster_status?format=1")["data"]["clusterStatus"],
+        "ray_status.txt": lambda: api.ask(ray_private.CLUSTER_STATUS)["data"]["clusterStatus"],
         "jobs.json": lambda: _stripped(api.ask("/api/jobs/")),
         "job_info.json": job_info,
         "nodes.json": table("nodes"),
@@ -183,11 +183,8 @@ def _stripped(content: Any) -> Any:
 
 
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
-    """Every node as Ray's reporter on it measured it (every 5 s), and the shared storage as seen from here.
-
-    Without `nocache` the dashboard may answer with what it said minutes ago.
-    """
-    rows = api.ask("/nodes?view=summary&nocache=1")["data"]["summary"]
+    """Every node as Ray's reporter on it measured it (every 5 s), and the shared storage as seen from here."""
+    rows = api.ask(ray_private.NODES_SUMMARY)["data"]["summary"]
     return {
         "nodes": [_facts_of(row) for row in rows],
         "shared_storage_bytes": dict(zip(("total", "used", "free"), shutil.disk_usage(job.path), strict=True)),

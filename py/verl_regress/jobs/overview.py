@@ -1,25 +1,18 @@
-"""`status`: profile, nodes with their resources, jobs with code id, status and driver node; and `logs`."""
+"""`status`: profile, nodes with their resources, jobs with code id, status and driver node. Nothing is changed."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import sys
-import time
 from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
-from verl_regress.jobs import find, progress
-from verl_regress.jobs.status import Judgement, Status, judge, observe
-from verl_regress.secrets import job_secrets
-
-_LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
+from verl_regress.jobs import find
+from verl_regress.jobs.status import Judgement, Status, judge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,14 +37,13 @@ def run(args: argparse.Namespace) -> int:
 def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayApi | None) -> dict[str, Any]:
     """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root.
 
-    Without an `api` no Ray is asked and nothing is changed.
+    Nothing is changed. Without an `api` Ray is not asked.
     """
     known: dict[str, dict[str, Any]] = {}
     table: list[Node] = []
     problem: str | None = "Ray was not asked: these are what the jobs' own files say"
     if api is not None:
         try:
-            job_secrets.sweep(root, cluster, api)
             known, table, problem = api.jobs(), api.nodes(), None
         except RegressError as error:
             known, table, problem = {}, [], str(error)
@@ -78,7 +70,6 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
 
 def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], reachable: bool) -> dict[str, Any]:
     ray = known.get(job.ray_id)
-    observe(job, ray)
     judgement = judge(job, ray, reachable=reachable)
     plan = job.read_config("resolved.json") or {}
     return {
@@ -124,44 +115,3 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
     """The rows as lines, every column as wide as its widest cell."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
-    """`logs JOB [--follow] [--metrics]`."""
-    find.add_job(parser)
-    parser.add_argument("--metrics", action="store_true", help="the steps, one JSON object a line, over all attempts")
-    parser.add_argument("--follow", action="store_true", help="go on until the job has recorded its end")
-
-
-def run_logs(args: argparse.Namespace) -> int:
-    """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
-    job = find.asked_for(args)
-    if args.metrics:
-        return _print_metrics(job)
-    pulse = Pulse(time.monotonic())
-    while not job.driver_log.exists():
-        judgement = judge(job, None, reachable=False)
-        if judgement.status.exit is not None or not args.follow:
-            say.info(f"{job.ray_id} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).")
-            return 0
-        pulse.beat(f"waiting for the log of {job.ray_id} ({judgement.shown})", time.monotonic())
-        time.sleep(_LOOK_EVERY)
-    with job.driver_log.open("rb") as log:
-        while True:
-            is_over = judge(job, None, reachable=False).status.exit is not None
-            shutil.copyfileobj(log, sys.stdout.buffer)
-            sys.stdout.flush()
-            if is_over or not args.follow:
-                return 0
-            time.sleep(_LOOK_EVERY)
-
-
-def _print_metrics(job: JobDir) -> int:
-    lines = progress.joined(job)
-    if not progress.logs_steps(job):
-        say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
-    elif not lines:
-        file = job.metrics if progress.writes_file(job) else job.driver_log
-        say.info(f"{job.ray_id} has no steps yet in its {file.name}.")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0

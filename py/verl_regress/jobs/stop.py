@@ -10,7 +10,7 @@ from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import find
+from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         pulse.beat("waiting for the submission to end", time.monotonic())
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
-        job_secrets.forget(job)
+        _remove_secrets(job)
         say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
         return 0
     api.stop(job.ray_id)
@@ -51,9 +51,15 @@ def run(args: argparse.Namespace) -> int:
             )
         pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    job_secrets.forget(job)
+    _remove_secrets(job)
     say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
     return 0
+
+
+def _remove_secrets(job: JobDir) -> None:
+    """Its own, and what other jobs of its cluster left."""
+    job_secrets.forget(job)
+    sweep.attempt(job.root, find.plan_of(job).get("cluster"))
 
 
 def _look(job: JobDir, api: RayApi) -> Judgement:

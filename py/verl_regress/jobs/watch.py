@@ -15,7 +15,7 @@ from verl_regress.base.errors import Exit, RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
-from verl_regress.jobs import debug, failure, find, phase, progress
+from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, sweep
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.attached:
         threading.Thread(target=_leave_with_the_listener, daemon=True).start()
     end = follow(job, find.api_of(job), args.deadlines)
+    sweep.attempt(job.root, find.plan_of(job).get("cluster"))
     print(int(end))
     return int(end)
 
@@ -198,7 +199,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     """The facts of a finished job, each from where it was recorded."""
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
         say.quote(line)
-    kept = ", ".join(f"checkpoints/{name}" for name in progress.checkpoints(job)) or progress.no_checkpoint(job)
+    kept = ", ".join(f"checkpoints/{name}" for name in checkpoints.names(job)) or checkpoints.why_none(job)
     driver_ip = judgement.driver_ip or "none was seen (nobody asked Ray in time, or the driver never called ray.init)"
     say.info(f"driver_info.node_ip_address: {driver_ip}")
     say.info(f"{progress.taken(job)}, {kept}")

@@ -6,14 +6,12 @@ every job directory, and reach the job's processes by the hook of the same name 
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import fcntl
 import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,9 +21,6 @@ from typing import TYPE_CHECKING, BinaryIO
 from verl_regress.base import lock, say
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import find
-from verl_regress.jobs.status import judge
 from verl_regress.secrets.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -52,34 +47,6 @@ class Secret:
     def told(self) -> str:
         """Where the value comes from."""
         return f"{self.name} ({f'the file {self.file}' if self.file else 'the variable of that name'})"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`secrets --spec-name FILE`, the JobSpec on stdin, or `secrets --job JOB`."""
-    parser.add_argument("--spec-name", help="the JobSpec's file as the user knows it")
-    parser.add_argument("--job", help="a job that was submitted: the secrets of its JobSpec")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print which secrets a JobSpec names: name and file (empty: the variable of that name), each ended by a NUL."""
-    for secret in _recorded(args) if args.job else named(_given(args.spec_name)):
-        sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
-    return 0
-
-
-def _given(name: str) -> Document:
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
-    from verl_regress.base import documents  # and what it needs: of all that import this module, nobody else uses it
-
-    return documents.parse(text, name, "jobspec")
-
-
-def _recorded(args: argparse.Namespace) -> tuple[Secret, ...]:
-    spec = find.asked_for(args).read_config("job_spec.json") or {}
-    return tuple(Secret(given["name"], given.get("file")) for given in spec.get("secrets", []))
 
 
 def named(spec: Document) -> tuple[Secret, ...]:
@@ -204,33 +171,18 @@ def _hold(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def _is_held(file: Path) -> bool:
+def is_held(file: Path) -> bool:
+    """Does the submitter or the launcher of a job hold its secrets?"""
     with suppress(OSError):  # it is gone by now, or the file system has no locks
         return lock.is_held(file, fcntl.LOCK_EX)
     return False
-
-
-def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
-    """Remove the secrets of every job of this cluster that is over, and say so. Raises Unreachable.
-
-    What the launcher or the submitter of a job holds stays. Whether they do is looked at before Ray is asked: what nobody
-    holds by then, Ray knows or will never know.
-    """
-    directory = root.secrets / cluster
-    files = [file for file in (sorted(directory.iterdir()) if directory.is_dir() else []) if not _is_held(file)]
-    known = api.jobs() if files else {}
-    for file in files:
-        status = judge(find.of_ray_id(root, file.name), known.get(file.name)).status
-        if status.exit is not None and file.exists():
-            file.unlink(missing_ok=True)
-            say.changed(f"removed the secrets of {file.name}, which is over ({status.value})")
 
 
 def forget(job: JobDir) -> None:
     """The job is over: its secrets go, unless its launcher is there still and about to remove them itself."""
     env_vars = (job.read_config("runtime_env.json") or {}).get("env_vars", {})
     file = Path(env_vars.get(FILE_VARIABLE, "/nonexistent"))
-    if file.is_file() and not _is_held(file):
+    if file.is_file() and not is_held(file):
         file.unlink(missing_ok=True)
         say.changed(f"removed the secrets of {job.ray_id}, which is over")
 

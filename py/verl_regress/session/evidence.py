@@ -14,14 +14,15 @@ from typing import Any
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot, read_json
+from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import find, progress
+from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.secrets.redaction import forms
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is told apart by its size and time
 _SCORE = "critic/score/mean"
 _LOSSES = ("actor/pg_loss", "train/loss")
-_NODE_LOGS = Path("/tmp/ray")  # of every session of Ray that this node has had (2.60)
+_NODE_LOGS = ray_private.ALL_LOGS
 
 
 def digest(directory: Path) -> str:
@@ -82,7 +83,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "total_steps": progress.total_steps(found),
         "scores": [step.metrics.get(_SCORE) for step in steps],
         "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
-        "checkpoints": progress.checkpoints(found),
+        "checkpoints": checkpoints.names(found),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],
         "entries": sorted(path.name for path in found.path.iterdir()),

@@ -16,13 +16,13 @@ from verl_regress.base.documents import Document
 from verl_regress.base.errors import BadInput, IdTaken, RegressError, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import Owner
-from verl_regress.jobs.progress import step_of
+from verl_regress.jobs.checkpoints import continuing, step_of
 from verl_regress.secrets import job_secrets
 from verl_regress.secrets.job_secrets import Secret
 from verl_regress.spec import environment, limits, reward_fn
 from verl_regress.spec.compose import DETERMINISTIC, Override, compose
 from verl_regress.spec.devices import Devices
-from verl_regress.spec.workloads import FIXED_KEYS, WORKLOADS, Places, Workload, continuing
+from verl_regress.spec.workloads import FIXED_KEYS, WORKLOADS, Places, Workload
 from verl_regress.store import snapshot
 
 _MOST = 1_000_000  # of a resource, far above any cluster: what is more, and what is infinite, is a mistake

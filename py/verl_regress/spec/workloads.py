@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_regress.base.layout import JobDir
-from verl_regress.store.datasets import SFT_SUFFIX
+from verl_regress.base.naming import SFT_SUFFIX
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,6 @@ def _sft(places: Places) -> list[str]:
         f"data.val_files={places.dataset}/val.parquet",
         f"model.path={places.model}",
     ]
-
-
-def continuing(checkpoint: Path) -> list[str]:
-    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1 to 0.9.1)."""
-    return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]
 
 
 _RL_FILES = ("train.parquet", "test.parquet")

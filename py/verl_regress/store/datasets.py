@@ -28,7 +28,6 @@ Row = dict[str, Any]
 SPLITS = ("train", "test")
 SYNTHETIC_NAME = "sums"
 GSM8K_NAME = "gsm8k"
-SFT_SUFFIX = "_sft"
 KNOB = "DATASET"
 
 _GSM8K_REPO = "openai/gsm8k"
@@ -171,7 +170,7 @@ def _ensure(target: Path, source: Source, make_rows: Callable[[], Mapping[str, l
             write_parquet(conversations(rows[split]), directories[1] / f"{sft_split}.parquet")
         return {f"{split}_rows": len(rows[split]) for split in SPLITS}
 
-    sft_target = target.with_name(target.name + SFT_SUFFIX)
+    sft_target = target.with_name(target.name + naming.SFT_SUFFIX)
     return artefact.ensure_all([target, sft_target], source, build, knob=KNOB)[0]
 
 

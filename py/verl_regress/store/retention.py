@@ -27,7 +27,7 @@ from verl_regress.base.layout import JobDir, SharedRoot, read_json
 from verl_regress.base.owner import Owner
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import find
+from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Status, judge
 from verl_regress.store import objects, snapshot
 from verl_regress.store.sessions import Session, jobs_of
@@ -41,7 +41,8 @@ _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`gc --keep N [--named CODE …] [--dry-run]`."""
+    """`gc --cluster NAME --keep N [--named CODE …] [--dry-run]`."""
+    parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME: whose lost jobs' secrets go too")
     parser.add_argument("--keep", required=True, help="the knob KEEP: how many jobs keep their checkpoints, the newest")
     parser.add_argument("--named", action="append", default=[], help="a code id or source that a knob names")
     parser.add_argument("--dry-run", action="store_true", help="say the same, remove nothing")
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
             f"KEEP={args.keep!r} is not usable: give the number of jobs that keep their checkpoints, 0 or more."
         )
     root = SharedRoot(args.shared_root)
+    if not args.dry_run:
+        sweep.attempt(root, args.cluster)
     with (
         lock.alone(root.jobs, _LOCK_SECONDS),
         lock.held(root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as no_snapshot_is_made,

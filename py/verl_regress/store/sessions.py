@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.layout import SharedRoot, now, read_json, write_atomically
-from verl_regress.spec.workloads import continuing
+from verl_regress.jobs.checkpoints import continuing
 
 # The secret that every job of a session gets, and that is then searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"

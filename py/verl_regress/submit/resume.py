@@ -19,7 +19,7 @@ from verl_regress.base import lock, say
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import find, progress
+from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.status import judge
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import compose, plan
@@ -47,7 +47,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace, before: list[JobDir]) -> int:
-    parent = next((job for job in reversed(before) if progress.newest_checkpoint(job)), None)
+    parent = next((job for job in reversed(before) if checkpoints.newest(job)), None)
     if parent is None:
         raise BadInput(
             f"JOB={args.job} has no whole checkpoint under {before[0].path}: begin it anew with "
@@ -80,7 +80,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     attempt = plan.Attempt(
         newest.numbered(newest.attempt + 1),
         parent or asked,
-        progress.newest_checkpoint(parent) if parent is not None else None,
+        checkpoints.newest(parent) if parent is not None else None,
     )
     spec, base, said, defaults = plan.recorded(asked)
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}

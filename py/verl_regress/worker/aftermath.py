@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster.ray_api import RayApi
+from verl_regress.cluster.ray_api import RayApi, Raylet, silent
 from verl_regress.jobs import causes, debug
 
 PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
@@ -36,7 +37,7 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
 def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
     """Why a trainer may have failed that nobody told to stop: it lost a node, or one of its processes was killed."""
     try:
-        blow = causes.of_failure(RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS), job.ray_id)
+        blow = blow_to(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
     except RegressError as error:  # over ssh the dashboard listens on the head alone
         say.info(f"whether a node or a process was lost is not known: {error}")
         return {}
@@ -66,3 +67,50 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+# By whether Ray still calls the node ALIVE.
+_HOW_LOST = {True: "did not answer any more", False: "had been given up by Ray"}
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What the trainer did not do itself: the nodes that it lost, as `worker-0 (10.0.0.2)`, and the words that follow its end."""
+
+    lost_nodes: tuple[str, ...] = ()
+    words: str = ""
+
+
+def blow_to(ray_id: str, api: RayApi) -> Blow:
+    """What happened to the nodes and actors of a job whose trainer has just failed. Raises Unreachable.
+
+    Ray finds out half a minute later that a node is gone, the trainer within seconds: so each node is asked. One that is only
+    paused or busy still accepts a connection.
+    """
+    actors = api.actors(ray_id)
+    used = {actor["node_id"] for actor in actors}
+    raylets = {raylet.node_id: raylet for raylet in api.raylets() if raylet.node_id in used}
+    if not raylets:
+        return Blow()
+    lost = sorted(silent(raylets.values()), key=lambda raylet: raylet.name)
+    if lost:
+        words = " and ".join(f"{_title(raylet)} {_HOW_LOST[raylet.alive]}" for raylet in lost)
+        return Blow(tuple(map(_title, lost)), f", when {words}")
+    told = sorted(filter(None, (_of_actor(actor, raylets) for actor in actors)))
+    return Blow((), told[0] if told else "")
+
+
+def _title(raylet: Raylet) -> str:
+    return f"{raylet.name} ({raylet.address})"
+
+
+def _of_actor(actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
+    """How an actor died that was taken from the trainer; "" for one that ended with it, by it or by an error of its own."""
+    name, cause = str(actor["class_name"]).rpartition(".")[2], actor.get("death_cause") or {}
+    node = raylets[actor["node_id"]].name if actor.get("node_id") in raylets else "a node"
+    if (oom := cause.get("oom_context")) is not None:
+        return f", after Ray's memory monitor killed its {name} on {node}{causes.memory(oom.get('error_message'))}"
+    died = cause.get("actor_died_error_context") or {}
+    if died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message")):
+        return f", after its {name} on {node} was killed or crashed"
+    return ""

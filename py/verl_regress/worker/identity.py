@@ -17,7 +17,7 @@ from typing import Any
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_api
+from verl_regress.cluster import ray_private
 from verl_regress.store import artefact, snapshot
 
 _PATIENCE = 60.0  # seconds that a head which does not answer has: hours of training are not thrown away for a moment
@@ -71,7 +71,7 @@ def _actors(job_id: str) -> list[dict[str, Any]]:
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            return ray_api.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
+            return ray_private.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
         except RegressError as error:
             if time.monotonic() > end:
                 raise RegressError(

@@ -1,0 +1,107 @@
+"""What we use of Ray that Ray does not document: private modules, actor names, routes of the dashboard, where logs are.
+
+Read in Ray 2.60; docs/verl-releases.md names the releases that jobs ran with. A new release of Ray is checked here first. Two
+files cannot import this one: py/ray_start.py runs before the helper's packages are there, and py/hooks/job_secrets.py runs in
+each process of a job. Both say the same in their own docstrings.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import Exit, RegressError
+
+# Routes of the dashboard, which its own pages ask. Without `nocache` it may answer with what it said minutes ago.
+NODES_SUMMARY = "/nodes?view=summary&nocache=1"
+CLUSTER_STATUS = (
+    "/api/cluster_status?format=1"  # what `ray status` prints, without the two seconds that its process takes
+)
+# The logs of this node's Ray, and what every session of Ray that the node has had left.
+LOGS = Path("/tmp/ray/session_latest/logs")
+ALL_LOGS = Path("/tmp/ray")
+# ray.dashboard.modules.job.common: the actor in which Ray runs a job's entrypoint.
+_SUPERVISOR = "_ray_internal_job_actor_"
+_SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
+
+
+def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
+    """Kill the actor that runs, or would run, the entrypoint of a job; False where there is none.
+
+    `record` is called right before. To be called in the head.
+    """
+    import ray
+
+    ray.init(address="auto", namespace="verl-regress", log_to_driver=False, logging_level="ERROR")
+    try:
+        supervisor = ray.get_actor(f"{_SUPERVISOR}{submission_id}", namespace=_SUPERVISORS_NAMESPACE)
+    except ValueError:
+        return False
+    else:
+        record()
+        ray.kill(supervisor, no_restart=True)
+        return True
+    finally:
+        ray.shutdown()
+
+
+def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
+    """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
+
+    Asks the GCS at `gcs` (IP:port), which every worker reaches, where the dashboard may listen on the head alone. In a process
+    of its own: Ray's client may end the one that it is in. Read in Ray 2.60. Raises RegressError.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _ACTORS, gcs, job_id], capture_output=True, text=True, timeout=timeout, check=False
+        )
+        problem = None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    except subprocess.TimeoutExpired:
+        problem = f"no answer in {timeout:g} s"
+    if problem is not None:
+        raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
+    rows: list[dict[str, Any]] = json.loads(asked.stdout.strip().splitlines()[-1])
+    return rows
+
+
+def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
+    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended, as its raylet would have done; the problem, or None.
+
+    It is what a raylet calls on its way out (NodeInfoGcsService.UnregisterNode, read in Ray 2.60); one that was killed
+    could not, and until the GCS gives it up by itself, half a minute later, it sends jobs there. `timeout` is in seconds.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _FORGET, gcs, node_id], capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {timeout:g} s"
+    return None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+
+
+_FORGET = """
+import sys
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+death = common_pb2.NodeDeathInfo(
+    reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION, reason_message="its raylet does not answer any more"
+)
+request = gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(sys.argv[2]), node_death_info=death)
+gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(sys.argv[1])).UnregisterNode(request, timeout=5)
+"""
+
+_ACTORS = """
+import json, sys, ray
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions
+state = GlobalState()
+state._initialize_global_state(
+    GcsClientOptions.create(sys.argv[1], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+)
+actors = state.actor_table(None, ray.JobID.from_hex(sys.argv[2])).values()
+print(json.dumps([{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")} for actor in actors]))
+"""

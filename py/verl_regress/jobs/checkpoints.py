@@ -1,0 +1,65 @@
+"""The checkpoints of an attempt: which there are, which are whole, and how a trainer goes on from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from verl_regress.base.layout import JobDir
+
+
+def names(job: JobDir) -> list[str]:
+    """The names `global_step_N`, in order of N."""
+    found = [path.name for path in job.checkpoints.glob("global_step_*") if path.is_dir()]
+    return sorted((name for name in found if name[12:].isdecimal()), key=lambda name: int(name[12:]))
+
+
+def why_none(job: JobDir) -> str:
+    """`no checkpoint`, and why where `make gc` removed them (verl_regress.store.retention)."""
+    collected = job.read_state("collected")
+    return (
+        "no checkpoint"
+        if collected is None
+        else f"no checkpoint any more ('make gc' removed them at {collected['time']})"
+    )
+
+
+def newest(job: JobDir) -> Path | None:
+    """The newest `global_step_N` of this attempt that is whole, or None.
+
+    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1, 0.8.0):
+    what has a higher N is half-written. It removes old ones while it saves (max_actor_ckpt_to_keep), so what is left is
+    looked at too.
+    """
+    try:
+        latest = int((job.checkpoints / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        return None
+    saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
+    return next((path for path in reversed(saved) if _is_whole(path)), None)
+
+
+def step_of(checkpoint: str) -> int:
+    """The N of the name `global_step_N`."""
+    return int(checkpoint.removeprefix("global_step_"))
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """All ranks of every kind of file are there, and with them an actor where there is a critic (FSDP, 0.7.1, 0.8.0)."""
+    ranks: dict[tuple[Path, str, int], int] = {}
+    for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
+        kind, _, of = path.stem.partition("_world_size_")
+        key = (path.parent, kind, int(of.partition("_rank_")[0]))
+        ranks[key] = ranks.get(key, 0) + 1
+    parts = {path.name for path in checkpoint.iterdir()}
+    return (
+        bool(parts)
+        and all(found == world for (_, _, world), found in ranks.items())
+        and (
+            "actor" in parts or "data.pt" not in parts  # RL's data.pt; SFT has data_0.pt, and no parts
+        )
+    )
+
+
+def continuing(checkpoint: Path) -> list[str]:
+    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1 to 0.9.1)."""
+    return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]

@@ -1,0 +1,45 @@
+"""Removing the secrets of jobs that are over.
+
+Most go with their job's launcher. What a killed node left goes here: `make up`, `stop`, `wait` and `gc` sweep, `make down`
+removes the cluster's whole directory, and asking for a job's state (`status`, `jobs`, `logs`) removes nothing.
+"""
+
+from __future__ import annotations
+
+from verl_regress.base import say
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.cluster import nodes
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import find
+from verl_regress.jobs.status import judge
+from verl_regress.secrets.job_secrets import is_held
+
+
+def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
+    """Remove the secrets of every job of this cluster that is over, and say so. Raises Unreachable.
+
+    What the launcher or the submitter of a job holds stays. Whether they do is checked before Ray is asked: what nobody
+    holds by then, Ray knows or will never know.
+    """
+    directory = root.secrets / cluster
+    files = [file for file in (sorted(directory.iterdir()) if directory.is_dir() else []) if not is_held(file)]
+    known = api.jobs() if files else {}
+    for file in files:
+        status = judge(find.of_ray_id(root, file.name), known.get(file.name)).status
+        if status.exit is not None and file.exists():
+            file.unlink(missing_ok=True)
+            say.changed(f"removed the secrets of {file.name}, which is over ({status.value})")
+
+
+def attempt(root: SharedRoot, cluster: str | None) -> None:
+    """`sweep` beside a command's own work: where the head's Ray does not answer, a later command sweeps.
+
+    `cluster` is None for a job whose submitter died before it wrote its plan.
+    """
+    if cluster is None:
+        return
+    try:
+        sweep(root, cluster, RayApi(nodes.ADDRESS))
+    except RegressError as error:
+        say.info(f"Secrets that lost jobs left were not removed: {error}")

@@ -1,0 +1,38 @@
+"""`secrets`: which secrets a job needs, for the script that reads their values on the user's machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from verl_regress.base import documents
+from verl_regress.base.documents import Document
+from verl_regress.base.errors import BadInput
+from verl_regress.jobs import find
+from verl_regress.secrets.job_secrets import Secret, named
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`secrets --spec-name FILE`, the JobSpec on stdin, or `secrets --job JOB`."""
+    parser.add_argument("--spec-name", help="the JobSpec's file as the user knows it")
+    parser.add_argument("--job", help="a job that was submitted: the secrets of its JobSpec")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print which secrets a JobSpec names: name and file (empty: the variable of that name), each ended by a NUL."""
+    for secret in _recorded(args) if args.job else named(_given(args.spec_name)):
+        sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
+    return 0
+
+
+def _given(name: str) -> Document:
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+    return documents.parse(text, name, "jobspec")
+
+
+def _recorded(args: argparse.Namespace) -> tuple[Secret, ...]:
+    spec = find.asked_for(args).read_config("job_spec.json") or {}
+    return tuple(Secret(given["name"], given.get("file")) for given in spec.get("secrets", []))
