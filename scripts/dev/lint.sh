@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lint: every linter over every file of its kind. Prints how many files each one looked at; none is a failure.
 #
-#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy; report in build/reports/lint.tap
+#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter; report in build/reports/lint.tap
 #
 # The linters are the pinned ones of .venv, which is made if need be, the settings those of pyproject.toml.
 source "$(dirname "$0")/../lib/regress.bash"
@@ -37,8 +37,16 @@ lint::run() {
   printf '%s %d %s looked at %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
 }
 
+# lint::imports FILE...: the contracts of pyproject.toml between the helper's packages; they are about all files at once.
+lint::imports() {
+  local said
+  said=$(PYTHONPATH=py lint-imports --no-cache 2>&1) && return
+  printf '%s\n' "$said"
+  return 1
+}
+
 mkdir -p build/reports
-printf '1..5\n' >"$LINT_REPORT"
+printf '1..6\n' >"$LINT_REPORT"
 venv::ensure
 PATH="${VENV_DIR}/bin:${PATH}"
 mapfile -t shell_files < <(lint::shell_files)
@@ -50,4 +58,5 @@ lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
 mapfile -t typed_files < <(lint::files 'py/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
+lint::run import-linter "${typed_files[@]}" -- lint::imports
 ((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters complain; their lines are above."

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 
 from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
@@ -38,10 +37,10 @@ def hold(job: JobDir) -> int:
     The lock is there before the name is, so nobody ever sees a launcher that seems dead because it is young. Raises
     LaunchedBefore, and RegressError where the file system has no locks.
     """
-    young = job.state / f".launcher.{socket.gethostname()}.{os.getpid()}"
+    young = job.state / f".launcher.{os.uname().nodename}.{os.getpid()}"
     descriptor = os.open(young, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, json.dumps({"time": now(), "hostname": socket.gethostname(), "pid": os.getpid()}).encode())
+        os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.link(young, job.launcher)
     except FileExistsError:

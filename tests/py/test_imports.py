@@ -1,0 +1,71 @@
+"""The contracts between the helper's packages (pyproject.toml): they are kept, and a planted import breaks them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def helper(tmp_path):
+    """A copy of the helper with the contracts."""
+    shutil.copy(REPO / "pyproject.toml", tmp_path)
+    shutil.copytree(
+        REPO / "py/verl_regress", tmp_path / "py/verl_regress", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return tmp_path / "py/verl_regress"
+
+
+def broken(helper):
+    """The names of the contracts that do not hold there."""
+    linted = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=helper.parents[1],
+        env={**os.environ, "PYTHONPATH": str(helper.parent), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = [line.removesuffix(" BROKEN") for line in linted.stdout.splitlines() if line.endswith(" BROKEN")]
+    assert (linted.returncode == 0) == (not names), linted.stdout + linted.stderr
+    return names
+
+
+def test_the_contracts_are_kept(helper):
+    assert broken(helper) == []
+
+
+LAYERS = "Each package imports only packages below it"
+CIRCLE = "No modules import each other in a circle"
+PLANNING = "Planning a job asks neither Ray nor the network"
+JUDGING = "Judging a job's status asks neither Ray nor the network"
+RAY = "Only the package cluster imports Ray"
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "names"),
+    [
+        ("base/errors.py", "from verl_regress.spec import plan", [LAYERS]),
+        ("jobs/progress.py", "def late():\n    from verl_regress.store import snapshot", [LAYERS]),
+        ("jobs/causes.py", "def late():\n    from verl_regress.jobs import status", [CIRCLE]),
+        ("store/snapshot.py", "import urllib.request", [PLANNING]),
+        ("spec/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
+        ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
+        ("worker/tee.py", "def late():\n    import ray", [RAY]),
+    ],
+)
+def test_a_planted_import_breaks_its_contract(helper, module, planted, names):
+    with (helper / module).open("a") as file:
+        file.write(f"\n\n{planted}\n")
+    assert set(names) <= set(broken(helper))
+
+
+def test_a_package_that_has_no_layer_is_refused(helper):
+    (helper / "more").mkdir()
+    (helper / "more/__init__.py").touch()
+    assert broken(helper) == [LAYERS]
