@@ -52,7 +52,7 @@ class SharedRoot:
 
     @property
     def sessions(self) -> Path:
-        """Regression sessions, one directory a time (verl_regress.verify)."""
+        """Regression sessions, one directory a time (verl_regress.store.sessions)."""
         return self.path / "verify"
 
     @property

@@ -107,20 +107,20 @@ secret::reached() {
   fault::recovered
 }
 
-# secret::is_swept: by `make status`, which keeps what it said.
+# secret::is_swept: by `make gc`, whose output is kept.
 secret::is_swept() {
-  scripts/50_status.sh >>"${BATS_TEST_TMPDIR}/status" 2>&1
+  KEEP=1000 scripts/70_gc.sh >>"${BATS_TEST_TMPDIR}/gc" 2>&1
   secret::is_gone
 }
 
 # bats test_tags=full
-@test "the worker with the driver of a job with a secret is killed: make status removes the file when the job is lost" {
+@test "the worker with the driver of a job with a secret is killed: make gc removes the file when the job is lost" {
   secret::submit 'the worker with the driver of a job with a secret is killed' 60
   fault::find_driver
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"
   ! secret::is_gone || fail 'who removed it? its keeper was killed with the container'
-  wait::until 120 - secret::is_swept || fail "${FILE} is there still: $(tail -n 20 "${BATS_TEST_TMPDIR}/status")"
-  output=$(<"${BATS_TEST_TMPDIR}/status")
+  wait::until 120 - secret::is_swept || fail "${FILE} is there still: $(tail -n 20 "${BATS_TEST_TMPDIR}/gc")"
+  output=$(<"${BATS_TEST_TMPDIR}/gc")
   fault::answered 0 "changed removed the secrets of ${JOB}, which is over (LOST)"
   grep -qxF -- "$LINE" <<<"$output" || fail "no line: ${LINE}"
   fault::recovered
