@@ -23,12 +23,13 @@ HELPER = Path(queue.__file__).parents[2]
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from verl_regress import jobs, liveness, turn
-from verl_regress.layout import JobDir
-turn._LOOK_EVERY, turn._LOOK_WHOLE_EVERY = 0.02, float(sys.argv[2])
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import find, liveness
+from verl_regress.worker import queue
+queue._LOOK_EVERY, queue._LOOK_WHOLE_EVERY = 0.02, float(sys.argv[2])
 job = JobDir(Path(sys.argv[1]))
 liveness.hold(job)
-turn.wait(job, jobs.plan_of(job), lambda place: print(place, flush=True))
+queue.wait(job, find.plan_of(job), lambda place: print(place, flush=True))
 assert "ray" not in sys.modules
 print("turn", flush=True)
 time.sleep(60)
