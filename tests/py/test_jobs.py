@@ -36,7 +36,7 @@ def test_a_job_is_its_newest_attempt_and_its_id_with_a_number_is_that_one(run, s
     assert run("where", "old.a1").out == f"{old.path}\n"
     assert run("where", "old.a2").out == f"{old.path}/attempts/2\n"
     assert [job.ray_id for job in find.newest_first(shared)] == ["old.a10", "other"]
-    assert {attempt.shared_root for attempt in old.attempts()} == {shared}
+    assert {attempt.root for attempt in old.attempts()} == {shared}
 
 
 def test_an_attempt_that_is_not_there(run, make_job):

@@ -164,11 +164,6 @@ class JobDir:
         return self.first.path.name
 
     @property
-    def shared_root(self) -> SharedRoot:
-        """The shared root that the job is on."""
-        return SharedRoot(self.first.path.parents[1])
-
-    @property
     def ray_id(self) -> str:
         """Ray's submission id of this attempt: the job's own, or `<submission_id>.aN`."""
         return self.submission_id if self.attempt == 1 else f"{self.submission_id}.a{self.attempt}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import say, this_node
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, token
 from verl_regress.jobs import find
@@ -328,7 +328,7 @@ def _tar(job: JobDir, bundle: Path) -> Path:
 
 def _redactor(job: JobDir) -> Redactor:
     """Ray's token and the jobs' secrets are in no answer; should a log hold one all the same, it stays there."""
-    return job_secrets.redactor(SharedRoot(job.first.path.parents[1]), RAY_TOKEN=token() or "")
+    return job_secrets.redactor(job.root, RAY_TOKEN=token() or "")
 
 
 def _pretty(content: Any) -> str:

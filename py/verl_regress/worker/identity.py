@@ -84,7 +84,7 @@ def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
     """The snapshot must still be the tree that the job was submitted with: only then do its files say anything."""
     asked = (job.read_config("code.json") or {}).get("tree_sha256")
     try:
-        record = snapshot.verify(job.shared_root, plan["code_id"])
+        record = snapshot.verify(job.root, plan["code_id"])
     except RegressError as error:
         yield str(error)
         return
