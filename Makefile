@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench releases test test-container test-faults test-faults-full lint check-specs
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs
 .PHONY: $(targets)
 
 # What is given on the command line reaches the scripts through the environment alone, byte for byte: a recipe never names a
@@ -106,6 +106,8 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
+test-slow: ## property tests with thousands of cases, and a kill or a signal at every step
+	@scripts/dev/test.sh py-slow
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh container
@@ -114,7 +116,7 @@ test-faults: ## faults, hostile values and load on real clusters, as far as an h
 	@scripts/dev/test.sh faults
 test-faults-full: ## all of them, after the property tests, and docs/reliability.md anew
 	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/test.sh py faults-full
+	@scripts/dev/test.sh py-slow faults-full
 bench: ## how fast it all is, against what one would type without us [BENCH_ROWS]
 	@scripts/dev/bench.sh
 releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]

@@ -9,6 +9,7 @@ import os
 from functools import wraps
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,8 @@ tried = dict.fromkeys(CASES, 0)
 
 
 def fuzz(name, **strategies):
-    """Decorates a test that gets drawn values by name; it runs once a case, and fails where fewer were tried than planned."""
+    """Decorates a test that gets drawn values by name; it runs once a case, and fails where fewer were tried than planned.
+    It is one of the slow tests."""
 
     def decorate(test):
         @wraps(test)
@@ -62,7 +64,7 @@ def fuzz(name, **strategies):
             wanted = CASES[name] * SCALE
             assert tried[name] >= wanted, f"{name}: {tried[name]} cases were tried, not {wanted}"
 
-        return whole
+        return pytest.mark.slow(whole)
 
     return decorate
 

@@ -50,7 +50,7 @@ class Launched:
         self.address = "http://127.0.0.1:1"  # nobody answers there
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.gcs = f"127.0.0.1:{self._listens.getsockname()[1]}"
-        self.process = None
+        self.process, self.starts_by = None, [RUN]
         self.out = shared.path / "out"
 
     def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY):
@@ -66,7 +66,7 @@ class Launched:
         write(self.job.config / "resolved.json", json.dumps(plan))
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, RUN, "launch", self.job.path],
+                [sys.executable, *self.starts_by, "launch", self.job.path],
                 env={
                     **os.environ,
                     "PYTHONPATH": ":".join(self.python_path),

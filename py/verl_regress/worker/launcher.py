@@ -16,7 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -47,10 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the job to its end; returns verl's exit status, or 1 where a process ran other code than was asked for."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # one that comes now waits until somebody can act on it
     job = JobDir(args.job_dir)
     plan = find.plan_of(job)
-    for number in _STOPPING:
-        signal.signal(number, _stop)
     with job.driver_log.open("ab", buffering=0) as log:
         tee = Tee(log.fileno())
         try:
@@ -71,18 +71,19 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     """From the wait for the job's turn to the record of its end."""
     waits_for = "its turn"
     try:
-        _need_submission(job)
-        queue.wait(job, plan, partial(_tell_place, job, tee))
-        waits_for = "the proof of its code"
-        check_places(plan)
-        check_code(job, plan)
-        imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
+        with _stoppable():
+            _need_submission(job)
+            queue.wait(job, plan, partial(_tell_place, job, tee))
+            waits_for = "the proof of its code"
+            check_places(plan)
+            check_code(job, plan)
+            imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
     except (RegressError, OSError) as error:
         return _fail(job, plan, tee, error)
-    except _ToldToStop as told:
+    except _Stopped as stopped:
         reason = f"stopped while it waited for {waits_for}"
-        job.write_state("ended", {"exit_code": -told.number, "reason": reason, "told_to_stop": True})
-        return 128 + told.number
+        job.write_state("ended", {"exit_code": -stopped.number, "reason": reason, "told_to_stop": True})
+        return 128 + stopped.number
     job.write_state(
         "started",
         {
@@ -126,7 +127,7 @@ def _fail(job: JobDir, plan: Mapping[str, Any], tee: Tee, error: RegressError | 
     return 1
 
 
-class _ToldToStop(BaseException):
+class _Stopped(BaseException):
     """A signal came before there was a trainer to forward it to."""
 
     def __init__(self, number: int) -> None:
@@ -134,10 +135,26 @@ class _ToldToStop(BaseException):
         self.number = number
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
-    for each in _STOPPING:
-        signal.signal(each, signal.SIG_IGN)  # the end is being recorded
-    raise _ToldToStop(number)
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """A signal that asks us to stop raises _Stopped in here, once; one that came earlier does so at once.
+
+    Outside, signals are blocked: one that comes between two steps is delivered in the next place that acts on it, so no
+    moment is left in which it would end the launcher before `state/ended` is written.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for each in _STOPPING:
+            signal.signal(each, signal.SIG_IGN)  # the end is being recorded
+        raise _Stopped(number)
+
+    for number in _STOPPING:
+        signal.signal(number, stop)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
 
 
 def _need_submission(job: JobDir) -> None:
@@ -214,7 +231,7 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=_prepare_child,
     )
 
     told_to_stop = False
@@ -227,6 +244,7 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
 
     for number in _STOPPING:
         signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     on_start()
     assert child.stdout is not None
     pipe = child.stdout.fileno()
@@ -243,6 +261,7 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
     return child.pid, code, told_to_stop
 
 
-def _die_with_parent() -> None:
-    """If the launcher is killed, training without anybody to record its end would go on unseen."""
+def _prepare_child() -> None:
+    """The child dies with the launcher, for nobody would record its end; signals that the launcher blocks reach it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
