@@ -11,7 +11,7 @@ SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname
 
 # sandbox::make: sets BOX (the whole), HERE (the copy of the repo) and CALLS (what the stubs were called with).
 sandbox::make() {
-  local tool
+  local tools
   BOX="${BATS_TEST_TMPDIR}/a box with blanks"
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
@@ -19,7 +19,8 @@ sandbox::make() {
   cp -r "${REPO}"/{scripts,env,docker,py,jobspecs,Makefile,requirements-dev.lock} "$HERE"
   rm -f "${HERE}/env/local.env" "${HERE}/env/nodes" # the user's own
   : >"$CALLS"
-  for tool in "${SANDBOX_TOOLS[@]}"; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
+  mapfile -t tools < <(type -P "${SANDBOX_TOOLS[@]}")
+  ln -s -t "${BOX}/bin" -- "${tools[@]}"
 }
 
 # stub NAME [BODY]: a command that logs how it was called and then runs BODY (- : what is on stdin), which knows BOX.
