@@ -46,11 +46,12 @@ setup() { load container_helper; }
 }
 
 @test "make submit twice at the same moment gives two ids and two directories" {
+  export WORKLOAD=sft # the quickest to train
   make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/a" 2>&1 &
   make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/b" 2>&1
   wait "$!"
-  a=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_TEST_TMPDIR}/a")
-  b=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_TEST_TMPDIR}/b")
+  a=$(grep -xE 'sft-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_TEST_TMPDIR}/a")
+  b=$(grep -xE 'sft-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_TEST_TMPDIR}/b")
   [[ $a != "$b" && -d ${WORKDIR}/shared/jobs/$a/config && -d ${WORKDIR}/shared/jobs/$b/config ]]
   for job in "$a" "$b"; do
     run make --no-print-directory wait JOB="$job"

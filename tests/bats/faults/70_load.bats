@@ -6,7 +6,7 @@ setup_file() {
   load fault_helper
   fault::use work 18285
   fault::cluster
-  export MAX_RUNNING=1
+  export MAX_RUNNING=1 WORKLOAD=sft # the quickest to train
 }
 
 setup() { load fault_helper; }

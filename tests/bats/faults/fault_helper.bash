@@ -24,7 +24,7 @@ fault::use() {
 fault::cluster() {
   container::cluster
   [[ -n $(fault::finished) ]] ||
-    WAIT=1 OVERRIDES=trainer.total_training_steps=1 scripts/40_submit_ppo_epoch1.sh >"${BATS_FILE_TMPDIR}/first" 2>&1 || {
+    WAIT=1 OVERRIDES=trainer.total_training_steps=1 scripts/42_submit_sft_minimal.sh >"${BATS_FILE_TMPDIR}/first" 2>&1 || {
     tail -n 30 "${BATS_FILE_TMPDIR}/first" >&3
     return 1
   }
@@ -157,9 +157,9 @@ fault::find_driver() {
   export OTHER=worker-$((1 - ${DRIVER#worker-}))
 }
 
-# fault::trains_now: a job that is submitted at this moment trains to its end.
+# fault::trains_now: a job that is submitted at this moment trains to its end. SFT takes half as long as PPO.
 fault::trains_now() {
-  WAIT=1 OVERRIDES=trainer.total_training_steps=1 run scripts/40_submit_ppo_epoch1.sh
+  WAIT=1 OVERRIDES=trainer.total_training_steps=1 run scripts/42_submit_sft_minimal.sh
   assert_status 0
 }
 
