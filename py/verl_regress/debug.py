@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_regress import job_secrets, jobs, say, this_node
+from verl_regress import __version__, job_secrets, jobs, say, this_node
 from verl_regress.layout import JobDir, SharedRoot
 from verl_regress.ray_api import RayApi, token
 from verl_regress.redaction import Redactor
@@ -94,6 +94,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "submission_id": job.ray_id,
         "phase": phase,
         "asked": began.isoformat(timespec="milliseconds"),
+        "version": __version__,
         "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
         "seconds": round(time.monotonic() - started, 3),
         "files": sorted(files),
