@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # lint: every linter over every file of its kind. Prints how many files each one looked at; none is a failure.
 #
-#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy; report in build/reports/lint.tap
+#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, workflows; report in build/reports/lint.tap
 #
-# The linters are the pinned ones of .venv, which is made if need be, the settings those of pyproject.toml.
+# The linters are the pinned ones of .venv, which is made if need be, the settings those of
+# pyproject.toml, .editorconfig and .shellcheckrc.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/files.bash
 source "$(dirname "$0")/files.bash"
@@ -37,16 +38,19 @@ lint::run() {
 }
 
 mkdir -p build/reports
-printf '1..5\n' >"$LINT_REPORT"
+: >"$LINT_REPORT"
 venv::ensure
 PATH="${VENV_DIR}/bin:${PATH}"
 mapfile -t shell_files < <(lint::shell_files)
 mapfile -t python_files < <(files::ours '*.py')
 
-lint::run shellcheck "${shell_files[@]}" -- shellcheck --external-sources --source-path=SCRIPTDIR
-lint::run shfmt "${shell_files[@]}" -- shfmt -d -i 2 -ci
+lint::run shellcheck "${shell_files[@]}" -- shellcheck
+lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
 mapfile -t typed_files < <(files::ours 'py/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
+mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
+lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
+printf '1..%d\n' "$LINT_RAN" >>"$LINT_REPORT" # a report that was cut short has no plan, and a status that says so
 ((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters complain; their lines are above."

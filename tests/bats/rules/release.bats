@@ -56,3 +56,33 @@ planted() {
   run --separate-stderr make --no-print-directory version
   [[ $status == 0 && $output == "verl-regress $(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)" ]]
 }
+
+@test "a tag that is not the version fails" {
+  version=$(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)
+  scripts/dev/version.sh "v${version}"
+  run scripts/dev/version.sh v9.9.9
+  [[ $status == 1 && $output == *"The tag is 'v9.9.9', and the version is '${version}': tag it v${version}, or change __version__ in py/verl_regress/__init__.py."* ]]
+}
+
+@test "CI runs make targets and scripts that exist, nothing else, and an action has a version" {
+  rules::files '.github/workflows/*.yml'
+  mapfile -t commands < <(sed -nE 's/^ +(- )?run: //p' "${FILES[@]}")
+  ((${#commands[@]} > 3))
+  for command in "${commands[@]}"; do
+    read -r -a words <<<"$command"
+    case ${words[0]} in
+      make) grep -qE "^${words[1]}:.*## " Makefile ;;
+      scripts/*) [[ -x ${words[0]} ]] ;;
+      *) false ;;
+    esac || { printf '%s\n' "$command" && false; }
+  done
+  run ! grep -vE '@v[0-9]+$' <(grep -hE '^ +(- )?uses: ' "${FILES[@]}")
+}
+
+@test "pre-commit runs the linters of make lint, with the same options, from .venv" {
+  rules::files .pre-commit-config.yaml scripts/dev/lint.sh
+  in_lint=$(sed -nE 's/^lint::run .* -- //p' scripts/dev/lint.sh | sort)
+  in_hooks=$(sed -nE 's|^ +entry: \.venv/bin/||p' .pre-commit-config.yaml | sort)
+  [[ $(wc -l <<<"$in_lint") -ge 6 ]]
+  diff <(printf '%s\n' "$in_lint") <(printf '%s\n' "$in_hooks")
+}
