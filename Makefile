@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # What is given on the command line reaches the scripts through the environment alone, byte for byte: a recipe never names a
@@ -123,8 +123,12 @@ releases: ## which releases of verl train: release x workload x trainer, each tw
 	@scripts/dev/releases.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
 	@scripts/dev/specs.sh
-lint: ## shellcheck, shfmt, ruff, mypy
+lint: ## shellcheck, shfmt, ruff, mypy, the CI workflow
 	@scripts/dev/lint.sh
+version: ## which version of verl-regress this is
+	@scripts/dev/version.sh
+dist: ## build/dist/verl-regress-VERSION.tar.gz, which runs without git
+	@scripts/dev/dist.sh
 
 # Empty for the first target of a make command and 1 for the others, which need not say again what holds for all of them. Make
 # expands it once a target, for the environment of its scripts.

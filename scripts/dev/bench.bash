@@ -220,7 +220,7 @@ bench::bare_jobs() {
 bench::facts() {
   printf '%s\t%s\n' \
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
-    commit "$(git -C "$REPO_DIR" describe --always --dirty --abbrev=12)" \
+    commit "$(release::commit)" \
     cores "$(nproc)" \
     memory "$(awk '/^MemTotal:/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)" \
     kernel "$(uname -sr)" \

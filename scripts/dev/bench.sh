@@ -11,6 +11,8 @@ source "$(dirname "$0")/../lib/regress.bash"
 cli::begin "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/bench.bash"
+# shellcheck source=scripts/dev/release.bash
+source "${REPO_DIR}/scripts/dev/release.bash"
 
 all=(up up_again submit status status_many debug snapshot verify)
 rows=("${all[@]}") results=${REPO_DIR}/bench/results.json page=${REPO_DIR}/docs/bench.md

@@ -16,7 +16,6 @@ HOST_PLAN=()     # what will be done, one sentence each
 
 host::look_for_tools() {
   host::_want make command -v make
-  host::_want git command -v git
   host::_want jq command -v jq
   host::_want parallel host::is_gnu_parallel
   host::_want python3 command -v python3

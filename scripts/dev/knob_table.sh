@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# knob_table: the README's table of knobs, made from env/defaults.env, its types and its comments, so that neither can lie.
+# knob_table: the table of knobs in docs/knobs.md, made from env/defaults.env, its types and its comments.
 #
 #   scripts/dev/knob_table.sh           print the table
-#   scripts/dev/knob_table.sh --write   put it into README.md between its two markers
+#   scripts/dev/knob_table.sh --write   put it into docs/knobs.md between its two markers
 #
 # tests/bats/rules/readme.bats compares the two.
 source "$(dirname "$0")/../lib/regress.bash"
+# shellcheck source=scripts/dev/page.bash
+source "$(dirname "$0")/page.bash"
 
 table::print() {
   printf '| knob | value | default | what it is |\n| --- | --- | --- | --- |\n'
@@ -22,15 +24,5 @@ table::print() {
     }' "${REPO_DIR}/env/defaults.env"
 }
 
-table::write() {
-  local table
-  table=$(table::print)
-  TABLE=$table awk '
-    /<!-- knobs -->/ { print; print ENVIRON["TABLE"]; inside = 1; next }
-    /<!-- \/knobs -->/ { inside = 0 }
-    !inside' "${REPO_DIR}/README.md" >"${REPO_DIR}/README.md.tmp"
-  mv -- "${REPO_DIR}/README.md.tmp" "${REPO_DIR}/README.md"
-}
-
 cli::accept --write "$@"
-if [[ ${1:-} == --write ]]; then table::write; else table::print; fi
+if [[ ${1:-} == --write ]]; then table::print | page::put docs/knobs.md knobs; else table::print; fi

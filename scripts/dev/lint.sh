@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # lint: every linter over every file of its kind. Prints how many files each one looked at; none is a failure.
 #
-#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter; report in build/reports/lint.tap
+#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter, workflows; report in
+#                         build/reports/lint.tap
 #
-# The linters are the pinned ones of .venv, which is made if need be, the settings those of pyproject.toml.
+# The linters are the pinned ones of .venv, which is made if need be, the settings those of
+# pyproject.toml, .editorconfig and .shellcheckrc.
 source "$(dirname "$0")/../lib/regress.bash"
+# shellcheck source=scripts/dev/files.bash
+source "$(dirname "$0")/files.bash"
 cli::begin "$@"
 cd "$REPO_DIR"
 
@@ -12,12 +16,9 @@ LINT_REPORT=build/reports/lint.tap
 LINT_RAN=0
 LINT_FAILED=0
 
-# lint::files PATTERN...: files of ours, tracked or about to be, whose name or first line says what they are.
-lint::files() { git ls-files --cached --others --exclude-standard --deduplicate -- "$@" | while read -r file; do [[ ! -f $file ]] || printf '%s\n' "$file"; done; }
-
 lint::shell_files() {
-  lint::files '*.sh' '*.bash' '*.bats'
-  lint::files .ci | while read -r file; do [[ $(head -n 1 "$file") != '#!'*bash ]] || printf '%s\n' "$file"; done
+  files::ours '*.sh' '*.bash' '*.bats'
+  files::ours .ci | while read -r file; do [[ $(head -n 1 "$file") != '#!'*bash ]] || printf '%s\n' "$file"; done
 }
 
 # lint::run NAME FILE... -- COMMAND...: the files follow the command.
@@ -46,17 +47,20 @@ lint::imports() {
 }
 
 mkdir -p build/reports
-printf '1..6\n' >"$LINT_REPORT"
+: >"$LINT_REPORT"
 venv::ensure
 PATH="${VENV_DIR}/bin:${PATH}"
 mapfile -t shell_files < <(lint::shell_files)
-mapfile -t python_files < <(lint::files '*.py')
+mapfile -t python_files < <(files::ours '*.py')
 
-lint::run shellcheck "${shell_files[@]}" -- shellcheck --external-sources --source-path=SCRIPTDIR
-lint::run shfmt "${shell_files[@]}" -- shfmt -d -i 2 -ci
+lint::run shellcheck "${shell_files[@]}" -- shellcheck
+lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
-mapfile -t typed_files < <(lint::files 'py/*.py')
+mapfile -t typed_files < <(files::ours 'py/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
+mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
+lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
+printf '1..%d\n' "$LINT_RAN" >>"$LINT_REPORT" # a report that was cut short has no plan, and a status that says so
 ((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters complain; their lines are above."

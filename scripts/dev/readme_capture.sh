@@ -1,27 +1,38 @@
 #!/usr/bin/env bash
-# readme_capture: put the output of a real `make quickstart` into README.md between its two markers.
+# readme_capture: puts the output of a real `make quickstart` into docs/quickstart.md, and some of its lines into the README.
 #
 #   make quickstart 2>&1 | tee FILE; scripts/dev/readme_capture.sh FILE
+#   scripts/dev/readme_capture.sh --excerpt     print the README's lines, taken from docs/quickstart.md
 #
-# Left out, and marked with …: the lines of the steps between, and this machine's own paths.
+# Left out of docs/quickstart.md: checks that passed, steps 3 to 8 of the training, and this machine's own paths. Which lines the
+# README shows is decided in capture::excerpt. tests/bats/rules/readme.bats checks that the two pages agree.
 source "$(dirname "$0")/../lib/regress.bash"
+# shellcheck source=scripts/dev/page.bash
+source "$(dirname "$0")/page.bash"
 
 capture::shorten() {
   sed -E "s|$(cd "$REPO_DIR" && pwd)/||g; s|[^ (]*/(workdir/)|\1|g" "$1" |
-    grep -vE '^ok      (helper|Compose|no container|the names|port|[0-9]+ GiB|no GPU|shared root|[^ ]+ is writable|verl comes)|^(make|real|user|sys)|^$' |
+    grep -vE '^ok      (helper|Compose|no container|the names|port|[0-9]+ GiB|no GPU|shared root|[^ ]+ is writable|verl comes)|^(make|real|user|sys)|^ *$' |
     awk '/ step [3-8] of 10/ { if (!left++) print "        …"; next } { print }' | sed 's/^/    /; s/ *$//'
 }
 
-capture::write() {
-  local block
-  block=$(capture::shorten "$1")
-  BLOCK=$block awk '
-    /<!-- quickstart -->/ { print; print ""; print ENVIRON["BLOCK"]; print ""; inside = 1; next }
-    /<!-- \/quickstart -->/ { inside = 0 }
-    !inside' "${REPO_DIR}/README.md" >"${REPO_DIR}/README.md.tmp"
-  mv -- "${REPO_DIR}/README.md.tmp" "${REPO_DIR}/README.md"
+capture::excerpt() {
+  page::part docs/quickstart.md quickstart | grep -E \
+    -e '^    ok .*( checks passed| is ALIVE | dashboard: | SUCCEEDED )' \
+    -e '^    changed (containers|snapshot|submitted) ' \
+    -e '^    changed [^ ]*/(sums|tiny-qwen2) made ' \
+    -e '^ +(step 1 of 10|step 10 of 10|MVP_PRECHECK_|driver_info)' \
+    -e '^ +[0-9.]+ s  in [0-9]+ phases'
 }
 
-cli::accept '[FILE]' "$@"
+# capture::put PAGE: with an empty line above and below, as Markdown wants it around an indented block.
+capture::put() { { printf '\n' && cat && printf '\n'; } | page::put "$1" quickstart; }
+
+cli::accept '--excerpt [FILE]' "$@"
 [[ -n ${1:-} ]] || cli::die 2 "readme_capture.sh needs the file with the output of 'make quickstart': name it."
-capture::write "$1"
+if [[ $1 == --excerpt ]]; then
+  capture::excerpt
+else
+  capture::shorten "$1" | capture::put docs/quickstart.md
+  capture::excerpt | capture::put README.md
+fi

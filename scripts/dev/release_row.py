@@ -30,6 +30,7 @@ from typing import Any, TextIO
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO / "py"), str(REPO / "scripts" / "dev")]
 import releases  # noqa: E402  (found by the line above)
+from commit import commit  # noqa: E402
 from releases import FURTHER, STEPS, Row  # noqa: E402
 
 from verl_regress.base.layout import JobDir, read_json  # noqa: E402
@@ -246,13 +247,10 @@ def _between(submitted: Mapping[str, Any] | None, ended: Mapping[str, Any] | Non
 def surroundings() -> dict[str, str]:
     """When, of which commit and on what a record was made."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=REPO, capture_output=True, text=True, check=False
-    )
     return {
         "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "inputs": releases.inputs(),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit(),
         "machine": f"{os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}",
     }
 

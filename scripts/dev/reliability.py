@@ -12,12 +12,13 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from commit import commit
 
 DOCS, REPORTS = Path("docs"), Path("build/reports")
 Record = dict[str, Any]
@@ -54,10 +55,9 @@ def records() -> list[Record]:
 def machine() -> dict[str, str]:
     """When, of which commit and on what these records were made."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
     return {
         "written": datetime.now(timezone.utc).isoformat(timespec="minutes"),
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "machine": f"{os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}",
     }
 

@@ -76,6 +76,7 @@ snapshot::_from_git() {
   local code_id=$1 source=$2 url=${3%@*} ref=${3##*@} clone=${WORKDIR}/verl commit
   [[ $url != *://*@* || $url == ssh://* ]] ||
     cli::die 2 "The URL in VERL_SOURCE holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
+  snapshot::_need_git "VERL_SOURCE=${source} names a git repository"
   [[ ! -d $url ]] || url=$(realpath -- "$url")
   snapshot::_ensure_clone "$clone" "$url" "$source"
   commit=$(snapshot::_commit "$clone" "$url" "$ref")
@@ -83,6 +84,9 @@ snapshot::_from_git() {
   if snapshot::is_same "$code_id" "$source" "$commit"; then return; fi
   git -C "$clone" archive --format=tar "$commit" | snapshot::_create "$code_id" "$source" "$commit"
 }
+
+# snapshot::_need_git WHY: the project itself runs without git; what is about a git repository does not.
+snapshot::_need_git() { command -v git >/dev/null || cli::die 1 "$1, and this machine has no git: install git, then run this again."; }
 
 # One clone serves every URL: what a fork has besides is fetched into it.
 snapshot::_ensure_clone() {
@@ -114,6 +118,7 @@ snapshot::_from_path() {
   dir=$(env::path "$3")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+  [[ ! -e ${dir}/.git ]] || snapshot::_need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
   # A checkout that belongs to another user is read all the same: it was named on purpose.
   git=(git -c "safe.directory=${dir}" -C "$dir")
   if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then

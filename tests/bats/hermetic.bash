@@ -12,7 +12,7 @@ HERMETIC_KEPT='^(BATS_.*|LANG|LC_.*|PATH|PWD|SHLVL|TERM|TZ|_)$'
 setup_suite() {
   local name checkout
   checkout=$(hermetic::checkout)
-  hermetic::new_files "$checkout" >"${BATS_SUITE_TMPDIR}/files"
+  hermetic::files "$checkout" >"${BATS_SUITE_TMPDIR}/files"
   for name in $(compgen -e); do
     [[ $name =~ $HERMETIC_KEPT ]] || unset "$name"
   done
@@ -34,16 +34,17 @@ teardown_suite() {
   SECONDS=0
   while left=$(hermetic::processes) && [[ -n $left ]] && ((SECONDS < 10)); do :; done
   [[ -z $left ]] || { printf 'the tests left these processes:\n%s\n' "$left" >&2 && failed=1; }
-  left=$(comm -13 "${BATS_SUITE_TMPDIR}/files" <(hermetic::new_files "$(hermetic::checkout)"))
+  left=$(LC_ALL=C comm -13 "${BATS_SUITE_TMPDIR}/files" <(hermetic::files "$(hermetic::checkout)"))
   [[ -z $left ]] || { printf 'the tests left these files in the checkout, or somebody made them meanwhile:\n%s\n' "$left" >&2 && failed=1; }
   return "$failed"
 }
 
 hermetic::checkout() { (cd "${BASH_SOURCE[0]%/*}/../.." && pwd); }
 
-# hermetic::new_files CHECKOUT: what is there and not in git, without what tools and clusters keep there.
-hermetic::new_files() {
-  git -C "$1" status --porcelain --ignored | grep -E '^(\?\?|!!) ' | grep -vE '(^!! (build|\.venv|workdir)|_cache|__pycache__)/$' | LC_ALL=C sort || true
+# hermetic::files CHECKOUT: what is there, without what tools and clusters keep there.
+hermetic::files() {
+  (cd "$1" && find . \( -path ./.git -o -path ./build -o -path ./.venv -o -path ./workdir -o -name '*_cache' -o -name __pycache__ \) -prune \
+    -o ! -type d -printf '%P\n') | LC_ALL=C sort
 }
 
 # hermetic::processes: those that the tests have started, seen by the suite's directory in their environment or command line.

@@ -1,11 +1,18 @@
-# The command lines of README.md, for the tests that read them (rules/readme.bats) and type them (container/95_readme.bats).
+# The command lines of the README and of the pages that continue it, for the tests that read them (rules/readme.bats) and type
+# them (container/95_readme.bats).
 # shellcheck shell=bash
+
+# Every page whose command lines a user is told to type.
+README_PAGES=(README.md docs/ssh.md docs/gpu.md docs/verify.md docs/rehearsal.md docs/layout.md docs/knobs.md docs/quickstart.md)
 
 # A line of an indented block that begins so is a command; what else is indented is output or a file's content.
 README_COMMAND='(make|bash|git clone|cp|printf|scripts/[^ ]*)( |$)'
 
-# readme::code: the indented lines, without the captured output of the quick start.
-readme::code() { sed -n '/<!-- quickstart -->/,/<!-- \/quickstart -->/d; s/^    //p' "${REPO}/README.md"; }
+# readme::code [PAGE...]: the indented lines, without the captured output of the quick start. All pages, if none is named.
+readme::code() {
+  local pages=("${@:-${README_PAGES[@]}}")
+  (cd "$REPO" && sed -n '/<!-- quickstart -->/,/<!-- \/quickstart -->/d; s/^    //p' "${pages[@]}")
+}
 
-# readme::commands: the command lines in their order, without the comments behind them.
-readme::commands() { readme::code | grep -E "^${README_COMMAND}" | sed 's/ \{2,\}#.*//'; }
+# readme::commands [PAGE...]: the command lines in their order, without the comments behind them.
+readme::commands() { readme::code "$@" | grep -E "^${README_COMMAND}" | sed 's/ \{2,\}#.*//'; }

@@ -12,7 +12,6 @@ A test fails for it even where the code under test swallows the error.
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -37,7 +36,7 @@ class Run:
         self.log = self.directory / "off-limits"
         self.unused = socket.socket()  # bound and never listened on: whoever connects is refused
         self.unused.bind(("127.0.0.1", 0))
-        self.files = _new_files()
+        self.files = _files()
 
     def isolate(self):
         for name in [name for name in os.environ if not name.startswith(KEPT)]:
@@ -102,7 +101,7 @@ def leaves_nothing(pytestconfig, tmp_path_factory):
     while (left := _processes(marks)) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left, f"the tests left these processes: {left}"
-    files = sorted(_new_files() - run.files)
+    files = sorted(_files() - run.files)
     assert not files, f"the tests left these files in the checkout, or somebody made them meanwhile: {files}"
 
 
@@ -119,13 +118,14 @@ def _processes(marks):
     return found
 
 
-def _new_files():
-    """What is in the checkout and not in git, without what tools and clusters keep there; a directory of such files is one entry."""
-    listed = subprocess.run(
-        ["git", "-C", REPO, "status", "--porcelain", "--ignored", "-z"], check=True, capture_output=True, text=True
-    ).stdout.split("\0")
-    kept = ("build/", ".venv/", "workdir/", "_cache/", "__pycache__/")
-    return {entry[3:] for entry in listed if entry[:2] in ("??", "!!") and not entry.endswith(kept)}
+def _files():
+    """What is in the checkout, without what tools and clusters keep there."""
+    found = set()
+    for folder, folders, files in os.walk(REPO):
+        kept = (".git", "build", ".venv", "workdir") if folder == str(REPO) else ()
+        folders[:] = [name for name in folders if name not in kept and not name.endswith(("_cache", "__pycache__"))]
+        found.update(str(Path(folder, name).relative_to(REPO)) for name in files)
+    return found
 
 
 _real = {name: getattr(socket.socket, name) for name in ("bind", "connect", "connect_ex", "sendto")}

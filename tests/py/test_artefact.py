@@ -3,11 +3,11 @@ import json
 import os
 import re
 import threading
-from pathlib import Path
 
 import pytest
 from streams import state_of
 
+import verl_regress
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.store import artefact
 from verl_regress.store.artefact import Source
@@ -58,9 +58,7 @@ def test_the_manifest_says_what_it_was_made_from_and_what_it_holds(tmp_path, cap
 
 
 def test_the_builder_is_the_version_of_the_project():
-    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    version = re.search(r'^version = "(.*)"$', pyproject, re.MULTILINE)[1]
-    assert f"verl-regress {version}" == artefact.BUILDER
+    assert f"verl-regress {verl_regress.__version__}" == artefact.BUILDER
 
 
 def test_a_second_run_changes_no_byte_and_no_time(tmp_path, capsys):

@@ -10,6 +10,7 @@ import time
 import pytest
 from conftest import node_row, write
 
+import verl_regress
 from verl_regress.jobs import debug
 
 KINDS = {
@@ -75,6 +76,7 @@ def test_a_bundle_has_every_kind_each_with_the_time_when_it_was_asked(full, make
     assert {path.name for path in bundle.iterdir()} == KINDS | {"bundle.json"}
     summary = content(bundle, "bundle.json")
     assert (summary["phase"], summary["submission_id"], summary["errors"]) == ("running", "job", {})
+    assert summary["version"] == verl_regress.__version__
     assert summary["files"] == sorted(KINDS)
     stamp = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
     for name in KINDS - {"ray_status.txt"}:

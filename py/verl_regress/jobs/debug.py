@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from verl_regress import __version__
 from verl_regress.base import say, this_node
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
@@ -97,6 +98,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "submission_id": job.ray_id,
         "phase": phase,
         "asked": began.isoformat(timespec="milliseconds"),
+        "version": __version__,
         "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
         "seconds": round(time.monotonic() - started, 3),
         "files": sorted(files),

@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from verl_regress import __version__
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, RegressError
 
-BUILDER = "verl-regress 1.1.0"
+BUILDER = f"verl-regress {__version__}"
 MANIFEST = "manifest.json"
 _SHOWN_REVISION = 12
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bats
-# Every command line of README.md, typed as it stands there in clean clones that have no .venv yet. They share one cluster, one
-# WORKDIR of their own (empty at first) and the node image; a job trains for one step where its line names no other number.
+# Every command line of the README and of the pages that continue it (tests/bats/readme.bash), typed as it is written there in
+# clean clones that have no .venv yet. They share one cluster, one WORKDIR of their own (empty at first) and the node image; a job
+# trains for one step where its line names no other number.
 #
-# A line that is new or changed there fails the last test: type it in a test here, or leave it out with its reason.
+# A line that is new or changed fails the last test: type it in a test here, or leave it out with its reason.
 
 setup_file() {
   load container_helper
@@ -36,16 +37,16 @@ clone() {
   [[ ! -e .venv && ! -e workdir ]]
 }
 
-# types COMMAND: a line of the README, in the directory where we are; fails with the end of what it printed.
+# types COMMAND: a line of these pages, in the directory where we are; fails with the end of what it printed.
 types() {
-  readme::commands | grep -qxF -- "$1" || fail "the README has no line: $1"
+  readme::commands | grep -qxF -- "$1" || fail "no page has the line: $1"
   printf '%s\n' "$1" >>"$TYPED"
   run bash -c "${1/<this repository>/\"$REPO\"}" </dev/null
   output=$(tail -n 40 <<<"${output-}")
   [[ $status == 0 ]] || fail "exit status ${status}: $1"
 }
 
-@test "nodes that exist already: their two files; and its make line, on containers, brings all that it needs" {
+@test "docs/ssh.md, nodes that exist already: their two files; and its make line, on containers, brings all that it needs" {
   clone first
   types 'cp env/nodes.example env/nodes'
   types "printf '%s\n' TRANSPORT=ssh PROFILE=cpu RAY_BASE_CONFIG=env/ray/cpu.yaml SHARED_ROOT=/private >>env/local.env"
@@ -55,7 +56,7 @@ types() {
   assert_line 'ok      ppo-codeA-.* SUCCEEDED \(the trainer ended\)'
 }
 
-@test "GPU runs, without a GPU: the lines are those of a rehearsal" {
+@test "docs/gpu.md, without a GPU: the lines are those of a rehearsal" {
   clone second
   types 'make build check up prepare snapshot'
   types 'make ppo WAIT=1'
@@ -96,9 +97,11 @@ types() {
 # A line that is typed nowhere here, and why.
 left_out() {
   printf '%s\n' 'make quickstart' # 10_quickstart.bats runs it, twice, from end to end
+  # DETERMINISTIC=1 needs GPUs to change anything: 36_releases.bats and tests/py/test_deterministic.py compose what it adds.
+  printf '%s\n' 'make submit WORKLOAD=grpo DETERMINISTIC=1' 'make verify CODE_A=pypi:0.9.1 CODE_B=path:../verl DETERMINISTIC=1'
 }
 
-@test "every command line of the README was typed, or is left out with its reason" {
+@test "every command line of these pages was typed, or is left out with its reason" {
   printf '# %d command lines, %d left out\n' "$(readme::commands | wc -l)" "$(left_out | wc -l)" >&3
   diff <(readme::commands | sort -u) <({ cat "$TYPED" && left_out; } | sort -u)
 }

@@ -1,17 +1,21 @@
 #!/usr/bin/env bats
-# The README tells the truth: its tables are those of the code.
+# The README and the pages in docs/ tell the truth: their tables are those of the code, their links and command lines work.
 
 bats_require_minimum_version 1.5.0
 
 setup() {
   load rules_helper
-  rules::files README.md env/defaults.env scripts/lib/cli.bash
+  load ../readme
+  rules::files README.md docs/knobs.md env/defaults.env scripts/lib/cli.bash
 }
+
+# part FILE NAME: what is between its two markers.
+part() { sed -n "/^<!-- $2 -->\$/,/^<!-- \/$2 -->\$/p" "$1" | sed '1d;$d'; }
 
 fail() { printf '%s\n' "$1" >&2 && return 1; }
 
 @test "the table of knobs is the one that scripts/dev/knob_table.sh makes from env/defaults.env" {
-  table=$(sed -n '/<!-- knobs -->/,/<!-- \/knobs -->/p' README.md | sed '1d;$d')
+  table=$(part docs/knobs.md knobs)
   [[ -n $table ]]
   diff <(printf '%s\n' "$table") <(scripts/dev/knob_table.sh)
 }
@@ -28,19 +32,22 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   diff <(printf '%s\n' "$in_readme") <(printf '%s\n' "$in_code")
 }
 
-@test "every make target and every file that the README and CONTRIBUTING name is there" {
-  mapfile -t targets < <(grep -ohE '`?make( [a-z-]+)+' README.md CONTRIBUTING.md | grep -oE '[a-z-]+' | grep -vx make | sort -u)
+@test "every make target and every file that the pages name is there" {
+  rules::files README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md 'docs/*.md'
+  # shellcheck disable=SC2016,SC2153  # backticks of Markdown; rules::files sets FILES
+  mapfile -t targets < <({ grep -ohE '`?make( [a-z-]+)+' README.md CONTRIBUTING.md && grep -ohE '`make( [a-z-]+)+' "${FILES[@]}"; } | grep -oE '[a-z-]+' | grep -vx make | sort -u)
   ((${#targets[@]} > 5))
   for target in "${targets[@]}"; do grep -qE "^${target}:" Makefile || { printf '%s\n' "$target" && false; }; done
+  # Not ours: patterns of names, what git ignores, and verl's own docker/.
   # shellcheck disable=SC2016  # backticks of Markdown
-  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs)/[A-Za-z0-9_./-]+`' README.md CONTRIBUTING.md | tr -d '`' | grep -vE '^env/(local.env|nodes)$|NN' | sort -u)
+  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs)/[A-Za-z0-9_./-]+`' "${FILES[@]}" | tr -d '`' | grep -vE '^env/(local.env|nodes)$|NN|/HOOK\.py|^docker/(Dockerfile|README|rocm)' | sort -u)
   ((${#files[@]} > 10))
   for file in "${files[@]}"; do [[ -e $file ]] || { printf '%s\n' "$file" && false; }; done
 }
 
-@test "every command line of the README asks for targets and knobs that there are" {
-  load ../readme
-  mapfile -t commands < <(readme::commands)
+@test "every command line of the README and of all other pages asks for targets and knobs that exist" {
+  rules::files README.md CONTRIBUTING.md 'docs/*.md'
+  mapfile -t commands < <(readme::commands "${FILES[@]}")
   printf '# looked at %d command lines\n' "${#commands[@]}" >&3
   ((${#commands[@]} > 15))
   for command in "${commands[@]}"; do
@@ -56,15 +63,55 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   done
 }
 
-@test "what is indented in the README and is no command is known: a file, output, or the tree of directories" {
-  load ../readme
+@test "what is indented in the README and its pages and is no command is known: a file, output, or the tree of directories" {
   mapfile -t others < <(readme::code | grep -vE "^(${README_COMMAND}| )")
   ((${#others[@]} > 5))
-  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |ok |…$|[0-9]+ of [0-9]+ |secrets:$|workdir/)') || true
+  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |workdir/|(NODE_IMAGE|VERL_SOURCE)=)') || true
   [[ -z $unknown ]] || fail "neither a command of README_COMMAND (tests/bats/readme.bash) nor one of these: ${unknown}"
 }
 
-@test "the quick start's captured output is there and ends well" {
-  block=$(sed -n '/<!-- quickstart -->/,/<!-- \/quickstart -->/p' README.md)
+@test "the quick start's captured output is there and ends well, and the README shows lines of it" {
+  block=$(part docs/quickstart.md quickstart)
   [[ $block == *SUCCEEDED* && $block == *'fidelity: 11 of 11 checks passed'* && $block == *' phases'* ]]
+  excerpt=$(part README.md quickstart | sed '/^$/d')
+  (($(wc -l <<<"$excerpt") >= 15 && $(wc -l <<<"$excerpt") <= 25))
+  diff <(printf '%s\n' "$excerpt") <(scripts/dev/readme_capture.sh --excerpt)
+}
+
+@test "what writes the pages writes what is there: the table of knobs, the quick start, and nothing else of the page" {
+  copy="${BATS_TEST_TMPDIR}/copy"
+  mkdir -p "${copy}/build"
+  cp -r scripts env docs README.md "$copy"
+  part docs/quickstart.md quickstart | sed 's/^    //' >"${copy}/build/log"
+  (cd "$copy" && scripts/dev/knob_table.sh --write && scripts/dev/readme_capture.sh build/log)
+  diff README.md "${copy}/README.md" && diff -r docs "${copy}/docs"
+  sed -i '/^<!-- .knobs -->$/d' "${copy}/docs/knobs.md"
+  run "${copy}/scripts/dev/knob_table.sh" --write
+  [[ $status == 1 && $output == "error   docs/knobs.md has no lines '<!-- knobs -->' and '<!-- /knobs -->' for what this script writes: add them." ]]
+}
+
+@test "the README has at most 220 lines: the rest is in docs/" {
+  (($(wc -l <README.md) <= 220))
+}
+
+@test "every page of docs/ is linked exactly once from the README" {
+  rules::files 'docs/*.md'
+  diff <(printf '%s\n' "${FILES[@]}" | sort) <(grep -oE '\]\(docs/[^)#]*' README.md | sed 's/^](//' | sort)
+}
+
+@test "every relative link of every page leads to a file and a heading that are there" {
+  rules::files '*.md'
+  run .venv/bin/python tests/bats/rules/links.py . "${FILES[@]}"
+  printf '# %s\n' "${lines[-1]}" >&3
+  [[ $status == 0 ]] || fail "$output"
+}
+
+@test "the rule can fail: a link to a file and one to a heading that are not there, and pages without a link" {
+  # shellcheck disable=SC2016  # backticks of Markdown
+  printf '# A `b` & c\n[x](#a-b--c) [`y`](gone.md) [z](a.md#gone) [w](https://example.org)\n\n    [code](no)\n' >"${BATS_TEST_TMPDIR}/a.md"
+  run .venv/bin/python tests/bats/rules/links.py "$BATS_TEST_TMPDIR" a.md
+  [[ $status == 1 && $output == $'a.md: gone.md: no such file\na.md: a.md#gone: no such heading\nchecked 3 links of 1 pages, 2 broken' ]] || fail "$output"
+  printf 'none\n' >"${BATS_TEST_TMPDIR}/a.md"
+  run .venv/bin/python tests/bats/rules/links.py "$BATS_TEST_TMPDIR" a.md
+  [[ $status == 1 ]]
 }

@@ -4,14 +4,11 @@
 
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 cd "$REPO" || exit 1
+source "${REPO}/scripts/dev/files.bash"
 
 # rules::files PATTERN...: sets FILES (tracked or about to be), says how many; none is a failure, not a pass.
 rules::files() {
-  local file
-  FILES=()
-  while IFS= read -r file; do
-    [[ ! -f $file ]] || FILES+=("$file")
-  done < <(git ls-files --cached --others --exclude-standard --deduplicate -- "$@")
+  mapfile -t FILES < <(files::ours "$@")
   printf '# looked at %d files\n' "${#FILES[@]}" >&3
   ((${#FILES[@]} > 0))
 }

@@ -6,7 +6,7 @@ setup() {
   sandbox::make
   printf 'ID=debian\n' >"${BOX}/root/etc/os-release"
   # A machine that has everything but .venv.
-  for tool in make git jq ssh apt-get iptables mmdebstrap dockerd; do stub "$tool"; done
+  for tool in make jq ssh apt-get iptables mmdebstrap dockerd; do stub "$tool"; done
   stub apt-cache
   stub parallel 'echo "GNU parallel 2022"'
   user_id 0

@@ -3,6 +3,7 @@
 
 setup() {
   bats_require_minimum_version 1.5.0
+  command -v git >/dev/null || skip 'this machine has no git'
   REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
   ROOT="${BATS_TEST_TMPDIR}/shared root"
   TREE="${BATS_TEST_TMPDIR}/my verl"
@@ -86,4 +87,23 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(recorded .requirements.from) == METADATA ]]
   [[ $(recorded '.requirements.requires[]') == 'numpy<2.0.0' ]]
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/METADATA\n./verl/__init__.py' ]]
+}
+
+@test "a machine without git: a git checkout and a git URL are refused, and nothing is created; any other folder is taken" {
+  bare="${BATS_TEST_TMPDIR}/bin"
+  mkdir "$bare"
+  for directory in /usr/local/bin /usr/bin /bin; do
+    find "${directory}/" -maxdepth 1 ! -name 'git*' -type f,l -exec ln -sf -t "$bare" {} +
+  done
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  without_git() {
+    PATH="$bare" run --separate-stderr bash -c 'source "$1/scripts/lib/regress.bash" && cli::begin && snapshot::ensure codeA "$2"' scripts/any "$REPO" "$1"
+  }
+  without_git "path:${TREE}"
+  [[ $status == 1 && $stderr == "error   ${TREE} (from VERL_SOURCE=path:${TREE}) is a git checkout, and this machine has no git: install git, then run this again."* ]]
+  without_git git:https://example.org/verl@main
+  [[ $status == 1 && $stderr == 'error   VERL_SOURCE=git:https://example.org/verl@main names a git repository, and this machine has no git: install git, then run this again.'* ]]
+  rm -rf "${TREE}/.git"
+  PATH="$bare" snap codeB
+  [[ -z $(recorded '.revision // empty') ]]
 }

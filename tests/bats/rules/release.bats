@@ -1,0 +1,90 @@
+#!/usr/bin/env bats
+# A release: the version has one home, and the changelog agrees with it.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+  load rules_helper
+  rules::files CHANGELOG.md py/verl_regress/__init__.py
+  [[ ${#FILES[@]} == 2 ]]
+}
+
+# agreement ROOT: what the release scripts say about the version and the changelog in ROOT.
+agreement() {
+  # shellcheck disable=SC2016  # expanded by that shell
+  run bash -c 'source scripts/lib/regress.bash; source scripts/dev/release.bash; release::need_agreement "$1"' any "$1"
+}
+
+# planted VERSION: a copy of the two files in which the version is VERSION.
+planted() {
+  mkdir -p "${BATS_TEST_TMPDIR}/py/verl_regress"
+  cp CHANGELOG.md "$BATS_TEST_TMPDIR"
+  sed -E "s/^(__version__ = \")[^\"]+/\1$1/" py/verl_regress/__init__.py >"${BATS_TEST_TMPDIR}/py/verl_regress/__init__.py"
+}
+
+@test "the version and the newest release in CHANGELOG.md agree" {
+  agreement "$PWD"
+  [[ $status == 0 && -z $output ]]
+}
+
+@test "the rule can fail: another version, a changelog without a release, a heading without a date" {
+  planted 9.9.9
+  agreement "$BATS_TEST_TMPDIR"
+  [[ $status == 1 && $output == *"The version is '9.9.9' (__version__ in py/verl_regress/__init__.py), and the newest release in CHANGELOG.md is '"* ]]
+  planted 1.1.0
+  sed -i '/^## \[[0-9]/d' "${BATS_TEST_TMPDIR}/CHANGELOG.md"
+  agreement "$BATS_TEST_TMPDIR"
+  [[ $status == 1 && $output == *"the newest release in CHANGELOG.md is '':"* ]]
+  printf '## [1.1.0]\n' >>"${BATS_TEST_TMPDIR}/CHANGELOG.md"
+  agreement "$BATS_TEST_TMPDIR"
+  [[ $status == 1 ]]
+}
+
+@test "the changelog has a place for what is not released yet, first" {
+  [[ $(grep '^## ' CHANGELOG.md | head -n 1) == '## [Unreleased]' ]]
+}
+
+@test "the version is written nowhere else" {
+  version=$(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)
+  [[ -n $version ]]
+  rules::files 'py/*.py' 'scripts/*' pyproject.toml Makefile
+  rules::leave_out '^py/verl_regress/__init__\.py$'
+  rules::none "(^|[^0-9.])${version//./\\.}([^0-9.]|$)"
+}
+
+@test "make version prints it" {
+  run --separate-stderr make --no-print-directory version
+  [[ $status == 0 && $output == "verl-regress $(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)" ]]
+}
+
+@test "a tag that is not the version fails" {
+  version=$(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)
+  scripts/dev/version.sh "v${version}"
+  run scripts/dev/version.sh v9.9.9
+  [[ $status == 1 && $output == *"The tag is 'v9.9.9', and the version is '${version}': tag it v${version}, or change __version__ in py/verl_regress/__init__.py."* ]]
+}
+
+@test "CI runs make targets and scripts that exist, nothing else, and an action has a version" {
+  rules::files '.github/workflows/*.yml'
+  mapfile -t commands < <(sed -nE 's/^ +(- )?run: //p' "${FILES[@]}")
+  ((${#commands[@]} > 3))
+  for command in "${commands[@]}"; do
+    read -r -a words <<<"$command"
+    case ${words[0]} in
+      make) grep -qE "^${words[1]}:.*## " Makefile ;;
+      scripts/*) [[ -x ${words[0]} ]] ;;
+      *) false ;;
+    esac || { printf '%s\n' "$command" && false; }
+  done
+  run ! grep -vE '@v[0-9]+$' <(grep -hE '^ +(- )?uses: ' "${FILES[@]}")
+}
+
+@test "pre-commit runs the linters of make lint, with the same options, from .venv" {
+  rules::files .pre-commit-config.yaml scripts/dev/lint.sh
+  # import-linter is about all files at once, and lint.sh has a function for it.
+  imports=$(sed -nE 's/^  said=\$\((PYTHONPATH=py lint-imports [^ ]+) .*/\1/p' scripts/dev/lint.sh)
+  in_lint=$(sed -nE 's/^lint::run .* -- //p' scripts/dev/lint.sh | sed "s/^lint::imports\$/${imports}/" | sort)
+  in_hooks=$(sed -nE 's|^ +entry: (env )?([A-Z]+=py )?\.venv/bin/|\2|p' .pre-commit-config.yaml | sort)
+  [[ $(wc -l <<<"$in_lint") -ge 7 ]]
+  diff <(printf '%s\n' "$in_lint") <(printf '%s\n' "$in_hooks")
+}

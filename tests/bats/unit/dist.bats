@@ -1,0 +1,72 @@
+#!/usr/bin/env bats
+# make dist: a tarball that is the same whoever makes it, and that runs without git in a folder with spaces in its path.
+
+setup_file() {
+  REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
+  TARBALL=$(cd "$REPO" && NO_COLOR=1 scripts/dev/dist.sh 2>"${BATS_FILE_TMPDIR}/said")
+  NAME=$(basename "$TARBALL" .tar.gz)
+  UNPACKED="${BATS_FILE_TMPDIR}/a folder with spaces/${NAME}"
+  mkdir "${UNPACKED%/*}"
+  tar -C "${UNPACKED%/*}" -xzf "${REPO}/${TARBALL}"
+  export TARBALL NAME UNPACKED
+}
+
+setup() {
+  bats_require_minimum_version 1.5.0
+  load ../test_helper
+  BOX="$BATS_TEST_TMPDIR" # what a machine without git has
+  mkdir "${BOX}/bin"
+  for tool in "${SANDBOX_TOOLS[@]}" make; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
+}
+
+# unpacked COMMAND...: in the unpacked folder, with no git and nothing of our environment.
+unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" HOME="$BOX" NO_COLOR=1 "$@"; }
+
+@test "the tarball is named after the version, and unpacks into one folder of that name" {
+  [[ $TARBALL == build/dist/verl-regress-*.tar.gz ]]
+  [[ $(tar -tzf "${REPO}/${TARBALL}" | cut -d/ -f1 | sort -u) == "$NAME" ]]
+  [[ ! -e ${UNPACKED}/.git && ! -e ${UNPACKED}/workdir && ! -e ${UNPACKED}/.venv ]]
+}
+
+@test "make version and make help" {
+  unpacked make --no-print-directory version
+  [[ $status == 0 && $output == "verl-regress ${NAME#verl-regress-}" ]] || fail "$stderr"
+  unpacked make --no-print-directory help
+  [[ $status == 0 && $output == *'make quickstart'*'make dist'* ]] || fail "$stderr"
+}
+
+@test "lint and the rules find there what they find here" {
+  # shellcheck disable=SC2016  # expanded by that shell
+  list='source scripts/dev/files.bash && files::ours "$@"'
+  for patterns in '*.py' '*.sh *.bash *.bats' .ci 'docker/* env/*' 'py/*.py'; do
+    read -r -a words <<<"$patterns"
+    unpacked bash -c "$list" any "${words[@]}"
+    there=$output
+    [[ $status == 0 && -n $there ]] || fail "$stderr"
+    released=$(cd "$REPO" && source scripts/dev/files.bash && comm -12 <(files::ours "${words[@]}" | LC_ALL=C sort) <(files::to_release | LC_ALL=C sort))
+    diff <(printf '%s\n' "$released") <(LC_ALL=C sort <<<"$there")
+  done
+}
+
+@test "what is ignored or built in an unpacked folder is not ours" {
+  mkdir -p "${UNPACKED}/.venv" "${UNPACKED}/workdir/deep" "${UNPACKED}/py/verl_regress/__pycache__" "${UNPACKED}/.ruff_cache"
+  touch "${UNPACKED}"/{.venv,workdir/deep,py/verl_regress/__pycache__,.ruff_cache,env,py}/planted.py "${UNPACKED}/env/local.env"
+  unpacked bash -c 'source scripts/dev/files.bash && files::ours'
+  [[ $(grep -E 'planted|local\.env' <<<"$output") == $'env/planted.py\npy/planted.py' ]] || fail 'other files'
+  rm "${UNPACKED}"/{env,py}/planted.py
+}
+
+@test "made again there, without git and under another umask, it is the same, byte for byte" {
+  umask 077
+  chmod -R go-rwx "$UNPACKED"
+  unpacked make --no-print-directory dist
+  [[ $status == 0 && $output == "$TARBALL" ]] || fail "$stderr"
+  cmp "${UNPACKED}/${TARBALL}" "${REPO}/${TARBALL}"
+}
+
+@test "a version and a changelog that disagree make no tarball" {
+  sed -i 's/^__version__ = "/&9/' "${UNPACKED}/py/verl_regress/__init__.py"
+  rm -rf "${UNPACKED}/build"
+  unpacked make --no-print-directory dist
+  [[ $status != 0 && $stderr == *"make them agree, with a heading like '## [1.2.3] - 2026-01-31'."* && ! -e ${UNPACKED}/build/dist ]]
+}
