@@ -6,7 +6,6 @@ setup_file() {
   load container_helper
   container::use quick 18265
   container::cluster
-  CODE_ID=verl080 VERL_SOURCE=pypi:0.8.0 scripts/31_snapshot_verl_code.sh
   CODE_ID=verl071 VERL_SOURCE=pypi:0.7.1 scripts/31_snapshot_verl_code.sh
   export WAIT=1
 }
@@ -55,12 +54,12 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   run env WAIT= MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh
   assert_status 0
   first=$(job_of "$output")
-  MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh >"${BATS_TEST_TMPDIR}/second" 2>&1 &
+  OVERRIDES=trainer.total_training_steps=4 MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh >"${BATS_TEST_TMPDIR}/second" 2>&1 &
   wait::until 200 - grep -q 'step 2 of 10' "${BATS_TEST_TMPDIR}/second" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
   [[ -s ${first}/state/started && -s ${first}/logs/metrics.jsonl && ! -e ${first}/state/ended ]]
   JOB=${first##*/} scripts/54_stop.sh
   wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
-  container::same_metrics "$(<"${BATS_FILE_TMPDIR}/grpo")" "$(job_of "$(<"${BATS_TEST_TMPDIR}/second")")"
+  container::same_metrics "$(<"${BATS_FILE_TMPDIR}/grpo")" "$(job_of "$(<"${BATS_TEST_TMPDIR}/second")")" 4
 }
 
 @test "SFT: ten steps, a device for each worker, a driver that has none, a checkpoint, the loss in every line" {
@@ -75,30 +74,23 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   [[ $(identity '.holds') == true && $(identity '.actors_by_class.TrainingWorker') == 2 ]]
 }
 
-@test "a reward function of the user's scores GRPO on two releases, one of them with the V0 trainer of 0.9.1" {
-  for code_id in codeA verl071; do
-    overrides='trainer.total_training_steps=2'
-    [[ $code_id != codeA ]] || overrides+=' trainer.use_v1=False'
-    CODE_ID=$code_id OVERRIDES=$overrides run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
+@test "two releases train at the same moment with a reward function of the user's, and what was loaded tells them apart; one has the V0 trainer of 0.9.1" {
+  export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
+  CODE_ID=codeA OVERRIDES="${OVERRIDES} trainer.use_v1=False" scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml >"${BATS_TEST_TMPDIR}/a" 2>&1 &
+  CODE_ID=verl071 run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
+  b=$output
+  wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/a")"
+  for output in "$(<"${BATS_TEST_TMPDIR}/a")" "$b"; do
     trained 2
     jq -r '.argv[]' "${job}/config/resolved.json" | grep -x 'reward.custom_reward_function.path=/private/user/code/examples/reward_fn.py'
     # A tenth for any number: GSM8K's own function knows only 0 and 1.
     [[ $(jq -s 'any(.data["critic/score/mean"] * 8 | (. - floor) as $rest | $rest > 0.01 and $rest < 0.99)' "${job}/logs/metrics.jsonl") == true ]]
   done
-}
-
-@test "two releases train at the same moment, and what was loaded tells them apart; the V0 trainer of 0.9.1 is one of them" {
-  export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
-  CODE_ID=codeA OVERRIDES="${OVERRIDES} trainer.use_v1=False" scripts/40_submit_ppo_epoch1.sh >"${BATS_TEST_TMPDIR}/a" 2>&1 &
-  CODE_ID=verl080 run scripts/40_submit_ppo_epoch1.sh
-  trained 2
-  b=$job
-  wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/a")"
-  a=$(job_of "$(<"${BATS_TEST_TMPDIR}/a")")
+  a=$(job_of "$(<"${BATS_TEST_TMPDIR}/a")") b=$(job_of "$b")
   [[ $(jq -r .time "${a}/state/started") < $(jq -r .time "${b}/state/ended") ]]
   [[ $(jq -r .time "${b}/state/started") < $(jq -r .time "${a}/state/ended") ]]
   [[ $(jq -r .files_sha256 "${a}/state/identity") != "$(jq -r .files_sha256 "${b}/state/identity")" ]]
-  for one in "$a codeA" "$b verl080"; do
+  for one in "$a codeA" "$b verl071"; do
     files=$(jq -r '.modules[].file' "${one% *}"/state/reports/identity-*.json)
     [[ -n $files ]]
     run ! grep -v "^/private/common/code/verl/${one#* }/" <<<"$files"
