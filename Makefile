@@ -107,7 +107,7 @@ test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
 test-slow: ## property tests with thousands of cases, and a kill or a signal at every step
-	@scripts/dev/test.sh py-slow
+	@scripts/dev/test.sh unit-slow py-slow
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh container
@@ -116,7 +116,7 @@ test-faults: ## faults, hostile values and load on real clusters, as far as an h
 	@scripts/dev/test.sh faults
 test-faults-full: ## all of them, after the property tests, and docs/reliability.md anew
 	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/test.sh py-slow faults-full
+	@scripts/dev/test.sh unit-slow py-slow faults-full
 bench: ## how fast it all is, against what one would type without us [BENCH_ROWS]
 	@scripts/dev/bench.sh
 releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]

@@ -3,7 +3,7 @@
 #
 #   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
 #   scripts/dev/test.sh unit py          only these
-#   scripts/dev/test.sh py-slow          pytest's long ones: property tests, a kill or a signal at every step
+#   scripts/dev/test.sh unit-slow py-slow   the long ones: property tests, a kill or a signal at every step, deadlines that pass
 #   scripts/dev/test.sh py-again         as py, with a report of its own; unit-again and contract-again likewise
 #   scripts/dev/test.sh container        real containers on a real engine
 #   scripts/dev/test.sh faults           what can go wrong with them; without the long ones, which are tagged `full`
@@ -14,7 +14,7 @@
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin_with 'lint unit contract rules py py-slow unit-again contract-again py-again container faults faults-full ...' "$@"
+cli::begin_with 'lint unit contract rules py unit-slow py-slow unit-again contract-again py-again container faults faults-full ...' "$@"
 env::check
 export FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR
 cd "$REPO_DIR"
@@ -23,14 +23,15 @@ REPORTS=build/reports
 PARALLEL=(--jobs "$(nproc)" --no-parallelize-within-files)
 
 suite::lint() { scripts/dev/lint.sh; }
-suite::unit() { suite::_bats unit unit "${PARALLEL[@]}"; }
+suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
+suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
 suite::contract() { suite::_bats contract contract "${PARALLEL[@]}"; }
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
 suite::container() { suite::_bats container container; } # one machine, one cluster at a time
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow; }
 # The same as of `make test`, once more beside a live cluster with the default name and port (.ci/run): no test may meet it.
-suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}"; }
+suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::contract-again() { suite::_bats contract contract-again "${PARALLEL[@]}"; }
 suite::py-again() { suite::_pytest py-again -m 'not slow'; }
 suite::faults() { suite::_faults report faults --filter-tags '!full'; }

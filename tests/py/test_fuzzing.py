@@ -60,6 +60,7 @@ def test_what_must_hold_of_every_case_can_fail(wrong):
         fuzzing.is_refused(outcome(**wrong), "FILE")
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run_and_another_seed_is_another(tmp_path):
     """Seen from outside: what a class draws, printed by a run of its own."""
     code = (

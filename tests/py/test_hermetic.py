@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 # What a user may have exported.
 USERS = {

@@ -327,6 +327,7 @@ def refused(launched, reason):
     assert launched.bundles == ["failed"]
 
 
+@pytest.mark.slow
 def test_a_ray_that_does_not_answer_costs_the_job_nothing(launched):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         launched.address = f"http://127.0.0.1:{silent.getsockname()[1]}"

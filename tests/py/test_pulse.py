@@ -69,6 +69,7 @@ def test_a_terminal_has_one_live_line_that_the_next_one_is_written_over(capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_block_that_does_not_look_at_the_clock(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(bytes(3 * 10**6))
     monkeypatch.setattr(pulse, "_INTERVALS", ((float("inf"), 2.0),))

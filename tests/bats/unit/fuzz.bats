@@ -33,6 +33,7 @@ sent() {
   done <"${BOX}/words"
 }
 
+# bats test_tags=slow
 @test "hostile values of six knobs arrive as they are, and nothing of them is run" {
   tried=0
   while IFS= read -r -d '' value; do

@@ -44,6 +44,7 @@ BATS
   assert_status 0
 }
 
+# bats test_tags=slow
 @test "a process that is left, and a file that is left in the checkout, fail the suite" {
   suite <<'BATS'
 @test "inner" {

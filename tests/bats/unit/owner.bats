@@ -255,6 +255,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_status 0
 }
 
+# bats test_tags=slow
 @test "who has to wait for the lock says for whom, and at the deadline names the holder" {
   mkdir -p "${WORK}/locks"
   printf '01_up (pid 7) of user alice\n' >"${WORK}/locks/mine"
@@ -271,6 +272,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   [[ $output =~ lines' (pid '[0-9]+') of user '[a-z0-9]+ ]] || fail 'the holder is not in the file'
 }
 
+# bats test_tags=slow
 @test "a node that goes away under a command is one sentence, without the engine's words or 137" {
   local sentence="error   The node 'head' went away while 'tar' ran there (container mine-head): bring the cluster up with 'make up', then run this again."
   ours

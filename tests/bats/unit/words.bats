@@ -54,7 +54,7 @@ arrived() {
 44_submit_sdk.sh|--|' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
 44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
 54_stop.sh|my-job|' is not an argument of 54_stop.sh: it takes none, see --help.
-dev/test.sh|unti|' is not an argument of test.sh: did you mean unit? It takes lint or unit or contract or rules or py or py-slow or unit-again or contract-again or py-again or container or faults or faults-full.
+dev/test.sh|unti|' is not an argument of test.sh: did you mean unit? It takes lint or unit or contract or rules or py or unit-slow or py-slow or unit-again or contract-again or py-again or container or faults or faults-full.
 dev/knob_table.sh|--wirte|' is not an argument of knob_table.sh: did you mean --write? It takes --write.
 CASES
   sandbox::run scripts/44_submit_sdk.sh ''
@@ -116,6 +116,7 @@ CASES
   [[ -e ${BOX}/record ]]
 }
 
+# bats test_tags=slow
 @test "make: every knob arrives byte for byte, and neither make nor a shell reads it" {
   with_recorder 50_status
   tried=0
