@@ -235,7 +235,7 @@ def test_the_reports_tell_a_and_b_side_by_side_and_every_false_line(evidence, tm
     assert said["holds"] is False
     assert [line["name"] for line in said["lines"] if not line["holds"]] == ["placement"]
     page = (tmp_path / "report.md").read_text()
-    assert page.startswith("# 12 of 13 lines hold\n")
+    assert page.startswith("# 12 of 13 checks passed\n")
     assert "| step | reward A | reward B | B - A | loss A | loss B | B - A |" in page
     assert sum(line.startswith(f"| {step} | ") for step in range(1, 11) for line in page.splitlines()) == 10
     assert f"the driver of grpo ran on {head_address(evidence)}" in page

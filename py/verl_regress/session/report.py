@@ -61,11 +61,11 @@ def table(verdicts: Sequence[Verdict]) -> list[str]:
     rows = []
     for verdict in verdicts:
         rows.append(
-            f"{'ok' if verdict.holds else 'FALSE':<6}  {verdict.name:<{width}}  {verdict.claim} (looked at {verdict.looked_at})"
+            f"{'ok' if verdict.holds else 'FAIL':<6}  {verdict.name:<{width}}  {verdict.claim} (checked {verdict.looked_at})"
         )
         rows += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in verdict.problems]
     good = sum(verdict.holds for verdict in verdicts)
-    return [*rows, f"{good} of {len(verdicts)} lines hold"]
+    return [*rows, f"{good} of {len(verdicts)} checks passed"]
 
 
 def about_packages(evidence: Mapping[str, Any]) -> list[str]:
@@ -95,16 +95,16 @@ def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> lis
     begin, jobs = evidence["begin"], jobs_of(evidence)
     good = sum(verdict.holds for verdict in verdicts)
     page = [
-        f"# {good} of {len(verdicts)} lines hold",
+        f"# {good} of {len(verdicts)} checks passed",
         "",
         f"Profile {begin['profile']}, cluster {begin['cluster']}, {begin['time']}.",
         "",
-        "| | line | looked at |",
+        "| | check | what was checked |",
         "| --- | --- | --- |",
     ]
     for verdict in verdicts:
         problems = "".join(f"<br>**{problem}**" for problem in verdict.problems)
-        page.append(f"| {'ok' if verdict.holds else '**FALSE**'} | {verdict.claim}{problems} | {verdict.looked_at} |")
+        page.append(f"| {'ok' if verdict.holds else '**FAIL**'} | {verdict.claim}{problems} | {verdict.looked_at} |")
     page += [line for text in about_packages(evidence) for line in ("", text)]
     if {"ppo_a", "ppo_b"} <= jobs.keys():
         page += ["", *_side_by_side(jobs["ppo_a"], jobs["ppo_b"])]

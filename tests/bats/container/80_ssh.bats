@@ -121,8 +121,8 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 @test "make verify ONLY=placement: the session's own line, over ssh" {
   ONLY=placement CODE_A=codeA CODE_B=codeA run scripts/60_verify.sh
   assert_status 0
-  assert_line 'ok +placement  every driver ran on a worker, not on the head \(looked at 1 jobs\)'
-  assert_line '1 of 1 lines hold'
+  assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 1 jobs\)'
+  assert_line '1 of 1 checks passed'
 }
 
 @test "a Ray that died on a living node is back after make up" {

@@ -17,11 +17,11 @@ setup() { load container_helper; }
 @test "a whole session: two releases of verl, all workloads, every line holds" {
   run make --no-print-directory verify
   assert_status 0
-  assert_line '13 of 13 lines hold'
+  assert_line '13 of 13 checks passed'
   session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1)
   [[ $(jq .holds "${session}/report.json") == true ]]
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b grpo sft further' ]]
-  grep -q '^# 13 of 13 lines hold$' "${session}/report.md"
+  grep -q '^# 13 of 13 checks passed$' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
   grep -q 'tests="13" failures="0"' "${session}/junit.xml"
   # What the session costs over its bare jobs: shown, not asserted.
@@ -71,7 +71,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   JOB=on-the-head scripts/52_wait.sh
   judged placement on-the-head
   assert_status 9
-  assert_line 'FALSE +placement .*'
+  assert_line 'FAIL +placement .*'
   assert_line " +- the driver of ppo_a ran on $(container::ip head); workers are .*"
 }
 
