@@ -66,20 +66,24 @@ cluster::ensure_head() {
   log::changed "head: Ray started"
 }
 
-# cluster::ensure_workers: every worker that is not in the cluster is started, all at once. One that has a Ray is asked about
-# first, and for as long as it takes: to start it anew would end the job that it may be running.
+# cluster::ensure_workers: every worker that is not in the cluster is started, all at once. Where one has a Ray, Ray is asked
+# first whether it is ALIVE, for as long as the answer takes: starting it again would end the job that it may be running.
 cluster::ensure_workers() {
-  local worker address alive='' left=() pids=() pid running
+  local worker address alive='' left=() pids=() pid status
   address="$(node::address head):${GCS_PORT}"
-  cli::temp_dir running
   for worker in $(node::list_workers); do
-    cluster::_start_unless_running "$worker" "$address" "$running" &
+    cluster::_start_unless_running "$worker" "$address" &
     pids+=("$!")
   done
-  for pid in "${pids[@]}"; do wait "$pid"; done
-  pids=()
   for worker in $(node::list_workers); do
-    if [[ -e ${running}/${worker} ]]; then left+=("$worker"); else log::changed "${worker}: Ray starting"; fi
+    status=0
+    wait "${pids[0]}" || status=$?
+    pids=("${pids[@]:1}")
+    case $status in
+      0) log::changed "${worker}: Ray starting" ;;
+      "$CLUSTER_HAS_RAY") left+=("$worker") ;;
+      *) exit "$status" ;;
+    esac
   done
   ((${#left[@]} == 0)) || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
   for worker in "${left[@]}"; do
@@ -202,14 +206,13 @@ cluster::_processes() {
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
-# cluster::_start_unless_running WORKER ADDRESS DIR: starts it, or leaves a file of its name in DIR where it has a Ray.
+readonly CLUSTER_HAS_RAY=100 # no exit status of a command (scripts/lib/cli.bash)
+
+# cluster::_start_unless_running WORKER ADDRESS: starts it; returns CLUSTER_HAS_RAY where it has a Ray.
 cluster::_start_unless_running() {
   local running
   running=$(cluster::_running "$1")
-  if cluster::_has "$running" raylet; then
-    : >"$3/$1"
-    return
-  fi
+  ! cluster::_has "$running" raylet || return "$CLUSTER_HAS_RAY"
   [[ -z $running ]] || cluster::_make_room "$1"
   cluster::_start_worker "$1" "$2"
 }

@@ -9,19 +9,8 @@ nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
 
 # nodes::check: what must hold before anything is touched.
 nodes::check() {
-  prereq::engine
-  prereq::compose
-  prereq::version1_leftovers
-  prereq::names
-  prereq::port
-  prereq::disk
-  prereq::memory
-  prereq::gpus
-  prereq::shared_root
-  prereq::shared_mount
-  prereq::node_image
-  prereq::verl_source
-  prereq::verdict 12
+  prereq::run prereq::engine prereq::compose prereq::version1_leftovers prereq::names prereq::port prereq::disk prereq::memory \
+    prereq::gpus prereq::shared_root prereq::shared_mount prereq::node_image prereq::verl_source
 }
 
 # nodes::need: what ensure_up cannot do without.

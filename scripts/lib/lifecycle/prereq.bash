@@ -12,12 +12,14 @@ prereq::_warn() {
   log::warn "$@"
 }
 
-# prereq::verdict COUNT: none of so many checks ended the script.
-prereq::verdict() {
+# prereq::run CHECK...: runs these functions, each of which ends the script if it fails; then says how many passed.
+prereq::run() {
+  local check
+  for check; do "$check"; done
   if ((PREREQ_WARNINGS == 0)); then
-    log::ok "$1 of $1 checks passed"
+    log::ok "$# of $# checks passed"
   else
-    log::ok "$(($1 - PREREQ_WARNINGS)) of $1 checks passed, ${PREREQ_WARNINGS} ended in a warning"
+    log::ok "$(($# - PREREQ_WARNINGS)) of $# checks passed, ${PREREQ_WARNINGS} ended in a warning"
   fi
 }
 

@@ -12,15 +12,8 @@ nodes::gcs_path() {
 }
 
 nodes::check() {
-  nodes::need
-  nodes::_check_owner
-  nodes::_check_tools
-  nodes::_check_ray
-  nodes::_check_addresses
-  nodes::_check_shared_root
-  nodes::_check_clocks
-  nodes::_check_ports
-  log::ok "8 of 8 checks passed"
+  prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses \
+    nodes::_check_shared_root nodes::_check_clocks nodes::_check_ports
 }
 
 nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
