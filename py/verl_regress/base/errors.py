@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class Exit(enum.IntEnum):
@@ -43,6 +44,11 @@ def shown(text: str, most: int = 200) -> str:
     """A user's `text` as a sentence shows it: on one line, with nothing that a terminal would act on, of `most` characters."""
     plain = printable(text)
     return plain if len(plain) <= most else f"{plain[:most]}… ({len(text)} characters)"
+
+
+def first(names: Sequence[str], most: int = 3) -> str:
+    """The first of `names`, separated by commas, with an ellipsis where there are more."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def printable(text: str) -> str:

@@ -262,6 +262,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def as_json(content: Any) -> str:
+    """`content` as a JSON document that people read, too: indented, not escaped, with a newline at the end."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
 def now() -> str:
     """The time in UTC, ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

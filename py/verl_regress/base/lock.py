@@ -52,6 +52,14 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
 
 
 @contextmanager
+def owning(file: Path) -> Iterator[None]:
+    """Hold `file`, which is made where it is missing, alone; wait as long as it takes. Raises OSError."""
+    with file.open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def alone(directory: Path, seconds: float) -> Iterator[None]:
     """Hold `directory` alone, waiting at most so long for those who share it. Raises RegressError."""
     end = time.monotonic() + seconds

@@ -22,7 +22,7 @@ from typing import Any
 
 from verl_regress import __version__
 from verl_regress.base import say, this_node
-from verl_regress.base.layout import JobDir
+from verl_regress.base.layout import JobDir, as_json
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, token
 from verl_regress.jobs import find
@@ -105,7 +105,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "errors": {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None},
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
-    return _write(job.debug, stamp, {**texts, "bundle.json": _pretty(summary)}, _redactor(job))
+    return _write(job.debug, stamp, {**texts, "bundle.json": as_json(summary)}, _redactor(job))
 
 
 def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
@@ -141,7 +141,7 @@ class _Answer(threading.Thread):
         """The file `name`: JSON, or the plain text under a line that says when it was asked."""
         if name.endswith(".json"):
             said = {"answer": self.content} if self.error is None else {"error": self.error}
-            return _pretty({"asked": self.asked, "seconds": self._seconds, **said})
+            return as_json({"asked": self.asked, "seconds": self._seconds, **said})
         return f"# asked {self.asked}\n{self.content if self.error is None else f'# {self.error}'}\n"
 
 
@@ -331,10 +331,6 @@ def _tar(job: JobDir, bundle: Path) -> Path:
 def _redactor(job: JobDir) -> Redactor:
     """Ray's token and the jobs' secrets are in no answer; should a log hold one all the same, it stays there."""
     return job_secrets.redactor(job.root, RAY_TOKEN=token() or "")
-
-
-def _pretty(content: Any) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def _iso(seconds: float) -> str:

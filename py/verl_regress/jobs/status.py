@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -120,8 +119,7 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
 @contextlib.contextmanager
 def submission_of(job: JobDir) -> Iterator[None]:
     """Hold the lock by which others see that a job is being submitted; it goes with the process, however that ends."""
-    with (job.state / "submitting").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with lock.owning(job.state / "submitting"):
         yield
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from verl_regress import __version__
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base.errors import BadInput, Exit, RegressError, first
 
 BUILDER = f"verl-regress {__version__}"
 MANIFEST = "manifest.json"
@@ -139,7 +139,7 @@ def verify(target: Path) -> Manifest:
     if differing:
         raise RegressError(
             f"{target} is not what its {MANIFEST} says: {len(differing)} of {len(manifest.files)} files differ "
-            f"({_first(differing)}): remove that directory and run 'make prepare' again.",
+            f"({first(differing)}): remove that directory and run 'make prepare' again.",
             Exit.CHECK_FAILED,
         )
     return manifest
@@ -166,7 +166,7 @@ def _existing(target: Path, source: Source, knob: str) -> Manifest | None:
     damaged = [name for name, file in manifest.files.items() if _size(target / name) != file.bytes]
     if damaged:
         raise BadInput(
-            f"{target} is damaged, {_first(damaged)} missing or of another size than its {MANIFEST} says: "
+            f"{target} is damaged, {first(damaged)} missing or of another size than its {MANIFEST} says: "
             "remove that directory and run the step again."
         )
     return manifest
@@ -227,7 +227,3 @@ def _size(path: Path) -> int | None:
 
 def _is_intact(path: Path, file: File) -> bool:
     return _size(path) == file.bytes and sha256_of(path) == file.sha256
-
-
-def _first(names: Sequence[str], shown: int = 3) -> str:
-    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from verl_regress.base import naming, say
-from verl_regress.base.errors import BadInput, Exit, RegressError, shown
+from verl_regress.base.errors import BadInput, Exit, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store import objects, requirements, tarball
 
@@ -288,7 +288,7 @@ def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
     raise BadInput(
         f"{KNOB}={new['code_id']} is a snapshot of {_told(old)}, tree {_short(_tree_sha256(old_tree))}, "
         f"and VERL_SOURCE now gives {_told(new)}, tree {_short(new['tree_sha256'])}: "
-        f"{len(names)} of {len(old_tree.keys() | new_tree.keys())} files differ ({_first(names)}); a snapshot is never changed: choose another {KNOB}, or {_cure(target)}."
+        f"{len(names)} of {len(old_tree.keys() | new_tree.keys())} files differ ({first(names)}); a snapshot is never changed: choose another {KNOB}, or {_cure(target)}."
     )
 
 
@@ -385,7 +385,3 @@ def _removal(target: Path) -> str:
 
 def _short(digest: str) -> str:
     return digest[:12]
-
-
-def _first(names: list[str], shown: int = 3) -> str:
-    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")

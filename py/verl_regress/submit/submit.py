@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from verl_regress.base import documents, lock, say, this_node
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
-from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.base.layout import SharedRoot, as_json, write_atomically
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
@@ -282,26 +281,22 @@ def _more_room(down: Sequence[str]) -> str:
 def _write_config(planned: plan.Plan) -> None:
     config = planned.job_dir.config
     files = {
-        "job_spec.json": _pretty(planned.spec.content),
+        "job_spec.json": as_json(planned.spec.content),
         "ray_config.yaml": planned.base.text,
-        "asked.json": _pretty(planned.asked()),
-        "resolved.json": _pretty(planned.resolved()),
+        "asked.json": as_json(planned.asked()),
+        "resolved.json": as_json(planned.resolved()),
         "verl_config.yaml": planned.verl_config,
-        "runtime_env.json": _pretty(planned.runtime_env()),
+        "runtime_env.json": as_json(planned.runtime_env()),
         "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
-        "code.json": _pretty(planned.code),
-        "packages.json": _pretty(planned.packages),
+        "code.json": as_json(planned.code),
+        "packages.json": as_json(planned.packages),
     }
     if planned.literal_env_vars():
-        files["env_vars.json"] = _pretty(planned.literal_env_vars())
+        files["env_vars.json"] = as_json(planned.literal_env_vars())
     if not planned.spec.origin.endswith(".json"):
         files["job_spec.yaml"] = planned.spec.text
     for name, text in files.items():
         write_atomically(config / name, text)
-
-
-def _pretty(content: Any) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def submitted_from() -> dict[str, str]:

@@ -10,15 +10,15 @@ take no more devices than the cluster has. The order is that of the reservation:
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs.liveness import Launcher, launcher_of
 
@@ -97,7 +97,7 @@ class _Queue:
 
     def ask(self) -> Place | None:
         """Take the turn if it is ours: None. Else our place."""
-        with self._locked():
+        with lock.owning(self._directory / ".lock"):  # nobody else takes a turn meanwhile
             link = line_up(self._job, self._cluster)  # whoever thought us dead may have taken it away
             self._stamp, self._looked = self._directory.stat().st_mtime_ns, time.monotonic()
             others = [entry for entry in self._entries() if entry.name != link.name]
@@ -117,13 +117,6 @@ class _Queue:
             is_due = is_next or time.monotonic() - self._looked > _LOOK_WHOLE_EVERY
             if is_due or self._directory.stat().st_mtime_ns != self._stamp:
                 return
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Nobody else takes a turn meanwhile."""
-        with (self._directory / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def _in_the_way(self, before: Sequence[_Entry]) -> str | None:
         """Which limit those before us fill; None where we fit beside them, as anybody does beside nobody."""
