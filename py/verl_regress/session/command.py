@@ -1,4 +1,4 @@
-"""`verify begin | prepared | next | record | search | search-node | judge`: a session's steps, called by scripts/60_verify.sh."""
+"""`verify begin | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
