@@ -1,7 +1,8 @@
-"""What the helper needs of a node's Python: `deps.py missing` prints it, `deps.py install [WHEELHOUSE]` brings it.
+"""Packages that the helper needs on a node: `deps.py missing` prints them, `deps.py install [WHEELHOUSE]` installs
+them.
 
-Runs where nothing is installed yet, so it uses the standard library only. What it brings lies beside the helper's versions
-on the shared root, one directory per kind of Python: no node's own packages are touched, and no root is needed.
+Runs before anything is installed, so it uses the standard library only. Packages go next to the helper's versions on
+the shared root, one directory per kind of Python: the node's own packages are not touched, and root is not needed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _LINE = re.compile(r"([A-Za-z0-9_.-]+)(?:(==|>=)([0-9.]+)(?:,<[0-9.]+)?)?")
 
 
 def missing(lines: Iterable[str]) -> list[str]:
-    """The requirements that this Python does not satisfy; one a line: `name`, `name==1`, `name>=1` or `name>=1,<2`.
+    """The requirements that this Python does not satisfy, one a line: `name`, `name==1`, `name>=1` or `name>=1,<2`.
 
-    Only "at least" counts here. What a node has beyond it, it has together with what depends on it; the rest is for pip.
+    Only lower bounds are checked. A newer version on the node came with whatever depends on it; the rest is up to pip.
     """
-    from importlib import metadata  # here: run.py wants PACKAGES alone, at every start
+    from importlib import metadata  # here: run.py needs only PACKAGES, at every start
 
     wanting = []
     for line in lines:
@@ -48,7 +49,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def install(wheelhouse: str | None) -> None:
-    """Bring all requirements into PACKAGES, which appears whole. Raises CalledProcessError."""
+    """Install all requirements into PACKAGES, which appears whole or not at all. Raises CalledProcessError."""
     source = ["--no-index", "--find-links", wheelhouse] if wheelhouse else []
     target = Path(tempfile.mkdtemp(prefix=f".{PACKAGES.name}.", dir=PACKAGES.parent))
     try:
@@ -64,7 +65,7 @@ def install(wheelhouse: str | None) -> None:
 
 
 def _pip(scratch: Path) -> list[str]:
-    """This Python's pip, or the one that its venv brings."""
+    """This Python's pip, or else the pip of a venv made in `scratch`."""
     own = [sys.executable, "-m", "pip"]
     if subprocess.run([*own, "--version"], capture_output=True, check=False).returncode == 0:
         return own
@@ -73,7 +74,7 @@ def _pip(scratch: Path) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Run a subcommand; 1 where pip could not do it, as it says on stderr."""
+    """Run a subcommand; returns 1 if pip failed, which pip explains on stderr."""
     sys.path.append(str(PACKAGES))
     if argv == ["missing"]:
         print(*missing(_REQUIREMENTS.read_text(encoding="utf-8").splitlines()))

@@ -1,10 +1,10 @@
-"""The helper's front door: `python3 run.py SUBCOMMAND …`, on a node."""
+"""The helper's entry point: `python3 run.py SUBCOMMAND …`, on a node."""
 
 import sys
 
 from deps import PACKAGES
 
-sys.path.append(str(PACKAGES))  # behind the node's own packages
+sys.path.append(str(PACKAGES))  # after the node's own packages
 try:
     from verl_regress.cli import main
 

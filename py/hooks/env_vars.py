@@ -1,9 +1,10 @@
-"""Sets the environment variables of the job that Ray would change on their way.
+"""Sets the job's environment variables that Ray would change on the way.
 
-Ray fills in ``$X`` and ``${X}`` in a runtime_env's env_vars on the node, takes out ``${X}`` where X is not set, and knows no
-escape (read in Ray 2.60, ``ray._private.utils.update_envs``). So a value with a ``$`` never goes through Ray: the submission
-leaves it in ``config/env_vars.json`` and names this hook first, and each process of the job takes it from there. What they
-start has it as any environment variable. Only what is read before Python runs (LD_LIBRARY_PATH) comes too late this way.
+Ray expands ``$X`` and ``${X}`` in a runtime_env's env_vars on the node, removes ``${X}`` if X is not set, and has no
+escape (read in Ray 2.60, ``ray._private.utils.update_envs``). So a value with a ``$`` never goes through Ray: the
+submission writes it to ``config/env_vars.json`` and lists this hook first, and each process of the job reads it from
+there. Child processes inherit it as usual. Only variables that are read before Python runs (LD_LIBRARY_PATH) are set
+too late this way.
 """
 
 import json
@@ -14,6 +15,6 @@ import job_report
 
 
 def install() -> None:
-    """Set the variables. Raises KeyError outside a job, OSError or ValueError where their file cannot be read."""
+    """Set the variables. Raises KeyError outside a job, OSError or ValueError if their file cannot be read."""
     file = Path(os.environ[job_report.JOB_DIR_VARIABLE]) / "config" / "env_vars.json"
     os.environ.update(json.loads(file.read_text(encoding="utf-8")))

@@ -1,15 +1,15 @@
-"""Every process of a job reports which verl modules it has loaded, and the sha256 of the file of each.
+"""Every process of a job reports which verl modules it has loaded, and the sha256 of each module's file.
 
-What a report proves: each module named `verl` or `verl.…` that the process holds (and its main module, if that is one of
-verl's) was found by the import system at that path, and the source file there had those bytes when the process loaded
-it, or up to a second later. Where Python took the module from bytecode, it had checked that the bytecode was made
-from a source of the same size and time; which bytecode it was is not hashed: it lies in the read-only snapshot and was
-made from that source. Modules loaded less than a second before a process is killed may be missing from its report.
+What a report proves: the import system found each module named `verl` or `verl.…` in the process (and its main module,
+if that is one of verl's) at that path, and the source file there had those bytes when the process loaded it, or up to a
+second later. If Python loaded the module from bytecode, it had checked that the bytecode was made from a source of the
+same size and time. The bytecode itself is not hashed: it is in the read-only snapshot and was made from that source.
+Modules loaded less than a second before a process is killed may be missing from its report.
 
-A thread looks, because Ray ends actors with SIGKILL and nothing can be written then: it writes as soon as verl is there,
-and again whenever further modules are there and no more are coming in. It starts when the process imports Ray or
-verl: one that does neither has nothing to report. Every Ray actor reports, also one that holds no verl, so that an actor
-without a report is one that proved nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and
+A thread writes the report, because Ray ends actors with SIGKILL and nothing can be written then. It writes as soon as
+verl is loaded, and again whenever more modules were loaded and no more are coming in. It starts when the process
+imports Ray or verl: a process that does neither has nothing to report. Every Ray actor reports, even one without verl,
+so an actor without a report has proved nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and
 ``get_actor_id()``.
 """
 
@@ -31,13 +31,13 @@ _LOOK_EVERY = 0.2  # seconds
 
 
 def install() -> None:
-    """Report from the first import of Ray or verl on; does nothing outside a job."""
+    """Report from the first import of Ray or verl; does nothing outside a job."""
     if os.environ.get(job_report.JOB_DIR_VARIABLE):
         sys.meta_path.insert(0, _Start())
 
 
 class _Start(MetaPathFinder):
-    """Finds nothing, but notices the import that makes this a process worth a report."""
+    """Finds nothing, but notices the import that makes this process worth a report."""
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
         if fullname in _STARTS and self in sys.meta_path:
@@ -58,7 +58,7 @@ class Reporter:
         self._reported: tuple[object, ...] | None = None
 
     def run(self) -> None:
-        """Report at once when there is something, then whenever it has changed and no module came in since the last look."""
+        """Report once there is something, then whenever it has changed and no module was loaded since the last check."""
         modules = 0
         while True:
             is_settled = len(sys.modules) == modules
@@ -68,7 +68,7 @@ class Reporter:
             time.sleep(_LOOK_EVERY)
 
     def report(self) -> None:
-        """Write the report unless it would say what the last one said, or this is a fork of the process that it is about."""
+        """Write the report, unless it has not changed or this process is a fork of the one it describes."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -95,7 +95,7 @@ class Reporter:
 
 
 def _file_of(module: ModuleType) -> dict[str, str | None]:
-    """Return the file that the module was loaded from and its sha256, each None where there is none."""
+    """Return the module's file and its sha256; each is None if there is none."""
     spec = getattr(module, "__spec__", None)
     file = getattr(spec, "origin", None) or getattr(module, "__file__", None)
     try:
@@ -106,7 +106,7 @@ def _file_of(module: ModuleType) -> dict[str, str | None]:
 
 
 def _ids() -> dict[str, str]:
-    """Return the hex ids by which Ray knows this process: none before Ray is there, nor when it has gone again."""
+    """Return the hex ids by which Ray knows this process; none before Ray is initialised or after its shutdown."""
     ray: Any = sys.modules.get("ray")
     is_initialized = getattr(ray, "is_initialized", None)  # missing while another thread is importing Ray
     if is_initialized is None or not is_initialized():

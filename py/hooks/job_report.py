@@ -11,7 +11,7 @@ JOB_DIR_VARIABLE = "VERL_REGRESS_JOB_DIR"
 
 
 def node_ip() -> str:
-    """Return this node's IP address as Ray knows it, or the hostname's address in a process that Ray is not part of."""
+    """Return this node's IP address as Ray knows it; in a process outside Ray, the address of the hostname."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         return str(ray.util.get_node_ip_address())
@@ -22,15 +22,16 @@ def node_ip() -> str:
 
 
 def hostname() -> str:
-    """Return the name that this node calls itself: unlike its address the same before and after Ray is there."""
+    """Return the node's own name; unlike its address, it is the same before and after Ray starts."""
     return socket.gethostname()
 
 
 def write(kind: str, payload: Mapping[str, object]) -> None:
-    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, replacing this process's earlier report of that kind.
+    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, replacing this process's earlier report of that
+    kind.
 
-    Does nothing when ``VERL_REGRESS_JOB_DIR`` is unset or empty. A reader sees the old document or the new one, never
-    part of one. Raises OSError when the job directory cannot be written, and TypeError when ``payload`` is not JSON.
+    Does nothing if ``VERL_REGRESS_JOB_DIR`` is unset or empty. A reader sees the old document or the new one, never
+    part of one. Raises OSError if the job directory cannot be written, and TypeError if ``payload`` is not JSON.
     """
     job_dir = os.environ.get(JOB_DIR_VARIABLE)
     if not job_dir:

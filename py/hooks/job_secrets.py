@@ -1,13 +1,13 @@
-"""Brings a job's secrets into the environment of each of its processes that runs Python.
+"""Puts a job's secrets into the environment of each of its Python processes.
 
-The values travel in a file that is readable by its owner alone and gone when the job is over; only its path stands in
-runtime_env, which Ray serves to whoever asks. So the process list and /proc/<pid>/environ, which show the environment that a
-process was started with, do not have them. A process that cannot read the file must not run on.
+The values travel in a file that only its owner can read and that is removed when the job is over; only its path is in
+runtime_env, which Ray shows to anyone who asks. So the process list and /proc/<pid>/environ, which show the environment
+that a process was started with, do not contain them. A process that cannot read the file must not run on.
 
-A process that Ray started has what it prints through sys.stdout and sys.stderr taken through a Redactor: Ray keeps that in
-files of its own on the node (``ray._private.utils.open_log``). And Ray's job supervisor, which is such a process too, hands its
-environment on to a shell: it loses the secrets again when it becomes one, by importing its class. Read in Ray 2.60; the
-launcher does not run where the second should fail.
+In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own
+files on the node (``ray._private.utils.open_log``). Ray's job supervisor is such a process too, but it passes its
+environment on to a shell. So a process that imports the supervisor's class, and so becomes one, drops the secrets
+again. Read in Ray 2.60; if the second part fails, the launcher does not run.
 """
 
 import json
@@ -29,20 +29,20 @@ _LOGS = "ray._private.utils"
 
 
 def install() -> None:
-    """Set the secrets of ``VERL_REGRESS_SECRETS`` in ``os.environ``. Raises RuntimeError where they cannot be read."""
+    """Set the secrets of ``VERL_REGRESS_SECRETS`` in ``os.environ``. Raises RuntimeError if they cannot be read."""
     path = os.environ.get(FILE_VARIABLE)
     if not path:
         return
     secrets = read(path)
     os.environ.update(secrets)
     _report(secrets)
-    if "RAY_RAYLET_PID" in os.environ:  # of Ray's workers, and not of the driver
+    if "RAY_RAYLET_PID" in os.environ:  # set in Ray's workers, not in the driver
         sys.meta_path.insert(0, _OnImport(_SUPERVISOR, lambda _: _forget(secrets)))
         sys.meta_path.insert(0, _OnImport(_LOGS, lambda module: _redact_logs(module, Redactor(secrets))))
 
 
 def read(path: str) -> dict[str, str]:
-    """Return the secrets in the file, value by name. Raises RuntimeError, which says nothing of what is in it."""
+    """Return the secrets in the file, value by name. Raises RuntimeError, which quotes nothing from the file."""
     try:
         with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - every process would pay for pathlib
             return {str(name): str(value) for name, value in json.load(stream).items()}
@@ -52,7 +52,7 @@ def read(path: str) -> dict[str, str]:
 
 
 def _report(secrets: dict[str, str]) -> None:
-    """Say which secrets this process has; neither values nor hashes."""
+    """Report which secrets this process has; neither values nor hashes."""
     job_report.write("secrets", {"hostname": job_report.hostname(), "pid": os.getpid(), "names": sorted(secrets)})
 
 
@@ -76,7 +76,7 @@ def _redact_logs(module: ModuleType, redactor: Redactor) -> None:
 
 
 class _OnImport(MetaPathFinder):
-    """Calls ``then`` with the module ``name`` once it has been imported, before anybody uses it."""
+    """Calls ``then`` with the module ``name`` right after its import, before anything uses it."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then

@@ -1,6 +1,6 @@
-"""Takes secrets out of text: each value, in the forms in which programs write it, becomes ``<secret NAME>``.
+"""Replaces secrets in text: each value, in the forms in which programs write it, becomes ``<secret NAME>``.
 
-Used by the launcher (what goes to the logs), by the hook job_secrets (what Ray's workers print), by debug bundles, and by
+Used by the launcher (for the logs), by the hook job_secrets (for the output of Ray's workers), by debug bundles, and by
 the search of `make verify`. Standard library only, like every hook.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 def forms(value: str) -> set[str]:
     """Return the value as it is, and as JSON, Python, HTML, URLs, hex and base64 write it.
 
-    base64 writes the same bytes in three ways, by where in a longer text they stand ("user:password" of HTTP): of each only
-    the characters that depend on nothing else are here, which are then part of the padded form too.
+    base64 writes the same bytes in three ways, depending on their offset in a longer text ("user:password" of HTTP).
+    Each form here has only the characters that do not depend on the neighbouring bytes; they are part of the padded
+    form too.
     """
     quoted = urllib.parse.quote(value, safe="", errors="surrogateescape")
     written = {
@@ -42,7 +43,7 @@ def _base64(content: bytes) -> Iterator[str]:
 
 
 class Redactor:
-    """Takes the secrets ``{name: value}`` out of whole texts, and out of a stream that comes in pieces."""
+    """Replaces the secrets ``{name: value}`` in whole texts, and in a stream that comes in pieces."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._names = {
@@ -63,7 +64,7 @@ class Redactor:
         return clean.decode("utf-8", "surrogatepass")
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what can be written by now: all but an end that may be the beginning of a secret."""
+        """Return what can be written so far: all but an end that may be the start of a secret."""
         if self._pattern is None:
             return chunk
         content, out, done = self._held + chunk, [], 0
@@ -75,7 +76,7 @@ class Redactor:
         return b"".join((*out, content[done:kept]))
 
     def end(self) -> bytes:
-        """Return what was held back: nothing more is coming."""
+        """Return what was held back: the stream has ended."""
         held, self._held = self._held, b""
         return held
 
@@ -83,7 +84,7 @@ class Redactor:
         return f"<secret {self._names[found[0]]}>".encode()
 
     def _beginning(self, content: bytes, start: int) -> int:
-        """Return where the longest end of ``content[start:]`` begins that is the beginning of a secret."""
+        """Return where the longest end of ``content[start:]`` begins that may be the start of a secret."""
         first = len(content)
         for form in self._names:
             at = content.find(form[:1], max(start, len(content) - len(form) + 1))

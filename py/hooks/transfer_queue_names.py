@@ -1,12 +1,12 @@
-"""Gives each job a TransferQueue of its own.
+"""Gives each job its own TransferQueue.
 
 verl's V1 trainer (0.9.1) keeps its samples in TransferQueue, whose controller is an actor with a fixed name in a fixed
-namespace of Ray. Of two jobs on one cluster the second would use the controller of the first, and the first to end would
-take it away: the other hangs without an error. Here the namespace is the job's.
+Ray namespace. With two jobs on one cluster, the second would use the first one's controller, and the first job to end
+would remove it: the other then hangs without an error. This hook gives each job its own namespace.
 
-Touches ``TransferQueueController.options`` and ``ray.get_actor`` as ``transfer_queue.interface`` calls them, and ``ray`` of
-``transfer_queue.storage.clients.ray_storage_client``, read in TransferQueue 0.1.11. Jobs that never import TransferQueue
-are left as they are.
+Touches ``TransferQueueController.options`` and ``ray.get_actor`` as ``transfer_queue.interface`` calls them, and
+``ray`` of ``transfer_queue.storage.clients.ray_storage_client``, read in TransferQueue 0.1.11. Jobs that never import
+TransferQueue are not affected.
 """
 
 import os
@@ -60,7 +60,9 @@ class _Loader(Loader):
 
 
 def rename(module: ModuleType, namespace: str) -> None:
-    """Make ``module`` use ``namespace`` in place of "transfer_queue". Raises RuntimeError where it lacks what is replaced."""
+    """Make ``module`` use ``namespace`` instead of "transfer_queue". Raises RuntimeError if ``module`` lacks what is
+    replaced.
+    """
     for name in _CALLED[module.__name__]:
         found = getattr(module, name, None)
         if found is None:
@@ -73,7 +75,7 @@ def rename(module: ModuleType, namespace: str) -> None:
 
 
 class _InNamespace:
-    """An object whose methods ``options`` and ``get_actor`` take the job's namespace for TransferQueue's."""
+    """An object whose methods ``options`` and ``get_actor`` use the job's namespace instead of TransferQueue's."""
 
     def __init__(self, inner: Any, namespace: str) -> None:
         self._inner = inner

@@ -16,9 +16,9 @@ from verl_regress.base.errors import BadInput, Exit, RegressError, shown
 
 
 class _Subcommand(NamedTuple):
-    """What it does, and where: a module of this package with the functions that add its arguments and run it.
+    """What it does, and its module in this package, whose functions add its arguments and run it.
 
-    The module is imported when it is asked for, so that each works where only its own needs are met.
+    The module is imported only when needed, so each subcommand runs with just its own dependencies.
     """
 
     help: str
@@ -66,9 +66,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _check_words(argv: Sequence[str]) -> None:
-    """Refuse what argparse would lose, and what is no text.
+    """Refuse words that argparse would lose, and words that are not text.
 
-    Bytes that are no UTF-8 come in as halves of surrogate pairs, which can be neither printed nor written.
+    Bytes that are not UTF-8 arrive as halves of surrogate pairs, which can be neither printed nor written.
     """
     for word in argv:
         try:
@@ -76,7 +76,7 @@ def _check_words(argv: Sequence[str]) -> None:
         except UnicodeEncodeError:
             raise BadInput(f"{shown(word)} on the command line is not UTF-8: write it in UTF-8.") from None
         option, _, value = word.partition("=")
-        if value == "--":  # of which argparse makes an empty list (seen in Python 3.11)
+        if value == "--":  # argparse turns it into an empty list (seen in Python 3.11)
             raise BadInput(f"{shown(word)} on the command line is not usable: '--' is no value of {shown(option)}.")
 
 
@@ -107,13 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.owner = replace(args.owner, workdir=args.owner_workdir)
         subcommand = SUBCOMMANDS[args.subcommand]
         exit_status = subcommand.function(subcommand.run)(args)
-        sys.stdout.flush()  # here, where a reader that went away is met
+        sys.stdout.flush()  # here, to notice a reader that went away
         return exit_status
     except RegressError as error:
         say.error(str(error))
         return int(error.status)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains once more when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
         return int(Exit.OWN_ERROR)
     except OSError as error:
         say.error(f"{args.subcommand}: {error}: mend what stands in the way, then run it again.")

@@ -1,6 +1,6 @@
-"""What `docker compose config` makes of the files it is given: as much of its rules as our files need, and no engine.
+"""A model of `docker compose config`: only the rules that our files need, and no engine.
 
-The container suite holds the same expected files against `docker compose config` itself.
+The container suite compares `docker compose config` itself with the same expected files.
 """
 
 import re
@@ -19,7 +19,7 @@ Loader.add_constructor("!reset", lambda _loader, _node: RESET)
 
 
 def config(directory, texts, environment):
-    """The project as the engine gets it: these files over one another, `directory` being the project's."""
+    """The project as the engine gets it: these files merged in order; `directory` is the project's."""
 
     def read(text):
         return filled(yaml.load(text, Loader=Loader), environment)
@@ -45,7 +45,7 @@ def config(directory, texts, environment):
 
 
 def filled(value, environment):
-    """`${NAME}` replaced everywhere; a KeyError for one that is not exported."""
+    """Replace `${NAME}` everywhere; KeyError for a name that is not exported."""
     if isinstance(value, dict):
         return {key: filled(entry, environment) for key, entry in value.items()}
     if isinstance(value, list):
@@ -54,7 +54,7 @@ def filled(value, environment):
 
 
 def merged(below, above):
-    """Mappings key by key, lists one behind the other, all else as the one above says; what it resets is gone."""
+    """Mappings are merged key by key and lists appended; otherwise `above` wins, and what it resets is removed."""
     if isinstance(below, dict) and isinstance(above, dict):
         together = {key: merged(below[key], above[key]) if key in below else above[key] for key in above}
         return {key: value for key, value in {**below, **together}.items() if value is not RESET}
@@ -64,14 +64,14 @@ def merged(below, above):
 
 
 def in_long_form(own):
-    """Compose's short forms, those that we use, written out."""
+    """Compose's short forms, as far as we use them, written out."""
     size, unit = re.fullmatch(r"(\d+)([a-z]+)", own["shm_size"]).groups()
     own["shm_size"] = str(int(size) * UNITS[unit])
     own["networks"] = dict.fromkeys(own["networks"])
     own["secrets"] = [{"source": name, "target": f"/run/secrets/{name}"} for name in own["secrets"]]
     own["volumes"] = [
         {**volume, "bind": {}} for volume in own["volumes"]
-    ]  # create_host_path: false is the default there
+    ]  # its default there is create_host_path: false
     if "ports" in own:
         own["ports"] = [port_in_long_form(port) for port in own["ports"]]
     if "devices" in own:

@@ -1,4 +1,4 @@
-"""What several tests stand on: a prepared shared root, a Ray that answers what the test says, and a submission."""
+"""Shared fixtures: a prepared shared root, a Ray that gives the test's answers, and a submission."""
 
 import http.server
 import io
@@ -28,7 +28,7 @@ runtime_env: {env_vars: {TORCHDYNAMO_DISABLE: "1"}}
 trainer_overrides: {ppo: [trainer.device=cpu, +critic.added=1]}
 """
 
-# A trainer as verl has them: its config stands beside it, and nothing of it can be imported here.
+# A trainer like verl's: its config is next to it, and none of it can be imported here.
 TRAINER = """\
 import hydra, torch
 @hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
@@ -57,7 +57,7 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch, unused_address, tmp_path):
-    """Where the helper looks for Ray on a node: nobody answers, and there are no logs. The fixture `ray` puts one there."""
+    """No Ray where the helper looks for it on a node: nothing answers, and there are no logs. The fixture `ray` adds one."""
     monkeypatch.setattr(nodes, "ADDRESS", unused_address)
     monkeypatch.setattr(debug, "_LOCAL_LOGS", tmp_path / "no-ray-logs")
     monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path / "no-ray-logs")
@@ -83,7 +83,7 @@ def shared(tmp_path):
 
 
 def has_packages(root, node, cluster="c", start=None, python="3.11.7", **versions):
-    """The list that a node leaves when its Ray is started."""
+    """The list that a node writes when its Ray is started."""
     names = {name.replace("_", "-"): version for name, version in versions.items()}
     environment = {"python_version": python.rpartition(".")[0], "python_full_version": python, "sys_platform": "linux"}
     listed = {"start": start, "python": python, "environment": environment, "packages": names}
@@ -91,7 +91,7 @@ def has_packages(root, node, cluster="c", start=None, python="3.11.7", **version
 
 
 def record(snapshot_dir):
-    """The snapshot's record, of the tree as it is now: what a test changes in a snapshot, it records."""
+    """Write the snapshot's record for the current tree: call it after changing a snapshot."""
     text = json.dumps(
         {
             "code_id": snapshot_dir.name, "verl_version": "0.7.1", "source": "pypi:0.7.1", "revision": "0.7.1",
@@ -111,7 +111,7 @@ def write(path, text):
 
 @pytest.fixture
 def make_job(shared):
-    """Makes a job directory as a submission leaves it; `state` by name."""
+    """Makes a job directory as a submission leaves it; `state` is given by name."""
 
     def make(name="job", **state):
         job = JobDir(shared.jobs / name)
@@ -131,7 +131,7 @@ def make_job(shared):
 
 
 def write_checkpoint(job, step, parts="actor critic data.pt", latest=None):
-    """`global_step_N` as verl's FSDP leaves it on two ranks: `parts` are directories, and files that end in .pt."""
+    """`global_step_N` as verl's FSDP writes it on two ranks: `parts` are directories, and files that end in .pt."""
     checkpoint = job.checkpoints / f"global_step_{step}"
     checkpoint.mkdir(parents=True)
     for part in parts.split():
@@ -147,7 +147,7 @@ def write_checkpoint(job, step, parts="actor critic data.pt", latest=None):
 
 
 class FakeRay:
-    """Answers by path: (status, body); a body that is no bytes is sent as JSON. Remembers who asked for what."""
+    """Answers by path: (status, body); a body that is not bytes is sent as JSON. Records who asked for what."""
 
     def __init__(self):
         self.answers = {"/api/version": (200, {"ray_version": "2.60.0"}), "/api/jobs/": (200, [])}
@@ -220,7 +220,7 @@ def node_row(name, address, state="ALIVE", **resources):
 
 @pytest.fixture
 def sdk(monkeypatch):
-    """Ray's Python SDK: `submitted` is what came, `on_submit` what it does then."""
+    """Ray's Python SDK: `submitted` is what it received, `on_submit` what it does then."""
     for name in ("no_proxy", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.setenv(name, "as it was")
     fake = types.SimpleNamespace(addresses=[], submitted=[], on_submit=lambda **_: None)
@@ -247,7 +247,7 @@ class Outcome:
         self.status, self.out, self.err, self.created = status, captured.out, captured.err, created
 
     def is_refusal(self, sentence, status=2):
-        """One sentence, that status, nothing on stdout, and nothing created or changed."""
+        """Is it one sentence with that status, nothing on stdout, and nothing created or changed?"""
         assert (self.status, self.err, self.out) == (status, f"error   {sentence}\n", "")
         assert self.created == []
         return True
@@ -299,7 +299,7 @@ def submit(run, ray, sdk, shared, monkeypatch):
 
 
 def pytest_sessionfinish(session):
-    """A worker of pytest-xdist has tried its share of the cases, and hands the counts to the run that started it."""
+    """Each worker of pytest-xdist ran its share of the cases, and sends the counts to the main process."""
     import fuzzing
 
     if hasattr(session.config, "workeroutput"):
@@ -315,7 +315,7 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What the property tests tried, with the seed that makes it again."""
+    """Print what the property tests tried, with the seed to repeat it."""
     import fuzzing
 
     if any(fuzzing.tried.values()):

@@ -1,7 +1,9 @@
-"""What the property tests (test_fuzz_*.py) stand on: how many cases of each class, what is hostile, and what must hold of every case.
+"""Shared by the property tests (test_fuzz_*.py): how many cases of each class, hostile input, and what must be true of
+every case.
 
-A run is reproducible: FUZZ_SEED (default below) decides all cases, and FUZZ_SCALE=10 tries ten times as many. What was tried is printed
-at the end of the run and left in build/reports/fuzz.json. A failing case is made small and printed by hypothesis.
+A run is reproducible: FUZZ_SEED (default below) decides all cases, and FUZZ_SCALE=10 tries ten times as many. What was
+tried is printed at the end of the run and written to build/reports/fuzz.json. hypothesis shrinks a failing case and
+prints it.
 """
 
 import json
@@ -17,7 +19,7 @@ SEED = int(os.environ.get("FUZZ_SEED") or "20261121")
 SCALE = int(os.environ.get("FUZZ_SCALE") or "1")
 REPORT = Path(__file__).parents[2] / "build" / "reports" / "fuzz.json"
 
-# The classes of bad input and how many cases of each a run tries; what needs Hydra costs ten times what is refused before.
+# The classes of bad input and the number of cases per run; cases that need Hydra cost ten times as much as others.
 CASES = {
     "JobSpec, any text": 260,
     "JobSpec, any structure": 450,
@@ -39,8 +41,9 @@ tried = dict.fromkeys(CASES, 0)
 
 
 def fuzz(name, **strategies):
-    """Decorates a test that gets drawn values by name; it runs once a case, and fails where fewer were tried than planned.
-    It is one of the slow tests."""
+    """Decorates a test with drawn values by name; it runs once per case, and fails if fewer cases ran than planned. It
+    is one of the slow tests.
+    """
 
     def decorate(test):
         @wraps(test)
@@ -70,14 +73,14 @@ def fuzz(name, **strategies):
 
 
 def write_report():
-    """Leave what was tried; returns the line that says so."""
+    """Write the counts to a file; returns the line that summarises them."""
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     cases = {name: count for name, count in tried.items() if count}
     REPORT.write_text(json.dumps({"seed": SEED, "cases": cases}, indent=2) + "\n", encoding="utf-8")
     return f"fuzz: {sum(cases.values())} cases of {len(cases)} classes, seed {SEED} (FUZZ_SEED), see {REPORT.name}"
 
 
-# What a shell, Python, YAML, Hydra, a terminal or a file system could make something of. CANARY must never come to exist.
+# What a shell, Python, YAML, Hydra, a terminal or a file system could interpret. CANARY must never be created.
 CANARY = "fuzz-canary"
 PIECES = [
     f"$(touch {CANARY})", f"`touch {CANARY}`", f";touch {CANARY};", f"|touch {CANARY}", f"$(touch${{IFS}}{CANARY})",
@@ -98,7 +101,7 @@ scalars = st.one_of(st.none(), st.booleans(), numbers, hostile, long)
 
 
 def structures(keys):
-    """Any JSON value whose objects have `keys` more often than others."""
+    """Any JSON value; its objects prefer `keys`."""
     names = st.one_of(st.sampled_from(keys), hostile)
     return st.recursive(
         scalars,
@@ -108,7 +111,9 @@ def structures(keys):
 
 
 def is_refused(outcome, *names):
-    """One printable sentence that names one of `names`, status 2, nothing on stdout and nothing created; False where accepted."""
+    """Was it refused: one printable sentence with one of `names`, status 2, nothing on stdout and nothing created?
+    False if accepted.
+    """
     assert outcome.created == []
     assert "Traceback" not in outcome.err
     if outcome.status == 0:

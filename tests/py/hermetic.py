@@ -1,12 +1,12 @@
-"""A pytest plugin (conftest.py loads it): a unit test reaches nothing of the machine, and one that tries to fails.
+"""A pytest plugin (conftest.py loads it): a unit test uses nothing of the machine, and one that tries to fails.
 
-- The environment is made new for the whole run, and so for every process that a test starts: no knob, no token, no socket of the
-  user's, an empty HOME, an engine that is not there, a WORKDIR of the run's own.
+- The whole run, and every process that a test starts, gets a clean environment: none of the user's knobs, tokens or
+  sockets, an empty HOME, an engine that does not exist, and the run's own WORKDIR.
 - A socket connects only to an address that this process has bound itself.
 - docker, ssh and the like (tests/off_limits/) are first on PATH, and fail.
-- At the end of the run no process and no new file in the checkout is left.
+- At the end of the run, no process and no new file in the checkout is left.
 
-A test fails for it even where the code under test swallows the error.
+A test fails even if the code under test swallows the error.
 """
 
 import os
@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).parents[2]
-# What a test may see of the environment of whoever runs it.
+# What a test may see of the user's environment.
 KEPT = ("FUZZ_SCALE", "FUZZ_SEED", "GSM8K_DIR", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "PYTEST_", "TERM", "TMPDIR", "TZ")
 OFF_LIMITS = REPO / "tests" / "off_limits"
 
-_bound = set()  # addresses that this process has bound, also those that are closed by now
+_bound = set()  # addresses that this process has bound, including closed ones
 _reached = []  # what the running test tried to reach
 
 
@@ -34,7 +34,7 @@ class Run:
         self.environment = dict(os.environ)
         self.directory = Path(tempfile.mkdtemp(prefix="verl-regress-pytest-"))
         self.log = self.directory / "off-limits"
-        self.unused = socket.socket()  # bound and never listened on: whoever connects is refused
+        self.unused = socket.socket()  # bound but never listened on: connections are refused
         self.unused.bind(("127.0.0.1", 0))
         self.files = _files()
 
@@ -74,13 +74,13 @@ def pytest_unconfigure(config):
 
 @pytest.fixture
 def unused_address(pytestconfig):
-    """An address on which nobody listens and nobody can, while the tests run."""
+    """An address on which nothing listens, or can listen, while the tests run."""
     return "http://{}:{}".format(*pytestconfig.hermetic.unused.getsockname())
 
 
 @pytest.fixture(autouse=True)
 def reaches_nothing(pytestconfig):
-    """Fails a test that tried to reach something of the machine."""
+    """Fails a test that tried to use something of the machine."""
     _reached.clear()
     yield
     log = pytestconfig.hermetic.log
@@ -106,7 +106,7 @@ def leaves_nothing(pytestconfig, tmp_path_factory):
 
 
 def _processes(marks):
-    """Process ids and command lines of those that have one of `marks` in their environment or command line, but for ourselves."""
+    """Process ids and command lines of other processes with one of `marks` in their environment or command line."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -119,7 +119,7 @@ def _processes(marks):
 
 
 def _files():
-    """What is in the checkout, without what tools and clusters keep there."""
+    """The files in the checkout, except those of tools and clusters."""
     found = set()
     for folder, folders, files in os.walk(REPO):
         kept = (".git", "build", ".venv", "workdir") if folder == str(REPO) else ()
@@ -152,7 +152,7 @@ def _sendto(self, data, *args):
 
 
 def _place(address):
-    """What an address is known by: the path of a socket, or its port on this machine; a remote one is itself."""
+    """What identifies an address: the path of a socket, or its port on this machine; a remote one is itself."""
     if not isinstance(address, tuple):
         return address
     host, port = address[:2]

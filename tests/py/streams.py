@@ -18,7 +18,7 @@ def tar(files=(), *, members=()):
 
 
 def special(name, kind, points_to=""):
-    """A member that is no ordinary file, such as a link to `points_to`."""
+    """A member that is not an ordinary file, such as a link to `points_to`."""
     member = tarfile.TarInfo(name)
     member.type = kind
     member.linkname = points_to
@@ -26,7 +26,7 @@ def special(name, kind, points_to=""):
 
 
 def state_of(directory):
-    """What a second run must leave as it is: every path with its mode, time and bytes."""
+    """What a second run must not change: every path with its mode, time and bytes."""
     return {
         str(path.relative_to(directory)): (
             path.lstat().st_mode,

@@ -148,7 +148,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def race(target, sources):
-    """Build from all `sources` at once, each certain that it is the only one; returns what each raised."""
+    """Build from all `sources` at once, each as if it were the only one; returns what each raised."""
     barrier = threading.Barrier(len(sources))
     errors = [None] * len(sources)
 
@@ -195,7 +195,7 @@ def test_one_build_can_make_two_artefacts(tmp_path):
         ("actor", {"seconds": 1.0}),
         ("critic", {"seconds": 1.0}),
     ]
-    # One is gone: both are built, the one that stayed is not touched.
+    # One is gone: both are built, the remaining one is not touched.
     before = state_of(tmp_path / "actor")
     for path in targets[1].iterdir():
         path.unlink()

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one sentence with the value, where it came from and the cure; status 2; nothing created."""
+"""User errors: one sentence with the value, where it came from and the cure; status 2; nothing created."""
 
 import re
 
@@ -283,7 +283,7 @@ def test_a_dataset_that_lacks_a_file(submit, shared):
 def test_a_dataset_that_cannot_be_read(submit, shared):
     file = shared.datasets / "sums" / "train.parquet"
     file.unlink()
-    file.mkdir()  # root may read everything else
+    file.mkdir()  # root can read everything else
     assert submit().is_refusal(
         f"dataset=sums (from the knob DATASET) is not usable, {file} is not readable ([Errno 21] Is a directory: "
         f"'{file}'): run 'make prepare', or name another dataset."
@@ -474,7 +474,7 @@ def test_nul_in_overrides_file_was_a_lost_job_and_is_refused(submit, ray):
     assert ray.seen == []
 
 
-@pytest.mark.parametrize("first", ["x", "$"])  # with a $ it does not go through Ray, but into each process all the same
+@pytest.mark.parametrize("first", ["x", "$"])  # a value with a $ bypasses Ray, but each process gets it all the same
 def test_an_env_var_of_1_mb_was_pending_for_300_s_and_is_refused(submit, ray, first):
     sentence = (
         "env_vars.BIG (from {}) has 1,000,004 bytes with its name, and Linux takes at most 131,071 in one variable (execve(2)): "
@@ -488,7 +488,7 @@ def test_an_env_var_of_1_mb_was_pending_for_300_s_and_is_refused(submit, ray, fi
 
 
 def test_env_vars_that_ray_cannot_hand_over_together_were_pending_and_are_refused(submit, ray):
-    """Three of 60 KB: no node ever started the job (Ray 2.60). Two were, and are."""
+    """Three of 60 KB: no node ever started the job (Ray 2.60). Two work, and are accepted."""
     three = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(3))
     outcome = submit(spec=f"{SPEC}env_vars: {{{three}}}\n")
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])

@@ -1,4 +1,4 @@
-"""The Ray base configs that are shipped: each is one, and a platform's nodes train what one host trains."""
+"""The shipped Ray base configs: each is valid, and a platform's nodes train what one host trains."""
 
 from pathlib import Path
 

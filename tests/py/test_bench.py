@@ -1,4 +1,4 @@
-"""The numbers of the bench: how runs become medians and ratios, and that its page shows what its results hold."""
+"""The bench's numbers: runs become medians and ratios, and its page shows what its results contain."""
 
 import json
 

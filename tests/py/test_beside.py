@@ -1,4 +1,4 @@
-"""Work in a child: what it returns and raises arrives, and a child that dies is told."""
+"""Work in a child process: its result or error arrives, and a child that dies is reported."""
 
 import os
 
@@ -9,7 +9,7 @@ from verl_regress.submit import beside
 
 
 def test_the_result_arrives_and_both_were_at_work_at_once():
-    # Each waits for the other's byte: one after the other, neither would end.
+    # Each waits for the other's byte: run one after the other, neither would end.
     (to_parent, from_child), (to_child, from_parent) = os.pipe(), os.pipe()
 
     def work():

@@ -1,4 +1,4 @@
-"""Ray's words are as Ray 2.60 said them, shortened."""
+"""Ray's messages are those of Ray 2.60, shortened."""
 
 import contextlib
 import socket
@@ -92,7 +92,7 @@ def raylet(name, node_id, port, state="ALIVE"):
 
 
 def listening_row(row):
-    """What Ray's other answer has of a node: of a dead one the id and the state alone."""
+    """What Ray's second answer says of a node: for a dead one only the id and the state."""
     if row["state"] == "DEAD":
         return {"raylet": {"nodeId": row["node_id"], "state": "DEAD"}}
     return {"raylet": {"nodeId": row["node_id"], "nodeManagerPort": row["port"], "state": "ALIVE"}}
@@ -104,7 +104,7 @@ def actor(node_id, name="create.<locals>.WorkerDict", **cause):
 
 @pytest.fixture
 def blow(ray):
-    """What `blow_to` makes of these raylets and actors."""
+    """The result of `blow_to` for these raylets and actors."""
 
     def blow(raylets, actors):
         ray.knows({"submission_id": "j", "job_id": "01"})

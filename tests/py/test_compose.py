@@ -1,4 +1,4 @@
-"""Overrides against a snapshot's own config: what is refused, with which words, and that no verl is imported for it."""
+"""Overrides against a snapshot's own config: which are refused, in which words, and that no verl is imported for it."""
 
 import re
 import subprocess
@@ -205,7 +205,7 @@ def test_a_trainer_that_names_no_config(snapshot):
 
 
 def test_no_verl_is_imported_even_where_hydra_would_look_into_a_package(snapshot, tmp_path):
-    """In an interpreter of its own, with a verl on its path that ends it: hydra.searchpath makes Hydra import packages."""
+    """In a separate interpreter, with a verl on its path that would end it: hydra.searchpath makes Hydra import packages."""
     ends = "raise SystemExit('verl was imported')\n"
     for place in (snapshot, tmp_path / "site"):
         write(place / "verl" / "__init__.py", ends)
@@ -352,7 +352,7 @@ def test_blanks_separate_the_words_of_the_knob_but_for_those_in_quotes(knob, wan
 
 
 def test_words_are_split_where_hydra_ends_a_quote():
-    """What one value is to Hydra's own parser is one word, its quotes and all."""
+    """One value to Hydra's own parser is one word here, quotes included."""
     parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
     for value in ("a b", "it's", "\\", "a\\", "'", '"', "a\nb", "\\'", "' \"", "$(x) `y` ${z}"):
         for quote in "'\"":

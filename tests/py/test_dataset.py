@@ -94,7 +94,7 @@ def test_a_second_run_skips_and_changed_files_are_another_source(root, capsys):
     prepare(root, stream=gsm8k())
     before = state_of(root.path)
     capsys.readouterr()
-    prepare(root, stream=gsm8k(), seed=2)  # the seed has no part in GSM8K
+    prepare(root, stream=gsm8k(), seed=2)  # the seed does not matter for GSM8K
     assert capsys.readouterr().err == "".join(
         f"skip    {root.datasets}/{name} (exists, same source)\n" for name in ("gsm8k", "gsm8k_sft")
     )
@@ -166,7 +166,7 @@ def test_data_that_is_no_utf8_is_refused(root):
 
 
 class Packages:
-    """Stands for huggingface_hub and datasets, online or not."""
+    """A fake of huggingface_hub and datasets, online or not."""
 
     def __init__(self, online=True):
         self.online = online

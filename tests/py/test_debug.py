@@ -1,4 +1,4 @@
-"""Debug bundles against a Ray that answers what the test says, or nothing."""
+"""Debug bundles against a Ray that gives the test's answers, or none."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def table(*rows):
 
 @pytest.fixture
 def full(ray, monkeypatch, tmp_path):
-    """A Ray that answers every question about `job`, whose id of Ray is 01; this node is the head, and has logs."""
+    """A Ray that answers every question about `job`, whose Ray id is 01; this node is the head, and has logs."""
     ray.knows(
         {"submission_id": "job", "status": "RUNNING", "job_id": "01", "runtime_env": {"env_vars": {"KEY": "hidden"}}}
     )

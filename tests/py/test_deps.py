@@ -1,4 +1,4 @@
-"""What the helper needs of a node's Python, and the front door where it is not there."""
+"""What the helper needs of a node's Python, and what run.py says if it is missing."""
 
 import os
 import re

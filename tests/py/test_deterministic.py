@@ -1,4 +1,4 @@
-"""DETERMINISTIC=1: what the base config names for it becomes part of the job and its record, or the job is refused."""
+"""DETERMINISTIC=1: what the base config lists for it is added to the job and recorded, or the job is refused."""
 
 import json
 

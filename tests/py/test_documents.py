@@ -1,4 +1,4 @@
-"""Documents that must be taken as they are; what is refused is in test_bad_input.py."""
+"""Documents that must be accepted unchanged; refusals are in test_bad_input.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Paths that lead out of the shared root are refused, whoever names them and whoever planted the link."""
+"""Paths that lead out of the shared root are refused, no matter who names them or who planted the link."""
 
 import os
 
@@ -12,7 +12,7 @@ FILE = "my/ppo.yaml"
 
 @pytest.fixture
 def outside(tmp_path):
-    """A place of this node alone that has all that a model, a data set and a snapshot need."""
+    """A directory outside the shared root with everything that a model, a data set and a snapshot need."""
     for name in ("config.json", "train.parquet", "test.parquet", "snapshot.json", "verl/__init__.py"):
         write(tmp_path / "outside" / name, "{}")
     return tmp_path / "outside"
@@ -44,7 +44,7 @@ def test_what_leads_out_is_told_with_where_it_leads(shared, outside):
         ),
     ):
         assert shared.escape_of(type(shared.path)(path)) == escape
-    assert shared.escape_of(shared.path / "common" / "loop") is None  # it leads nowhere, so not out
+    assert shared.escape_of(shared.path / "common" / "loop") is None  # it leads nowhere, so not outside
 
 
 @pytest.mark.parametrize(("kind", "home"), [("model", "models"), ("dataset", "datasets")])
@@ -99,7 +99,7 @@ def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, r
 
 
 def test_a_link_planted_between_the_look_and_the_reservation_is_not_followed(submit, shared, outside, monkeypatch):
-    """mkdir(2) fails where anything is, links included; whoever comes first has the name."""
+    """mkdir(2) fails if the name exists, even as a link: the first one has it."""
     monkeypatch.setattr(os.path, "lexists", lambda path: (shared.jobs / "mine").symlink_to(outside / "new"))
     outcome = submit("--submission-id=mine")
     assert (outcome.status, outcome.err) == (

@@ -1,4 +1,4 @@
-"""The root exception of a driver's log, each way in which Ray, Hydra and Python wrap one, and any bytes."""
+"""The root exception in a driver's log, for each way in which Ray, Hydra and Python wrap one, and for random bytes."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def found(log):
 
 
 def found_in(log):
-    """Type, message and place of what is found."""
+    """Type, message and location of the result."""
     one = found(log)
     return one and (one.type, one.message, one.where)
 
@@ -45,7 +45,7 @@ VALUE_ERROR = ("ValueError", "it is so", "verl/trainer/ppo/ray_trainer.py:412")
     ("log", "expected"),
     [
         (THROUGH_RAY + "ValueError: it is so\n", VALUE_ERROR),
-        # the driver's own, with Hydra's words before it and what Ray's workers go on saying behind
+        # the driver's own, after Hydra's words and before more output of Ray's workers
         (
             "Error executing job with overrides: ['a=1']\n"
             + DRIVER
@@ -60,12 +60,12 @@ VALUE_ERROR = ("ValueError", "it is so", "verl/trainer/ppo/ray_trainer.py:412")
             + "ZeroDivisionError: division by zero\n",
             ("ZeroDivisionError", "division by zero", "user/code/my fn.py:3"),
         ),
-        # an actor that failed outside verl: the place is verl's call
+        # an actor that failed outside verl: the location is verl's call
         (
             THROUGH_RAY + 'torch.AcceleratorError: ray::W.f() (pid=9)\n  File "/opt/torch/x.py", line 1, in f\n    x\nRuntimeError: no\n',
             ("RuntimeError", "no", "verl/trainer/ppo/ray_trainer.py:412"),
         ),
-        # a message of several lines; one without a message
+        # a message of several lines; an exception without a message
         (
             THROUGH_RAY + "RuntimeError: Error(s) in loading state_dict for X:\n\tsize mismatch for a.weight: copying\n",
             ("RuntimeError", "Error(s) in loading state_dict for X: size mismatch for a.weight: copying", VALUE_ERROR[2]),
@@ -73,7 +73,7 @@ VALUE_ERROR = ("ValueError", "it is so", "verl/trainer/ppo/ray_trainer.py:412")
         (THROUGH_RAY + "AssertionError\nlast words\n", ("AssertionError", "self.step()", VALUE_ERROR[2])),
         (THROUGH_RAY + "ValueError: " + "x" * 5000 + "\n", ("ValueError", "x" * 299 + "…", VALUE_ERROR[2])),
         (THROUGH_RAY + "ValueError: a\tb\x07\x00c\n", ("ValueError", "a b\\x07\\x00c", VALUE_ERROR[2])),
-        # the log's beginning was cut off in the middle of a traceback
+        # the log starts in the middle of a traceback
         (THROUGH_RAY[60:] + "ValueError: it is so\n", VALUE_ERROR),
         (THROUGH_RAY.partition("(pid")[2] + "ValueError: it is so\n", VALUE_ERROR),
         # syntax errors name the file without a function
@@ -86,14 +86,14 @@ VALUE_ERROR = ("ValueError", "it is so", "verl/trainer/ppo/ray_trainer.py:412")
             DRIVER + "ray.exceptions.ActorDiedError: The actor died because of an error raised in its creation task, " + TASK + "KeyError: 'x'\n",
             ("KeyError", "'x'", VALUE_ERROR[2]),
         ),
-        # an interrupt and an exit are no more than their causes
+        # an interrupt or an exit counts for nothing; its cause does
         (DRIVER + "KeyError: 'x'\n" + CONTEXT + DRIVER + "SystemExit: 1\n", ("KeyError", "'x'", "verl/trainer/main_ppo.py:45")),
         # a pool's child: the text between quotes
         (
             'multiprocess.pool.RemoteTraceback: \n"""\n' + THROUGH_RAY[len(DRIVER) :].partition(": ")[2] + 'KeyError: 1\n"""\n' + CAUSE + DRIVER + "KeyError: 1\n",
             ("KeyError", "1", VALUE_ERROR[2]),
         ),
-        # a thread's and a destructor's end nothing, wherever they stand
+        # tracebacks of a thread and of a destructor end no process, wherever they are
         (
             THROUGH_RAY + "ValueError: it is so\nException ignored in: <function f>\n" + DRIVER + "TypeError: late\n"
             "Exception in thread Thread-1:\n" + DRIVER + "OSError: late\n",
@@ -120,7 +120,7 @@ def test_a_chain_whose_beginning_was_cut_off_gives_what_is_left():
 
 
 def test_what_a_handler_raised_is_the_root_of_what_came_of_it():
-    """transformers looks in a table, and says of what is not there more than KeyError does."""
+    """A handler's own exception is the root: transformers looks in a table, and its error says more than KeyError does."""
     one = found(THROUGH_RAY + "KeyError: 'qwen9'\n" + CONTEXT + TASK + "ValueError: unknown model type `qwen9`\n")
     assert (one.type, one.message) == ("ValueError", "unknown model type `qwen9`")
     assert one.also == "while it handled KeyError: 'qwen9'"
@@ -132,7 +132,7 @@ def prefixed(text, prefix="\x1b[36m(WorkerDict pid=12, ip=10.0.0.2)\x1b[0m "):
 
 @pytest.mark.parametrize("symptom", [DIED, DRIVER + "RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:3\n"])
 def test_a_driver_that_only_saw_an_actor_go_gives_the_actors_own_words(symptom):
-    """Several actors fail alike; Ray repeats the line only once, and says so."""
+    """Several actors fail alike; Ray prints the line only once, and says that it was repeated."""
     unhandled = (
         "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): "
         + TASK
@@ -180,7 +180,7 @@ def test_a_trainer_without_a_traceback_gives_its_last_words(log, expected):
 
 
 def test_no_bytes_make_it_raise():
-    """Random bytes, and real lines in any order, cut anywhere."""
+    """Random bytes, and real lines in any order, cut at any byte."""
     chance, tried = random.Random(9), 0
     pieces = [line.encode() + b"\n" for line in (THROUGH_RAY + CAUSE + CONTEXT + DIED).splitlines()]
     pieces += [
@@ -257,15 +257,15 @@ BAR = "\x1b[36m(TaskRunner pid=7)\x1b[0m Training Progress:   0%|          | 0/2
 @pytest.mark.parametrize(
     ("log", "steps", "parent", "step"),
     [
-        ("", [], 0, None),  # it had not begun
+        ("", [], 0, None),  # it had not started
         (BAR, [], 0, 1),
         ("Epoch 1/1:   0%|   | 0/32 [00:00<?, ?it/s]\r", [], 0, 1),
         (BAR, [1, 2, 3], 0, 4),
         (BAR + "(TaskRunner pid=7) step:1 - a:0.5\nstep:2 - a:0.5\n", [], 0, 3),  # a trainer.logger without 'file'
-        ("", [], 10, None),  # resumed, and not begun again
+        ("", [], 10, None),  # resumed, and not started again
         (BAR, [], 10, 11),
         (BAR, [11], 10, 12),
-        (BAR + "Total training steps: 3\n", [1, 2, 3], 0, 3),  # after the last one
+        (BAR + "Total training steps: 3\n", [1, 2, 3], 0, 3),  # after the last step
     ],
 )
 def test_the_step_that_was_running(make_job, log, steps, parent, step):

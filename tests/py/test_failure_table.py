@@ -1,4 +1,4 @@
-"""The cause that is found for real failures of real jobs (tests/recorded/failures/README.md), and the hints for them."""
+"""The cause found for each real failure of a real job (tests/recorded/failures/README.md), and the hints for them."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_hint_is_given_where_it_was_seen(hint):
 
 @pytest.mark.parametrize("hint", [hint for hint in hints.HINTS if hint not in RECORDED], ids=lambda hint: hint.pattern)
 def test_a_hint_that_no_case_shows_is_given_for_the_words_that_it_names(hint):
-    """`TEXT (SOURCE)`: the words, and who says them."""
+    """`TEXT (SOURCE)`: the words, and their source."""
     text, _, source = hint.seen.rpartition(" (")
     assert source.endswith(")")
     assert hints.of(text) == hint.advice

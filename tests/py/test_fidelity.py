@@ -1,4 +1,4 @@
-"""Each check of fidelity can fail, and each by itself, for every workload that it is made for."""
+"""Each fidelity check can fail, and on its own, for every workload that it applies to."""
 
 import json
 
@@ -35,7 +35,7 @@ def check(tmp_path):
         trained=TRAINED,
         samples=SAMPLES,
     ):
-        """`change` maps a step to what is other than usual in its metrics; None takes a metric away."""
+        """`change` maps a step to metrics that differ from the usual ones; None removes a metric."""
         rows = {step: dict(SFT if workload == "sft" else RL) for step in steps or (1, 5, 10)}
         for step, metrics in (change or {}).items():
             for one in rows if step == "all" else [step]:
@@ -120,7 +120,7 @@ FAILURES = [
     ("sft", {"actors": [(0, "a")]}, "training actors, each on a worker of its own: rank 0 on a"),
     ("ppo", {"actors": [(0, "a")], "size": 1}, "training actors, each on a worker of its own: rank 0 on a"),
     ("ppo", {"actors": []}, "training actors, each on a worker of its own: none reported"),
-    # What one seed for a whole group made of GRPO.
+    # GRPO with one seed for a whole group looked like this.
     (
         "grpo",
         {"change": {"all": {"actor/grad_norm": 2e-5}}},
@@ -181,7 +181,7 @@ def test_each_check_can_fail_alone(check, tmp_path, capsys, workload, given, see
 
 
 def test_every_check_is_broken_by_a_case(check):
-    """A new check without a case above would pass whatever it sees."""
+    """A new check without a case above might pass whatever it sees."""
     for workload in fidelity.KINDS:
         kinds = {one.seen.split(":")[0].split(" over ")[0].split(" at ")[0] for one in check(workload)}
         broken = {seen.split(":")[0].split(" over ")[0].split(" at ")[0] for _, _, seen in FAILURES}

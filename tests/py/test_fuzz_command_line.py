@@ -1,4 +1,4 @@
-"""Overrides, ids, names and paths, as the scripts hand them over: one sentence and status 2, or taken exactly as given."""
+"""Overrides, ids, names and paths from the scripts: refused with one sentence and status 2, or taken exactly as given."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from test_fuzz_documents import quoted, section
 
 from verl_regress.spec.compose import words
 
-# What no process can be given as an argument; bytes that are no UTF-8 come in as halves of surrogate pairs.
+# What no process can be given as an argument; bytes that are not UTF-8 come in as halves of surrogate pairs.
 arguments = st.one_of(hostile, hostile, long).filter(lambda text: "\x00" not in text)
 keys = st.sampled_from(
     [
@@ -46,7 +46,7 @@ def test_overrides(submit, ray, shared, knob, lines):
         written = [] if text is None else text.decode().replace("\r\n", "\n").split("\n")
         last = [*(line for line in written if line.strip() and not line.startswith("#")), *words(knob)][-1:]
         argv = section(outcome.out, "resolved config")["argv"]
-        # The last one wins, and stands there as it was written; what removes a key may remove an override.
+        # The last one wins, recorded as written; one that removes a key may remove an override.
         for one in last:
             filled = one.replace("${shared_root}", str(shared.path))
             assert one.startswith("~") or any(word.endswith(filled) for word in argv)
@@ -135,7 +135,7 @@ def test_paths(submit, ray, shared, tmp_path, key, parts, start):
 
 
 def planted(shared, tmp_path):
-    """Links in every place where others may write: out of the shared root, inside it, and in a circle."""
+    """Links wherever other users may write: out of the shared root, inside it, and in a circle."""
     if (tmp_path / "outside").exists():
         return
     for name in ("config.json", "train.parquet", "test.parquet", "snapshot.json", "verl/__init__.py", "reward.py"):

@@ -1,4 +1,4 @@
-"""The JobSpec and the Ray base config, any text and any structure: one sentence and status 2, or a plan with the values as given."""
+"""JobSpec and Ray base config, any text and structure: one sentence and status 2, or a plan with the values as given."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ BASE_KEYS = [
     "ppo",
 ]
 
-# What YAML can do that a document of ours has no use for.
+# YAML features that our documents have no use for.
 TRICKS = [
     "a: &a [x, x]\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: [*c, *c, *c, *c]\n",  # a small billion laughs
     "env_vars: &e {A: x}\n<<: {model: tiny}\n", "<<: [1, 2]\n", "<<: *nobody\n", "&r a: *r\n", "env_vars: &r {A: *r}\n",
@@ -43,7 +43,7 @@ TRICKS = [
 
 
 def texts(valid):
-    """A valid document with anything put in anywhere, tricks before, in and behind it, or no such document at all."""
+    """A valid document with random text inserted, or tricks before, in and after it, or no document at all."""
 
     def mixed(pieces, at):
         return "".join([valid[:at], *pieces, valid[at:]])
@@ -72,7 +72,7 @@ def test_a_ray_base_config_of_any_text(submit, ray, text):
 
 
 def changed(valid, keys):
-    """A valid document with some of its values exchanged for anything, or with more keys, or any structure at all."""
+    """A valid document with some values replaced or keys added, or any structure at all."""
     more = st.dictionaries(st.sampled_from(keys), structures(keys), max_size=3)
     odd = st.sampled_from(
         ["model", "dataset", "code_id", "submission_id", "env_vars", "trainer_overrides", "resources"]
@@ -138,14 +138,15 @@ def quoted(text):
     return QuotedString(text, Quote.single).with_quotes()
 
 
-# NUL cannot stand in any environment or argv, half a surrogate pair in no file; the two that follow are refused or filled in on purpose.
+# No environment or argv can contain NUL, no file half a surrogate pair; the two that follow are refused or filled in on
+# purpose.
 values = hostile.filter(lambda text: not {"\x00", "\ud800"} & set(text) and "${" not in text)
 
 
 @fuzz(
     "JobSpec, hostile values",
     env_vars=st.dictionaries(st.from_regex(r"\A[A-Z_][A-Z0-9_]{3,9}\Z").map("X_".__add__), values, max_size=3),
-    # NEL is a line break to YAML, in which verl's own config is recorded.
+    # NEL is a line break in YAML, the format in which verl's own config is recorded.
     override=values.filter(lambda text: "\x85" not in text),
     cpus=numbers.filter(lambda number: 0 <= number <= 1_000_000),
     as_yaml=st.booleans(),
@@ -182,7 +183,7 @@ sources = st.lists(st.one_of(st.sampled_from(SOURCES), hostile), max_size=10).ma
 
 @fuzz("reward functions, any text", source=sources, encoding=st.sampled_from(["utf-8", "utf-8", "utf-16", "latin-1"]))
 def test_a_reward_function_of_any_text(shared, source, encoding):
-    """It is refused in one sentence or taken; never run, and never an error of ours."""
+    """It is refused in one sentence or accepted; never run, and never an internal error."""
     path = shared.user_code / "r.py"
     path.write_bytes(source.encode(encoding, "surrogatepass" if encoding == "utf-8" else "backslashreplace"))
     function = reward_fn.Function(str(path), "compute_score", "reward.custom_reward_function")
@@ -200,5 +201,5 @@ def test_a_reward_function_of_any_text(shared, source, encoding):
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_the_pieces_are_hostile_in_both_languages_of_a_jobspec(piece):
-    """A piece that YAML and JSON could not even write would be tried in neither."""
+    """A piece that neither YAML nor JSON can write would be tried in neither."""
     assert json.loads(json.dumps(piece)) == piece

@@ -1,4 +1,4 @@
-"""env/local.env and env/<profile>.env through the real reader in Bash: one sentence and status 2, or each value byte for byte."""
+"""env/local.env and env/<profile>.env through the real Bash reader: one sentence and status 2, or each value byte for byte."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from streams import state_of
 
 REPO = Path(__file__).parents[2]
 KNOBS = re.findall(r"^([A-Z0-9_]+)=", (REPO / "env" / "defaults.env").read_text(), re.MULTILINE)
-MADE = {"PROFILE", "PROFILE_TITLE", "WORKDIR"}  # of what was given
+MADE = {"PROFILE", "PROFILE_TITLE", "WORKDIR"}  # computed from the given knobs
 OTHERS = [
     "BASH_ENV",
     "ENV",
@@ -37,7 +37,7 @@ OTHERS = [
 
 
 class Reader:
-    """One Bash that reads the env files of a copy of the repository again for each case."""
+    """One Bash that reads the env files of a copy of the repository for each case."""
 
     def __init__(self, directory, script="env_reader.bash"):
         self.repo, self.box = directory / "the repo", directory / "box"
@@ -71,7 +71,7 @@ class Reader:
         return bytes(text)
 
     def load(self, local, profile):
-        """Its exit status, what it said, the knobs, and what was created."""
+        """Its exit status, its output, the knobs, and what was created."""
         (self.repo / "env" / "local.env").write_bytes(local)
         (self.repo / "env" / "cpu.env").write_bytes(profile + b"\n" + self.profile)
         before = state_of(self.repo), state_of(self.box)
@@ -94,7 +94,7 @@ def reader(tmp_path_factory):
     one.process.wait()
 
 
-# A line ends at its newline, and no file that Bash reads gives it a NUL.
+# A newline ends a line, and Bash reads no NUL from a file.
 values = st.one_of(
     hostile, hostile, long, st.sampled_from([f"a[$(touch {CANARY})]", "1", "08", "container", "cpu", "../../x"])
 ).map(lambda text: text.replace("\n", " ").replace("\x00", "").encode("utf-8", "surrogatepass"))
@@ -112,7 +112,7 @@ def test_env_files(reader, local, profile):
     outcome, knobs = reader.load(local, profile)
     if is_refused(outcome, "env/local.env", "env/cpu.env", "TRANSPORT"):
         return
-    # The first line that gives a knob wins, the file of the user's own before the profile's.
+    # The first line that sets a knob wins; the user's own file comes before the profile's.
     given = [line.partition(b"=") for line in reversed([*local.split(b"\n"), *profile.split(b"\n")]) if b"=" in line]
     taken = {key.decode("utf-8", "replace"): value for key, _, value in given}
     for knob in taken.keys() & knobs.keys() - MADE:

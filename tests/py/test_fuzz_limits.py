@@ -1,4 +1,4 @@
-"""What a submission may carry, held against the kernel: what is accepted can be started, what is just too long cannot."""
+"""The limits of a submission, compared with the kernel: what is accepted can be started, what is just too long cannot."""
 
 import errno
 import subprocess
@@ -23,7 +23,7 @@ def is_accepted(texts=(), env_vars=None):
 
 
 def can_be_started(texts=(), env_vars=None):
-    """Whether Linux starts a program with these words and variables, and hands them over whole."""
+    """Does Linux start a program with these arguments and variables, and pass them complete?"""
     try:
         subprocess.run(["/bin/true", *texts], env=env_vars or {}, check=True)
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Knobs, script arguments and make command lines: exactly what is known is taken, byte for byte; else one sentence and status 2.
+"""Knobs, script arguments and make command lines: known ones are taken byte for byte, others get one sentence and
+status 2.
 
-What a type takes is said here a second time, in Python, for the types that have a short rule.
+For types with a short rule, what they accept is defined here a second time, in Python.
 """
 
 import os
@@ -30,7 +31,7 @@ class Words(Reader):
         shutil.copy(REPO / "Makefile", self.repo)
 
     def ask(self, kind, *fields):
-        """How it ended, and the fields as the script has them."""
+        """Its exit status, and the fields as the script got them."""
         before = sorted(self.box.iterdir())
         for field in (kind.encode(), b"%d" % len(fields), *fields):
             self.process.stdin.write(field + b"\0")
@@ -51,12 +52,12 @@ def words(tmp_path_factory):
 
 
 def as_bytes(text):
-    """What an environment variable or an argument can hold."""
+    """The bytes that an environment variable or an argument can hold."""
     return text.replace("\0", "").encode("utf-8", "surrogatepass")
 
 
 def spoilt(word, at, piece):
-    """`word` with one letter left out or something put in, as people and attackers type it."""
+    """`word` with one letter removed or something inserted, as by a typo or an attacker."""
     at %= len(word) + 1
     return word[:at] + piece + word[at + (piece == "") :]
 
@@ -78,7 +79,7 @@ GOOD = [
 
 
 def is_taken(kind, value):
-    """Whether that type takes the value; None where it has no short rule."""
+    """Does that type accept the value? None if it has no short rule."""
     if kind.endswith(" or empty"):
         return value == "" or is_taken(kind.removesuffix(" or empty"), value)
     name, _, rest = kind.partition(" ")
@@ -149,7 +150,7 @@ def test_script_arguments(words, declared, arguments):
 
 
 class Make:
-    """Our Makefile, whose scripts write down the environment that they get."""
+    """Our Makefile, with scripts that record their environment."""
 
     def __init__(self, directory):
         self.repo, self.record = directory / "the repo", directory / "record"
@@ -164,7 +165,7 @@ class Make:
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "RECORD": str(self.record)}
 
     def run(self, *given):
-        """The environment of the first script, as bytes; empty where make ran none."""
+        """The environment of the first script, as bytes; empty if make ran none."""
         self.record.unlink(missing_ok=True)
         subprocess.run(["make", "-s", *given], cwd=self.repo, env=self.environment, capture_output=True, check=False)
         text = self.record.read_bytes() if self.record.exists() else b""
@@ -190,7 +191,7 @@ IN_MAKE = [
     "!",
     "\\",
 ]
-# What make itself reads in a name, before any Makefile, is not for us to judge: letters, digits, - . and _ are none of it.
+# What make itself parses in a name before it reads a Makefile is not ours: these names have letters, digits, - . and _.
 names = st.one_of(
     st.sampled_from(KNOBS),
     typed(KNOBS).map(lambda name: re.sub(r"[^A-Za-z0-9_.-]", "", name).lstrip("-")).filter(bool),
@@ -210,7 +211,7 @@ names = st.one_of(
     ),
 )
 in_make = st.one_of(hostile, st.lists(st.sampled_from([*IN_MAKE, *PIECES, SECRET]), max_size=4).map("".join))
-# It fills in ~ and takes ./ away; a = makes a variable, a dash an option.
+# make expands ~ and removes ./; a = sets a variable, a dash is an option.
 goals = st.one_of(st.none(), typed(TARGETS).map(lambda goal: re.sub(r"[\s\x00=~/]", "", goal).lstrip("-")))
 
 
@@ -224,7 +225,7 @@ def test_make_command_lines(make, words, given, goal):
     assert set(seen[b"MAKE_UNKNOWN_KNOBS"].split()) == unknown
     assert seen[b"MAKE_UNKNOWN_GOALS"] == b"".join(more)
     for name in given.keys() - unknown:
-        # Make drops what is blank in front of a value; nothing else is its business.
+        # make drops spaces before a value and changes nothing else.
         assert seen[name] == given[name].lstrip(b" \t\n\v\f\r"), name
     assert not unknown & (seen.keys() - {b"MAKE_UNKNOWN_KNOBS"})
     if not unknown and not more:
@@ -236,6 +237,6 @@ def test_make_command_lines(make, words, given, goal):
 
 
 def is_of_others(name):
-    """A variable of make, the shell or a tool, by the Makefile's own list."""
+    """A variable of make, the shell or a tool, according to the Makefile's own list."""
     patterns = re.search(r"^override of_others := (.*)$", (REPO / "Makefile").read_text(), re.MULTILINE)[1].split()
     return any(re.fullmatch(re.escape(pattern).replace("%", ".+"), name) for pattern in patterns)

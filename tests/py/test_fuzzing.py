@@ -1,4 +1,4 @@
-"""The property tests try what they say: enough cases, in every class, and the same ones again for the same seed."""
+"""The property tests try what they claim: enough cases in every class, and the same cases for the same seed."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_what_must_hold_of_every_case_can_fail(wrong):
 
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run_and_another_seed_is_another(tmp_path):
-    """Seen from outside: what a class draws, printed by a run of its own."""
+    """Seen from outside: the values drawn for a class, printed by a separate run."""
     code = (
         "import fuzzing\nfuzzing.CASES['s'] = 20\nfuzzing.tried['s'] = 0\n"
         "@fuzzing.fuzz('s', text=fuzzing.hostile)\ndef run(text): print(repr(text))\nrun()\n"
@@ -71,7 +71,7 @@ def test_the_same_seed_is_the_same_run_and_another_seed_is_another(tmp_path):
     def drawn(seed):
         ran = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=tmp_path,  # hypothesis leaves files where it is started
+            cwd=tmp_path,  # hypothesis writes files to the current directory
             env={"FUZZ_SEED": seed, "PYTHONPATH": f"{REPO}/py:{REPO}/tests/py"},
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""The guard of tests/py/hermetic.py: what reaches for the machine fails its test, in a pytest of its own that has the guard alone."""
+"""The guard in tests/py/hermetic.py: a test that uses the machine fails, in a separate pytest with only the guard."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-# What a user may have exported.
+# Variables that a user may have exported.
 USERS = {
     "WORKERS": "3",
     "PROFILE": "gpu",
@@ -26,7 +26,7 @@ USERS = {
 }
 NOT_OURS = "which is not its own"
 OFF_LIMITS = "a unit test called the machine's own 'docker ps': put a stub before it on PATH"
-# The body of a test, and the message with which it must fail. PORT and SOCKET are the machine's: somebody listens there.
+# The body of a test, and the message with which it must fail. PORT and SOCKET are the machine's, and something listens there.
 REACHING = {
     "connect": ("socket.create_connection(('127.0.0.1', PORT))", NOT_OURS),
     "connect_ex": ("socket.socket().connect_ex(('localhost', PORT))", NOT_OURS),
@@ -61,7 +61,7 @@ HARMLESS = {
         "assert not seen['WORKDIR'].startswith(str(REPO))\n"
         "assert seen['DASHBOARD_PORT'] == unused_address.rpartition(':')[2]\n"
     ),
-    "leaves_a_process": "subprocess.Popen(['sleep', '60'], start_new_session=True)",  # the run fails for it, at its end
+    "leaves_a_process": "subprocess.Popen(['sleep', '60'], start_new_session=True)",  # fails the run, at its end
 }
 
 

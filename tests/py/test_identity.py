@@ -21,7 +21,7 @@ def actor(actor_id, name="WorkerDict", pid=50):
 
 
 class Trained:
-    """A job that has just ended: its snapshot, its reports, and the actors that Ray lists."""
+    """A job that has just finished: its snapshot, its reports, and the actors that Ray lists."""
 
     def __init__(self, shared):
         self.actors, self.code_path = [], shared.snapshots / "codeA"
@@ -44,7 +44,7 @@ class Trained:
         return f"process {pid} on {hostname} (python3 -m it)"
 
     def check(self):
-        """The sentence with which the job fails, less what all have; None where it does not."""
+        """The sentence with which the job fails, without the common part; None if it does not fail."""
         try:
             identity.check(self.job, self.plan, DRIVER)
         except RegressError as error:

@@ -22,7 +22,7 @@ def helper(tmp_path):
 
 
 def broken(helper):
-    """The names of the contracts that do not hold there."""
+    """The names of the contracts that fail there."""
     linted = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=helper.parents[1],

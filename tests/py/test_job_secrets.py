@@ -1,4 +1,4 @@
-"""Secrets: what a JobSpec may name, the one file in which the values travel, and that it goes when the job is over."""
+"""Secrets: what a JobSpec may name, the one file in which the values travel, and its removal when the job is over."""
 
 import fcntl
 import io
@@ -38,7 +38,7 @@ def sent(values):
 
 @pytest.fixture
 def submit_with(submit, monkeypatch):
-    """Submits with `values` in front of the tar stream, as scripts/lib/secret.bash prints them."""
+    """Submits with `values` before the tar stream, as scripts/lib/secret.bash prints them."""
 
     def submit_with(*args, values=VALUES, spec=NAMED, front=None):
         front = sent(values) if front is None else front
@@ -71,7 +71,7 @@ def test_the_values_stand_in_one_file_for_their_owner_alone_and_its_path_is_all_
 
 
 def test_the_file_is_never_readable_by_others(submit_with, shared, monkeypatch):
-    """However the umask is set, and before anything is written to it."""
+    """Whatever the umask is, and before anything is written to it."""
     modes = []
     monkeypatch.setattr(
         job_secrets,
@@ -244,7 +244,7 @@ def test_the_trainer_has_them_was_not_started_with_them_and_its_log_hides_them(l
     assert not launched.file.exists()
     assert "sk-0123456789" not in text_of(launched.job.path)
     names = [json.loads(path.read_text())["names"] for path in launched.job.reports.glob("secrets-*.json")]
-    # The launcher, its proof of the code, the trainer, and who lists Ray's actors.
+    # The launcher, its proof of the code, the trainer, and the process that lists Ray's actors.
     assert names == [["API_KEY", "HF_TOKEN"]] * 4
 
 
@@ -289,7 +289,7 @@ def test_a_launcher_that_ray_started_with_a_secret_in_its_environment_does_not_t
 
 @pytest.fixture
 def swept(shared, ray, capsys):
-    """Makes the file of a job's secrets; sweeps; returns what was said, and whether the file is there."""
+    """Creates a job's secrets file and sweeps; returns what was printed, and whether the file still exists."""
 
     def swept(name, *known):
         file = write(shared.secrets / "mine" / name, "{}")

@@ -36,10 +36,10 @@ FORGOTTEN = (
         ({"submitted": None}, None, "NOT_SUBMITTED", "the submitter has not reached Ray, or ended before it did"),
         ({"submitted": None}, "gone", "NOT_SUBMITTED", "the submitter has not reached Ray, or ended before it did"),
         ({"submitted": REFUSED}, None, "NOT_SUBMITTED", "never submitted: Ray refused the job: no"),
-        # Ray knows it after all: the answer was lost, or its submitter died
+        # Ray does know it: the answer was lost, or its submitter died
         ({"submitted": REFUSED}, "RUNNING", "RUNNING", "bad news"),
         ({"submitted": None}, "PENDING", "PENDING", "bad news"),
-        # on its way
+        # being submitted
         ({}, "PENDING", "PENDING", "bad news"),
         (STARTED, "RUNNING", "RUNNING", "bad news"),
         (STARTED, "STOPPED", "STOPPED", "bad news"),
@@ -56,7 +56,7 @@ FORGOTTEN = (
         ({**STARTED, "ended": KILLED}, "STOPPED", "STOPPED", "bad news"),
         ({**STARTED, "ended": KILLED}, "FAILED", "FAILED", KILLED["reason"]),
         ({**STARTED, "ended": KILLED, "observed": {"status": "STOPPED"}}, None, "STOPPED", ""),
-        # ended by a signal, and nobody can say whose it was
+        # ended by a signal of unknown origin
         ({**STARTED, "ended": TOLD}, None, "LOST", f"{KILLED['reason']}, and {FORGOTTEN}"),
         ({**STARTED, "ended": TOLD}, "gone", "UNKNOWN", f"{KILLED['reason']}, and Ray does not answer who ended it"),
         ({**STARTED, "ended": TOLD, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
@@ -81,7 +81,7 @@ FORGOTTEN = (
         (STARTED, "SUCCEEDED", "LOST", LAUNCHER_GONE.format("SUCCEEDED")),
         (STARTED, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         (STARTED, "gone", "UNKNOWN", "Ray does not answer and the job recorded no end"),
-        # Ray forgot it, but somebody had asked before
+        # Ray forgot it, but its answer was recorded before
         (
             {**STARTED, "observed": {"status": "RUNNING"}},
             None,
@@ -217,6 +217,6 @@ def test_a_job_whose_launcher_waits_for_its_turn(make_job, state, ray, status):
 def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
     job = make_job(**QUEUED)
     os.close(liveness.hold(job))
-    assert judge(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray is about to say it
+    assert judge(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray will say so in a moment
     judgement = judge(job, {"status": "FAILED", "message": "bad news"})
     assert (judgement.status, judgement.reason) == (Status.LOST, LAUNCHER_GONE.format("FAILED"))

@@ -1,4 +1,4 @@
-"""The launcher as Ray runs it: a real process, a snapshot with a `verl` of its own, a trainer that does what a test says."""
+"""The launcher as Ray runs it: a real process, a snapshot with its own `verl`, a trainer that does what the test says."""
 
 import contextlib
 import errno
@@ -34,7 +34,7 @@ RUN = HELPER / "run.py"
 
 
 class Launched:
-    """A job directory with a plan, and the launcher at work on it."""
+    """A job directory with a plan, and the launcher working on it."""
 
     def __init__(self, shared, tmp_path):
         self.shared, self.plan = shared, {}
@@ -47,7 +47,7 @@ class Launched:
         for directory in (self.job.config, self.job.driver_log.parent, self.job.debug, self.job.state):
             directory.mkdir(parents=True)
         self.python_path = [str(self.code_path), str(HELPER / "hooks"), str(self.ray)]
-        self.address = "http://127.0.0.1:1"  # nobody answers there
+        self.address = "http://127.0.0.1:1"  # nothing answers there
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.gcs = f"127.0.0.1:{self._listens.getsockname()[1]}"
         self.process, self.starts_by = None, [RUN]
@@ -80,7 +80,7 @@ class Launched:
         return self
 
     def knows_actors(self, *rows):
-        """What the Ray of this job lists, and from when on."""
+        """The actors that this job's Ray lists, and from when on."""
         write(
             self.ray / "ray" / "_private" / "state.py",
             "class GlobalState:\n    _initialize_global_state = lambda *_: None\n"
@@ -103,7 +103,7 @@ class Launched:
 
     @property
     def bundles(self):
-        """The phases of the debug bundles that are whole, in order of time."""
+        """The phases of the complete debug bundles, in order of time."""
         found = sorted(
             self.job.debug.glob("[!.]*"), key=lambda path: json.loads((path / "bundle.json").read_text())["asked"]
         )
@@ -129,7 +129,7 @@ def proof(code_path, code_id="codeA"):
 
 
 def test_the_code_is_proven_and_the_trainer_runs(launched):
-    """stdin is empty, stderr and bytes that are no text are passed on, the arguments come whole; in both places."""
+    """stdin is empty; stderr, binary output and all arguments are passed on; in both logs."""
     trainer = (
         "import os, sys\n"
         "sys.stdout.buffer.write(b'\\xff\\x00 no text\\n')\n"
@@ -164,7 +164,7 @@ def test_much_output_comes_whole_to_both_places(launched):
 def test_a_trainer_that_fails(launched, trainer, status, ended):
     assert launched.start(trainer).finish()[0] == status
     assert launched.ended == ended
-    assert launched.bundles[-1] == "failed"  # the one of RUNNING may be too late for so short a life
+    assert launched.bundles[-1] == "failed"  # a job this short may end before its RUNNING bundle
     [failed] = launched.job.debug.glob("*-failed")
     assert "MVP_PRECHECK_MARKER: codeA" in (failed / "logs" / "driver.log").read_text().splitlines()
 
@@ -201,7 +201,7 @@ def test_a_trainer_that_was_told_to_stop_has_no_cause(launched):
 
 
 def test_sigterm_reaches_the_whole_group(launched):
-    """A stop by Ray: the trainer and its own children hear of it, may end in their own way, and the end is recorded."""
+    """Ray stops the job: the trainer and its children get the signal, may end in their own way, and the end is recorded."""
     child = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('child heard') or 5)); "
     child += "print('ready', flush=True); time.sleep(30)"
     trainer = (
@@ -254,9 +254,7 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched, work):
     launched.process.wait(timeout=20)
     took = time.monotonic() - started
     pid = next(int(line.split()[1]) for line in launched.log.splitlines() if line.startswith(b"grandchild "))
-    with contextlib.suppress(
-        ProcessLookupError
-    ):  # the one that writes ends by itself: nobody holds the pipe's other end
+    with contextlib.suppress(ProcessLookupError):  # the writer ends by itself: the pipe's other end is closed
         os.kill(pid, signal.SIGKILL)
     assert (launched.finish()[0], launched.ended) == (0, (0, "the trainer ended"))
     assert b"last words" in launched.log
@@ -297,7 +295,7 @@ def _full_for(descriptor):
 
 
 def test_a_trainer_that_fails_on_a_full_disk_says_so(launched):
-    """The nearest to a full disk without a disk of one's own: no file may grow to the size of the probe."""
+    """A full disk without a disk of our own: no file may grow to the size of the probe."""
     launched.start("raise SystemExit(1)", file_bytes=aftermath.PROBE_BYTES // 2)
     assert launched.finish()[0] == 1
     assert launched.ended == (
@@ -427,7 +425,7 @@ def test_an_actor_that_reported_nothing_fails_the_job(launched):
 
 @pytest.fixture
 def other(launched, make_job):
-    """The lock of a job that came before and has its turn: it is over when that is closed."""
+    """The lock of an earlier job that has a slot; closing it ends that job."""
     job = make_job("other", turn={})
     plan = {"cluster": "c", "max_running": 1, "devices": {"resource": "GPU", "count": 1, "cluster_has": 8}}
     write(job.config / "resolved.json", json.dumps(plan))
@@ -485,7 +483,7 @@ def test_one_that_is_told_to_stop_while_its_code_is_proven_records_it_too(launch
 
 
 def test_one_that_was_told_off_by_its_submitter_never_trains(launched):
-    """Its user was told that Ray did not take it; the request came to Ray late."""
+    """Its user was told that Ray did not take it; the request reached Ray late."""
     launched.job.write_state("submitted", {"accepted": False, "error": "Ray refused the job: no answer in 60 s"})
     launched.start("print('trained')")
     refused(
@@ -518,7 +516,7 @@ def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed
 
 
 def test_a_snapshot_that_was_removed_while_the_job_waited_is_named(launched, other):
-    """Before: the image's own verl was imported, and PYTHONPATH got the blame."""
+    """Before: the image's own verl was imported, and the message blamed PYTHONPATH."""
     launched.start("print('trained')")
     await_place(launched)
     launched.code_path.rename(launched.code_path.with_name("elsewhere"))

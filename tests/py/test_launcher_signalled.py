@@ -7,8 +7,8 @@ from test_launcher import RUN, Launched
 
 pytestmark = pytest.mark.slow
 MOMENTS = 240
-# The launcher; it sends SIGTERM to itself right before the N-th bytecode that launcher.py executes from the moment at which it
-# acts on signals, and leaves in a file how many there were.
+# The launcher; it sends SIGTERM to itself right before the N-th bytecode of launcher.py, counted from the moment when
+# it first handles signals, and writes the number of bytecodes to a file.
 SIGNALLED = """
 import os, signal, sys
 moment, count, run, *argv = sys.argv[1:]
@@ -38,7 +38,7 @@ sys.exit(status)
 
 @pytest.fixture
 def signalled(shared, tmp_path):
-    """Runs a job's launcher to its end, with SIGTERM before its N-th bytecode (0: never); returns the job and that count."""
+    """Runs a job's launcher with SIGTERM before its N-th bytecode (0: never); returns the job and that count."""
 
     def signalled(moment):
         launched, count = Launched(shared, tmp_path), tmp_path / "count"

@@ -1,4 +1,4 @@
-"""Files that appear whole, on a disk that has room and on one that has not."""
+"""Files that are written atomically, with and without space on the disk."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """No file that is new gets a byte; what is there can be written in place."""
+    """New files get no bytes; existing ones can be written in place."""
 
     def open_(path, *_args, **_options):
         Path(path).touch()

@@ -19,7 +19,7 @@ STUBBORN = [
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)",
 ]
-# A child with an environment of its own.
+# A child with its own environment.
 PARENT = [
     sys.executable,
     "-c",
@@ -50,7 +50,7 @@ def no_grace(monkeypatch):
 
 
 def ended(process):
-    """It is gone but for us, who have not asked how it ended."""
+    """It has exited; only we have not collected its status yet."""
     return process.wait(10) is not None
 
 

@@ -1,4 +1,4 @@
-"""`jobs`: a line a job, from the directories alone where Ray does not answer."""
+"""`jobs`: one line per job, from the directories alone if Ray does not answer."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def made_at(job, seconds):
 
 @pytest.fixture
 def four(make_job, ray):
-    """One that succeeded, one that failed, one that runs as its second attempt, one that was never submitted."""
+    """One that succeeded, one that failed, one running its second attempt, one that was never submitted."""
     done = make_job("done", ended={"exit_code": 0, "reason": "the trainer ended"})
     metrics(done, 1, 2, 3)
     failed = make_job("failed", started={"pid": 1}, ended={"exit_code": 7, "reason": "the trainer\nended " + "x" * 200})
@@ -73,7 +73,7 @@ def test_the_same_as_json(run):
     ("reason", "why"),
     [
         ("the trainer ended with exit status 1: {}", "ValueError: {} (verl/x.py:3, at step 2)"),
-        # a circumstance is the reason; the exception is in JSON
+        # the reason is an outside cause; the exception is in the JSON
         ("the trainer ended with exit status 1, and {{}}", "the trainer ended with exit status 1, and {{}}"),
     ],
 )

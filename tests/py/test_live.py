@@ -1,4 +1,4 @@
-"""`live`: what would end with a cluster, by Ray's word, and by the locks where Ray does not answer."""
+"""`live`: what would end with a cluster, according to Ray, or to the locks if Ray does not answer."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from verl_regress.jobs import liveness
 
 @pytest.fixture
 def held():
-    """Keeps files open, and with them their locks."""
+    """Keeps files open, and so their locks."""
     with ExitStack() as stack:
         yield stack
 
@@ -35,7 +35,7 @@ def being_submitted(job, held):
 
 @pytest.fixture
 def jobs(make_job, held):
-    """One of each kind, all of the cluster `c` but for one; none knows of another."""
+    """One of each kind, all but one in the cluster `c`."""
     over = {"exit_code": 0, "reason": "the trainer ended"}
     in_cluster(make_job("done", started={"pid": 1}, ended=over))
     in_cluster(make_job("pending"))

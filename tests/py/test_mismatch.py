@@ -1,4 +1,4 @@
-"""Whole sentences about what a snapshot wants and the nodes lack, for the real texts of releases against the image's lock."""
+"""Whole sentences about what a snapshot needs and the nodes lack, for real releases' requirements and the image's lock."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from verl_regress.cluster.packages import NodePackages, Unknown
 from verl_regress.store import mismatch, requirements
 
 LOCK = Path(__file__).parents[2] / "docker" / "requirements.lock"
-# What verl 0.9.1 needs beyond what 0.7.1 and 0.8.0 do, and what they ran with before it.
+# What verl 0.9.1 needs in addition to 0.7.1 and 0.8.0, and what those ran with before it.
 TODAY = {"transformers": "5.10.4", "numpy": "2.4.6", "transferqueue": "0.1.11"}
 BEFORE = {"transformers": "4.57.6", "numpy": "1.26.4", "transferqueue": None}
 ENVIRONMENT = {
@@ -25,7 +25,7 @@ CURES = "build an image with them (docker/requirements.lock) or name one that ha
 
 
 def image(**others):
-    """The packages of the node image's lock, with others in their stead; None: it has not."""
+    """The packages of the node image's lock, with `others` replaced; None removes one."""
     lines = [line.split("==") for line in LOCK.read_text().splitlines() if line and line[0] != "#"]
     has = {packages.plain_name(name): version for name, version in lines} | others
     return {name: version for name, version in has.items() if version is not None}
@@ -93,7 +93,7 @@ def test_all_that_is_lacking_is_one_sentence(tmp_path, version, verl, queue):
 
 
 def test_what_only_extras_want_does_not_count(tmp_path):
-    """0.9.1 without a module that imports TransferQueue as it is loaded."""
+    """0.9.1 without a module that imports TransferQueue at load time."""
     bare = code(requirements=requirements.declared(tmp_path, metadata("0.9.1")))
     assert mismatch.compare(bare, cluster(image(**{**TODAY, "transferqueue": None})), []) == mismatch.Finding()
 

@@ -23,7 +23,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """Stands for verl_rehearsal, whose model takes torch and seconds; counts how often it was built."""
+    """A fake of verl_rehearsal, whose model needs torch and seconds; counts how often it was built."""
     built = []
 
     def build(actor, critic, *, seed):
@@ -128,7 +128,7 @@ def test_an_unknown_source_is_refused(root, source):
 
 
 class Hub:
-    """Stands for huggingface_hub: a cache whose snapshot is links to blobs, as the real one's."""
+    """A fake of huggingface_hub: a cache with a snapshot of links to blobs, like the real one."""
 
     def __init__(self, cache, online=True):
         self.cache, self.online = cache, online

@@ -12,7 +12,7 @@ HEAD, WORKER = "head=10.0.0.1", "worker-0=10.0.0.2"
 
 @pytest.fixture
 def await_nodes(run, shared, ray, monkeypatch):
-    """`await-nodes` with a clock that only moves when it sleeps; `then` is what happens at the first sleep."""
+    """`await-nodes` with a clock that only moves when it sleeps; `then` runs at the first sleep."""
 
     def await_nodes(*wanted, then=lambda: None, deadline=1):
         clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
@@ -178,7 +178,7 @@ def test_an_api_that_never_comes_is_told(run, ray, shared):
 
 @pytest.fixture
 def haunted(ray, shared, monkeypatch):
-    """Two nodes that are there, and the raylet of an earlier worker-0 that Ray calls ALIVE; `told` is what Ray was told."""
+    """Two live nodes, and the raylet of an earlier worker-0 that Ray calls ALIVE; `told` records what Ray was told."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2")]

@@ -1,4 +1,4 @@
-"""What snapshots share: how much disk a second one takes, what is not shared, and what is removed again."""
+"""What snapshots share: the disk space of a second one, what is not shared, and what is removed again."""
 
 import errno
 import fcntl
@@ -25,7 +25,7 @@ def root(tmp_path):
 
 @pytest.fixture(scope="module")
 def tree():
-    """As large as a release of verl, and no two files alike."""
+    """As large as a release of verl, with no two files alike."""
     words = random.Random(1)
     files = {"verl/__init__.py": b"", "verl/version/version": b"1\n"}
     for part in range(40):
@@ -41,7 +41,7 @@ def make(root, code_id, tree, members=()):
 
 
 def disk(*directories):
-    """Bytes on disk of what is there, directories too, each inode once."""
+    """Bytes on disk, directories included, each inode once."""
     blocks = {}
     for directory in directories:
         for folder, _, files in os.walk(directory):
@@ -141,7 +141,7 @@ def test_what_no_snapshot_holds_any_more_is_removed_and_the_rest_stays(root, tre
     rest = state_of(root.snapshots)
     make(root, "codeC", tree)
     gone = before - {path.name for path in root.objects.iterdir()}
-    # The changed file, what was compiled from it, and its folder's bytecode.
+    # The changed file, its compiled bytecode, and its folder's bytecode.
     assert sorted(len(name) for name in gone) == [26, 66, 65 + len(sys.implementation.cache_tag)]
     assert {name: was for name, was in state_of(root.snapshots).items() if not name.startswith("codeC")} == rest
     assert (root.snapshots / "codeA/verl/part3/__pycache__").is_dir()

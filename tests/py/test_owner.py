@@ -1,4 +1,4 @@
-"""Whose a job is: what a submission records, whose `latest` is meant, and that an id names anybody's job."""
+"""Who owns a job: what a submission records, whose job `latest` is, and that an id names any user's job."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def own(job, **owner):
 
 @pytest.fixture
 def three(make_job, made_in_order):
-    """Alice's, bob's in the same checkout as alice, and the latest, of an older version without a record."""
+    """Alice's, Bob's in the same checkout, and the latest, made by an older version without an owner."""
     jobs = [own(make_job("alices")), own(make_job("bobs"), user="bob"), make_job("nobodys")]
     made_in_order(*jobs)
     return jobs
@@ -37,7 +37,7 @@ def made_in_order():
 def test_latest_is_the_latest_of_the_caller_by_user_and_checkout(run, shared):
     assert run("--owner=alice:00000000000000aa", "where", "--id", "latest").out == "alices\n"
     assert run("--owner=bob:00000000000000aa", "where", "--id", "latest").out == "bobs\n"
-    assert run("where", "--id", "latest").out == "nobodys\n"  # who calls is not known
+    assert run("where", "--id", "latest").out == "nobodys\n"  # the caller is not known
     assert run(BOB, "where", "--id", "nobodys").out == "nobodys\n"
     assert run(BOB, "where", "--id", "alices").out == "alices\n"
 

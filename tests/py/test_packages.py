@@ -1,4 +1,4 @@
-"""Which packages a node has, as it lists them and as they are read again."""
+"""The packages of a node: how it lists them, and how the list is read."""
 
 import json
 import sys

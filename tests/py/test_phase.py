@@ -1,4 +1,4 @@
-"""What a job does, from the logs of real drivers (tests/recorded/driver_logs), its state files and Ray's actors."""
+"""What a job is doing, from the logs of real drivers (tests/recorded/driver_logs), its state files and Ray's actors."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def actors(**states):
 
 
 def phases_of(name):
-    """What the driver does after each line of a recorded log, without repetitions; no step was recorded elsewhere."""
+    """The driver's phases line by line in a recorded log, without repetitions; no step was recorded elsewhere."""
     driver, seen, step = phase.Driver(), [], 0
     for line in (LOGS / name).read_bytes().splitlines():
         driver.feed([line])
@@ -95,7 +95,7 @@ def test_sft_records_a_step_before_its_checkpoint(name):
     ],
 )
 def test_what_a_driver_waits_for_is_told_by_its_actors(has, words):
-    """Class names and states as Ray 2.60 listed them for verl 0.7.1 and 0.8.0."""
+    """Class names and states as listed by Ray 2.60 for verl 0.7.1 and 0.8.0."""
     driver = phase.Driver()
     driver.feed([b"INFO worker.py:2029 -- Connected to Ray cluster.", b"dataset len: 512"])
     assert driver.does(0, has) == words

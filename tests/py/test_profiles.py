@@ -1,4 +1,4 @@
-"""The profiles as wholes, against files in tests/expected/ that were written by hand: no GPU is here to try them on."""
+"""Whole profiles, compared with handwritten files in tests/expected/: there is no GPU here to try them on."""
 
 import json
 import os
@@ -22,13 +22,13 @@ REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
 # What a profile leaves to the machine or to a build.
 GIVEN = {"WORKDIR": "/srv/workdir", "RUN_AS": "1000:1000"}
-# As if /srv/workdir were there, and alice typed the command.
+# As if /srv/workdir existed, and alice typed the command.
 OWNER = "OWNER_ID=0123456789abcdef OWNER_USER=alice"
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of what the scripts read, without anybody's env/local.env, and a `docker` that only notes its call."""
+    """A copy of the files that the scripts read, without env/local.env, and a `docker` that only records its call."""
     root = tmp_path / "checkout"
     for name in ("scripts", "env", "py", "jobspecs"):
         shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env", "__pycache__"))
@@ -43,7 +43,7 @@ def checkout(tmp_path):
 
 
 def run_in(checkout, lines, **knobs):
-    """What these lines of Bash print once the knobs are loaded, with nothing of our own environment."""
+    """The output of these lines of Bash after loading the knobs, in an empty environment."""
     return subprocess.run(
         ["bash", "-c", f"source scripts/lib/regress.bash; cli::begin; env::load; {lines}"],
         cwd=checkout,
@@ -55,7 +55,7 @@ def run_in(checkout, lines, **knobs):
 
 
 def composed(checkout, **knobs):
-    """The project that `docker compose` is given under these knobs."""
+    """The project that `docker compose` gets with these knobs."""
     run_in(checkout, f"{OWNER}; compose::run up", **GIVEN, **knobs)
     argv, environment = ((checkout.parent / name).read_text().split("\0")[:-1] for name in ("argv", "environment"))
     assert argv[:3] == ["compose", "--project-directory", str(checkout)]
@@ -76,7 +76,7 @@ def test_the_whole_project_is_the_expected_one(checkout, profile, knobs):
 
 
 def gpus_of(project, profile):
-    """The GPU ids of every service, as that profile's engine or runtime reads them; none: an empty list."""
+    """The GPU ids of every service, as that profile's engine or runtime reads them; an empty list for none."""
     ids = {}
     for name, service in project["services"].items():
         if profile == "gpu":
@@ -122,7 +122,7 @@ def test_devices_of_the_workers_are_a_knob_of_every_profile(checkout):
 
 @pytest.fixture
 def prepared(shared):
-    """The shared root once `make prepare snapshot` has run under a GPU profile."""
+    """The shared root after `make prepare snapshot` under a GPU profile."""
     write(shared.models / "Qwen2.5-0.5B-Instruct" / "config.json", "{}")
     for split in ("train", "test"):
         write(shared.datasets / "gsm8k" / f"{split}.parquet", "rows")
@@ -130,7 +130,7 @@ def prepared(shared):
 
 
 def as_said(_path, _code, _module, overrides):
-    """The overrides as they are, and what they say of devices."""
+    """The overrides unchanged, and the devices that they ask for."""
     said = dict(override.text.split("=", 1) for override in overrides)
     numbers = {key: int(value) for key, value in said.items() if value.isdecimal()}
     return Composed(tuple(overrides), (), "", Devices.of(numbers.get), None)
@@ -139,7 +139,7 @@ def as_said(_path, _code, _module, overrides):
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
 def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatch, profile):
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    # Real snapshots are in the container tests, and what is composed against them with them.
+    # Real snapshots, and composing against them, are in the container tests.
     monkeypatch.setattr(plan, "compose", as_said)
     printed = run_in(
         checkout,

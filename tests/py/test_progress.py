@@ -77,7 +77,7 @@ def test_checkpoints_in_the_order_of_their_steps(make_job):
         ({2: "actor critic data.pt", 4: "actor critic data.pt"}, 4, 4),
         ({2: "actor critic data.pt", 4: "actor"}, 2, 2),  # died while it saved 4
         ({2: "actor data.pt", 10: "actor data.pt"}, 10, 10),
-        ({2: "critic data.pt"}, 2, None),  # what max_actor_ckpt_to_keep leaves while the next one is saved
+        ({2: "critic data.pt"}, 2, None),  # verl's state while it saves the next one, due to max_actor_ckpt_to_keep
         ({2: "actor data.pt", 4: "data.pt"}, 4, 2),
         ({2: "data_0.pt", 4: "data_0.pt"}, 4, 4),  # SFT
         ({2: "actor data.pt", 4: ""}, 4, 2),
@@ -134,7 +134,7 @@ def test_the_steps_of_a_job_are_those_of_the_attempts_that_it_went_on_from(make_
     attempt("job", (1, 2, 3), None, 0)
     attempt("job/attempts/2", (3, 4, 5), 1, 2)
     attempt("job/attempts/3", (1, 2), 1, 0)  # a retry
-    attempt("job/attempts/4", (5, 6), 2, 4)  # goes on from attempt 2, whatever came after it
+    attempt("job/attempts/4", (5, 6), 2, 4)  # continues attempt 2, whatever came after that
 
     def told(asked):
         rows = map(json.loads, run("logs", "--metrics", asked).out.splitlines())
@@ -150,7 +150,7 @@ LOGS = Path(__file__).parents[1] / "recorded" / "driver_logs"
 
 
 def with_logger(job, logger, log=None):
-    """A job that was asked for another trainer.logger, and the log of a real one (tests/recorded)."""
+    """A job with another trainer.logger, and the log of a real one (tests/recorded)."""
     plan = json.loads((job.config / "resolved.json").read_text())
     plan["overrides"] = [{"text": f"trainer.logger={logger}", "origin": "OVERRIDES"}]
     write(job.config / "resolved.json", json.dumps(plan))
@@ -171,7 +171,7 @@ def test_steps_come_from_the_log_where_only_the_console_logger_writes_them(make_
 
 
 def test_the_console_says_what_the_file_says(make_job):
-    """A real job of verl 0.7.1 that had both loggers."""
+    """A real job of verl 0.7.1 with both loggers."""
     job = with_logger(make_job(), "[console]", "ppo-0.7.1.log")
     rows = [json.loads(line) for line in progress.lines(job)]
     recorded = [json.loads(line) for line in (LOGS / "ppo-0.7.1.metrics.jsonl").read_text().splitlines()]

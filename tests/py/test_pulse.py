@@ -1,4 +1,4 @@
-"""Signs of life, by a clock of our own: how often in a log, and what a terminal gets."""
+"""Progress messages, with our own clock: how often they are printed in a log, and what a terminal shows."""
 
 import time
 

@@ -73,7 +73,7 @@ def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeyp
 
 
 def test_a_proxy_is_not_for_the_way_to_our_own_head(ray):
-    """In a process of its own: the environment is read once."""
+    """In a separate process: the environment is read once."""
     ended = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""Real processes: those that carry our mark end, nobody else's do."""
+"""Real processes: those with our mark end, others do not."""
 
 import os
 import subprocess
@@ -10,14 +10,15 @@ import pytest
 from verl_regress.cluster import ray_processes
 from verl_regress.cluster.ray_processes import MARK, main, ours, running, stop
 
-# Clusters of this run alone: what carries our mark on this machine besides is another run's, or somebody's cluster.
+# Clusters of this run alone: other processes with our mark on this machine belong to another run or to a user's
+# cluster.
 HERE, THERE = f"here-{os.getpid()}", f"there-{os.getpid()}"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
 @pytest.fixture
 def start():
-    """start(cluster, argv…): a process that carries the cluster's mark (none: no mark)."""
+    """start(cluster, argv…): a process with the cluster's mark (none: no mark)."""
     started = []
 
     def _start(cluster, *argv):
@@ -45,7 +46,7 @@ def test_only_the_marked_are_found_and_ended(start):
 
 
 def test_one_without_a_mark_that_shares_their_session_is_theirs(start):
-    """As Ray's workers, whose title covers their environment."""
+    """Like Ray's workers, whose title hides their environment."""
     own = start(HERE, sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'], env={})")
     while len(ours(HERE)) < 2:
         pass
@@ -83,7 +84,7 @@ def test_a_start_at_work_is_known_by_its_flag(monkeypatch):
 
 
 def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_path):
-    """Ray's agents are given raylet's socket, whose name is raylet too."""
+    """Ray's agents get raylet's socket as an argument, and its name is raylet too."""
     script = tmp_path / "dashboard.py"
     script.write_text("import time; time.sleep(60)")
     start(HERE, sys.executable, str(script), "--raylet_socket_name=/s/raylet", "/s/raylet")

@@ -1,4 +1,4 @@
-"""py/ray_start.py with a Ray that says when its head is there, as a command of its own."""
+"""Runs py/ray_start.py as a command, with a Ray that says when its head is there."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class GetAllNodeInfoRequest:
 
 @pytest.fixture
 def start(tmp_path):
-    """Runs it beside a Ray whose GCS answers the Python expression `answer`; returns what Ray's own command was then told."""
+    """Runs it with a Ray whose GCS answers the Python expression `answer`; returns the arguments of Ray's own command."""
 
     def run(answer: str) -> dict[str, list[str]]:
         files = {

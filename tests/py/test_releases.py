@@ -1,4 +1,4 @@
-"""scripts/dev/releases.py and release_row.py: a row's record, the page that the records make, and that its check can fail."""
+"""scripts/dev/releases.py and release_row.py: a row's record, the page made from the records, and that its check can fail."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import dev_scripts
 import pytest
 from dev_scripts import REPO
 
-RECORDED = REPO / "tests" / "recorded" / "releases.jsonl"  # by `make releases`, of real jobs
+RECORDED = REPO / "tests" / "recorded" / "releases.jsonl"  # from `make releases`, of real jobs
 SUCCESS = {"exit_code": 0, "reason": "the trainer ended"}
 WHY_NOT = (
     "| 0.9.1 | ppo | V1 | **no**: the trainer ended with exit status 1: ModuleNotFoundError: No module named 'transfer_queue' "
@@ -28,7 +28,7 @@ def release_row(releases):
 
 @pytest.fixture
 def here(releases, tmp_path, monkeypatch):
-    """The files of `make releases` in a place of their own, with the records of real rows."""
+    """The files of `make releases` in a temporary directory, with the records of real rows."""
     monkeypatch.setattr(releases, "RECORDS", tmp_path / "records.jsonl")
     monkeypatch.setattr(releases, "SHIPPED", tmp_path / "shipped.jsonl")
     monkeypatch.setattr(releases, "PAGE", tmp_path / "page.md")
@@ -144,7 +144,7 @@ def test_the_page_that_is_shipped_is_that_of_its_records(releases):
     assert releases.main(["check"]) == 0
 
 
-# --- what need not be run again
+# --- rows that need not run again
 
 
 @pytest.fixture
@@ -221,11 +221,11 @@ def test_what_only_one_job_has_differs_and_nan_is_equal_to_nan(release_row):
     }
 
 
-# --- a row, with `make` played by what leaves the directories that it leaves
+# --- a row, with a fake `make` that leaves the same directories
 
 
 class Make:
-    """Does what `make` does to a job directory: `jobs` says for each submission in turn how it ends."""
+    """Does to a job directory what `make` does: `jobs` says how each submission ends, in order."""
 
     def __init__(self, release_row, jobs, ends, checks="7 of 7"):
         self.calls, self._home, self._ends, self._checks = [], jobs, list(ends), checks

@@ -1,4 +1,4 @@
-"""What a tree declares, read from the texts of real releases and from every form that setup.py may have."""
+"""The requirements that a tree declares, from real releases and from every form that setup.py may have."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def metadata(release):
 
 
 def main(directory):
-    """The files of main's checkout that say what it needs."""
+    """The files of main's checkout that declare them."""
     write(directory / "setup.py", (RECORDED / "verl-main.setup.py.txt").read_text())
     write(directory / "pyproject.toml", (RECORDED / "verl-main.pyproject.toml").read_text())
     write(directory / "verl/trainer/ppo/v1/trainer_base.py", ITS_TRAINER)

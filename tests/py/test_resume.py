@@ -1,4 +1,4 @@
-"""A further attempt: what it is asked for, where it goes on, what it refuses, and that nothing before it is changed."""
+"""A further attempt: its request, where it continues, what it refuses, and that earlier attempts are not changed."""
 
 import io
 import json
@@ -19,7 +19,7 @@ def read(path):
 
 @pytest.fixture
 def ended(submit, ray, shared):
-    """A job that was submitted and has ended with that exit status."""
+    """A job that was submitted and ended with that exit status."""
 
     def ended(*args, exit_code=1, **kwargs):
         submit("--submission-id=me", *args, **kwargs)

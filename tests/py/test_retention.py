@@ -1,4 +1,4 @@
-"""What `make gc` removes, what it never touches, and that the bytes it tells are those that become free."""
+"""What `make gc` removes, what it never touches, and that the bytes it reports are those that become free."""
 
 import fcntl
 import json
@@ -20,7 +20,7 @@ DONE = {"ended": {"exit_code": 0, "reason": "the trainer ended"}, "started": {}}
 
 
 def age(directory, hours):
-    """As if nothing there had been written since."""
+    """Make it look as if nothing was written there since."""
     for path in (directory, *directory.rglob("*")):
         os.utime(path, (time.time() - hours * HOUR,) * 2, follow_symlinks=False)
 
@@ -33,7 +33,7 @@ def disk(directory):
 
 @pytest.fixture
 def old(make_job, shared):
-    """Makes a job with a checkpoint of some KiB that is so many hours old; `code` is its snapshot."""
+    """Makes a job of that age in hours with a checkpoint of some KiB; `code` is its snapshot."""
 
     def old(name, hours, code="codeA", **state):
         job = make_job(name, **{**DONE, **state})
@@ -93,7 +93,7 @@ def test_the_newest_jobs_keep_their_checkpoints_and_of_the_others_only_those_go(
 
 
 def test_keep_counts_jobs_that_have_checkpoints_and_no_others(run, ray, old):
-    """Before: five failed jobs after a good one cost the good one its checkpoints."""
+    """Before: five failed jobs after a good one caused the good one's checkpoints to be removed."""
     good, older = old("good", 5), old("older", 6)
     for number in range(3):
         failed = old(f"failed{number}", 2 + number / 10)
@@ -116,7 +116,7 @@ def test_the_newest_jobs_keep_their_snapshot_though_they_have_no_checkpoint(run,
 
 @pytest.mark.parametrize("fresh", ["state/ended", "checkpoints/global_step_10/model.pt", "checkpoints/global_step_10"])
 def test_what_ended_or_was_written_ten_minutes_ago_stays(run, ray, old, fresh):
-    """Before: the checkpoints of a job that had just ended went, whatever the header said."""
+    """Before: the checkpoints of a job that had just ended were removed, contrary to the header."""
     job = old("job", 5)
     before = state_of(job.checkpoints)
     os.utime(job.path / fresh, (time.time() - 600,) * 2)
@@ -128,7 +128,7 @@ def test_what_ended_or_was_written_ten_minutes_ago_stays(run, ray, old, fresh):
 
 
 def owned(job, user="ann", workdir="/home/ann/verl", id="0123456789abcdef"):
-    """As its submission records whose it is."""
+    """Record the owner as a submission does."""
     resolved = json.loads((job.config / "resolved.json").read_text())
     write(job.config / "resolved.json", json.dumps({**resolved, "owner": {"user": user, "workdir": workdir, "id": id}}))
 
@@ -167,7 +167,7 @@ def test_a_job_without_a_record_is_that_user_s_whose_files_they_are(ray, old, sh
 
 
 def test_all_is_said_with_its_size_before_anything_goes(run, ray, old, monkeypatch):
-    """Before: each was named after it had gone, and the sum at the end."""
+    """Before: each was named after its removal, and the sum at the end."""
     for name in ("one", "two"):
         old(name, 5)
     removed = []
@@ -207,8 +207,8 @@ def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
     [
         ({"ended": None}, "RUNNING", 5, False),
         ({"ended": None, "started": None}, "PENDING", 5, False),
-        ({}, "RUNNING", 5, False),  # Ray is about to say how it ended
-        ({"ended": None}, None, 0.5, False),  # lost: or it runs in a cluster that shares this directory
+        ({}, "RUNNING", 5, False),  # Ray will say in a moment how it ended
+        ({"ended": None}, None, 0.5, False),  # lost, or running in a cluster that shares this directory
         ({"ended": None}, None, 5, True),
         ({"ended": None, "started": None, "submitted": None}, None, 0.5, False),  # being submitted
         ({"ended": None, "started": None, "submitted": None}, None, 5, True),
@@ -262,7 +262,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes
         == [line for line in real.splitlines() if line.startswith(" ")][:-1]
     )
     assert dry.err.endswith(f"        would free {retention.human(freed)} in all (DRY_RUN=1)\n")
-    # codeA is the kept job's, codeC stands in a knob by its source.
+    # codeA is the kept job's; a knob names codeC by its source.
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeC"]
     for code_id in ("codeA", "codeC"):
         snapshot.verify(snapshots, code_id)

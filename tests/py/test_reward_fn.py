@@ -11,7 +11,7 @@ from verl_regress.base.errors import BadInput
 from verl_regress.spec.reward_fn import check, key_of
 
 GOOD = "def compute_score(**_):\n    return 0.0\n"
-# verl 0.7.1 has both keys; of the legacy one, whatever is set replaces the whole new one.
+# verl 0.7.1 has both keys; any legacy key that is set replaces the whole new mapping.
 BOTH = "custom_reward_function: {path: null, name: null}\nreward: {custom_reward_function: {path: null, name: compute_score}}\n"
 NEW_FILE = "custom_reward_function: {path: null, name: compute_score}\n"
 
@@ -62,7 +62,7 @@ def test_what_is_no_file_is_refused(refusal, shared):
 def test_what_cannot_be_read_is_refused(shared, monkeypatch):
     secret = write(shared.user_code / "secret.py", "")
 
-    def denied(*_):  # as it is for everybody but root, who may run these tests
+    def denied(*_):  # as for everyone but root, who may run these tests
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", denied)
@@ -94,7 +94,7 @@ def test_a_release_without_either_key_is_refused(shared):
 
 @pytest.fixture
 def with_reward(submit, shared):
-    """A dry run of a job with a reward function whose file holds `source`."""
+    """A dry run of a job with a reward function whose file contains `source`."""
     config = shared.snapshots / "codeA" / "verl" / "trainer" / "config"
     write(config / "ppo_trainer.yaml", CONFIG + BOTH)
     write(config / "reward" / "reward.yaml", NEW_FILE)

@@ -37,7 +37,7 @@ def on_host():
             "it (/private/jobs/a) and '/private/x'",
             "it (/home/a b/workdir/shared/jobs/a) and '/home/a b/workdir/shared/x'",
         ),
-        ("it is not under /private, and", "it is not under /private, and"),  # the root itself: what jobs call it
+        ("it is not under /private, and", "it is not under /private, and"),  # the root itself: jobs call it that
         ("model=/private/x (from a.yaml)", "model=/private/x (from a.yaml)"),  # a value, as the user wrote it
         ("from path:/private/x", "from path:/private/x"),
         ("/mnt/private/x /privateer/x", "/mnt/private/x /privateer/x"),

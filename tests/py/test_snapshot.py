@@ -25,7 +25,7 @@ def root(tmp_path):
 
 @pytest.fixture(autouse=True)
 def removable(tmp_path):
-    """What is read-only must not outlive its test."""
+    """Makes everything writable again, so that pytest can remove it."""
     yield
     for folder, _, _ in os.walk(tmp_path):
         os.chmod(folder, 0o755)  # noqa: PTH101
@@ -285,7 +285,7 @@ def test_a_half_removed_snapshot_is_refused(root):
 def test_a_snapshot_that_cannot_be_read_counts_as_changed(root, monkeypatch):
     record = make(root)
 
-    def denied(*_):  # as it is for everybody but root, who may run these tests
+    def denied(*_):  # as for everyone but root, who may run these tests
         raise PermissionError(13, "Permission denied", "/x/verl/a.py")
 
     monkeypatch.setattr(snapshot, "_signature", denied)

@@ -1,4 +1,4 @@
-"""scripts/dev/specs.py: that the check of what we ship can fail, for each thing it looks at."""
+"""scripts/dev/specs.py: the check of what we ship can fail, for each thing it checks."""
 
 import json
 import shutil

@@ -31,7 +31,7 @@ def cluster(ray, make_job):
 
 @pytest.fixture(autouse=True)
 def order_of_names(monkeypatch):
-    """Jobs made within one tick of the file system's clock."""
+    """Orders jobs by name, as if all were made within one tick of the file system's clock."""
     from verl_regress.jobs import find
 
     monkeypatch.setattr(find, "made", lambda _job: 0)
@@ -148,7 +148,7 @@ def test_asking_writes_nothing(run):
 
 
 def test_only_the_jobs_that_are_shown_are_looked_into(run, ray, make_job, monkeypatch):
-    """A thousand jobs cost what a look at a thousand directories costs."""
+    """A thousand jobs cost no more than listing a thousand directories."""
     for number in range(40):
         make_job(f"job-{number:02}")
     read = set()

@@ -1,4 +1,4 @@
-"""Stopping against a Ray that does what the test says once it is told to stop."""
+"""Stopping against a Ray that does what the test says when it is told to stop."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def job(make_job, ray):
 
 @pytest.fixture
 def says(ray, monkeypatch):
-    """What Ray says of the job, one answer after another, the last one for ever; the clock runs fast."""
+    """Ray's answers about the job, one after another, the last one repeated; the clock runs fast."""
     monkeypatch.setattr(stop, "_LOOK_EVERY", 0.01)
     monkeypatch.setattr(stop, "_ABOUT_TO_RUN", 0.05)
     ray.answers["/api/jobs/job/stop"] = (200, {"stopped": True})
@@ -43,7 +43,7 @@ def says(ray, monkeypatch):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """The part of Ray that only a driver has: its named actors, and what was killed."""
+    """The part of Ray that only a driver has: its named actors, and which were killed."""
     fake = types.ModuleType("ray")
     fake.actors, fake.killed, fake.inits, fake.on_kill = [], [], [], lambda: None
 
@@ -88,7 +88,7 @@ def test_a_job_that_is_over_is_left_as_it_is(job, ray, says, run, status):
 
 
 def test_a_job_that_waits_for_a_place_is_cancelled_and_is_stopped_not_failed(job, says, run, cluster):
-    """Ray does nothing when it is told to stop one (2.60), and calls it FAILED when its supervisor is killed."""
+    """Ray ignores a stop request for such a job (2.60), and calls it FAILED when its supervisor is killed."""
     says("PENDING")
     cluster.actors = ["_ray_internal_job_actor_job"]
     seen_by_others = []

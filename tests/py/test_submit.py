@@ -1,4 +1,4 @@
-"""What a submission leaves on the shared root and sends to Ray, and what it leaves when Ray refuses or goes away."""
+"""What a submission writes to the shared root and sends to Ray, and what it leaves if Ray refuses or goes away."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
 
 @pytest.fixture
 def ray_command(monkeypatch, tmp_path):
-    """A `ray` on PATH that keeps its argv and environment, says SAY and ends with STATUS."""
+    """A `ray` on PATH that records its argv and environment, prints SAY and exits with STATUS."""
     ray = tmp_path / "bin" / "ray"
     ray.parent.mkdir()
     ray.write_text(
@@ -106,7 +106,7 @@ def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_comm
     assert metadata == by_sdk["metadata"] | {"submitted_via": "cli"}
     assert by_sdk["metadata"]["submitted_via"] == "sdk"
     assert "elsewhere" not in (ray_command / "env").read_text()
-    # What stands in config/ is the same line, less where it was sent from.
+    # config/ has the same line, without where it was sent from.
     line = shlex.split((shared.jobs / "me" / "config" / "submit_cmd.txt").read_text())
     assert json.loads(line[line.index("--metadata-json") + 1]) == {
         "code_id": "codeA",
@@ -323,8 +323,8 @@ def test_a_job_that_wants_more_devices_than_the_whole_cluster_has_is_refused(sub
 
 @pytest.fixture
 def closed_port():
-    """A port of this machine on which nobody listens."""
-    with socket.socket() as bound:  # and does not listen: the port stays ours
+    """A port of this machine on which nothing listens."""
+    with socket.socket() as bound:  # bound but not listening: the port stays ours
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
 
@@ -337,7 +337,7 @@ def open_port():
 
 
 def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, ray, closed_port, open_port):
-    """Before: Ray calls it ALIVE for half a minute, the submission was accepted, and the job waited."""
+    """Before: Ray called it ALIVE for half a minute, so the submission was accepted and the job waited."""
     worker = {"CPU": 64.0, "GPU": 4.0, "cpu": 4.0, "worker_node": 100.0}
     ray.has_nodes(
         {**node_row("head", "127.0.0.1"), "port": open_port},
@@ -405,7 +405,7 @@ def test_a_job_that_ray_refused_is_in_no_queue(submit, sdk, shared):
 
 
 def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, monkeypatch):
-    """A head that is paused: the SDK itself would wait for ever."""
+    """A head that is paused: the SDK itself would wait forever."""
     monkeypatch.setattr("verl_regress.cluster.ray_api._SUBMIT_SECONDS", 0.2)
     sdk.on_submit = lambda **_: time.sleep(30)
     began = time.monotonic()
@@ -418,7 +418,7 @@ def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, mon
 
 
 def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_anew(submit, shared, monkeypatch):
-    asked = shared.path / "asked"  # a plan may be made in a child process, which keeps nothing else
+    asked = shared.path / "asked"  # a plan may be made in a child process, which can record it only in a file
 
     def make(*_):
         name = "ppo-free" if asked.exists() else "ppo-taken"
@@ -433,7 +433,7 @@ def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_ane
 
 
 def wants(shared, *requires, code_id="codeA", **others):
-    """The snapshot declares these."""
+    """Make the snapshot declare these requirements."""
     file = shared.snapshots / code_id / snapshot.RECORD_FILE
     declared = {"from": "setup.py", "requires": requires, "extras": [], "imports": []}
     write(file, json.dumps({**read(file), "requirements": declared, **others}))

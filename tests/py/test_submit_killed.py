@@ -1,4 +1,4 @@
-"""A submitter that is killed at each of its steps: nothing half-made looks whole, and one can submit again."""
+"""A submitter that is killed at each of its steps: nothing half-made looks complete, and the user can submit again."""
 
 import os
 import signal
@@ -15,9 +15,10 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Killer:
-    """An audit hook that sends SIGKILL to its own process right before step N: a change under jobs/, or a word to Ray.
+    """An audit hook that sends SIGKILL to its own process right before step N: a change under jobs/, or a request to
+    Ray.
 
-    Of what comes after `state/submitted` is written only the first step counts: Ray's answer is recorded.
+    After `state/submitted` is written only the first step counts: Ray's answer is recorded.
     """
 
     def __init__(self, jobs, number):
@@ -41,7 +42,7 @@ class Killer:
 
 @pytest.fixture
 def killed(submit, ray, sdk, shared):
-    """Submits as `name` in a process of its own, which is killed right before step `number`; False where it has fewer."""
+    """Submits as `name` in a separate process, which is killed right before step `number`; False if it has fewer steps."""
 
     def on_submit(submission_id, **_):
         urllib.request.urlopen(urllib.request.Request(f"{ray.address}/submit/{submission_id}", method="POST")).close()
@@ -78,7 +79,7 @@ def test_a_submitter_that_is_killed_at_every_step(killed, submit, run, ray, shar
 
 
 def _state_after(name, whole, submit, run, ray, shared):
-    """How far the submission of `name` came, once all that must hold of it does."""
+    """Check what the killed submission of `name` left; returns how far it came."""
     job, details = JobDir(shared.jobs / name), RayApi(ray.address).job(name)
     if not job.path.exists():
         assert details is None
@@ -98,7 +99,7 @@ def _state_after(name, whole, submit, run, ray, shared):
 
 
 def _is_refused(submit, name, job):
-    """The same id again: refused, with what to do, and nothing is changed."""
+    """The same id again: refused, with the cure, and nothing is changed."""
     assert submit(f"--submission-id={name}").is_refusal(
         f"submission_id '{name}' is taken: {job.path} exists and is never reused; give another one, or leave it out and one "
         "is made."

@@ -1,4 +1,4 @@
-"""A node died with a job that had secrets: asking for its state changes nothing, and the next command that acts removes them."""
+"""A node died with a job that had secrets: reading its state changes nothing, and the next command that acts removes them."""
 
 import json
 
@@ -9,7 +9,7 @@ from verl_regress.cluster import nodes
 
 
 def everything(root):
-    """Path -> what a change would change: inode, mode, owner, size, time of the last write, content."""
+    """Path -> what a change would show in: inode, mode, owner, size, time of the last write, content."""
     found = {}
     for path in [root, *sorted(root.rglob("*"))]:
         state = path.lstat()
@@ -20,7 +20,7 @@ def everything(root):
 
 @pytest.fixture
 def left(shared, ray, make_job):
-    """The file of the secrets of `lost`, of which Ray knows nothing; `over` has ended and `runs` is at work."""
+    """The secrets file of `lost`, which Ray does not know; `over` has ended and `runs` is running."""
     ray.has_nodes()
     make_job("lost", started={"node_ip": "10.0.0.2"}).driver_log.write_text("step:1 - train/loss:0.5\n")
     over = make_job("over", started={}, ended={"exit_code": 0, "reason": "the trainer ended"})

@@ -1,4 +1,4 @@
-"""Turns, with real locks: a launcher is a real process that holds the lock of its job, or waits for its turn as ours do."""
+"""The queue, with real locks: each launcher is a real process that holds its job's lock, or waits for a slot as ours do."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.worker import queue
 
 HELPER = Path(queue.__file__).parents[2]
-# A launcher, less what it launches: it says each place, then that it is its turn, and goes on until it is ended.
+# A launcher that launches nothing: it prints each position, then that it has a slot, and runs until it is ended.
 LAUNCHER = """
 import sys, time
 from pathlib import Path
@@ -43,7 +43,7 @@ class Jobs:
         self._make_job, self._processes, self._made = make_job, {}, 0
 
     def make(self, name, *, limit=None, count=1, has=8, cluster="c", **state):
-        """Reserved after all that were made before it, by the file system's time."""
+        """Reserve a job after all earlier ones, by the file system's time."""
         job = self._make_job(name, **state)
         devices = {"resource": "GPU", "count": count, "cluster_has": has}
         write(job.config / "resolved.json", json.dumps({"cluster": cluster, "max_running": limit, "devices": devices}))
@@ -66,7 +66,7 @@ class Jobs:
         return self._processes[job].stdout.readline().strip()
 
     def says_at_last(self, job):
-        """What it says once all whose launchers are coming up have done so."""
+        """What it prints once all launchers that were still starting are up."""
         while (said := self.says(job)).startswith("position ") and not said.endswith(")"):
             pass
         return said
@@ -104,7 +104,7 @@ def test_one_alone_has_its_turn_at_once(jobs):
 
 
 def test_first_come_first_served_whoever_comes_up_first(jobs):
-    """The order is that of the reservation: c's launcher is up before b's, and waits for it."""
+    """Jobs are ordered by reservation: c's launcher is up before b's, and waits for it."""
     a, b, c = (jobs.make(name, limit=1) for name in "abc")
     jobs.launch(a)
     assert jobs.says(a) == "turn"
@@ -130,7 +130,7 @@ def test_without_a_limit_by_number_the_devices_are_the_limit(jobs):
     assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
     c, d = jobs.make("c", count=3), jobs.make("d", count=2)
     jobs.launch(d)
-    # There are 2 of 8 left, which is what d wants, but c came before it and is waited for.
+    # 2 of 8 are left, enough for d, but c came before d and goes first.
     assert jobs.says(d) == "position 2 of 2: behind c"
     jobs.launch(c)
     assert jobs.says(c) == "position 1 of 2: behind a, b (6 of 8 GPU are taken, 3 are wanted)"
@@ -183,7 +183,7 @@ def test_one_that_will_never_come_up_is_not_waited_for(jobs, state):
 
 
 def test_one_whose_launcher_does_not_come_up_is_waited_for_in_bounds(jobs, monkeypatch):
-    """Its submitter died, or Ray has no place for it. Should it come after all, it is in its old place."""
+    """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
     last, grace = jobs.make("last", limit=1), queue._GRACE
     jobs.launch(job, look_whole_every=0.1)

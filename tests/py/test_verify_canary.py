@@ -1,4 +1,4 @@
-"""The secret of a regression session: it reaches the jobs by name, and is found wherever and however it stands."""
+"""The secret of a regression session: jobs get it by name, and the search finds it anywhere and in any form."""
 
 import base64
 import io
@@ -30,7 +30,7 @@ FORMS = {
 
 @pytest.fixture
 def search(shared, ray, tmp_path, make_job):
-    """Searches for VALUE after the one job of a session, `job`; Ray's answers about it are empty unless the test says."""
+    """Searches for VALUE after the one job of a session, `job`; Ray's answers about it are empty unless the test sets them."""
     make_job()
     ray.knows({"submission_id": "job", "job_id": "02000000"})
     ray.answers |= {
@@ -91,7 +91,7 @@ def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(tmp_path, m
     file.write_text(f"API_KEY={VALUE}\n")
     program = [sys.executable, "-c", "print(flush=True); input()", VALUE]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()  # it runs: before that its command line may still be empty
+        process.stdout.readline()  # it is running: before that its command line may still be empty
         found = evidence.canary_search_here(VALUE)
         process.communicate(b"\n")
     assert found["found_in"] == [str(file), f"the command line of process {process.pid}"]
@@ -134,7 +134,7 @@ def test_which_processes_of_a_job_got_it(shared, make_job):
 
 @pytest.fixture
 def planted(submit, monkeypatch):
-    """Submits a JobSpec as a session does, with one more secret than it names."""
+    """Submits a JobSpec as a session does, with one secret more than it names."""
 
     def planted(values, spec=SPEC):
         monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(sent(values) + tar(files).read()))

@@ -1,4 +1,4 @@
-"""Every line of verify, on copies of a recorded session's evidence: true as it was recorded, false when it is broken."""
+"""Every check of verify, on copies of a recorded session's evidence: passes as recorded, fails when broken."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "session"
 
 @pytest.fixture
 def evidence():
-    """A copy of the evidence that a real rehearsal left (tests/recorded/README.md tells how)."""
+    """A copy of the evidence of a real rehearsal (tests/recorded/README.md says how it was made)."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))}
 
 
@@ -24,7 +24,7 @@ def false_lines(evidence):
 
 
 def put(path, value):
-    """A mutation that sets evidence[a][b]…; `path` is `a/b/…`, numbers index lists."""
+    """A mutation that sets evidence[a][b]…; `path` is `a/b/…`, numbers are list indices."""
 
     def mutate(evidence):
         *parents, last = [int(key) if key.lstrip("-").isdigit() else key for key in path.split("/")]
@@ -264,7 +264,7 @@ def test_a_report_of_jobs_that_went_well_has_no_failures(evidence, tmp_path):
 
 
 def ran_with(evidence, **by_code):
-    """PPO with A and with B ran on a worker that had these versions of numpy."""
+    """PPO with A and with B ran on a worker with these versions of numpy."""
     for code, version in by_code.items():
         has = {"numpy": version, "torch": "2.13.0"}
         listed = {"nodes": ["head", "worker-0"], "python": "3.11.7", "sha256": packages.sha256_of(has), "packages": has}

@@ -17,7 +17,7 @@ DEADLINES = Deadlines(pending=10, stall=20, unreachable=5)
 
 
 class Clock:
-    """Time, and what happens at which second."""
+    """A clock, and what happens at which second."""
 
     def __init__(self):
         self.now, self.then = 0.0, {}
@@ -32,7 +32,7 @@ class Clock:
 
 
 class ScriptedRay:
-    """Says what `script` has for each second; after its end, what it said last."""
+    """Answers from `script` for each second; after its end it repeats the last answer."""
 
     address = "http://ray:1"
 
@@ -335,7 +335,7 @@ def test_a_submission_that_is_under_way_is_waited_for(follow, make_job):
         job.write_state("submitted", {"accepted": True})
         lock.__exit__(None, None, None)
 
-    # Asked just before Ray accepted it, read just after.
+    # Ray was asked just before it accepted the job, the files were read just after.
     ended, lines = follow([None, None, None, "PENDING", "STOPPED"], job, then={2: accepted})
     assert ended is Exit.STOPPED
     assert lines[:4] == ["job is SUBMITTING", "job is LOST", "job is PENDING", "job is STOPPED"]
@@ -381,7 +381,7 @@ def test_a_log_that_grows_without_a_step_is_no_step_where_steps_are_written(foll
 
 
 def test_waiting_for_ones_turn_is_no_error_however_long_it_takes(follow, make_job):
-    """Each new place is said once; neither the deadline for a place nor that for a step runs meanwhile."""
+    """Each new position is printed once; neither the PENDING nor the step deadline runs meanwhile."""
     job = make_job(queued={"reason": "position 2 of 2: behind b"})
     lock = liveness.hold(job)
 
@@ -404,7 +404,7 @@ def test_waiting_for_ones_turn_is_no_error_however_long_it_takes(follow, make_jo
 
 
 def test_between_running_and_the_first_step_no_ten_seconds_are_silent(follow, make_job):
-    """What the state files, the log and the actors say, at once where it changes; and that it goes on, where it does not."""
+    """Prints changes in state files, log and actors at once; without changes, that the job is still going."""
     job = make_job()
     lock = liveness.hold(job)
 

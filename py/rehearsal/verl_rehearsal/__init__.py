@@ -1,7 +1,7 @@
-"""The CPU layer of a rehearsal: by it verl's unmodified trainers run without a GPU.
+"""The CPU layer of a rehearsal: it lets verl's unmodified trainers run without a GPU.
 
 ``VERL_REGRESS_HOOKS=verl_rehearsal`` makes the sitecustomize of every job process (driver, trainer, Ray actors) call
-``install()``. verl is never edited: each hook acts on one module, right after that module has been imported.
+``install()``. verl is never edited: each hook acts on one module, right after that module was imported.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def _report(hook: str) -> None:
 
 def install() -> None:
     """Register every hook; imports neither torch nor verl."""
-    import wrapt  # here, so that the package's pure parts (sums, symbols) load where wrapt is not installed
+    import wrapt  # here, so that the package's pure parts (sums, symbols) load without wrapt
 
     for module, hook in HOOKS:
         wrapt.register_post_import_hook(_applying(hook), module)

@@ -1,8 +1,8 @@
 """Tells verl from 0.9.1 on that its platform is the CPU.
 
-Touches ``verl.plugin.platform.platform_manager.set_platform`` and implements ``PlatformBase``, both read in verl 0.9.1 and
-main at 1dda039b. Without an accelerator verl falls back to its platform "nvidia", whose calls need CUDA. Placement groups
-ask Ray for what the platform names, whatever ``trainer.device`` says: here the resource ``cpu`` of the workers.
+Touches ``verl.plugin.platform.platform_manager.set_platform`` and implements ``PlatformBase``, both read in verl 0.9.1
+and main at 1dda039b. Without an accelerator verl falls back to its platform "nvidia", whose calls need CUDA. Placement
+groups request the platform's resource from Ray, whatever ``trainer.device`` says: here the workers' resource ``cpu``.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,7 @@ NAME = "cpu"
 
 
 def apply(module: ModuleType) -> None:
-    """Make the platform "cpu" the one of this process; ``module`` is ``verl.plugin.platform.platform_manager``."""
+    """Make "cpu" the platform of this process; ``module`` is ``verl.plugin.platform.platform_manager``."""
     require(module, "set_platform", hook="cpu_platform", parameters=("platform",))
     base = import_module("verl.plugin.platform.platform_base")
     require(base, "PlatformBase", hook="cpu_platform")
@@ -28,7 +28,7 @@ def apply(module: ModuleType) -> None:
 
 
 class _PlatformCPU:
-    """What ``PlatformBase`` asks for, as it is without an accelerator."""
+    """The methods of ``PlatformBase`` for a machine without an accelerator."""
 
     device_name = NAME
     vendor_name = NAME
@@ -38,7 +38,7 @@ class _PlatformCPU:
         return import_module("torch.cpu")
 
     def is_available(self) -> bool:
-        return False  # an accelerator is not
+        return False  # no accelerator is
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
         return True
@@ -93,7 +93,7 @@ class _PlatformCPU:
         return []
 
     def ray_resource_options(self, num_gpus: float) -> dict[str, Any]:
-        return {}  # the bundle of the placement group reserves it already
+        return {}  # the placement group's bundle already reserves it
 
     def is_ipc_supported(self) -> bool:
         return False

@@ -1,8 +1,8 @@
-"""Loads the critic with the attention that a CPU has.
+"""Loads the critic with an attention that runs on a CPU.
 
 Touches ``verl.utils.model.load_valuehead_model``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b. It asks for
-``flash_attention_2`` whatever the model's configuration says, and answers its absence with "not a value head model". The
-FSDP engine loads critics through it from 0.8.0 on; that of 0.7.1 follows the configuration.
+``flash_attention_2`` whatever the model's configuration says, and if that is missing reports "not a value head model".
+The FSDP engine loads critics through it from 0.8.0 on; in 0.7.1 it follows the configuration.
 """
 
 from types import ModuleType

@@ -1,8 +1,8 @@
 """Names gloo as the collective backend.
 
-Touches ``verl.utils.device.get_nccl_backend``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b: without an NPU it always answers
-"nccl", which a torch without CUDA cannot initialise. The module's other functions already work on CPUs, because
-``torch.cpu.current_device()`` answers "cpu".
+Touches ``verl.utils.device.get_nccl_backend``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b: without an NPU it
+always returns "nccl", which a torch without CUDA cannot initialise. The module's other functions already work on CPUs,
+because ``torch.cpu.current_device()`` returns "cpu".
 """
 
 from types import ModuleType

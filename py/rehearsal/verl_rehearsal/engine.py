@@ -1,8 +1,8 @@
 """Registers verl's FSDP engines for the device "cpu".
 
-Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.1 to 0.9.1 (from which on
-it takes a vendor, too) and main at 1dda039b. verl registers its
-fsdp/fsdp2 engines for ["cuda", "npu"] only, though FSDP2 runs on CPUs, and then refuses with "Unknown device: cpu".
+Touches ``verl.workers.engine.base.EngineRegistry.register``, read in verl 0.7.1 to 0.9.1 (from which on it also takes a
+vendor) and main at 1dda039b. verl registers its fsdp/fsdp2 engines for ["cuda", "npu"] only, though FSDP2 runs on CPUs,
+and then fails with "Unknown device: cpu".
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ FSDP_BACKENDS = {"fsdp", "fsdp2"}
 
 
 def apply(module: ModuleType) -> None:
-    """Make every registration of an FSDP engine also one for "cpu"; ``module`` is ``verl.workers.engine.base``."""
+    """Register every FSDP engine for "cpu" too; ``module`` is ``verl.workers.engine.base``."""
     require(module, "EngineRegistry.register", hook="engine", parameters=("model_type", "backend", "device"))
     register = module.EngineRegistry.register
 

@@ -1,8 +1,8 @@
-"""Did the rehearsal train what it sampled from? Read from a finished job's own files; `python -m verl_rehearsal.fidelity`.
+"""Did the rehearsal train what it sampled from? Reads a finished job's own files; `python -m verl_rehearsal.fidelity`.
 
-A rehearsal can run, look fine and be wrong. With the padded path of verl 0.7.1 the rollout samples from another policy than
-the one being trained; with one seed for all answers to a prompt GRPO of verl 0.9.1 ends well and trains nothing. Nothing
-but these checks shows it.
+A rehearsal can run, look fine and be wrong. With the padded path of verl 0.7.1 the rollout samples from another policy
+than the one being trained. With one seed for all answers to a prompt, GRPO of verl 0.9.1 ends well and trains nothing.
+Only these checks show it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 CORRELATION = "training/rollout_actor_probs_pearson_corr"  # verl.utils.debug.metrics, verl 0.7.1 to 0.9.1
 MIN_CORRELATION = 0.999
 MIN_LEARNING_RATE = 1e-4  # below it the weights hardly move, and a stale rollout would pass
-MIN_GRADIENT = 0.01  # the smallest of a sound rehearsal was 0.8; GRPO without advantages has about 0
+MIN_GRADIENT = 0.01  # the smallest in a sound rehearsal was 0.8; GRPO without advantages has about 0
 MIN_SHARE = 0.5  # of the steps with a gradient, and of the groups whose answers differ
 
 
@@ -33,7 +33,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is checked of a workload: its models, the metric of its learning rate, and whether it samples answers."""
+    """What to check for a workload: its models, the metric of its learning rate, and whether it samples answers."""
 
     models: tuple[Model, ...]
     learning_rate: str
@@ -51,14 +51,14 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: whether it passed, and what was seen."""
+    """One check: whether it passed, and what was seen."""
 
     passed: bool
     seen: str
 
 
 def check(job_dir: Path) -> Iterator[Check]:
-    """Yield the checks of a job directory; one whose file or value is missing fails. Raises KeyError for a new workload."""
+    """Yield the checks of a job directory; a check whose file or value is missing fails. Raises KeyError for a new workload."""
     resolved = json.loads(_read(job_dir / "config" / "resolved.json") or "{}")
     kind = KINDS[resolved.get("workload", "ppo")]
     steps = [json.loads(line) for line in _read(job_dir / "logs" / "metrics.jsonl").splitlines()]

@@ -16,13 +16,15 @@ def server_name(replica_rank: int) -> str:
 
 
 class HFReplica(RolloutReplica):
-    """One server beside one training worker, sharing its node.
+    """One server next to one training worker, on the same node.
 
     Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
     """
 
     async def launch_servers(self) -> None:
-        """Start the server beside its training worker. Raises RehearsalError for other than hybrid replicas of one."""
+        """Start the server next to its training worker. Raises RehearsalError unless the replica is hybrid and of one
+        worker.
+        """
         if self.rollout_mode != RolloutMode.HYBRID or self.world_size != 1 or self.is_reward_model:
             raise RehearsalError(
                 f"the rollout hf_cpu serves hybrid replicas of one training worker, not a replica of {self.world_size} "
@@ -45,7 +47,7 @@ class HFReplica(RolloutReplica):
         self._server_address = f"hf_cpu/{self.replica_rank}"  # verl only needs it to differ between replicas
 
     async def wake_up(self) -> None:
-        """Do nothing: there is no device memory to come back to."""
+        """Do nothing: there is no device memory to restore."""
 
     async def sleep(self) -> None:
-        """Do nothing: there is no device memory to give up."""
+        """Do nothing: there is no device memory to free."""

@@ -27,17 +27,17 @@ class HFRollout(BaseRollout):
         self._updates: list[dict[str, object]] = []
 
     async def resume(self, tags: list[str]) -> None:
-        """Do nothing: there is no device memory to come back to."""
+        """Do nothing: there is no device memory to restore."""
 
     async def release(self) -> None:
-        """Do nothing: there is no device memory to give up."""
+        """Do nothing: there is no device memory to free."""
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> None:
         """Send all weights to the server and report both sides' hashes.
 
         ``weights`` are the actor's full tensors by their Hugging Face names; ``global_steps`` comes from verl 0.7.1 on.
-        Raises RehearsalError when the server then holds other weights than the actor, for LoRA adapters, and for the wire
-        formats of verl 0.9.1 that hold differences.
+        Raises RehearsalError if the server then has other weights than the actor, for LoRA adapters, and for the wire
+        formats of verl 0.9.1 that send differences.
         """
         if kwargs.get("peft_config") is not None:
             raise RehearsalError("the rollout hf_cpu loads whole models, not LoRA adapters: rehearse with lora_rank=0")
@@ -48,7 +48,7 @@ class HFRollout(BaseRollout):
             )
         tensors = {name: tensor.detach().cpu() for name, tensor in weights}
         actor_sha256 = sha256_of(tensors)
-        if self._server is None:  # the servers are started after the training workers
+        if self._server is None:  # the servers start after the training workers
             self._server = ray.get_actor(server_name(self._rank))
         global_step = kwargs.get("global_steps")
         rollout_sha256 = await self._server.load_weights.remote(tensors, global_step)

@@ -1,7 +1,7 @@
 """The rollout server: a Ray actor per replica that answers generation requests one by one, in float32 on one thread.
 
-In a batch the last bits of a log-prob depend on what else is in it, and that on when requests arrive. One by one, two runs
-of the same code have equal metrics, and with a tiny model that is hardly slower.
+In a batch, the last bits of a log-prob depend on the rest of the batch, and that depends on when requests arrive. One
+by one, two runs of the same code have equal metrics, and with a tiny model that is hardly slower.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.sampling import Completion, Request, parse_request, sample
 from verl_rehearsal.weights import sha256_of
 
-# How many samples of each replica are reported, the first ones: enough to see how they are drawn.
+# How many samples each replica reports (its first ones): enough to see how they are drawn.
 REPORTED_SAMPLES = 256
 
 
@@ -42,10 +42,10 @@ class HFServer:
         self._model_lock = asyncio.Lock()
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor], global_step: int | None) -> str:
-        """Load a whole state dict and return the ``sha256_of`` of what the model then holds.
+        """Load a whole state dict and return the ``sha256_of`` of what the model then has.
 
-        Reports what was drawn so far: global step, prompt, seed and answer of each sample, the ids of tokens as hashes.
-        Raises RehearsalError when the names or shapes are not exactly the model's own.
+        Reports the samples so far: global step, prompt, seed and answer of each, with hashes for the token ids. Raises
+        RehearsalError unless the names and shapes are exactly the model's own.
         """
         job_report.write("rollout_samples", {"samples": self._samples})
         async with self._model_lock:
@@ -59,7 +59,7 @@ class HFServer:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **media: Any
     ) -> TokenOutput:
-        """Complete one prompt. Raises RehearsalError for images, videos, audio, and parameters not honoured."""
+        """Complete one prompt. Raises RehearsalError for images, videos, audio, and unsupported parameters."""
         if any(media.values()):
             raise RehearsalError(f"the rollout hf_cpu serves text only, not {sorted(media)}: rehearse a text workload")
         request = parse_request(prompt_ids, sampling_params, response_length=self._response_length)

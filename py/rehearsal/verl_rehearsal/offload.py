@@ -1,8 +1,8 @@
-"""Lets a reference policy stay where it is.
+"""Keeps a reference policy where it is.
 
-Touches ``verl.utils.fsdp_utils.CPUOffloadPolicy``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b. The FSDP2 engine offloads a model that
-is never trained to pinned memory of the CPU, and torch pins memory only where there is an accelerator. On a CPU nothing
-has to be offloaded.
+Touches ``verl.utils.fsdp_utils.CPUOffloadPolicy``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b. The FSDP2 engine
+offloads a model that is never trained to pinned CPU memory, and torch pins memory only if there is an accelerator. On a
+CPU there is nothing to offload.
 """
 
 from types import ModuleType

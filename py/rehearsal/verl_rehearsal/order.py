@@ -2,13 +2,13 @@
 
 Touches, read in verl 0.9.1 and main at 1dda039b:
 
-- ``verl.trainer.ppo.v1.trainer_base.uuid``: prompts get uuid4 as their uid, and batches are sorted by it in places. Here
+- ``verl.trainer.ppo.v1.trainer_base.uuid``: prompts get uuid4 as their uid, and some code sorts batches by it. Here
   uids are counted.
-- ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._materialize_batch``: a batch keeps the order in which answers were
-  finished, which differs from run to run, and with it mini batches, the order of additions and the gradients. Here it is
-  sorted by prompt, session and index.
-- ``ReplayBuffer.poll_interval``: the trainer asks every two seconds whether all answers are there, which is longer than a
-  rehearsal takes to give them. Here it asks every ``POLL_SECONDS``.
+- ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._materialize_batch``: a batch keeps the order in which answers
+  finished. It differs from run to run, and so do mini batches, the order of additions and the gradients. Here a batch
+  is sorted by prompt, session and index.
+- ``ReplayBuffer.poll_interval``: the trainer checks every two seconds whether all answers are there, longer than a
+  rehearsal needs to give them. Here it checks every ``POLL_SECONDS``.
 """
 
 import itertools
@@ -26,7 +26,7 @@ def apply(module: ModuleType) -> None:
     if module.__name__.endswith(".trainer_base"):
         require(module, "uuid.uuid4", hook="order")
         numbers = itertools.count()
-        # Digits only: what is in front of the first "_" of a trajectory's key is its prompt's uid.
+        # Digits only: the part of a trajectory's key before the first "_" is its prompt's uid.
         module.uuid = SimpleNamespace(uuid4=lambda: f"{next(numbers):012d}")  # type: ignore[attr-defined]
         return
     require(
@@ -54,6 +54,6 @@ def apply(module: ModuleType) -> None:
 
 
 def _place(key: str) -> tuple[str, tuple[int, ...]]:
-    """Return the order of a key: ``{uid}`` of a prompt, ``{uid}_{session}_{index}`` of an answer."""
+    """Return the sort key for a key: ``{uid}`` of a prompt, ``{uid}_{session}_{index}`` of an answer."""
     uid, *numbers = key.split("_")
     return uid, tuple(int(number) for number in numbers)

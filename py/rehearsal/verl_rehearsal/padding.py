@@ -1,9 +1,10 @@
 """Takes the padding helpers from verl's own pure-torch module instead of flash_attn.
 
-Touches ``verl.utils.attention_utils._get_attention_functions``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b: without an NPU it
-imports ``flash_attn.bert_padding``, which is CUDA only. ``verl.utils.npu_flash_attn_utils`` holds the same four
-functions in torch and einops (the file is byte for byte the same in these releases). They are what
-``use_remove_padding=True`` needs, and a rehearsal needs that: the padded path's log-probs do not match the rollout's.
+Touches ``verl.utils.attention_utils._get_attention_functions``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b:
+without an NPU it imports ``flash_attn.bert_padding``, which is CUDA only. ``verl.utils.npu_flash_attn_utils`` has the
+same four functions in torch and einops (the file is byte for byte the same in these releases).
+``use_remove_padding=True`` needs them, and a rehearsal needs that: the padded path's log-probs do not match the
+rollout's.
 """
 
 from importlib import import_module

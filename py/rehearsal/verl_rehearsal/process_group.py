@@ -1,8 +1,8 @@
 """Starts verl's process group on gloo alone, and reports which node each training rank is on.
 
 Touches ``torch.distributed.init_process_group``. ``initialize_global_process_group_ray`` of ``verl.utils.distributed``,
-read in verl 0.7.1 to 0.9.1 and main at 1dda039b, asks for "cpu:gloo,<device>:<backend>", which on CPUs names the device cpu twice,
-and torch refuses that.
+read in verl 0.7.1 to 0.9.1 and main at 1dda039b, asks for "cpu:gloo,<device>:<backend>". On CPUs that names the device
+cpu twice, which torch refuses.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ DUPLICATE = "cpu:gloo,cpu:gloo"
 
 def apply(module: ModuleType) -> None:
     """Wrap ``init_process_group``; ``module`` is ``torch.distributed``."""
-    # torch built without distributed support has no process groups, and nothing to rehearse then.
+    # A torch built without distributed support has no process groups, so there is nothing to rehearse.
     if module.is_available():
         wrapt.wrap_function_wrapper(module, "init_process_group", _on_gloo)
 

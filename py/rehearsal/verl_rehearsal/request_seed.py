@@ -1,13 +1,13 @@
 """Gives each generation request its own seed, so that two runs of the same code draw the same samples.
 
-Touches ``verl.experimental.agent_loop.agent_loop.AgentLoopWorker._run_agent_loop``, read in verl 0.7.1, 0.8.0, 0.9.1 and
-main at 1dda039b. It is the one place that knows which sample a request is for: step, dataset index, n-th rollout of that
+Touches ``verl.experimental.agent_loop.agent_loop.AgentLoopWorker._run_agent_loop``, read in verl 0.7.1, 0.8.0, 0.9.1
+and main at 1dda039b. Only this method knows which sample a request is for: step, dataset index, n-th rollout of that
 prompt, validation or not. A seed made of these does not depend on the replica that serves the request. It travels as
 ``seed`` in the sampling parameters, as vLLM calls it. The run's own seed is ``data.seed`` (0 when null).
 
 verl's V1 trainer (0.9.1) gives all rollouts of a prompt the same trajectory, n-th rollout 0, and counts them in
-``session_id``, which the seed takes instead: with one seed for a whole group its answers would be equal, their advantages
-zero, and nothing would be trained.
+``session_id``, so the seed uses that instead. With one seed for a whole group, its answers would be equal, their
+advantages zero, and nothing would be trained.
 
 The n-th rollout is counted per agent loop worker: with ``agent.num_workers`` above 1 a prompt's rollouts must not be
 split between workers, or they would share seeds.
@@ -34,7 +34,7 @@ def apply(module: ModuleType) -> None:
     )
     run_agent_loop = module.AgentLoopWorker._run_agent_loop
 
-    # A plain function: Ray unwraps the methods of an actor class, and would call what is behind ``__wrapped__``.
+    # A plain function: Ray unwraps the methods of an actor class, and would call the original behind ``__wrapped__``.
     async def run_with_seed(
         worker: "AgentLoopWorker",
         sampling_params: Mapping[str, object],

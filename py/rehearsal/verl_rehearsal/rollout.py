@@ -1,8 +1,8 @@
 """Registers the rollout ``hf_cpu`` (mode ``async``).
 
 Touches ``verl.workers.rollout.base._ROLLOUT_REGISTRY`` (the training worker's side) and
-``verl.workers.rollout.replica.RolloutReplicaRegistry`` (the trainer's side), read in verl 0.7.1 to 0.9.1 and main at 1dda039b. verl
-brings vLLM, SGLang and TensorRT-LLM servers, none of which is in the rehearsal image.
+``verl.workers.rollout.replica.RolloutReplicaRegistry`` (the trainer's side), read in verl 0.7.1 to 0.9.1 and main at
+1dda039b. verl comes with vLLM, SGLang and TensorRT-LLM servers; the rehearsal image has none of them.
 """
 
 from types import ModuleType

@@ -44,7 +44,7 @@ class Completion:
 def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], *, response_length: int) -> Request:
     """Read the sampling parameters that verl's agent loops send; ``response_length`` is the default for ``max_tokens``.
 
-    Raises RehearsalError for a parameter that this sampler does not honour, and for a request without a seed.
+    Raises RehearsalError for a parameter that this sampler does not support, and for a request without a seed.
     """
     given = dict(sampling_params)
     if given.get("seed") is None:
@@ -128,7 +128,7 @@ def sample(
 
 
 def _uniforms(request: Request) -> torch.Tensor:
-    """Return ``max_tokens`` float64 numbers in [0, 1); the prompt is in them as the turns of a dialogue share a seed."""
+    """Return ``max_tokens`` float64 numbers in [0, 1). They depend on the prompt too: the turns of a dialogue share a seed."""
     digest = hashlib.sha256(repr((request.seed, request.prompt_ids)).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return torch.rand(request.params.max_tokens, generator=generator, dtype=torch.float64)
@@ -150,7 +150,9 @@ def _choose(logits: torch.Tensor, params: SamplingParams, uniforms: torch.Tensor
 
 
 def _filtered(probabilities: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Zero what top-k and top-p exclude. ``probabilities`` (rows, vocabulary) -> the same shape, not renormalised."""
+    """Zero the tokens that top-k and top-p exclude. ``probabilities`` (rows, vocabulary) -> the same shape, not
+    renormalised.
+    """
     vocabulary = probabilities.shape[-1]
     if params.top_k <= 0 and params.top_p >= 1.0:
         return probabilities

@@ -1,4 +1,4 @@
-"""Looking up the verl symbols that a hook touches, so that another verl release fails with one clear sentence."""
+"""Looks up the verl symbols that a hook touches, so that another verl release fails with one clear sentence."""
 
 import inspect
 import sys
@@ -21,9 +21,10 @@ def verl_found() -> str:
 
 
 def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, ...] = ()) -> None:
-    """Check that ``module.<name>`` is there; ``name`` may be dotted, and ``parameters`` are those the hook passes on.
+    """Check that ``module.<name>`` exists; ``name`` may be dotted, and ``parameters`` are those that the hook passes
+    on.
 
-    Raises RehearsalError when the symbol is missing or does not take one of the parameters.
+    Raises RehearsalError if the symbol is missing or does not take one of the parameters.
     """
     found: object = module
     for part in name.split("."):
@@ -39,7 +40,7 @@ def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, 
 
 
 def unknown_verl(lack: str, hook: str) -> RehearsalError:
-    """Return what to raise where verl lacks what ``hook`` needs."""
+    """Return the error for a verl that lacks what ``hook`` needs."""
     return RehearsalError(
         f"{verl_found()} has {lack} the rehearsal {hook} hook relies on: rehearse with verl {READ_RELEASES} "
         f"or teach py/rehearsal/verl_rehearsal/{hook}.py the new name, as docs/verl-releases.md describes"

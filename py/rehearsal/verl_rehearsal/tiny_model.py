@@ -1,7 +1,7 @@
 """Makes the rehearsal's models: a Qwen2 of 2 layers that knows a quarter of its sums, and its critic.
 
-A model that knows nothing is a poor rehearsal: its policy is uniform, so trainer and rollout seem to agree however
-wrong they are, and no reward ever comes. One that knows everything leaves nothing to learn.
+A model that knows nothing makes a poor rehearsal: its policy is uniform, so trainer and rollout seem to agree however
+wrong they are, and it never gets a reward. A model that knows everything has nothing left to learn.
 """
 
 import copy
@@ -34,7 +34,7 @@ def build(actor_dir: Path, critic_dir: Path, *, seed: int) -> dict[str, float | 
     """Write actor and critic, each with the tokenizer, as Hugging Face folders; the same bytes for the same seed.
 
     Returns ``sampled_accuracy`` (share of the sums answered right at temperature 1), ``warmup_steps`` and ``seconds``.
-    Raises RehearsalError when warming up steps over the range of accuracies that leaves something to learn.
+    Raises RehearsalError if the warm-up steps over the range of accuracies that leaves something to learn.
     """
     started = time.monotonic()
     threads = torch.get_num_threads()

@@ -1,7 +1,7 @@
 """Reports how each model's weights change while it trains.
 
 Touches ``verl.workers.engine.fsdp.transformer_impl.FSDPEngine.optimizer_step``, read in verl 0.7.1, 0.8.0, 0.9.1
-and main at 1dda039b: the one place where actor, critic and SFT model take a step.
+and main at 1dda039b: the one method in which actor, critic and SFT model take a step.
 """
 
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""The hash by which actor and rollout are shown to hold the same weights."""
+"""The hash that shows that actor and rollout have the same weights."""
 
 import hashlib
 from collections.abc import Mapping

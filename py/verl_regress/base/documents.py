@@ -1,4 +1,4 @@
-"""Reading the two documents that a user writes: the JobSpec and the Ray base config, each against its JSON Schema."""
+"""Reads the two documents that a user writes, the JobSpec and the Ray base config, each against its JSON Schema."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_REFERENCES = 100
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader without tags, and without references of which a few lines make gigabytes.
+    """YAML's safe loader without tags, and without nested references: a few lines of those make gigabytes.
 
-    Every key is text (YAML reads NO and 1 as others), and none silently wins over its like.
+    Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused.
     """
 
     def __init__(self, stream: str) -> None:
@@ -65,7 +65,7 @@ class _PlainYaml(yaml.SafeLoader):
 
 @dataclass(frozen=True)
 class Document:
-    """What was given: its content, the text as it was, and the name by which the user knows it."""
+    """A document as given: its content, its text, and the name by which the user knows it."""
 
     content: Mapping[str, Any]
     text: str
@@ -73,7 +73,7 @@ class Document:
 
 
 def parse(text: str, origin: str, kind: str) -> Document:
-    """The document in `text` (YAML, of which JSON is a part), checked against `<kind>`'s schema.
+    """Parse `text` (YAML, of which JSON is a subset) and check it against the schema of `kind`.
 
     `kind` is `jobspec` or `base_config`; `origin` is the file's name as the user knows it. Raises BadInput.
     """
@@ -94,7 +94,7 @@ def parse(text: str, origin: str, kind: str) -> Document:
 
 
 def _load(text: str) -> Any:
-    """JSON as JSON (to YAML 1.1 its tabs and its escaped emoji are something else), the rest as YAML."""
+    """Read JSON as JSON (YAML 1.1 reads its tabs and escaped emoji differently), anything else as YAML."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except ValueError:
@@ -102,16 +102,16 @@ def _load(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs; ValueError for keys that _PlainYaml refuses too, and tells where."""
+    """The object of these pairs. Raises ValueError for keys that _PlainYaml refuses too: it then reports the line."""
     if len({key for key, _ in pairs if key.isprintable()}) < len(pairs):
         raise ValueError
     return dict(pairs)
 
 
 def _check_values(value: object, origin: str, depth: int = 0, *, of_secrets: bool = False) -> None:
-    """Refuse what no file, no environment and no argv can hold, and what is too deep or too large to be shown.
+    """Refuse values that no file, environment or argv can hold, and values too deep or too large to show.
 
-    What stands in `secrets` is not repeated: somebody may have put a secret's value there.
+    Values under `secrets` are never repeated: the user may have put a secret's value there.
     """
     if depth > _DEEPEST:
         raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
@@ -119,7 +119,7 @@ def _check_values(value: object, origin: str, depth: int = 0, *, of_secrets: boo
         problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is no text"
         where = "secrets" if of_secrets else f"'{shown(value, 80)}'"
         raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
-    if isinstance(value, int) and abs(value) >= 2**63:  # Python writes no more than 4,300 digits of one
+    if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
         raise BadInput(f"{origin} has a whole number of more than 64 bits: no value of it needs that.")
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         _check_values(key, origin, depth + 1, of_secrets=of_secrets)
@@ -135,7 +135,7 @@ def _is_text(value: str) -> bool:
 
 
 def _worst(document: object, kind: str) -> Any:
-    """The jsonschema ValidationError to tell of, or None."""
+    """The jsonschema ValidationError to report, or None."""
     import jsonschema  # here: it costs the other subcommands a third of their start
 
     return jsonschema.exceptions.best_match(_validator(kind).iter_errors(document))
@@ -150,9 +150,9 @@ def _validator(kind: str) -> Any:
 
 
 def _sentence(error: Any, origin: str) -> str:
-    """One sentence out of a jsonschema ValidationError: the value, where it stands, the cure.
+    """One sentence from a jsonschema ValidationError: the value, where it is, the cure.
 
-    Neither what stands in `secrets` nor a whole document is repeated: somebody may have put a secret's value there.
+    It never repeats values under `secrets` or a whole document: the user may have put a secret's value there.
     """
     where = shown(error.json_path.removeprefix("$").removeprefix(".") or "the document", 80)
     if not error.absolute_path or error.absolute_path[0] == "secrets":

@@ -1,4 +1,4 @@
-"""Exit statuses and the one kind of error that a user is meant to read."""
+"""Exit statuses, and the one kind of error that is meant for users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Exit(enum.IntEnum):
-    """Exit statuses of every command; scripts/lib/cli.bash holds the same table (a test compares them)."""
+    """Exit statuses of every command; scripts/lib/cli.bash has the same table (a test compares them)."""
 
     SUCCEEDED = 0
     OWN_ERROR = 1
@@ -22,7 +22,7 @@ class Exit(enum.IntEnum):
 
     @property
     def meaning(self) -> str:
-        """The words that the table uses for this status."""
+        """The table's words for this status."""
         return _MEANING[self]
 
 
@@ -41,7 +41,7 @@ _MEANING = {
 
 
 def shown(text: str, most: int = 200) -> str:
-    """A user's `text` as a sentence shows it: on one line, with nothing that a terminal would act on, of `most` characters."""
+    """A user's `text` as messages show it: one line of at most `most` characters, with nothing that a terminal acts on."""
     plain = printable(text)
     return plain if len(plain) <= most else f"{plain[:most]}… ({len(text)} characters)"
 
@@ -57,7 +57,7 @@ def printable(text: str) -> str:
 
 
 class RegressError(Exception):
-    """One sentence for the user (the value, where it came from, the cure) and the exit status it ends in."""
+    """One sentence for the user (the value, where it came from, the cure) and the exit status."""
 
     def __init__(self, message: str, status: Exit = Exit.OWN_ERROR) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class RegressError(Exception):
 
 
 class BadInput(RegressError):
-    """What was given cannot be used; nothing was created."""
+    """The input cannot be used; nothing was created."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Exit.BAD_INPUT)

@@ -1,4 +1,4 @@
-"""Submission ids: made here, checked here. Ray does not validate them (2.60: a `/` leaves an unremovable record)."""
+"""Makes and checks submission ids. Ray does not validate them (2.60: a `/` leaves an unremovable record)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTEMPT = re.compile(r"(?P<submission_id>.+)\.a(?P<number>[0-9]+)")
 
 
 def check(submission_id: str, origin: str) -> str:
-    """Return the id as it is, or raise BadInput; `origin` says where it was given."""
+    """Return the id unchanged, or raise BadInput; `origin` says where it was given."""
     if submission_id == "latest":
         raise BadInput(f"submission_id 'latest' (from {origin}) is not usable: that word stands for the latest job.")
     if SUBMISSION_ID.fullmatch(submission_id) is None:

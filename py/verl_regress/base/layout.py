@@ -1,4 +1,4 @@
-"""Where everything lives under the shared root. Every path of the project is spelled here and nowhere else."""
+"""Where everything is under the shared root. Only this module spells out the project's paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
-_RESERVE_BYTES = 16384  # more than any state takes
+_RESERVE_BYTES = 16384  # more than any state needs
 
 
 @dataclass(frozen=True)
@@ -42,46 +42,46 @@ class SharedRoot:
 
     @property
     def objects(self) -> Path:
-        """What snapshots share, by content."""
+        """Contents that snapshots share."""
         return self.path / "common" / "code" / "objects"
 
     @property
     def helpers(self) -> Path:
-        """Versions of this package, each under the first digits of its hash (scripts/lib/helper.bash)."""
+        """Versions of this package, each named after the first digits of its hash (scripts/lib/helper.bash)."""
         return self.path / "common" / "code" / "verl_regress"
 
     @property
     def sessions(self) -> Path:
-        """Regression sessions, one directory a time (verl_regress.store.sessions)."""
+        """Regression sessions, one directory each (verl_regress.store.sessions)."""
         return self.path / "verify"
 
     @property
     def user_code(self) -> Path:
-        """Code that users bring: reward functions."""
+        """Code that users provide: reward functions."""
         return self.path / "user" / "code"
 
     @property
     def secrets(self) -> Path:
-        """The secrets of jobs that are not over: a directory a cluster, a file a Ray id, for their owner alone."""
+        """The secrets of jobs that are not over: a directory per cluster, a file per Ray id, readable by their owner alone."""
         return self.path / "secrets"
 
     def ray_logs(self, cluster: str) -> Path:
-        """What `ray start` said on each node of that cluster (scripts/lib/cluster.bash)."""
+        """The output of `ray start` on each node of that cluster (scripts/lib/cluster.bash)."""
         return self.path / "ray" / cluster
 
     def packages(self, cluster: str, node: str) -> Path:
-        """Which packages that node had when its Ray was started (verl_regress.cluster.packages)."""
+        """The packages that the node had when its Ray was started (verl_regress.cluster.packages)."""
         return self.ray_logs(cluster) / f"{node}.packages.json"
 
     def queue(self, cluster: str) -> Path:
-        """One link per job of that cluster that is not over, in the order in which they came (verl_regress.worker.queue)."""
+        """The cluster's queue: one link per unfinished job, in order of submission (verl_regress.worker.queue)."""
         return self.path / "queue" / cluster
 
     def escape_of(self, path: Path) -> str | None:
-        """Why `path` leads out of the shared root, itself or by a link on its way; None where it stays inside.
+        """Why `path` leads out of the shared root, itself or through a link on the way; None if it stays inside.
 
-        The one answer to paths that users name: every user may write into `common/` and `user/`, so any name there may be a
-        link to somewhere else, which this node has and others have not, or which was never meant to be read.
+        Every path that users name is checked here: every user may write to `common/` and `user/`, so any name there may
+        be a link to somewhere that only this node has, or that was never meant to be read.
         """
         if ".." in path.parts:
             return "it must do without '..'"
@@ -93,13 +93,13 @@ class SharedRoot:
         return None
 
     def fill_in(self, text: str) -> str:
-        """`text` with `${shared_root}` filled in; every other ${…} is Hydra's own."""
+        """`text` with `${shared_root}` filled in; every other ${…} is left to Hydra."""
         return text.replace("${shared_root}", str(self.path))
 
     def ensure(self) -> list[Path]:
-        """Create what is missing; returns the directories that were created.
+        """Create missing directories; returns those that were created.
 
-        `common/` and `user/` are writable by all users, sticky like /tmp: nobody can remove what is another's.
+        `common/` and `user/` are writable by all users, sticky like /tmp: users cannot remove each other's files.
         """
         wanted = [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
         open_to_all = [
@@ -116,9 +116,9 @@ class SharedRoot:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new, never half.
+    """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new one, never half.
 
-    A link in the place of either is not followed: the rename replaces it, and what is open is new or no link.
+    Never writes through a link: the rename replaces one at `path`, and one at the temporary name is an error.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -136,9 +136,9 @@ def _no_link(path: str, flags: int) -> int:
 
 @dataclass(frozen=True)
 class JobDir:
-    """One attempt of a job: `jobs/<submission_id>/` the first, `attempts/N/` in it those that resumed or retried it.
+    """One attempt of a job: the first is `jobs/<submission_id>/`, later ones (resume, retry) are `attempts/N/` in it.
 
-    Each is created once by an atomic mkdir, its `config/` written before submission and never after.
+    Each is created once by an atomic mkdir; its `config/` is written before submission and never after.
     """
 
     path: Path
@@ -169,11 +169,11 @@ class JobDir:
         return self.submission_id if self.attempt == 1 else f"{self.submission_id}.a{self.attempt}"
 
     def numbered(self, attempt: int) -> JobDir:
-        """Attempt N of the same job, there or not."""
+        """Attempt N of the same job, whether it exists or not."""
         return self.first if attempt == 1 else JobDir(self.first.path / "attempts" / str(attempt))
 
     def attempts(self) -> list[JobDir]:
-        """All attempts of the job that there are, the first first."""
+        """All existing attempts of the job, oldest first."""
         try:
             names = [path.name for path in (self.first.path / "attempts").iterdir()]
         except FileNotFoundError:
@@ -182,17 +182,17 @@ class JobDir:
 
     @property
     def config(self) -> Path:
-        """What was asked and what came of it, written once."""
+        """The request and the plan made from it, written once."""
         return self.path / "config"
 
     @property
     def driver_log(self) -> Path:
-        """The whole output of the driver, while it runs and after its node is gone."""
+        """The driver's whole output, while it runs and after its node is gone."""
         return self.path / "logs" / "driver.log"
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a training step: `{"step": n, "data": {metric: value}}`, by verl's file logger."""
+        """One JSON object per training step: `{"step": n, "data": {metric: value}}`, by verl's file logger."""
         return self.path / "logs" / "metrics.jsonl"
 
     @property
@@ -202,26 +202,26 @@ class JobDir:
 
     @property
     def debug(self) -> Path:
-        """What Ray and the nodes were like at the job's turns, one directory a moment (verl_regress.jobs.debug)."""
+        """Debug bundles: Ray and the nodes at key moments of the job, one directory each (verl_regress.jobs.debug)."""
         return self.path / "debug"
 
     @property
     def state(self) -> Path:
-        """Small JSON files, one writer each: submitted, launcher, queued, turn, started, identity, ended, observed, collected."""
+        """JSON files, one writer each: submitted, launcher, queued, turn, started, identity, ended, observed, collected."""
         return self.path / "state"
 
     @property
     def launcher(self) -> Path:
-        """Who the launcher is; it holds the lock of this file for as long as it lives (verl_regress.jobs.liveness)."""
+        """Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.liveness)."""
         return self.state / "launcher"
 
     @property
     def reports(self) -> Path:
-        """What the job's own processes report (py/hooks/job_report.py), one file a kind and process."""
+        """Reports of the job's own processes (py/hooks/job_report.py), one file per kind and process."""
         return self.state / "reports"
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
-        """Write `state/<name>` whole, stamped with the time (UTC, ISO 8601)."""
+        """Write `state/<name>` atomically, stamped with the time (UTC, ISO 8601)."""
         text = json.dumps({"time": now(), **content}, indent=2) + "\n"
         reserve = self._reserve(name)
         try:
@@ -230,14 +230,14 @@ class JobDir:
         except OSError:
             if not reserve.exists():
                 raise
-            with reserve.open("r+b") as file:  # what is written in place needs no further block
+            with reserve.open("r+b") as file:  # writing in place needs no new block
                 file.write(text.encode("utf-8"))
             reserve.replace(self.state / name)
 
     def reserve_state(self, name: str) -> None:
-        """Hold the space of `state/<name>` from now on, for a disk that is full by then. Raises OSError."""
+        """Reserve the space of `state/<name>` now, in case the disk is full later. Raises OSError."""
         with self._reserve(name).open("wb") as file:
-            file.write(b" " * _RESERVE_BYTES)  # behind JSON, blanks are nothing
+            file.write(b" " * _RESERVE_BYTES)  # JSON ignores trailing spaces
             file.flush()
             os.fsync(file.fileno())
 
@@ -245,16 +245,16 @@ class JobDir:
         return self.state / f".{name}.reserve"
 
     def read_state(self, name: str) -> dict[str, Any] | None:
-        """`state/<name>`, or None where nobody wrote it."""
+        """`state/<name>`, or None if it was not written."""
         return read_json(self.state / name)
 
     def read_config(self, name: str) -> dict[str, Any] | None:
-        """`config/<name>`, or None where it is not there (a submitter that died before it was whole)."""
+        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete)."""
         return read_json(self.config / name)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is no such file."""
+    """The object in a JSON file, or None if there is no such file."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -273,7 +273,7 @@ def now() -> str:
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """`layout` takes no argument of its own."""
+    """`layout` has no arguments of its own."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""Locks of the shared root, all of them `flock(2)`, which goes with the process: many use what is there at once, or one alone
-removes what nobody uses.
+"""Locks on the shared root, all of them `flock(2)`, released when the process ends: shared for readers, exclusive for
+`make gc`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
 
 @contextmanager
 def held(directory: Path, how: int) -> Iterator[bool]:
-    """Hold `flock(2)` on `directory`, `how` as fcntl names it; it goes with the process.
+    """Hold `flock(2)` on `directory`, `how` as fcntl names it; the lock ends with the process.
 
-    False where that cannot be had: another holds it (LOCK_NB), a file system without locks, no such directory.
+    Yields False if there is no lock: another process holds it (LOCK_NB), no locks on the file system, no such
+    directory.
     """
     descriptor = None
     try:
@@ -37,9 +38,10 @@ def held(directory: Path, how: int) -> Iterator[bool]:
 
 
 def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
-    """Does another process hold `path` so that `how` cannot be had? Raises OSError (not there, a file system without locks).
+    """Does another process hold a lock on `path` that conflicts with `how`? Raises OSError (no such file, no locks on
+    the file system).
 
-    Two who ask with LOCK_SH do not see each other.
+    Two processes that ask with LOCK_SH do not see each other.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -61,7 +63,7 @@ def owning(file: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(directory: Path, seconds: float) -> Iterator[None]:
-    """Hold `directory` alone, waiting at most so long for those who share it. Raises RegressError."""
+    """Hold `directory` exclusively, waiting at most `seconds` for those who share it. Raises RegressError."""
     end = time.monotonic() + seconds
     while True:
         with held(directory, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:

@@ -8,11 +8,11 @@ from verl_regress.base.errors import BadInput
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SHOWN = 40
-SFT_SUFFIX = "_sft"  # behind a data set's name: the same data in the form that SFT reads
+SFT_SUFFIX = "_sft"  # ends a data set's name: the same data in the form that SFT reads
 
 
 def check(name: str, knob: str) -> str:
-    """Return `name` as it is, or raise BadInput; `knob` is where it was given."""
+    """Return `name` unchanged, or raise BadInput; `knob` is where it was given."""
     if NAME.fullmatch(name) is None:
         shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}… ({len(name)} characters)"
         raise BadInput(

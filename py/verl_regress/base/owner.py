@@ -1,4 +1,4 @@
-"""Whose a job is: a user and a checkout, known by the id of its WORKDIR (scripts/lib/owner.bash)."""
+"""Who owns a job: a user and a checkout, identified by the id of its WORKDIR (scripts/lib/owner.bash)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Owner:
-    """The user, and the checkout by its WORKDIR: the id that is kept there, and its real path on the host."""
+    """The user, and the checkout by its WORKDIR: the id stored there, and its real path on the host."""
 
     user: str
     id: str
@@ -25,17 +25,17 @@ class Owner:
         return cls(user, checkout)
 
     def recorded(self) -> dict[str, Any]:
-        """What `config/resolved.json` holds of it."""
+        """The owner as `config/resolved.json` records it."""
         return {"user": self.user, "workdir": self.workdir, "id": self.id}
 
     def has(self, plan: Mapping[str, Any] | None) -> bool:
-        """Is the job of that plan this owner's? One without a record, of an older version, is nobody's."""
+        """Does this owner own the job with that plan? Older versions recorded no owner: nobody owns those jobs."""
         recorded = (plan or {}).get("owner") or {}
         return (recorded.get("user"), recorded.get("id")) == (self.user, self.id)
 
 
 def told(plan: Mapping[str, Any] | None) -> str:
-    """Whose the job of that plan is, in words."""
+    """The owner of the job with that plan, in words."""
     recorded = (plan or {}).get("owner")
     return f"user {recorded['user']}, {recorded['workdir']}" if recorded else "an owner that was not recorded"
 

@@ -1,4 +1,4 @@
-"""Signs of life: what goes on now, shown while it takes its time; a live line on a terminal, a line now and then in a log."""
+"""Progress messages while something takes its time: a live line on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from verl_regress.base import say
 
-# In a log: for how many seconds the lines are how far apart. scripts/lib/log.bash has the first two of them.
+# In a log: (until this many seconds have passed, seconds between lines). scripts/lib/log.bash has the first two.
 _INTERVALS = ((300.0, 9.0), (3600.0, 60.0), (float("inf"), 600.0))
 
 
 class Pulse:
-    """One activity after another; `beat` says what goes on, as often as one likes, and decides what is printed.
+    """One activity after another; call `beat` as often as you like, it decides what is printed.
 
-    What is in brackets behind an activity, such as a count, makes no other activity of it.
+    A change in the brackets after an activity, such as a count, does not make it a new activity.
     """
 
     def __init__(self, now: float) -> None:
@@ -26,8 +26,8 @@ class Pulse:
         self._lines = say.lines_said()
 
     def beat(self, words: str, now: float, *, is_news: bool = False) -> None:
-        """`words` is what goes on at `now` (seconds). A change `is_news` where it deserves a line of its own at once."""
-        if say.lines_said() != self._lines:  # others had something to say
+        """`words` is what is going on at `now` (seconds). With `is_news` a change gets a line of its own at once."""
+        if say.lines_said() != self._lines:  # something else was printed
             self._lines, self._said = say.lines_said(), now
         has_changed = _activity(words) != _activity(self._words)
         if has_changed:
@@ -56,7 +56,9 @@ def _activity(words: str) -> str:
 
 @contextmanager
 def during(what: str, detail: Callable[[], str] = str) -> Iterator[None]:
-    """Signs of life while the block runs, which does not look at the clock itself. `detail` returns what to add, or ''."""
+    """Show progress messages while the block runs, which does not watch the clock itself. `detail` returns what to add,
+    or ''.
+    """
     is_over = threading.Event()
     began = time.monotonic()
     pulse = Pulse(began)
@@ -77,9 +79,9 @@ def during(what: str, detail: Callable[[], str] = str) -> Iterator[None]:
 
 
 def size_of(directory: Path) -> str:
-    """`12 MB so far`: what is in a directory that is being filled; a `detail` of `during`."""
+    """`12 MB so far`: the size of a directory that is being filled; a `detail` of `during`."""
     total = 0
     for path in directory.rglob("*"):
-        with suppress(OSError):  # it was renamed meanwhile
+        with suppress(OSError):  # it was renamed in the meantime
             total += path.lstat().st_size
     return f"{total // 10**6} MB so far"

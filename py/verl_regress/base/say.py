@@ -1,4 +1,4 @@
-"""What a step says to the person at the terminal, in the words and the look of scripts/lib/log.bash.
+"""Messages of a step to the user at the terminal, in the words and the look of scripts/lib/log.bash.
 
 Everything goes to stderr: stdout stays for data.
 """
@@ -22,68 +22,68 @@ def _as_it_is(text: str) -> str:
 
 @dataclass
 class _View:
-    """How the person sees it: how wide the terminal is (0: a log), and how a path of the nodes is written there."""
+    """How the user sees it: the terminal's width (0: a log), and how to show a path of the nodes."""
 
     columns: int = 0
     shown: Callable[[str], str] = _as_it_is
-    lines: int = 0  # that were said
+    lines: int = 0  # printed so far
 
 
 _view = _View()
 
 
 def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> None:
-    """What a command that runs on a node is told of the person who typed it.
+    """Tell a command that runs on a node about the user's terminal.
 
-    `columns` is the width of the terminal that stderr ends at, 0 where it is a log. Paths under `shared_root` are shown under
-    `shown_root` where that is given.
+    `columns` is the width of the terminal that stderr goes to, 0 for a log. Paths under `shared_root` are shown under
+    `shown_root`, if that is given.
     """
     _view.columns, _view.shown = columns, _as_it_is
     if shown_root and shown_root != shared_root:
-        # A path, and neither the value of a setting (name=/path) nor the end of a longer path.
+        # Only whole paths: neither the value of a setting (name=/path) nor the end of a longer path.
         path = re.compile(rf"(?<![\w.:=/-]){re.escape(shared_root)}(?=/)")
         _view.shown = lambda text: path.sub(lambda _match: shown_root, text)
 
 
 def shown(path: object) -> str:
-    """A path of the nodes as the person can use it."""
+    """A path of the nodes as the user can use it."""
     return _view.shown(str(path))
 
 
 def is_live() -> bool:
-    """Does stderr end at a terminal, where a line can be written over?"""
+    """Is stderr a terminal, where a line can be overwritten?"""
     return _view.columns > 0
 
 
 def lines_said() -> int:
-    """How many lines were said so far."""
+    """How many lines were printed so far."""
     return _view.lines
 
 
 def live(text: str) -> None:
-    """Show what goes on, until the next line; on a terminal alone."""
+    """Show what is going on until the next line; on a terminal only."""
     line = " " * _WORD_WIDTH + printable(shown(text))
     print(f"\x1b[K{line[: _view.columns - 1]}", end="\r", file=sys.stderr, flush=True)
 
 
 def clear() -> None:
-    """Leave no live line behind."""
+    """Remove the live line."""
     if is_live():
         print("\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def quote(text: str) -> None:
-    """Say a line of a log, as it is."""
+    """Print a line of a log, as it is."""
     _line("", "0", text)
 
 
 def ok(text: str) -> None:
-    """Say that we looked at `text` and it is as it should be."""
+    """Say that `text` was checked and is fine."""
     _line("ok", "32", shown(text))
 
 
 def skip(text: str) -> None:
-    """Say that there was nothing to do; `text` ends in the reason, in brackets."""
+    """Say that there was nothing to do; `text` ends with the reason, in brackets."""
     _line("skip", "36", shown(text))
 
 
@@ -98,7 +98,7 @@ def info(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Say what may surprise later; `text` ends in what was done all the same."""
+    """Say what may be a surprise later; `text` ends with what was done anyway."""
     _line("warning", "35", printable(shown(text)))
 
 

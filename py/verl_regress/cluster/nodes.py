@@ -1,4 +1,4 @@
-"""The nodes as Ray sees them, and the wait until they are all there."""
+"""The nodes as Ray sees them, and waiting until they are all there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import packages, ray_private
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable, silent
 
-_LOOK_EVERY = 0.2  # seconds between two looks at the node table
+_LOOK_EVERY = 0.2  # seconds between two checks of the node table
 ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             joined = _joined(args.log_dir)
             break
-        except Unreachable:  # it starts after the GCS
+        except Unreachable:  # the dashboard starts after the GCS
             _abort_if_one_failed(["head"], args.log_dir)
             if time.monotonic() > end:
                 raise
@@ -45,7 +45,7 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def _joined(log_dir: Path) -> list[Node]:
-    """The ALIVE nodes that carry the mark of their latest start: Ray calls a killed node ALIVE for half a minute more."""
+    """The ALIVE nodes with the mark of their latest start: Ray calls a killed node ALIVE for another half a minute."""
     return [
         node
         for node in RayApi(ADDRESS).nodes()
@@ -70,12 +70,13 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
 def await_all(args: argparse.Namespace) -> None:
     """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU.
 
-    Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their start.
+    Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their
+    start.
     """
     wanted = dict(node.partition("=")[::2] for node in args.nodes)
     if "head" not in wanted or len(wanted) < 2:
         raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
-    root, cluster = SharedRoot(args.shared_root), args.log_dir.name  # that directory bears the cluster's name
+    root, cluster = SharedRoot(args.shared_root), args.log_dir.name  # that directory is named after the cluster
     end = time.monotonic() + args.deadline
     if not _is_listed(root, args.log_dir, "head"):
         packages.keep(root.packages(cluster, "head"), _mark(args.log_dir, "head"))
@@ -124,7 +125,7 @@ def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
 
 
 def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
-    """Until Ray lists no node whose raylet is gone: it would send jobs there for half a minute, and they would never start."""
+    """Wait until Ray has dropped dead nodes: for half a minute it would send jobs there, which would never start."""
     told: set[str] = set()
     api = RayApi(ADDRESS)
     while sum(node.alive for node in api.nodes()) > wanted:
@@ -152,7 +153,7 @@ def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: P
 def up(api: RayApi) -> tuple[list[Node], list[str]]:
     """The nodes that Ray calls ALIVE and that accept a connection, and the names of those that are down.
 
-    Ray calls a killed node ALIVE for half a minute more, and would send jobs there. Raises Unreachable.
+    Ray calls a killed node ALIVE for another half a minute, and would send jobs there. Raises Unreachable.
     """
     known = api.nodes()
     gone = {raylet.node_id for raylet in silent(api.raylets())}
@@ -161,7 +162,7 @@ def up(api: RayApi) -> tuple[list[Node], list[str]]:
 
 
 def describe(node: Node) -> str:
-    """`CPU 64, GPU 4, worker_node 100`: what a person wants to know of a node's resources."""
+    """`CPU 64, GPU 4, worker_node 100`: a node's resources, as users want to see them."""
     kinds = ["CPU", "GPU", *sorted(key for key in node.resources if key == "worker_node")]
     return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
 

@@ -1,4 +1,4 @@
-"""Which packages the nodes have: each lists its own when its Ray is started, on the shared root beside that Ray's log."""
+"""The packages on the nodes: each node lists its own when its Ray starts, on the shared root next to that Ray's log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from verl_regress.base.errors import RegressError, shown
 from verl_regress.base.layout import SharedRoot, write_atomically
 from verl_regress.cluster.ray_api import Node
 
-PYTHON = "Python"  # the interpreter, among the versions of packages; no package has a capital letter here
+PYTHON = "Python"  # the interpreter, in the list of versions; package names are in lower case here
 
 
 @dataclass(frozen=True)
 class NodePackages:
-    """The packages of a node: versions by name (in lower case, with dashes), and what markers of requirements ask for."""
+    """The packages of a node: versions by name (lower case, with dashes), and the values for requirement markers."""
 
     node: str
     is_head: bool
@@ -34,7 +34,7 @@ class NodePackages:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of each package, and of Python."""
+        """The version of each package, and of Python."""
         return {PYTHON: self.python, **self.packages}
 
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List this node's packages. Raises RegressError where they cannot be listed; why is kept instead of the list."""
+    """List this node's packages. Raises RegressError if that fails, and keeps the reason instead of the list."""
     problem = keep(SharedRoot(args.shared_root).packages(args.cluster, args.node), args.start)
     if problem is not None:
         raise RegressError(
@@ -64,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def keep(file: Path, start: str | None) -> str | None:
-    """Write this node's list; returns why it could not be made, which is then kept in its place."""
+    """Write this node's list; if it cannot be made, writes and returns the reason instead."""
     problem = None
     try:
         content = here()
-    except Exception as error:  # whatever comes of a package's metadata, which is anybody's
+    except Exception as error:  # a package's metadata may raise anything
         problem = shown(f"{type(error).__name__}: {error}")
         content = {"error": problem}
     write_atomically(file, json.dumps({"start": start, **content}, indent=1, sort_keys=True) + "\n")
@@ -76,8 +76,8 @@ def keep(file: Path, start: str | None) -> str | None:
 
 
 def here() -> dict[str, Any]:
-    """The packages that a job on this node finds, less those that only the helper sees."""
-    # Here: `make status` and others read lists with the standard library alone.
+    """The packages that a job on this node finds, without those that only the helper sees."""
+    # Imported here: `make status` and others read lists with the standard library alone.
     from packaging.markers import default_environment
 
     from deps import PACKAGES
@@ -86,7 +86,7 @@ def here() -> dict[str, Any]:
     for distribution in metadata.distributions(path=[path for path in sys.path if path != str(PACKAGES)]):
         headers = distribution.metadata  # each access parses it
         name, version = headers["Name"], headers["Version"]
-        if name and version:  # the rest of an installation that was broken off has neither
+        if name and version:  # the remains of an aborted installation have neither
             packages.setdefault(plain_name(name), version)
     return {
         "python": platform.python_version(),
@@ -97,18 +97,18 @@ def here() -> dict[str, Any]:
 
 
 def plain_name(name: str) -> str:
-    """A package's name as lists have it, and as PyPA's specification makes equal names equal."""
+    """A package's name as lists have it: normalised as PyPA's specification says."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def sha256_of(packages: Mapping[str, str]) -> str:
-    """One value for names and versions."""
+    """One hash over names and versions."""
     text = "".join(f"{name}=={version}\n" for name, version in sorted(packages.items()))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[NodePackages], list[Unknown]]:
-    """What the nodes that are up have, in the order of their names, and those of which it is not known."""
+    """The packages of the nodes that are up, in the order of their names, and the nodes whose packages are not known."""
     known, unknown = [], []
     for node in sorted(up, key=lambda node: (not node.is_head, len(node.name), node.name)):
         read = _read(root.packages(cluster, node.name), node)
@@ -120,7 +120,7 @@ def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[N
 
 
 def is_listed(file: Path, start: str | None) -> bool:
-    """Is `file` the list of the start with that mark?"""
+    """Was `file` written at the start with that mark?"""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -148,9 +148,9 @@ def _read(file: Path, node: Node) -> NodePackages | Unknown:
 
 
 def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
-    """What config/packages.json says of the nodes: each different list once, with the nodes that have it.
+    """What config/packages.json says of the nodes: each distinct list once, with the nodes that have it.
 
-    `sha256` is that of the workers' packages; where workers differ, of their hashes.
+    `sha256` is that of the workers' packages; if workers differ, the hash of their hashes.
     """
     lists: dict[tuple[str, str], dict[str, Any]] = {}
     for one in known:
@@ -176,12 +176,12 @@ def _common_sha256(hashes: Sequence[str]) -> str | None:
 
 
 def workers(known: Iterable[NodePackages]) -> list[NodePackages]:
-    """Those that jobs run on."""
+    """The nodes that jobs run on."""
     return [one for one in known if not one.is_head]
 
 
 def in_job(record: Mapping[str, Any]) -> dict[str, str]:
-    """Versions by name of what a job's workers had, by its config/packages.json; several where workers differed."""
+    """Versions by name that a job's workers had, by its config/packages.json; several if the workers differed."""
     versions: dict[str, set[str]] = {}
     for one in record["lists"]:
         if any(node != record["head"] for node in one["nodes"]):

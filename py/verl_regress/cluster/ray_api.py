@@ -1,4 +1,4 @@
-"""Asking Ray: plain HTTP to the dashboard of Ray 2.60 (60 ms where `ray list` takes over a second), and the SDK to submit."""
+"""Talks to Ray: plain HTTP to the dashboard of Ray 2.60 (60 ms; `ray list` takes over a second), and the SDK to submit."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from typing import Any
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.cluster import ray_private
 
-# A proxy in the environment is for the world outside, not for the way to our own head.
+# Proxies in the environment are for the outside world, not for our own head.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-# Ray's SDK and its command would follow these instead of the address that they are given (Ray 2.60).
+# Ray's SDK and command would use these instead of the address that they are given (Ray 2.60).
 _MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-_CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about as many
+_CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about 3 s
 _SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
 
 
 class Unreachable(RegressError):
-    """Nobody answers at Ray's address."""
+    """Ray does not answer at its address."""
 
     def __init__(self, address: str, problem: object) -> None:
         super().__init__(
@@ -42,8 +42,8 @@ class Unreachable(RegressError):
 
 
 def load_sdk() -> None:
-    """Have Ray's SDK in memory (2.60: half a second) before `RayApi.submit` needs it; where it is missing, that one says so."""
-    gc.disable()  # the importing leaves nothing to collect, and looking costs a tenth of it
+    """Load Ray's SDK (2.60: half a second) before `RayApi.submit` needs it; if it is missing, `submit` reports that."""
+    gc.disable()  # imports leave nothing to collect, and collecting costs a tenth of the time
     try:
         importlib.import_module("ray.job_submission")
     except ImportError:
@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Raylet:
-    """The daemon of a node that Ray remembers, whether it is `alive` to Ray, and where it listens."""
+    """The raylet of a node that Ray remembers: whether Ray calls it `alive`, and where it listens."""
 
     name: str
     node_id: str
@@ -76,9 +76,10 @@ class Raylet:
     alive: bool
 
     def answers(self) -> bool:
-        """Is it alive to Ray, and does it accept a connection? A paused or busy one does: the kernel accepts for it.
+        """Does Ray call it alive, and does it accept a connection? A paused or busy one does: the kernel accepts for
+        it.
 
-        One whose port is not known cannot be asked and is believed.
+        If its port is not known, it cannot be asked and counts as answering.
         """
         if not self.alive or self.port is None:
             return self.alive
@@ -90,7 +91,7 @@ class Raylet:
 
 
 def silent(raylets: Collection[Raylet]) -> list[Raylet]:
-    """Those that do not answer, or are not alive to Ray; all are asked at once."""
+    """The raylets that do not answer, or that Ray calls dead; all are asked at once."""
     with ThreadPoolExecutor(max(1, len(raylets))) as pool:
         return [
             raylet for raylet, answers in zip(raylets, pool.map(Raylet.answers, raylets), strict=True) if not answers
@@ -99,13 +100,13 @@ def silent(raylets: Collection[Raylet]) -> list[Raylet]:
 
 @dataclass(frozen=True)
 class RayApi:
-    """Ray's dashboard at `address`, as the head sees it; `timeout` is in seconds a request."""
+    """Ray's dashboard at `address`, as seen from the head; `timeout` is in seconds per request."""
 
     address: str
     timeout: float = 10.0
 
     def version(self) -> str:
-        """Ray's version. Raises Unreachable: the cheapest way to learn that the cluster is there."""
+        """Ray's version: the cheapest way to check that the cluster is there. Raises Unreachable."""
         answer = self._get("/api/version")
         if not isinstance(answer, dict) or "ray_version" not in answer:
             raise Unreachable(self.address, "what answers there is not Ray")
@@ -129,7 +130,7 @@ class RayApi:
     def raylets(self) -> list[Raylet]:
         """The raylet of every node that Ray remembers.
 
-        Ports are in another answer, which of a dead node has not even the name; without `nocache` it may be an old one.
+        Ports come from a second answer, which does not even name dead nodes; without `nocache` it may be out of date.
         """
         rows = self._rows("/api/v0/nodes?limit=1000&detail=1")
         try:
@@ -147,7 +148,7 @@ class RayApi:
         return {job["submission_id"]: job for job in self._get("/api/jobs/") if job.get("submission_id")}
 
     def job(self, submission_id: str) -> dict[str, Any] | None:
-        """Ray's details of one job (status, driver_info, message, …), or None where Ray does not know it."""
+        """Ray's details of one job (status, driver_info, message, …), or None if Ray does not know it."""
         details: dict[str, Any] | None = self._get(
             f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}", none_on_404=True
         )
@@ -195,7 +196,7 @@ class RayApi:
                     runtime_env=dict(runtime_env),
                     metadata=dict(metadata),
                 )
-        except Exception as error:  # RuntimeError, requests' own, RayError, …: whatever it is, it was not "accepted"
+        except Exception as error:  # RuntimeError, requests' own, RayError, …: none of them means "accepted"
             self._need_accepted(submission_id, str(error) or type(error).__name__)
 
     def submit_by_command(self, submission_id: str, argv: Sequence[str]) -> None:
@@ -212,7 +213,7 @@ class RayApi:
             self._need_accepted(submission_id, said.stderr.strip() or said.stdout)
 
     def _need_accepted(self, submission_id: str, said: str) -> None:
-        """The answer to a submission went wrong: raises what it means, unless Ray has the job all the same."""
+        """Handle a failed submission: raises what the failure means, unless Ray has the job after all."""
         if "already exists" in said:
             raise BadInput(f"submission_id '{submission_id}' is taken in Ray: give another one.")
         if self.job(submission_id) is None:
@@ -221,14 +222,14 @@ class RayApi:
             raise RegressError(f"Ray refused the job: {lines[-1]}")
 
     def stop(self, submission_id: str) -> None:
-        """Ask Ray to stop a job, and return before it has. One that is PENDING goes on waiting (2.60): see `cancel`."""
+        """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see `cancel`."""
         self._get(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
 
     def cancel(self, submission_id: str, record: Callable[[], None]) -> bool:
-        """End a job that waits for a place, by the actor that would run it; False where there is none any more.
+        """End a PENDING job by killing the actor that would run it; False if there is no such actor any more.
 
-        Ray 2.60 offers nothing else for such a job, and calls it FAILED a second later: `record` is called right before.
-        To be called in the head.
+        Ray 2.60 offers nothing else for such a job, and calls it FAILED a second later: `record` is called right
+        before. Call this in the head.
         """
         return ray_private.end_supervisor(submission_id, record)
 
@@ -241,11 +242,11 @@ class RayApi:
         return rows
 
     def ask(self, path: str) -> Any:
-        """What the dashboard answers at `path`, as JSON. Raises Unreachable."""
+        """The dashboard's answer at `path`, as JSON. Raises Unreachable."""
         return self._get(path)
 
     def read(self, path: str) -> bytes:
-        """What the dashboard answers at `path`, as it is. Raises Unreachable."""
+        """The dashboard's answer at `path`, as raw bytes. Raises Unreachable."""
         content: bytes = self._get(path, parse=bytes)
         return content
 
@@ -272,7 +273,7 @@ class RayApi:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this, the main thread, when `seconds` have passed: the SDK's requests wait for ever (2.60)."""
+    """Raise TimeoutError in this, the main thread, after `seconds`: the SDK's requests wait forever (2.60)."""
 
     def expire(_number: int, _frame: object) -> None:
         raise TimeoutError(f"no answer in {seconds:g} s")
@@ -287,13 +288,13 @@ def _deadline(seconds: float) -> Iterator[None]:
 
 
 def _authorization() -> dict[str, str]:
-    """The header that Ray's token auth wants (2.52 and later), where the node has a token."""
+    """The header for Ray's token auth (2.52 and later), if the node has a token."""
     secret = token()
     return {"Authorization": f"Bearer {secret}"} if secret else {}
 
 
 def token() -> str | None:
-    """Ray's token, where the node has one. Raises OSError where it should and cannot be read."""
+    """Ray's token, if the node has one. Raises OSError if it should have one that cannot be read."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     if os.environ.get("RAY_AUTH_MODE") != "token" or not path:
         return None

@@ -1,8 +1,8 @@
-"""What we use of Ray that Ray does not document: private modules, actor names, routes of the dashboard, where logs are.
+"""Everything we use of Ray that Ray does not document: private modules, actor names, dashboard routes, log locations.
 
-Read in Ray 2.60; docs/verl-releases.md names the releases that jobs ran with. A new release of Ray is checked here first. Two
-files cannot import this one: py/ray_start.py runs before the helper's packages are there, and py/hooks/job_secrets.py runs in
-each process of a job. Both say the same in their own docstrings.
+Read in Ray 2.60; docs/verl-releases.md names the releases that jobs ran with. Check a new release of Ray here first.
+Two files cannot import this one: py/ray_start.py runs before the helper's packages are there, and
+py/hooks/job_secrets.py runs in each process of a job. Their docstrings name the release too.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from typing import Any
 
 from verl_regress.base.errors import Exit, RegressError
 
-# Routes of the dashboard, which its own pages ask. Without `nocache` it may answer with what it said minutes ago.
+# Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
-CLUSTER_STATUS = (
-    "/api/cluster_status?format=1"  # what `ray status` prints, without the two seconds that its process takes
-)
-# The logs of this node's Ray, and what every session of Ray that the node has had left.
+CLUSTER_STATUS = "/api/cluster_status?format=1"  # what `ray status` prints, without the two seconds of its process
+# The logs of this node's Ray, and those of all earlier Ray sessions on the node.
 LOGS = Path("/tmp/ray/session_latest/logs")
 ALL_LOGS = Path("/tmp/ray")
-# ray.dashboard.modules.job.common: the actor in which Ray runs a job's entrypoint.
+# ray.dashboard.modules.job.common: the actor that runs a job's entrypoint.
 _SUPERVISOR = "_ray_internal_job_actor_"
 _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 
 
 def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
-    """Kill the actor that runs, or would run, the entrypoint of a job; False where there is none.
+    """Kill the actor that runs, or would run, the entrypoint of a job; False if there is none.
 
-    `record` is called right before. To be called in the head.
+    `record` is called right before. Call this in the head.
     """
     import ray
 
@@ -52,8 +50,8 @@ def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
 def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
     """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
 
-    Asks the GCS at `gcs` (IP:port), which every worker reaches, where the dashboard may listen on the head alone. In a process
-    of its own: Ray's client may end the one that it is in. Read in Ray 2.60. Raises RegressError.
+    Asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone. Runs in a
+    process of its own, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
     """
     try:
         asked = subprocess.run(
@@ -69,10 +67,10 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
 
 
 def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
-    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended, as its raylet would have done; the problem, or None.
+    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended; returns the problem, or None.
 
-    It is what a raylet calls on its way out (NodeInfoGcsService.UnregisterNode, read in Ray 2.60); one that was killed
-    could not, and until the GCS gives it up by itself, half a minute later, it sends jobs there. `timeout` is in seconds.
+    A raylet makes this call when it exits (NodeInfoGcsService.UnregisterNode, read in Ray 2.60). A killed raylet could
+    not, and until the GCS gives it up half a minute later, Ray sends jobs there. `timeout` is in seconds.
     """
     try:
         asked = subprocess.run(

@@ -1,8 +1,8 @@
-"""The processes of one cluster's Ray on this node: those that carry its mark in their environment.
+"""The processes of one cluster's Ray on this node: those with its mark in their environment.
 
-Ray's own way ends every Ray that it finds by name, other people's too. Ours was started with VERL_REGRESS_RAY=<cluster>, which
-all that Ray starts inherits. Scripts send this file to `python3 -` on a node, so that it works before the helper is there and
-when the shared root is gone: standard library only.
+Ray's own way ends every Ray that it finds by name, other people's too. Ours was started with
+VERL_REGRESS_RAY=<cluster>, which everything that Ray starts inherits. Scripts send this file to `python3 -` on a node,
+so that it works before the helper is there and when the shared root is gone: standard library only.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "VERL_REGRESS_RAY"
-_START = "--disable-usage-stats"  # of cluster.bash; `ray start` hands it to nothing that stays
-_GRACE = 5.0  # seconds between the request to end and the end
+_START = "--disable-usage-stats"  # an argument of cluster.bash; `ray start` passes it to nothing that keeps running
+_GRACE = 5.0  # seconds between asking a process to end and killing it
 _LOOK_EVERY = 0.1
 
 
@@ -30,14 +30,14 @@ class _Process:
 
 
 def ours(cluster: str) -> dict[int, str]:
-    """The command line of each process, by pid: those that carry the mark, and those of their sessions.
+    """The command line of each process, by pid: processes with the mark, and all processes in their sessions.
 
-    Ray gives its workers a title and so overwrites the environment that the kernel shows (2.60), but all that `ray start`
-    leaves behind stays in the session that the scripts made for it.
+    Ray sets its workers' titles and so overwrites the environment that the kernel shows (2.60), but everything that
+    `ray start` leaves running stays in the session that the scripts made for it.
     """
     table = {int(path.name): row for path in Path("/proc").glob("[0-9]*") if (row := _look(path, cluster))}
     sessions = {row.session for row in table.values() if row.is_marked}
-    sessions -= {pid for pid, row in table.items() if not row.is_marked}  # led by somebody else: a login, say
+    sessions -= {pid for pid, row in table.items() if not row.is_marked}  # not led by one of ours: a login, say
     return {pid: row.command for pid, row in table.items() if row.is_marked or row.session in sessions}
 
 
@@ -63,12 +63,12 @@ def running(cluster: str) -> set[str]:
 
 
 def stop(cluster: str) -> int:
-    """End them all; how many there were. Raises TimeoutError where one cannot be ended."""
+    """End them all; returns how many there were. Raises TimeoutError if one cannot be ended."""
     return end(lambda: ours(cluster), "Ray")
 
 
 def end(find: Callable[[], Mapping[int, str]], whose: str) -> int:
-    """End what `find` finds, until it finds nothing, the stubborn ones by force; how many there were. Raises TimeoutError."""
+    """End what `find` finds until it finds nothing, stubborn ones by force; returns the count. Raises TimeoutError."""
     asked: set[int] = set()
     began = time.monotonic()
     while found := find():

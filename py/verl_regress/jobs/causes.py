@@ -1,6 +1,6 @@
-"""Why a job is over, in one sentence: how a process ended, and what Ray's words say of a job whose launcher recorded no end.
+"""Why a job is over, in one sentence: how a process ended, and what Ray says of a job whose launcher recorded no end.
 
-It asks nobody: Ray's answer is handed in. The words are those of Ray 2.60.
+It does not query Ray: callers pass Ray's answer in. The phrases matched are those of Ray 2.60.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-# ray.dashboard.modules.job.common.JobErrorType: what the job runs in was taken from it, whatever it did itself.
+# ray.dashboard.modules.job.common.JobErrorType: the job lost what it runs in, whatever it did itself.
 _SUPERVISOR_GONE = ("JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE")
 _NODE_DIED = re.compile(r"because its node has died.*?terminated unexpectedly: ([^\n]+)", re.DOTALL)
 # "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: …, ID: …) was 3.62GB used / 4.00GB limit (0.906128)".
@@ -31,12 +31,12 @@ def ending(code: int) -> str:
 
 
 def is_supervisor_gone(details: Mapping[str, Any]) -> bool:
-    """Did the actor die in which Ray runs the launcher (or its node), so that nobody could record an end?"""
+    """Did the actor that runs the launcher (or its node) die, so that no end could be recorded?"""
     return details.get("error_type") in _SUPERVISOR_GONE
 
 
 def of_loss(details: Mapping[str, Any], node: str | None) -> str:
-    """Why the launcher of a job that Ray calls over could not record its end; `node` is where it ran, if it came so far."""
+    """Why the launcher of a job that Ray calls over could not record its end; `node` is where it ran, if it got that far."""
     message = str(details.get("message") or "").strip()
     if node is None:
         node = ip[1] if (ip := _NODE_IP.search(message)) is not None else "a node that Ray does not name"
@@ -55,6 +55,6 @@ def of_loss(details: Mapping[str, Any], node: str | None) -> str:
 
 
 def memory(message: object) -> str:
-    """` (3.62GB used / 4.00GB limit)` where Ray's message says how full the memory was; else nothing."""
+    """` (3.62GB used / 4.00GB limit)` if Ray's message says how full the memory was; else nothing."""
     used = _MEMORY.search(str(message))
     return f" ({used[1]})" if used is not None else ""

@@ -1,4 +1,4 @@
-"""The checkpoints of an attempt: which there are, which are whole, and how a trainer goes on from one."""
+"""The checkpoints of an attempt: which exist, which are complete, and how a trainer continues from one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def names(job: JobDir) -> list[str]:
 
 
 def why_none(job: JobDir) -> str:
-    """`no checkpoint`, and why where `make gc` removed them (verl_regress.store.retention)."""
+    """`no checkpoint`, and the reason if `make gc` removed them (verl_regress.store.retention)."""
     collected = job.read_state("collected")
     return (
         "no checkpoint"
@@ -24,11 +24,11 @@ def why_none(job: JobDir) -> str:
 
 
 def newest(job: JobDir) -> Path | None:
-    """The newest `global_step_N` of this attempt that is whole, or None.
+    """The newest complete `global_step_N` of this attempt, or None.
 
-    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1, 0.8.0):
-    what has a higher N is half-written. It removes old ones while it saves (max_actor_ckpt_to_keep), so what is left is
-    looked at too.
+    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1,
+    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves (max_actor_ckpt_to_keep),
+    so the remaining ones are checked too.
     """
     try:
         latest = int((job.checkpoints / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
@@ -44,7 +44,7 @@ def step_of(checkpoint: str) -> int:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """All ranks of every kind of file are there, and with them an actor where there is a critic (FSDP, 0.7.1, 0.8.0)."""
+    """Does it have all ranks of every kind of file, and an actor if there is a critic (FSDP, 0.7.1, 0.8.0)?"""
     ranks: dict[tuple[Path, str, int], int] = {}
     for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
         kind, _, of = path.stem.partition("_world_size_")
@@ -61,5 +61,5 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def continuing(checkpoint: Path) -> list[str]:
-    """The overrides by which every trainer goes on from a checkpoint, and leaves it as it is (0.7.1 to 0.9.1)."""
+    """The overrides that make any trainer continue from a checkpoint and leave it unchanged (0.7.1 to 0.9.1)."""
     return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]

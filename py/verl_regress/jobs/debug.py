@@ -1,7 +1,7 @@
-"""Debug bundles: what Ray says and how the nodes are at one moment of a job, as `debug/<UTC time>-<phase>/`.
+"""Debug bundles: Ray's answers and the state of the nodes at one moment of a job, as `debug/<UTC time>-<phase>/`.
 
-Everything is asked at once, by plain HTTP, with a deadline for the whole. A source that fails is noted in its own file and
-never costs the others; a bundle never fails the job that it looks at.
+All sources are asked at once, by plain HTTP, with one deadline for the whole bundle. A source that fails is noted in
+its own file and does not affect the others; a bundle never fails the job.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TAIL_LINES = 200
 _TAIL_BYTES = 65536  # of one log
 _LOG_FILES = 60
 _LOCAL_LOGS = ray_private.LOGS
-_EVERY_NODE = ("raylet.out", "raylet.err")  # who was killed for memory stands here
+_EVERY_NODE = ("raylet.out", "raylet.err")  # these say which process was killed for memory
 # Reasons of Ray's ActorDiedErrorContext (2.60) that do not point at the actor itself.
 _ENDED_BY_OTHERS = ("OWNER_DIED", "OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
-# Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Ours has them in
-# config/runtime_env.json.
+# Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Those of our job
+# are in config/runtime_env.json.
 _LEFT_OUT = ("runtime_env", "serialized_runtime_env", "runtime_env_info")
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take a bundle of any job, running or over; its directory (or the tar) is the one line on stdout."""
+    """Make a bundle of any job, running or over; its directory (or the tar) is the one line on stdout."""
     job = find.asked_for(args)
     began = time.monotonic()
     bundle = take(job, str(find.plan_of(job)["address"]), "asked", logs=True)
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
-    """`take` for those who have more important things to do: whatever goes wrong is one line and nothing else."""
+    """`take` that never raises: any error is reported in one line."""
     try:
         take(job, address, phase, logs=logs)
     except Exception as error:
@@ -70,22 +70,22 @@ def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Non
 
 
 def attempt_once(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
-    """`attempt`, unless that phase has its bundle: who comes first keeps what there was to see, later ones would add nothing."""
+    """`attempt`, unless there is a bundle of that phase: the first one has everything, a later one would add nothing."""
     if not any(job.debug.glob(f"*-{phase}")):
         attempt(job, address, phase, logs=logs)
 
 
 def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
-    """`attempt` in a thread of its own, which goes with the process."""
+    """`attempt` in a daemon thread, which ends with the process."""
     thread = threading.Thread(target=attempt, args=(job, address, phase), daemon=True)
     thread.start()
     return thread
 
 
 def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
-    """Ask all sources, and with `logs` for the tails of the job's logs; returns the bundle, which appears whole.
+    """Ask all sources, and with `logs` also for the tails of the job's logs; returns the bundle, which appears whole.
 
-    `address` is the dashboard as the head sees it. Raises OSError where the job directory cannot be written.
+    `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written.
     """
     began, started = datetime.now(timezone.utc), time.monotonic()
     end = started + _DEADLINE
@@ -109,7 +109,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
 
 
 def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
-    """The dashboard's address on this node: on a worker, the head's loopback is where RAY_ADDRESS (the GCS) is."""
+    """The dashboard's address on this node: on a worker, the head's loopback becomes the host in RAY_ADDRESS (the GCS)."""
     parts, gcs = urllib.parse.urlsplit(address), environ.get("RAY_ADDRESS", "")
     head = urllib.parse.urlsplit(f"//{gcs}").hostname if ":" in gcs else None
     if head is None or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
@@ -118,7 +118,7 @@ def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
 
 
 class _Answer(threading.Thread):
-    """One source, asked beside the others; one that never answers holds nobody up."""
+    """One source, asked in parallel to the others; one that never answers delays nobody."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -133,12 +133,12 @@ class _Answer(threading.Thread):
         try:
             self.content = self._ask()
             self.error = None
-        except Exception as error:  # whatever it is, it is this source's and no other's
+        except Exception as error:  # any error affects this source alone
             self.error = f"{type(error).__name__}: {error}"
         self._seconds = round(time.monotonic() - began, 3)
 
     def text(self, name: str) -> str:
-        """The file `name`: JSON, or the plain text under a line that says when it was asked."""
+        """The file `name`: JSON, or plain text after a line with the time of the question."""
         if name.endswith(".json"):
             said = {"answer": self.content} if self.error is None else {"error": self.error}
             return as_json({"asked": self.asked, "seconds": self._seconds, **said})
@@ -176,7 +176,7 @@ def _sources(job: JobDir, api: RayApi) -> dict[str, Callable[[], Any]]:
 
 
 def _stripped(content: Any) -> Any:
-    """The same without any runtime_env."""
+    """The same content without any runtime_env."""
     if isinstance(content, list):
         return [_stripped(item) for item in content]
     if isinstance(content, dict):
@@ -194,7 +194,7 @@ def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
 
 
 def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a person asks about a node; None where its reporter has not said it (a node that is gone, an empty GPU list)."""
+    """The facts of one node that users ask about; None if its reporter has not sent them (a dead node, no GPUs)."""
     raylet = row.get("raylet") or {}
     memory = row.get("mem") or [None] * 4  # total, available, percent, used
     return {
@@ -203,7 +203,7 @@ def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "hostname": row.get("hostname"),
         "state": raylet.get("state"),
         "clock": _iso(row["now"]) if "now" in row else None,
-        # 0 to 5 where the clocks agree and the reporter lives.
+        # 0 to 5 if the clocks agree and the reporter is alive.
         "clock_behind_ours_seconds": round(time.time() - row["now"], 1) if "now" in row else None,
         "cpu_percent": row.get("cpu"),
         "load": (row.get("loadAvg") or [None])[0],
@@ -219,9 +219,9 @@ def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict[str, Callable[[], Any]]:
-    """The tails of the driver's log, and of the logs that the job's processes and the raylets have on every node.
+    """The tails of the driver's log, and of the logs of the job's processes and the raylets on every node.
 
-    This node's are read as files, so they are there when Ray no longer is; the others' come through Ray's log API.
+    Logs on this node are read as files, so they are there after Ray is gone; the others come through Ray's log API.
     """
     details = (asked["job_info.json"].content or {}).get("ray") or {}
     job_id = details.get("job_id")
@@ -265,7 +265,7 @@ def _local_names(job_id: str | None) -> Iterable[str]:
 def _most_telling_first(
     actors: Iterable[Mapping[str, Any]], names: Mapping[str, str]
 ) -> Callable[[tuple[str, str]], tuple[bool, bool, tuple[str, str]]]:
-    """The order of logs: of processes that died of themselves, then the other errors, then the rest."""
+    """The order of the logs: processes that died by themselves, then the other errors, then the rest."""
     died = {(names.get(actor["node_id"]), str(actor["pid"])) for actor in actors if _died_of_itself(actor)}
 
     def order(log: tuple[str, str]) -> tuple[bool, bool, tuple[str, str]]:
@@ -277,7 +277,7 @@ def _most_telling_first(
 
 
 def _died_of_itself(actor: Mapping[str, Any]) -> bool:
-    """Not because the job was over: a crash, an exception in its constructor, the node or its memory."""
+    """Did it die by itself (a crash, an exception in its constructor, its node or memory), not because the job was over?"""
     cause = actor.get("death_cause") or {}
     context = cause.get("actor_died_error_context")
     if context is None:
@@ -302,7 +302,7 @@ def tail(path: Path) -> str:
 
 
 def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:
-    """Write the files beside, then give the whole its name; one more taken in the same second gets a number."""
+    """Write the files to a temporary directory, then rename it; a second bundle of the same second gets a number."""
     unfinished = home / f".{stamp}.{os.getpid()}.tmp"
     try:
         for name, text in texts.items():
@@ -318,7 +318,7 @@ def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor)
 
 
 def _tar(job: JobDir, bundle: Path) -> Path:
-    """`debug/<bundle>.tar.gz`: all that the job has recorded but its checkpoints."""
+    """`debug/<bundle>.tar.gz`: everything the job has recorded except its checkpoints."""
     target = bundle.with_name(f"{bundle.name}.tar.gz")
     with tarfile.open(target, "w:gz") as archive:
         for part in ("config", "state", "logs", "debug"):
@@ -329,7 +329,7 @@ def _tar(job: JobDir, bundle: Path) -> Path:
 
 
 def _redactor(job: JobDir) -> Redactor:
-    """Ray's token and the jobs' secrets are in no answer; should a log hold one all the same, it stays there."""
+    """Ray's token and the jobs' secrets should be in no answer; if a log has one anyway, this removes it."""
     return job_secrets.redactor(job.root, RAY_TOKEN=token() or "")
 
 

@@ -1,6 +1,6 @@
-"""The root exception of a trainer that failed, out of the driver's log: through Ray's, Hydra's and Python's own wrapping.
+"""Finds the root exception of a failed trainer in the driver's log, through Ray's, Hydra's and Python's own wrapping.
 
-Standard library only, for it runs on the nodes. No log makes it raise: what cannot be read as a failure gives None.
+Standard library only, because it runs on the nodes. No log makes it raise: if it finds no failure, it returns None.
 Formats as Ray 2.60, Hydra 1.3 and Python 3.11 write them; real ones are under tests/recorded/failures/.
 """
 
@@ -19,43 +19,43 @@ from verl_regress.base.errors import printable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import hints, progress
 
-TAIL_BYTES = 1 << 20  # the end of a log that is read: many times what all actors say when they fail
+TAIL_BYTES = 1 << 20  # bytes read from the end of a log: many times what all actors print when they fail
 SHOWN_LINES = 40
 _LONGEST_LINE = 4000  # characters of a line that are read
 _LONGEST_MESSAGE = 300
 _LONGEST_ALSO = 120
 _SHORT_MESSAGE = 90  # in a table
-_LAST_WORDS = 20  # lines at the end of a log in which a driver without a traceback may have said why it ends
-_NEAR = 500  # lines before the driver's own error in which another process may have said what went wrong
+_LAST_WORDS = 20  # lines at the end of a log where a driver without a traceback may have said why it ends
+_NEAR = 500  # lines before the driver's own error where another process may have said what went wrong
 
 _KILLED = (signal.SIGKILL, signal.SIGTERM)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# "(WorkerDict pid=12, ip=10.0.0.2) " and "(WorkerDict(0) pid=12) ": what Ray puts before the lines of other processes.
+# "(WorkerDict pid=12, ip=10.0.0.2) " and "(WorkerDict(0) pid=12) ": Ray's prefix for the lines of other processes.
 _PREFIX = re.compile(r"\((\S+ pid=\d+(?:, ip=[^)]+)?)\) ?")
 _REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
 _BEGIN = "Traceback (most recent call last):"
-# "ray::WorkerDict.update_actor() (pid=12, ip=10.0.0.2, …)": whose frames follow.
+# "ray::WorkerDict.update_actor() (pid=12, ip=10.0.0.2, …)": its frames follow.
 _RAY_BEGIN = re.compile(r"\bray::[^\s(]+\(\) \(pid=\d+")
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)')
 _RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\w+\))?(?::(?: (.*))?)?$")
 _SURE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Warning|Timeout|gaierror)$")
-_GOES_ON = re.compile(r"(?:^|:|validation errors? for \S+)$")  # a message of which the next line is part
-# Of all that ActorDiedError lists, the class is what a reader knows.
+_GOES_ON = re.compile(r"(?:^|:|validation errors? for \S+)$")  # a message that goes on in the next line
+# Of all that ActorDiedError lists, the class is the part that readers know.
 _ACTOR = re.compile(r"\.? class_name: (?:\S*\.)?(\w+)\b.*")
 _LINKS = {
     "The above exception was the direct cause of the following exception:": "cause",
     "During handling of the above exception, another exception occurred:": "context",
 }
-# A traceback behind one of these ended no process.
+# A traceback after one of these ended no process.
 _ASIDE = re.compile(
     r"^(?:Exception ignored in|Error in atexit|--- Logging error ---|Exception in thread|(?:Task|Future) exception was never)"
 )
-# Exceptions that only carry another one. A RayTaskError has no text of its own.
+# Exceptions that only wrap another one. A RayTaskError has no text of its own.
 _CARRIERS = re.compile(
     r"(?:^|\.)(?:RayTaskError|RemoteTraceback|SystemExit|InstantiationException|DatasetGenerationError)$"
 )
-# What a process says when another one went away or failed: the root is what that one said. The last is the V1 trainer's of
-# verl 0.9.1, whose agent loops only log what went wrong with an answer.
+# What a process says when another one went away or failed: the root cause is in that other process's words. The last
+# one is from verl 0.9.1's V1 trainer, whose agent loops only log what went wrong with an answer.
 _SYMPTOM = re.compile(
     r"ActorDiedError|ActorUnavailableError|RayActorError|WorkerCrashedError|NodeDiedError|[Cc]onnection closed by peer"
     r"|[Cc]onnection reset by peer|Broken pipe|no materializable trajectories"
@@ -70,7 +70,7 @@ _BAR = re.compile(r"Training Progress: +\d+%\||Epoch \d+/\d+: +\d+%\|")
 
 @dataclass
 class _Raised:
-    """One exception of a chain; `link` is how the one before led to it: cause, context, ray (it came through Ray), or ""."""
+    """One exception of a chain; `link` is how the previous one led to it: cause, context, ray (it came through Ray), or ""."""
 
     line: int  # where its text begins in the log
     link: str
@@ -84,11 +84,11 @@ class _Raised:
         return _join(_short_type(self.type), self.message)
 
     def ends_as(self, name: str, message: str | None, line: int) -> None:
-        """Its last line has come. An exception without a message gets the code that raised it as its message."""
+        """Take its last line. An exception without a message gets the code that raised it as its message."""
         self.type, self.message, self.end = name, _one_line(self.code if message is None else message), line
 
     def goes_on(self, text: str, line: int) -> None:
-        """One more line of its message."""
+        """Take one more line of its message."""
         if len(self.message) < _LONGEST_MESSAGE:
             self.message = f"{self.message} {_one_line(text)}".strip()
         self.end = line
@@ -96,7 +96,7 @@ class _Raised:
 
 @dataclass
 class _Chain:
-    """What one process said at once: exceptions that led to one another, the last one raised last."""
+    """One traceback of a process: exceptions that led to one another, the last raised last."""
 
     process: str  # "" is the driver
     is_aside: bool
@@ -116,7 +116,8 @@ class _Chain:
 
 @dataclass(frozen=True)
 class Failure:
-    """The exception (`type` is "" where the trainer just said something), where it was raised, and what it became or came after.
+    """The exception (`type` is "" if the trainer only printed a text), where it was raised, and what it became or
+    followed.
 
     `where` is the deepest frame in verl or the user's code, `excerpt` its lines of the log.
     """
@@ -131,7 +132,7 @@ class Failure:
 def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | None:
     """Why a trainer with that exit status failed, for `state/ended`: type, message, where, also, step, hint.
 
-    None where the log does not say; it cannot where the trainer was killed. Whatever goes wrong here keeps no end from being recorded.
+    None if the log does not say, as for a trainer that was killed. Never raises, so that the end is always recorded.
     """
     if -code in _KILLED:
         return None
@@ -164,7 +165,7 @@ def sentence(cause: Mapping[str, Any]) -> str:
 
 
 def short(cause: Mapping[str, Any]) -> str:
-    """The same for a cell of a table."""
+    """The same, shortened for a cell of a table."""
     return _sentence(cause, _SHORT_MESSAGE, "")
 
 
@@ -175,7 +176,7 @@ def _sentence(cause: Mapping[str, Any], most: int, also: str) -> str:
 
 
 def step(job: JobDir, log: bytes) -> int | None:
-    """The training step that was running: the one after the last that was written; None where none had begun."""
+    """The training step that was running: the one after the last recorded one; None if none had begun."""
     text = _COLOUR.sub("", log.decode("utf-8", "replace"))
     first = int(progress.parent_of(job)["step"])
     last = progress.last_step(job) or first
@@ -186,7 +187,7 @@ def step(job: JobDir, log: bytes) -> int | None:
 
 
 def shown(job: JobDir) -> list[str]:
-    """The lines of the driver's log to show: the root traceback, or else the last ones."""
+    """The lines of the driver's log to show: the root traceback, or else the last lines."""
     log = _tail(job.driver_log)
     found = in_log(log, {})
     lines = found.excerpt if found else ()
@@ -196,7 +197,7 @@ def shown(job: JobDir) -> list[str]:
 
 
 def in_log(log: bytes, roots: Mapping[str, str]) -> Failure | None:
-    """The root exception in (the end of) a log; `roots` are the beginnings of paths that count, and how they are shown."""
+    """The root exception in (the end of) a log; `roots` maps the path prefixes that count to how they are shown."""
     lines = _lines(log)
     streams: dict[str, list[tuple[int, str]]] = {"": []}
     for number, line in enumerate(lines):
@@ -215,7 +216,7 @@ def in_log(log: bytes, roots: Mapping[str, str]) -> Failure | None:
 
 
 def _tail(path: Path) -> bytes:
-    """The end of a log, from a whole line on; nothing where it cannot be read."""
+    """The end of a log, from the start of a line; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -227,12 +228,12 @@ def _tail(path: Path) -> bytes:
 
 
 def _lines(log: bytes) -> list[str]:
-    """A progress bar overwrites its line: each of its states is one."""
+    """Split into lines. A progress bar overwrites its line: each of its states counts as one."""
     return [line[:_LONGEST_LINE] for line in re.split(r"[\r\n]+", log.decode("utf-8", "replace")) if line.strip()]
 
 
 def _cleaned(line: str) -> tuple[str, str]:
-    """Whose line it is ("" is the driver), and what it says."""
+    """Whose line it is ("" is the driver), and its text."""
     text = _COLOUR.sub("", line)
     prefix = _PREFIX.match(text)
     if prefix is None:
@@ -241,9 +242,9 @@ def _cleaned(line: str) -> tuple[str, str]:
 
 
 def _chains(process: str, stream: list[tuple[int, str]]) -> Iterator[_Chain]:
-    """The chains of exceptions in what one process said."""
+    """The chains of exceptions in the output of one process."""
     chain = _Chain(process, False, [])
-    is_open = is_aside = is_message = False  # in a traceback; the next one ends no process; the last line may go on
+    is_open = is_aside = is_message = False  # in a traceback; the next one ends no process; the last line may continue
     link = before = ""
     for number, text in stream:
         begins = text.lstrip() == _BEGIN or _RAY_BEGIN.search(text) is not None
@@ -251,7 +252,7 @@ def _chains(process: str, stream: list[tuple[int, str]]) -> Iterator[_Chain]:
         if begins and is_open and (carrier := _RAISED.match(text.partition(" ")[0])):  # RayTaskError(X): ray::…
             chain.raised[-1].type, chain.raised[-1].end = carrier[1], number
             chain.raised.append(_Raised(number, "ray"))
-        elif begins or (frame and not is_open):  # frames without a beginning: the log's own was cut off
+        elif begins or (frame and not is_open):  # frames without a beginning: the log was cut off
             if not link:
                 if chain.raised:
                     yield chain
@@ -280,7 +281,7 @@ def _chains(process: str, stream: list[tuple[int, str]]) -> Iterator[_Chain]:
 
 
 def _chosen(chains: list[_Chain]) -> _Chain | None:
-    """The driver's last words; another process's where the driver has none, or only saw that process go."""
+    """The driver's last chain; another process's if the driver has none, or only saw that process go."""
     chains = [chain for chain in chains if not chain.is_aside and chain.raised[-1].type]
     own = [chain for chain in chains if chain.process == ""]
     others = sorted((chain for chain in chains if chain.process), key=lambda chain: chain.line)
@@ -291,7 +292,7 @@ def _chosen(chains: list[_Chain]) -> _Chain | None:
 
 
 def _root(raised: list[_Raised]) -> tuple[int, str | None]:
-    """Which of a chain is the root, and what else a reader should know: what it became, or what came before it."""
+    """The index of a chain's root, and what else a reader should know: what it became, or what came before it."""
     at, also = len(raised) - 1, None
     while raised[at].link in ("cause", "context") and raised[at - 1].type:
         last, earlier = raised[at], raised[at - 1]
@@ -314,7 +315,7 @@ def _where(frames: list[tuple[str, int]], roots: Mapping[str, str]) -> str | Non
 
 
 def _plain(said: list[str]) -> Failure | None:
-    """What a driver without a traceback said, of its lines at the end of the log."""
+    """The last words of a driver without a traceback, from its lines at the end of the log."""
     said = [text.strip() for text in said if not _NOISE.match(text)]
     likely = [text for text in said if _PLAIN.search(text)] or said
     if not likely:
@@ -342,7 +343,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _middle_cut(lines: list[str]) -> list[str]:
-    """At most SHOWN_LINES: where it began, and the end."""
+    """At most SHOWN_LINES: the first lines and the last."""
     if len(lines) <= SHOWN_LINES:
         return lines
     return [lines[0], f"… {len(lines) - SHOWN_LINES + 2} lines", *lines[-(SHOWN_LINES - 2) :]]

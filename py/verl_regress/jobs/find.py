@@ -1,4 +1,4 @@
-"""Finding jobs: by id, by the word `latest`, and all of them."""
+"""Finding jobs: one by id or by the word `latest`, or all of them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from verl_regress.cluster.ray_api import RayApi
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """The positional JOB of every command about one job."""
+    """The positional argument JOB of every command on one job."""
     parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
 
 
 def newest_first(root: SharedRoot) -> list[JobDir]:
-    """The newest attempt of every job, the latest made first."""
+    """The newest attempt of every job, the most recent job first."""
     directories = [path for path in root.jobs.iterdir() if _is_job(path)] if root.jobs.is_dir() else []
     newest = [JobDir(path).attempts()[-1] for path in directories]
     return sorted(newest, key=lambda job: (made(job), job.submission_id), reverse=True)
 
 
 def _is_job(path: Path) -> bool:
-    """A submission makes directories: a link is none, and what it leads to may be anybody's."""
+    """A job is a real directory. A link is not: a submission never makes one, and it may lead anywhere."""
     return path.is_dir() and not path.is_symlink()
 
 
 def made(job: JobDir) -> float:
-    """When its directory was reserved (seconds): the time of its config, written once, not of what runs change."""
+    """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs."""
     try:
         return job.config.stat().st_mtime
     except FileNotFoundError:
@@ -39,14 +39,14 @@ def made(job: JobDir) -> float:
 
 
 def asked_for(args: argparse.Namespace) -> JobDir:
-    """The job that a command line names (`add_job`), `latest` being the caller's. Raises BadInput."""
+    """The job that a command line names (`add_job`); `latest` means the caller's. Raises BadInput."""
     return find(SharedRoot(args.shared_root), args.job, args.owner)
 
 
 def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
-    """The newest attempt of the job with that id, or of the latest one; `<id>.aN` is that attempt. Raises BadInput.
+    """The newest attempt of the job with that id, or of the latest job; `<id>.aN` is that attempt. Raises BadInput.
 
-    The latest is that of `caller`; of all where the caller is not known.
+    The latest job is `caller`'s own; of all jobs if the caller is not known.
     """
     jobs = newest_first(root)
     if asked == "latest":
@@ -78,7 +78,7 @@ def _latest(root: SharedRoot, jobs: list[JobDir], caller: Owner | None) -> JobDi
 
 
 def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
-    """The attempt that Ray knows by that id, there or not."""
+    """The attempt that Ray knows by that id, whether it exists or not."""
     named = ids.ATTEMPT.fullmatch(ray_id)
     return (
         JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
@@ -88,7 +88,7 @@ def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
 
 
 def plan_of(job: JobDir) -> dict[str, Any]:
-    """`config/resolved.json`. Raises BadInput where the submitter died before it was written."""
+    """`config/resolved.json`. Raises BadInput if the submitter died before writing it."""
     plan = job.read_config("resolved.json")
     if plan is None:
         raise BadInput(
@@ -99,7 +99,7 @@ def plan_of(job: JobDir) -> dict[str, Any]:
 
 
 def api_of(job: JobDir) -> RayApi:
-    """Ray as this job's plan addresses it."""
+    """The Ray at the address in this job's plan."""
     return RayApi(str(plan_of(job)["address"]))
 
 

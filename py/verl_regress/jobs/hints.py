@@ -1,6 +1,6 @@
-"""What to do about the causes of failure that people meet: a pattern on the exception's text, and one sentence with the cure.
+"""Advice for common causes of failure: a pattern for the exception's text, and one sentence with the cure.
 
-Standard library only, for it runs on the nodes.
+Standard library only, because it runs on the nodes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hint:
-    """`pattern` is searched in `type: message` and the lines behind it (`of`); `seen` is a case of tests/recorded/failures/, or the words and who says them."""
+    """Advice for exceptions that match `pattern`.
+
+    `pattern` is searched in `type: message` and the lines after it (`of`). `seen` is a case of
+    tests/recorded/failures/, or the words and their source.
+    """
 
     pattern: str
     advice: str
     seen: str
 
 
-# The first that matches is given, so the narrow ones come first.
+# The first match is given, so the narrow ones come first.
 HINTS = (
     Hint(
         r"No API key configured|api_key not configured|WANDB_API_KEY",

@@ -1,8 +1,9 @@
-"""What is left of a job on this node when it is over: looked for in /proc, given a moment to go, and ended.
+"""Processes of a finished job on this node: found in /proc, given a moment to exit, and then ended.
 
-A process is the job's that carries its directory in VERL_REGRESS_JOB_DIR; so does all that the launcher starts, in whatever
-session. Ray's workers give themselves a title, which overwrites the environment that the kernel shows (2.60): those are found
-by the reports that they left (py/hooks/job_report.py). And what any of these started is the job's too.
+A process belongs to the job if VERL_REGRESS_JOB_DIR in its environment is the job's directory; everything the launcher
+starts inherits it, in any session. Ray's workers set their own title, which overwrites the environment that the kernel
+shows (2.60): these are found by the reports that they left (py/hooks/job_report.py). Children of any of these belong to
+the job too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_processes
 
-_GRACE = 5.0  # seconds in which what Ray has just told to end may do so
+_GRACE = 5.0  # seconds for processes that Ray has just told to end
 _LOOK_EVERY = 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -34,12 +35,12 @@ class _Process:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`leftovers JOB_DIR`: of one attempt."""
+    """`leftovers JOB_DIR`: for one attempt."""
     parser.add_argument("job_dir", type=Path)
 
 
 def run(args: argparse.Namespace) -> int:
-    """End what is left on this node; how many there were is the one line on stdout. Raises RegressError."""
+    """End the leftovers on this node; their number is the one line on stdout. Raises RegressError."""
     job = JobDir(args.job_dir)
     end = time.monotonic() + _GRACE
     while (left := of(job)) and time.monotonic() < end:
@@ -64,7 +65,7 @@ def of(job: JobDir) -> dict[int, str]:
 
 
 def _look(path: Path, job: JobDir) -> _Process | None:
-    """One process of our user in our PID namespace (root would see those of containers too); none that is a zombie."""
+    """One process of our user in our PID namespace (root would see those of containers too); zombies are skipped."""
     try:
         if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
             return None
@@ -82,7 +83,7 @@ def _look(path: Path, job: JobDir) -> _Process | None:
 
 
 def _reports(job: JobDir) -> dict[int, float]:
-    """When each process that reported from this node last did, in seconds since boot: a later process has only its number."""
+    """When each process that reported from this node last did, in seconds since boot: a later process only reuses its pid."""
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME) - time.time()
     name = re.compile(rf".*-{re.escape(socket.gethostname())}-([0-9]+)\.json")
     matches = [(name.fullmatch(path.name), path) for path in job.reports.glob("*.json")]

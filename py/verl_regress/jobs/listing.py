@@ -1,4 +1,4 @@
-"""`jobs`: all jobs, the latest first, from their directories; Ray is asked once, and need not answer."""
+"""`jobs`: all jobs, the latest first, from their directories; Ray is asked once, and may be down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a line a job; only of those that are shown is more than the directory looked at."""
+    """Print a line per job; only the jobs that are printed are read beyond their directory."""
     every = find.newest_first(SharedRoot(args.shared_root))
     known = None if args.no_ray else _ask_ray()
     rows = [_row(job, known) for job in every[: args.limit]]
@@ -48,7 +48,7 @@ def _ask_ray() -> dict[str, dict[str, Any]] | None:
 
 
 def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, Any]:
-    """What is told of a job: its newest attempt's status, code and steps."""
+    """The columns of a job: its newest attempt's status, code and steps."""
     judgement = judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
     plan = job.read_config("resolved.json") or {}
     made = datetime.fromtimestamp(find.made(job), timezone.utc)

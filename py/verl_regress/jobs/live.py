@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print `ID STATUS` of each live job, the latest first. A Ray that does not answer is no error: then the locks tell."""
+    """Print `ID STATUS` of each live job, the latest first. If Ray does not answer, the locks decide; that is no error."""
     known: dict[str, dict[str, Any]] | None = None
-    with contextlib.suppress(RegressError, OSError):  # and one whose token was taken away does not run
+    with contextlib.suppress(RegressError, OSError):  # nor does a Ray run whose token was removed
         known = RayApi(nodes.ADDRESS).jobs()
     for ray_id, status in live(SharedRoot(args.shared_root), args.cluster, known):
         print(ray_id, status)
@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def live(root: SharedRoot, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> Iterator[tuple[str, str]]:
-    """The live jobs and their status; `known` is what Ray says of each of its jobs, None where it does not answer.
+    """The live jobs and their status; `known` is what Ray says of each of its jobs, None if it does not answer.
 
-    A job that Ray knows and that has no directory here was submitted in another way, and is live as Ray says.
+    A job that Ray knows and that has no directory here was submitted another way, and is live if Ray says so.
     """
     every = find.newest_first(root)
     for job in every:

@@ -1,6 +1,7 @@
-"""Is a job's launcher alive? A question to the file system, which any node can ask, and which no clock or Ray answers.
+"""Is a job's launcher alive? Any node can ask the file system; neither clocks nor Ray are involved.
 
-The launcher holds a lock on `state/launcher` from before the file has that name until its process is gone, however it went.
+The launcher holds a lock on `state/launcher` from before the file has that name until its process is gone, for any
+reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, now
 
-# What flock and link say where there are none; EPERM is link's.
+# What flock and link raise if the file system has no locks or links; EPERM is link's.
 _WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
@@ -32,10 +33,10 @@ class LaunchedBefore(RegressError):
 
 
 def hold(job: JobDir) -> int:
-    """Become the launcher of `job`; returns the descriptor that holds the lock, which is not to be closed.
+    """Become the launcher of `job`; returns the descriptor that holds the lock, which must stay open.
 
-    The lock is there before the name is, so nobody ever sees a launcher that seems dead because it is young. Raises
-    LaunchedBefore, and RegressError where the file system has no locks.
+    The lock is taken before the file gets its name, so a young launcher never looks dead. Raises LaunchedBefore, and
+    RegressError if the file system has no locks.
     """
     young = job.state / f".launcher.{os.uname().nodename}.{os.getpid()}"
     descriptor = os.open(young, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -63,7 +64,7 @@ def hold(job: JobDir) -> int:
 
 
 def launcher_of(job: JobDir) -> Launcher:
-    """Whether the launcher of `job` lives."""
+    """Whether the launcher of `job` is alive."""
     try:
         return Launcher.ALIVE if lock.is_held(job.launcher) else Launcher.GONE
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`logs`: the log of a job's driver, or its training steps, from the shared root. Nothing is changed."""
+"""`logs`: the log of a job's driver, or its training steps, from the shared root. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_regress.base.pulse import Pulse
 from verl_regress.jobs import find, progress
 from verl_regress.jobs.status import judge
 
-_LOOK_EVERY = 0.5  # seconds between two looks at a log that is followed
+_LOOK_EVERY = 0.5  # seconds between two checks of a log that is followed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the driver's log from the shared storage: it is there while the job runs and after its node is gone."""
+    """Print the driver's log from the shared storage, where it stays after its node is gone."""
     job = find.asked_for(args)
     if args.metrics:
         return _print_metrics(job)

@@ -1,4 +1,4 @@
-"""`status`: profile, nodes with their resources, jobs with code id, status and driver node. Nothing is changed."""
+"""`status`: profile, nodes with their resources, jobs with code id, status and driver node. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the cluster is and what its jobs are; works, and says so, where Ray does not answer."""
+    """Print the cluster and its jobs; if Ray does not answer, it says so and prints the rest."""
     api = None if args.no_ray else RayApi(nodes.ADDRESS)
     facts = collect(SharedRoot(args.shared_root), args.profile, args.cluster, args.limit, api)
     if args.json:
@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayApi | None) -> dict[str, Any]:
-    """The facts of `status`: one question to Ray for the nodes, one for all jobs, the rest from the shared root.
+    """The facts of `status`: one request to Ray for the nodes, one for all jobs, the rest from the shared root.
 
-    Nothing is changed. Without an `api` Ray is not asked.
+    Changes nothing. Without an `api`, Ray is not asked.
     """
     known: dict[str, dict[str, Any]] = {}
     table: list[Node] = []

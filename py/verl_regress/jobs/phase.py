@@ -1,4 +1,4 @@
-"""What a job does now, in a few words, from facts: its state files, the lines of its driver and its actors in Ray."""
+"""What a job is doing now, in a few words, from its state files, its driver's log and its actors in Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_regress.jobs import progress
 from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.jobs.status import Status
 
-# What verl's drivers print on their way to the first step (0.7.1 and 0.8.0; PPO and GRPO, then SFT where it differs).
+# What verl's drivers print before the first step (0.7.1 and 0.8.0; PPO and GRPO, then SFT where it differs).
 _STARTUP = (
     re.compile(rb"Connected to Ray cluster"),
     re.compile(rb"Using dataset class|dataset len: "),
@@ -24,21 +24,21 @@ _VALIDATES = re.compile(rb"test_gen_batch meta info: .*'global_steps': (\d+)")
 _SAVES = re.compile(rb"(local_global_step_folder|Saving checkpoint to): \S*global_step_(\d+)")
 _IS_DONE = re.compile(rb"Initial validation metrics|Updated checkpoint tracker|Setting global step to")
 _WORKER = ("WorkerDict", "TrainingWorker")  # the actors that hold the model, RL's and SFT's
-_LATE_WORDS = (b"(WorkerDict", b"(TrainingWorker", b"(AgentLoopWorker")  # Ray hands these on with a delay
+_LATE_WORDS = (b"(WorkerDict", b"(TrainingWorker", b"(AgentLoopWorker")  # Ray forwards these with a delay
 
 
 class Driver:
-    """What the driver has said so far; fed with the lines of its log as they come."""
+    """The driver's progress so far; feed it the lines of its log as they come."""
 
     def __init__(self) -> None:
-        self.total: int | None = None  # the steps that it wants to take
+        self.total: int | None = None  # the number of steps it announced
         self._startup = 0
         self._has_stepped = False
         self._busy = ""  # with something other than a step
         self._busy_until: int | None = None  # the step whose record ends it
 
     def feed(self, lines: Iterable[bytes]) -> None:
-        """Take note of the next lines of the log."""
+        """Take in the next lines of the log."""
         for line in lines:
             self._feed(line)
 
@@ -51,7 +51,7 @@ class Driver:
         if (match := _LOADS_CHECKPOINT.search(line)) is not None:
             self._set_busy(f"loading the checkpoint {match[1].decode()}")
         elif (match := _VALIDATES.search(line)) is not None:
-            step = int(match[1])  # the one that is recorded next; before the first one, that of the checkpoint
+            step = int(match[1])  # the next step to be recorded; before the first one, the checkpoint's
             words = f"validating after step {step}" if step else "validating before step 1"
             self._set_busy(words, step if self._has_stepped else None)
         elif (match := _SAVES.search(line)) is not None:
@@ -69,7 +69,7 @@ class Driver:
         self._busy, self._busy_until = words, until
 
     def does(self, step: int, actors: Iterable[Mapping[str, Any]] | None) -> str:
-        """What it does, where `step` is the last one that was recorded; `actors` are Ray's, None where they are not known."""
+        """What it is doing, if `step` is the last recorded one; `actors` are Ray's, None if they are not known."""
         if self._busy and (self._busy_until is None or step < self._busy_until):
             return self._busy
         if self.total is not None and step >= self.total:
@@ -86,12 +86,12 @@ class Driver:
 
     @property
     def is_starting(self) -> bool:
-        """It is not at its first step yet."""
+        """It has not reached its first step yet."""
         return self._startup < _TRAINING
 
 
 def _starting(actors: list[Mapping[str, Any]]) -> str:
-    """What a driver waits for whose actors are these (Ray's state API: class_name, state)."""
+    """What a driver with these actors is waiting for (Ray's state API: class_name, state)."""
     living = [actor for actor in actors if actor["state"] != "DEAD"]
     alive = [actor for actor in living if actor["state"] == "ALIVE"]
     workers = [actor for actor in living if str(actor["class_name"]).endswith(_WORKER)]
@@ -106,7 +106,7 @@ def _starting(actors: list[Mapping[str, Any]]) -> str:
 
 
 def before_training(job: JobDir, status: Status) -> str | None:
-    """What a job does whose trainer is not at work; None where it is, or the job is over."""
+    """What a job is doing before its trainer starts; None once it has, and for a job that is over."""
     if status is Status.SUBMITTING:
         return "submitting it to Ray"
     if status is Status.PENDING:

@@ -1,4 +1,4 @@
-"""How far a job is, from its own files: metrics.jsonl (verl's file logger) or, without it, the driver's log (its console logger)."""
+"""A job's training steps, from metrics.jsonl (verl's file logger) or else the driver's log (its console logger)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from verl_regress.base.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
-# "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), behind Ray's prefix or a progress
-# bar that had no newline yet.
+# "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), after Ray's prefix or a
+# progress bar that had no newline yet.
 _CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
 _NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
-# Rows that hold nothing else are no training step (val-core and val-aux of PPO, val of SFT).
+# Rows with nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
 _LOG_BYTES = 4 << 20  # of a log: many times what comes before the first step, or between two
 _TAIL_BYTES = 1 << 18  # many times the longest line
@@ -47,9 +47,9 @@ class Step:
 
 
 def lines(job: JobDir) -> list[str]:
-    """The lines of an attempt's own metrics.jsonl, or the same made from its log where its loggers write no such file.
+    """The lines of an attempt's own metrics.jsonl, or the same built from its log if its loggers write no such file.
 
-    A half-written last line is left for the next look.
+    A half-written last line is left for the next call.
     """
     try:
         text = job.metrics.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def lines(job: JobDir) -> list[str]:
 
 
 def _console_lines(job: JobDir) -> list[str]:
-    """What the console logger wrote to the driver's log, as lines of a metrics.jsonl."""
+    """The console logger's lines in the driver's log, as lines of a metrics.jsonl."""
     try:
         with job.driver_log.open("rb") as log:
             return [row for line in log if line.endswith(b"\n") and (row := console_line(line))]
@@ -68,7 +68,7 @@ def _console_lines(job: JobDir) -> list[str]:
 
 
 def console_line(line: bytes) -> str | None:
-    """A line of the driver's log as one of metrics.jsonl; None for all but those of verl's console logger."""
+    """A line of the driver's log as a line of metrics.jsonl; None unless verl's console logger wrote it."""
     match = _CONSOLE.search(line)
     if match is None:
         return None
@@ -84,7 +84,7 @@ def console_line(line: bytes) -> str | None:
 
 
 def joined(job: JobDir) -> list[str]:
-    """The lines of an attempt and of those that it goes on from, as one run of the trainer would have written them."""
+    """The lines of an attempt and of those it continues from, as one run of the trainer would have written them."""
     parent = parent_of(job)
     if parent["step"] == 0:
         return lines(job)
@@ -92,12 +92,12 @@ def joined(job: JobDir) -> list[str]:
 
 
 def join(earlier: Sequence[str], step: int, later: Sequence[str]) -> list[str]:
-    """Two attempts' lines, the later one begun from the checkpoint of `step`: what came after it there counts no more."""
+    """Join two attempts' lines: the later one began from the checkpoint of `step`, so earlier lines after it are dropped."""
     return [*(line for line in earlier if json.loads(line)["step"] <= step), *later]
 
 
 def parent_of(job: JobDir) -> dict[str, Any]:
-    """What an attempt goes on from: `attempt`, `checkpoint` and `step`; nothing and step 0 for one that began anew."""
+    """What an attempt continues from: `attempt`, `checkpoint` and `step`; nothing and step 0 if it began from scratch."""
     parent = (job.read_config("resolved.json") or {}).get("parent")
     return parent or {"attempt": None, "checkpoint": None, "step": 0}
 
@@ -113,9 +113,9 @@ def steps(metrics: Iterable[str]) -> list[Step]:
 
 
 def last_step(job: JobDir) -> int | None:
-    """The number of the last step that was written, however long the file is; the parent's step where there is none.
+    """The number of the last recorded step, reading only the file's end; the parent's step if there is none.
 
-    None where the job's loggers write no steps that can be read here.
+    None if the job's loggers write no steps that can be read here.
     """
     if not logs_steps(job):
         return None
@@ -137,14 +137,14 @@ def _last_console_step(job: JobDir) -> list[int]:
 
 
 def _tail(path: Path, most: int) -> list[bytes]:
-    """The lines in the last `most` bytes of a file; what is behind the last newline is the last one."""
+    """The lines in the last `most` bytes of a file; the text after the last newline is the last one."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read().split(b"\n")
 
 
 def total_steps(job: JobDir) -> int | None:
-    """How many steps the trainer said it will take, or None before it said so."""
+    """How many steps the trainer said it will take, or None if it has not said so yet."""
     try:
         with job.driver_log.open("rb") as log:
             return total_in(log.read(_LOG_BYTES))
@@ -153,13 +153,13 @@ def total_steps(job: JobDir) -> int | None:
 
 
 def total_in(log: bytes) -> int | None:
-    """The number of steps that these bytes of a driver's log announce, if they do."""
+    """The number of steps that these bytes of a driver's log announce, or None."""
     match = _TOTAL.search(log)
     return int(match[1]) if match else None
 
 
 class Tail:
-    """The whole lines of a file that grows, each once."""
+    """The complete lines of a growing file, each once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -167,7 +167,7 @@ class Tail:
         self.size = 0  # bytes read so far
 
     def new_lines(self) -> list[bytes]:
-        """The lines that came since the last call; none where there is no such file yet."""
+        """The lines added since the last call; none if there is no such file yet."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self.size)
@@ -180,7 +180,7 @@ class Tail:
 
 
 def loggers(job: JobDir) -> str | None:
-    """The trainer.logger that was asked for, as it was written; None where it is ours, which has 'file' and 'console'."""
+    """The trainer.logger that was asked for, as it was written; None if it is ours, which has 'file' and 'console'."""
     overrides = (job.read_config("resolved.json") or {}).get("overrides", [])
     asked = [row["text"] for row in overrides if row["text"].lstrip("+").startswith("trainer.logger=")]
     return asked[-1].partition("=")[2] if asked else None
@@ -193,12 +193,12 @@ def writes_file(job: JobDir) -> bool:
 
 
 def logs_steps(job: JobDir) -> bool:
-    """Can its steps be read here: from metrics.jsonl ('file') or from the driver's log ('console')?"""
+    """Can its steps be read, from metrics.jsonl ('file') or from the driver's log ('console')?"""
     return writes_file(job) or "console" in (loggers(job) or "")
 
 
 def taken(job: JobDir) -> str:
-    """`2 of 10 training steps`, or that its loggers tell no steps."""
+    """`2 of 10 training steps`, or that its loggers write no steps."""
     if not logs_steps(job):
         return f"its loggers write no steps here (trainer.logger={loggers(job)})"
     total = total_steps(job)

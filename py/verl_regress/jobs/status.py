@@ -1,4 +1,4 @@
-"""What a job's status is: one function that reads `state/` and Ray's answer, used by status, wait and submit alike."""
+"""A job's status: one function that reads `state/` and Ray's answer, used by status, wait and submit alike."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Status(str, enum.Enum):
 
     @property
     def exit(self) -> Exit | None:
-        """The exit status in which following such a job ends; None while it goes on."""
+        """The exit status of following such a job to its end; None while the job goes on."""
         return _EXIT.get(self)
 
 
@@ -49,7 +49,9 @@ _REASON_SHOWN = 100  # characters in a table
 
 @dataclass(frozen=True)
 class Judgement:
-    """A status, and the sentence that says why; `cause` is the root exception of a trainer that failed (verl_regress.jobs.failure)."""
+    """A status and the sentence that explains it; `cause` is the root exception of a failed trainer
+    (verl_regress.jobs.failure).
+    """
 
     status: Status
     reason: str
@@ -58,12 +60,12 @@ class Judgement:
 
     @property
     def shown(self) -> str:
-        """The status in a word, and where the job stands while it waits for its turn."""
+        """The status in a word, and the position of a queued job."""
         return f"{self.status.value} ({self.reason})" if self.status is Status.QUEUED else self.status.value
 
     @property
     def why(self) -> str:
-        """The reason for a cell of a table: the exception alone where it is the reason, with its place and step whole."""
+        """The reason for a cell of a table. If it is an exception: that alone, with its location and step in full."""
         if self.cause is not None and failure.sentence(self.cause) in self.reason:
             return failure.short(self.cause)
         reason = " ".join(self.reason.split())
@@ -71,27 +73,27 @@ class Judgement:
 
 
 def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
-    """The status of a job. `ray` is Ray's details of it, None where Ray does not know it (or is not `reachable`)."""
+    """The status of a job. `ray` is Ray's details of it, None if Ray does not know it (or is not `reachable`)."""
     submitted, ended = job.read_state("submitted"), job.read_state("ended")
     observed = job.read_state("observed") or {}
     driver_ip = _driver_ip(ray) or _driver_ip(observed)
     ray_status = (ray or {}).get("status")
 
     if ended is not None and ray_status == "RUNNING":
-        # Stopped by Ray or ended by itself? The launcher cannot know; Ray says it a moment later.
+        # Stopped by Ray or ended by itself? The launcher cannot know; Ray reports it a moment later.
         return Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how", driver_ip)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         if ended.get("told_to_stop") and ray is None:
             return _ended_by_others(str(ended["reason"]), reachable, driver_ip)
         return Judgement(_recorded(ended), str(ended["reason"]), driver_ip, ended.get("cause"))
-    # One that was stopped before it had a place is FAILED to Ray for ever (2.60); who stopped it knows better.
+    # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
     if ray_status in (None, "PENDING", "RUNNING") and (place := _place(job)) is not None:
         return Judgement(Status.QUEUED, place, driver_ip)
     if ray is not None:
         return _from_ray(str(ray_status), ray, job, driver_ip)
-    # One whose submitter died before it could record Ray's answer has been seen all the same.
+    # If the submitter died before it could record Ray's answer, an observation still proves that Ray had the job.
     is_known = bool(observed) or job.read_state("started") is not None
     if submitted is None and not is_known and _is_being_submitted(job):
         return Judgement(Status.SUBMITTING, "the submitter is at work")
@@ -110,7 +112,7 @@ _FORGOTTEN = (
 
 
 def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Judgement:
-    """A signal ended the job, and Ray cannot say whether somebody stopped it or its node went down."""
+    """A signal ended the job, and Ray cannot say whether a user stopped it or its node went down."""
     if not reachable:
         return Judgement(Status.UNKNOWN, f"{reason}, and Ray does not answer who ended it", driver_ip)
     return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
@@ -118,19 +120,19 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
 
 @contextlib.contextmanager
 def submission_of(job: JobDir) -> Iterator[None]:
-    """Hold the lock by which others see that a job is being submitted; it goes with the process, however that ends."""
+    """Hold the lock that marks the job as being submitted; it ends with the process, however that ends."""
     with lock.owning(job.state / "submitting"):
         yield
 
 
 def _is_being_submitted(job: JobDir) -> bool:
-    with contextlib.suppress(OSError):  # not there (yet), or a file system without locks
+    with contextlib.suppress(OSError):  # no such file (yet), or no locks on the file system
         return lock.is_held(job.state / "submitting")
     return False
 
 
 def _place(job: JobDir) -> str | None:
-    """Where a job stands whose launcher waits for its turn; None for any other."""
+    """The queue position of a job whose launcher is waiting; None for any other job."""
     queued = job.read_state("queued")
     if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:
         return None
@@ -138,7 +140,7 @@ def _place(job: JobDir) -> str | None:
 
 
 def _recorded(ended: Mapping[str, Any]) -> Status:
-    """What the launcher saw; a trainer that failed because a node or the head went away says nothing about the code."""
+    """The end as the launcher saw it; a failure because a node or the head went away says nothing about the code."""
     if ended["exit_code"] == 0:
         return Status.SUCCEEDED
     return Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
@@ -156,7 +158,7 @@ def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str |
         and not causes.is_supervisor_gone(ray)
     ):
         return Judgement(Status.FAILED, message[-1], driver_ip)
-    # The launcher records every end that it lives to see: without that record, it or its node is gone.
+    # A launcher that lives to see the end records it: without that record, it or its node is gone.
     node = (started or {}).get("node") or (started or {}).get("node_ip")
     return Judgement(Status.LOST, causes.of_loss(ray, node), driver_ip)
 
@@ -168,7 +170,7 @@ def _driver_ip(details: Mapping[str, Any] | None) -> str | None:
 
 
 def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
-    """Keep what Ray said in `state/observed`, written only when it changed and never after a final word."""
+    """Record Ray's answer in `state/observed`, only if it changed and never after a final status."""
     if ray is None:
         return
     kept = {
@@ -182,5 +184,5 @@ def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
     if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
         return
     if kept != {key: before.get(key) for key in kept}:
-        with contextlib.suppress(OSError):  # a full disk keeps the truth from nobody who asks
+        with contextlib.suppress(OSError):  # a full disk must not keep the user from the answer
             job.write_state("observed", kept)

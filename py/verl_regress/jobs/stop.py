@@ -1,4 +1,4 @@
-"""Stopping a job, running or still waiting for a place, and waiting for the fact that it is over."""
+"""Stops a job, running or still pending, and waits until it is over."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
-_LOOK_EVERY = 0.2  # seconds between two looks at the job
-_ABOUT_TO_RUN = 2.0  # seconds in which a job that is PENDING may just be starting, and then stops as a running one does
+_LOOK_EVERY = 0.2  # seconds between two checks of the job
+_ABOUT_TO_RUN = 2.0  # seconds in which a PENDING job may just be starting, and then stops as a running one does
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop a job; one that is over is left as it is. Raises RegressError where it is not over in time."""
+    """Stop a job; one that is over is left as it is. Raises RegressError if it is not over in time."""
     job = find.asked_for(args)
     api = find.api_of(job)
     began = time.monotonic()
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _remove_secrets(job: JobDir) -> None:
-    """Its own, and what other jobs of its cluster left."""
+    """Remove its own secrets, and those that other jobs of its cluster left."""
     job_secrets.forget(job)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
 
@@ -69,12 +69,12 @@ def _look(job: JobDir, api: RayApi) -> Judgement:
 
 
 def _has_actors(job: JobDir, api: RayApi) -> bool:
-    """Processes of the job still hold what it had; its end is when the next job can have it."""
+    """Is a process of the job still alive? Until all are gone, the next job cannot have the job's resources."""
     return any(actor["state"] != "DEAD" for actor in api.actors(job.ray_id))
 
 
 def _cancel(job: JobDir, api: RayApi) -> bool:
-    """Take the job from the queue, and record what Ray will not say: that it was stopped, and did not fail."""
+    """End a job that Ray has not started, and record what Ray will not say: that it was stopped, and did not fail."""
     details = api.job(job.ray_id) or {}
     said = {**details, "status": "STOPPED", "message": "stopped while it waited for a place"}
     return api.cancel(job.ray_id, lambda: observe(job, said))

@@ -1,7 +1,8 @@
-"""Removing the secrets of jobs that are over.
+"""Removes the secrets of jobs that are over.
 
-Most go with their job's launcher. What a killed node left goes here: `make up`, `stop`, `wait` and `gc` sweep, `make down`
-removes the cluster's whole directory, and asking for a job's state (`status`, `jobs`, `logs`) removes nothing.
+Most are removed by their job's launcher. What a killed node left is removed here: `make up`, `stop`, `wait` and `gc`
+sweep, and `make down` removes the cluster's whole directory. Commands that only read a job's state (`status`, `jobs`,
+`logs`) remove nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from verl_regress.secrets.job_secrets import is_held
 def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
     """Remove the secrets of every job of this cluster that is over, and say so. Raises Unreachable.
 
-    What the launcher or the submitter of a job holds stays. Whether they do is checked before Ray is asked: what nobody
-    holds by then, Ray knows or will never know.
+    Secrets that a job's launcher or submitter holds are kept. The locks are checked before Ray is asked: by then, a job
+    without a lock is known to Ray, or never will be.
     """
     directory = root.secrets / cluster
     files = [file for file in (sorted(directory.iterdir()) if directory.is_dir() else []) if not is_held(file)]
@@ -33,7 +34,7 @@ def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
 
 
 def attempt(root: SharedRoot, cluster: str | None) -> None:
-    """`sweep` beside a command's own work: where the head's Ray does not answer, a later command sweeps.
+    """`sweep` as part of another command: if the head's Ray does not answer, a later command sweeps.
 
     `cluster` is None for a job whose submitter died before it wrote its plan.
     """

@@ -1,4 +1,4 @@
-"""`await-nodes`, the end of `make up`: Ray's nodes are all there, and the secrets of jobs that ended with the last cluster go."""
+"""`await-nodes`, the end of `make up`: waits for all of Ray's nodes, and removes secrets of the last cluster's jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Wait for the nodes, then sweep: what killed the cluster that was here before killed its jobs too."""
+    """Wait for the nodes, then sweep: whatever killed the previous cluster killed its jobs too."""
     nodes.await_all(args)
     sweep(SharedRoot(args.shared_root), args.log_dir.name, RayApi(nodes.ADDRESS))
     return 0

@@ -1,4 +1,4 @@
-"""Following a job to its end: a line a step, and the exit status that tells how it ended."""
+"""Follows a job to its end: prints a line per step, and exits with the job's result."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
-_LOOK_EVERY = 1.0  # seconds between two looks at the job
+_LOOK_EVERY = 1.0  # seconds between two checks of the job
 _ASK_FOR_ACTORS_EVERY = 3.0  # seconds, while a job starts
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long, in seconds, a job may wait for a place, go without a new step, and Ray go without an answer."""
+    """How many seconds a job may be PENDING, or make no new step, and how many Ray may not answer."""
 
     pending: float
     stall: float
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Follow a job that was submitted before, from any terminal. How it ended is the one line on stdout too.
+    """Follow a job that was submitted before, from any terminal. Its exit status is also the one line on stdout.
 
-    By that line, who asked from afar can tell an answer from a way that was cut off.
+    With that line a remote caller can tell a result from a lost connection.
     """
     job = find.asked_for(args)
     _await_plan(job)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _await_plan(job: JobDir) -> None:
-    """A submission that is under way writes its plan in a moment; one that looks dead is looked at twice, as in `follow`."""
+    """Wait for the plan of a submission in progress; one that looks dead is checked twice, as in `follow`."""
     looks = 0
     while job.read_config("resolved.json") is None:
         status = judge(job, None, reachable=False).status
@@ -82,14 +82,14 @@ def _leave_with_the_listener() -> None:
 
 
 def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
-    """Print each change and each step until the job has ended or a deadline has passed; returns how it ended.
+    """Print each status change and each step until the job ends or a deadline passes; returns how it ended.
 
-    Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): the end here is
-    what `judge` says, and nothing else.
+    Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `judge`
+    decides here whether the job is over.
     """
     shown: Status | None = None
     place = ""  # in the queue
-    known: Status | None = None  # the last one while Ray answered: an outage does not set the clocks back
+    known: Status | None = None  # the last one while Ray answered: an outage does not reset the clocks
     life = _Life(job, api)
     moved = answered = time.monotonic()
     judgement: Judgement | None = None
@@ -109,11 +109,11 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         if life.has_moved():
             moved = time.monotonic()
         life.show(judgement.status)
-        # That Ray does not know it and what the files say are not of one moment: a submission may end in between.
+        # The files and Ray's answer are not of the same moment: a submission may have finished in between.
         is_sure = ray is not None or judgement.status not in (Status.NOT_SUBMITTED, Status.LOST) or judgement == before
         if is_sure and (end := judgement.status.exit) is not None:
             if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
-                # The launcher, which takes the bundles, never ran or is gone.
+                # The launcher, which makes the bundles, never ran or is gone.
                 debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
             job_secrets.forget(job)
             summarise(job, judgement)
@@ -139,7 +139,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
 
 
 class _Life:
-    """What shows that a job moves: a new step, which is said; any output, where its loggers write no steps. And what it does."""
+    """Signs that a job makes progress: a new step, which is printed; any output, if its loggers write no steps."""
 
     def __init__(self, job: JobDir, api: RayApi) -> None:
         self._job, self._api = job, api
@@ -152,14 +152,14 @@ class _Life:
             if self._logs_steps
             else f"written nothing (its trainer.logger={progress.loggers(job)} tells no steps)"
         )
-        self.step: int = progress.parent_of(job)["step"]  # the last one that was seen
+        self.step: int = progress.parent_of(job)["step"]  # the last one seen
         self._is_training = False
         self._pulse = Pulse(time.monotonic())
         self._actors: list[dict[str, Any]] | None = None
         self._asked = float("-inf")
 
     def has_moved(self) -> bool:
-        """Has it since the last look?"""
+        """Was there progress since the last call?"""
         before = self._log.size
         lines = self._log.new_lines()
         self._driver.feed(lines)
@@ -175,7 +175,7 @@ class _Life:
         return bool(new) or (not self._logs_steps and self._log.size != before)
 
     def show(self, status: Status) -> None:
-        """Say what the job does, where nothing else was said for a while; before its first step each change at once."""
+        """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now = time.monotonic()
         words = phase.before_training(self._job, status)
         if words is None and status is Status.RUNNING:
@@ -185,7 +185,7 @@ class _Life:
             self._pulse.beat(words, now, is_news=status is Status.RUNNING and not self._is_training)
 
     def _ask_for_actors(self, now: float) -> list[dict[str, Any]] | None:
-        """Ray's actors of the job; None where Ray does not say."""
+        """Ray's actors of the job; None if Ray does not say."""
         if now - self._asked >= _ASK_FOR_ACTORS_EVERY:
             self._asked = now
             try:

@@ -1,1 +1,1 @@
-"""The secrets of a job: the file in which their values travel, and taking them out of text."""
+"""The secrets of a job: the file in which their values travel, and removing them from text."""

@@ -1,7 +1,8 @@
-"""A job's secrets: which it names, the file in which their values travel, and that it goes when the job is over.
+"""A job's secrets: which ones it names, the file in which their values travel, and its removal when the job is over.
 
-Values come on stdin from where `make submit` was typed, stand in one file of mode 0600 below `${SHARED_ROOT}/secrets/`, outside
-every job directory, and reach the job's processes by the hook of the same name (py/hooks/job_secrets.py).
+Values come on stdin from where `make submit` was typed. They are kept in one file of mode 0600 under
+`${SHARED_ROOT}/secrets/`, outside every job directory, and the hook of the same name (py/hooks/job_secrets.py) passes
+them to the job's processes.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 HOOK = "job_secrets"
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
 
-_SHORTEST = 8  # characters: what is shorter stands by chance in every log, and hiding it would spoil them
-_LONGEST = 65536  # bytes: a process may be started with no more than 128 KiB in one variable (Linux)
-# What decides how a process starts, where it finds its cluster and its files, or which GPUs it has.
+_SHORTEST = 8  # characters: shorter values occur in any log by chance, and hiding them would garble it
+_LONGEST = 65536  # bytes: Linux starts no process with more than 128 KiB in one variable
+# Variables that decide how a process starts, where it finds its cluster and its files, or which GPUs it has.
 _OURS = re.compile(r"(VERL_|RAY_|PYTHON|LD_|CUDA_|HIP_|ROCR_|NCCL_).*|PATH|HOME|USER|TMPDIR|SHARED_ROOT|HF_HOME")
-# Waits until the launcher is gone, however it went, and removes the file. Ray's own stop sends SIGTERM to it too (2.60).
+# Waits until the launcher is gone for any reason, and removes the file. Ray's own stop sends SIGTERM to it too (2.60).
 _KEEPER = "trap '' TERM INT HUP; read -r _; rm -f -- \"$1\""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """The name of the variable that the job gets, and the file with its value; None: the variable of that name."""
+    """The name of the job's variable, and the file with its value; None: the caller's variable of that name."""
 
     name: str
     file: str | None = None
@@ -50,7 +51,7 @@ class Secret:
 
 
 def named(spec: Document) -> tuple[Secret, ...]:
-    """The secrets that a JobSpec names. Raises BadInput, without what stands there: it may be a value after all."""
+    """The secrets that a JobSpec names. Raises BadInput, without quoting the entry: it may be a secret's value."""
     secrets = tuple(Secret(given["name"], given.get("file")) for given in spec.content.get("secrets", []))
     names = [secret.name for secret in secrets]
     for name in names:
@@ -68,7 +69,7 @@ def named(spec: Document) -> tuple[Secret, ...]:
 
 
 def read_values(stream: BinaryIO) -> dict[str, str]:
-    """The values in front of the tar stream: `NAME=VALUE`, each ended by a NUL, an empty one at the end. Raises BadInput."""
+    """The values before the tar stream: `NAME=VALUE`, each ended by a NUL, an empty one at the end. Raises BadInput."""
     values = {}
     while entry := _until_nul(stream):
         name, _, value = entry.decode("utf-8", "surrogateescape").partition("=")
@@ -86,7 +87,7 @@ def _until_nul(stream: BinaryIO) -> bytes:
 
 
 def check(values: Mapping[str, str], secrets: Collection[Secret], origin: str) -> None:
-    """Raise BadInput unless each secret that is named has a usable value; no value is ever told."""
+    """Raise BadInput unless every named secret has a usable value; values are never shown."""
     if values.keys() != {secret.name for secret in secrets}:
         raise BadInput(f"The values of the secrets in {origin} did not come on stdin: submit with 'make submit'.")
     for name, value in values.items():
@@ -103,15 +104,15 @@ def check(values: Mapping[str, str], secrets: Collection[Secret], origin: str) -
 
 
 def file_of(root: SharedRoot, cluster: str, job: JobDir) -> Path:
-    """Where the secrets of a job (or of an attempt) are while it is not over."""
+    """The file with the secrets of a job (or of an attempt) until it is over."""
     return root.secrets / cluster / job.ray_id
 
 
 @contextmanager
 def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
-    """Write a job's secrets (there may be none), readable by their owner alone from the first moment; an error removes them.
+    """Write a job's secrets (there may be none), readable only by their owner from the start; an error removes them.
 
-    They are held until the end of the block, by when Ray has the job: nobody sweeps what is held. Raises OSError.
+    The file is locked until the end of the block, when Ray has the job, so that no sweep removes it. Raises OSError.
     """
     if file is None:
         yield
@@ -131,10 +132,10 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def hold() -> dict[str, str]:
-    """In the launcher: the job's secrets, taken out of its own environment, and the file removed when it ends.
+    """In the launcher: take the job's secrets out of its own environment, and remove the file when it ends.
 
-    What the launcher starts reads them anew by the hook: an environment that a process was started with is for all to
-    see. A keeper in a session of its own removes the file should the launcher be killed. Raises RegressError.
+    What the launcher starts reads them again through the hook, because anyone can see a process's initial environment.
+    A keeper in its own session removes the file if the launcher is killed. Raises RegressError.
     """
     path = os.environ.get(FILE_VARIABLE)
     if not path:
@@ -147,7 +148,7 @@ def hold() -> dict[str, str]:
             f"The job's secrets cannot be read from {path} ({type(error).__name__}): submit it again."
         ) from None
     _hold(held)  # until this process ends
-    end, _ours = os.pipe()  # our end is closed by our own end, and by nothing else
+    end, _ours = os.pipe()  # our end is closed when we end, and by nothing else
     subprocess.Popen(
         ["/bin/sh", "-c", _KEEPER, "keeper", path],
         stdin=end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}, start_new_session=True,
@@ -166,7 +167,7 @@ def hold() -> dict[str, str]:
 
 
 def _hold(descriptor: int) -> None:
-    """Say that the file is in use; on a file system without locks nothing does."""
+    """Mark the file as in use; without locks on the file system this does nothing."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
@@ -179,7 +180,7 @@ def is_held(file: Path) -> bool:
 
 
 def forget(job: JobDir) -> None:
-    """The job is over: its secrets go, unless its launcher is there still and about to remove them itself."""
+    """Remove the secrets of a job that is over, unless its launcher is still there and about to remove them itself."""
     env_vars = (job.read_config("runtime_env.json") or {}).get("env_vars", {})
     file = Path(env_vars.get(FILE_VARIABLE, "/nonexistent"))
     if file.is_file() and not is_held(file):
@@ -188,7 +189,7 @@ def forget(job: JobDir) -> None:
 
 
 def redactor(root: SharedRoot, **more: str) -> Redactor:
-    """What takes every secret that is on this shared root now, and `more` by name, out of text."""
+    """A Redactor for every secret that is on this shared root now, and for `more` by name."""
     values = dict(more)
     for file in root.secrets.rglob("*"):
         with suppress(OSError, ValueError):  # a directory, or its job has just ended

@@ -1,4 +1,4 @@
-"""Taking secrets out of text. It lies with the hooks, because the job's own processes do it too: py/hooks/redaction.py."""
+"""Takes secrets out of text. The code is in py/hooks/redaction.py, because the job's own processes use it too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "hooks"))
-from redaction import Redactor, forms  # found by the line above where no job has them on its PYTHONPATH
+from redaction import Redactor, forms  # found through the line above, if no job has them on its PYTHONPATH
 
 __all__ = ["Redactor", "forms"]

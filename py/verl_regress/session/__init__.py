@@ -1,1 +1,1 @@
-"""A regression session of `make verify`: the evidence that it gathers from outside, the checks on it, and the report."""
+"""A regression session of `make verify`: the evidence gathered from outside, the checks on it, and the report."""

@@ -1,6 +1,6 @@
-"""The lines that a session checks: pure functions from the evidence to whether a line holds and what was seen.
+"""The checks of a session: pure functions from the evidence to whether a check passes and what was seen.
 
-Every line says what it looked at and how many; looking at nothing is false. Each has a test that breaks just it.
+Every check says what it checked and how many; with nothing to check, it fails. Each has a test that breaks only it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from verl_regress.store.sessions import CANARY, jobs_of
 
 Evidence = Mapping[str, Any]
 
-STEPS = 10  # what every shipped JobSpec saves at, and the least that a regression run trains
+STEPS = 10  # every shipped JobSpec saves at this step, and a regression run trains at least so many
 
 
 @dataclass(frozen=True)
 class Line:
-    """One acceptance line: its name for ONLY=, what it claims, the jobs whose evidence it needs, and the check."""
+    """One acceptance check: its name for ONLY=, its claim, the jobs whose evidence it needs, and the function."""
 
     name: str
     claim: str
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a line: `problems` is empty where it holds."""
+    """The result of a check: it passed if `problems` is empty."""
 
     name: str
     claim: str
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence, only: set[str]) -> list[Verdict]:
-    """The verdict of every line of `only` (all where it is empty). A line that fails to read its evidence is false."""
+    """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails."""
     return [_verdict(line, evidence) for line in LINES if not only or line.name in only]
 
 
@@ -272,7 +272,7 @@ def _canary_nowhere(evidence: Evidence) -> list[str]:
 
 
 def _nodes_searched(evidence: Evidence) -> dict[str, Any]:
-    """What was found on each node that Ray lists. Raises KeyError for one where nobody looked."""
+    """What was found on each node that Ray lists. Raises KeyError for a node that was not searched."""
     return {node["name"]: evidence[f"canary-{node['name']}"] for node in evidence["end"]["nodes"]}
 
 

@@ -1,4 +1,4 @@
-"""`verify begin | prepared | next | record | search | search-node | judge`: a session's steps, called by scripts/60_verify.sh."""
+"""`verify begin | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do one step; `judge` returns 9 where a line is false."""
+    """Run one step; `judge` returns 9 if a check fails."""
     root, api = SharedRoot(args.shared_root), RayApi(nodes.ADDRESS)
     if args.step == "begin":
         return _begin(root, api, args)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen(only: str) -> set[str]:
-    """The names in ONLY. Raises BadInput for one that no line has."""
+    """The names in ONLY. Raises BadInput for an unknown name."""
     names = {name for name in only.replace(",", " ").split() if name}
     known = [line.name for line in checks.LINES]
     for name in sorted(names):

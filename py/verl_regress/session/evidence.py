@@ -1,4 +1,4 @@
-"""Gathering evidence from the outside: Ray's API, the files of the jobs, their hashes. Judges nothing."""
+"""Gathers evidence from outside: Ray's API, the files of the jobs, their hashes. Judges nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.secrets.redaction import forms
 
-_WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is told apart by its size and time
+_WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _SCORE = "critic/score/mean"
 _LOSSES = ("actor/pg_loss", "train/loss")
 _NODE_LOGS = ray_private.ALL_LOGS
 
 
 def digest(directory: Path) -> str:
-    """One value for all that is in a directory: every path, and every file's bytes (size and time above 64 MiB)."""
+    """One hash over a directory: every path, and every file's bytes (size and time above 64 MiB)."""
     found = hashlib.sha256()
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         found.update(os.fsencode(f"{path.relative_to(directory)}\0"))
@@ -37,7 +37,7 @@ def digest(directory: Path) -> str:
 
 
 def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The digest of each named job directory, of all of them where none is named; jobs that still run are left out."""
+    """The digest of each named job directory, or of all if none is named; jobs that still run are left out."""
     directories = find.newest_first(root) if names is None else [JobDir(root.jobs / name) for name in names]
     over = [
         job for job in directories if job.path.is_dir() and (job.read_state("ended") or not job.read_state("started"))
@@ -46,7 +46,7 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
 
 
 def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
-    """Every prepared directory's files: `[mtime in ns, sha256]` by name; what has no manifest is not ours to look at."""
+    """Every prepared directory's files: `[mtime in ns, sha256]` by name; directories without a manifest are not ours."""
     prepared = [path.parent for home in (root.datasets, root.models) for path in sorted(home.glob("*/manifest.json"))]
     return {
         str(directory): {
@@ -68,7 +68,7 @@ def nodes(api: RayApi) -> list[dict[str, Any]]:
 
 
 def job(found: JobDir, api: RayApi) -> dict[str, Any]:
-    """All that the lines ask of one job that has ended."""
+    """Everything that the checks need of one finished job."""
     plan = find.plan_of(found)
     steps, ray = progress.steps(progress.joined(found)), api.job(found.ray_id)
     return {
@@ -94,7 +94,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
 
 
 def token_search(root: SharedRoot, api: RayApi, names: Iterable[str], token: str) -> dict[str, Any]:
-    """Where Ray's token stands: every file of the named jobs, and every answer of Ray about them. Never says the token."""
+    """Where Ray's token occurs: in the files of the named jobs and in Ray's answers about them. Never prints the token."""
     needle = token.encode()
     files = [path for name in names for path in (root.jobs / name).rglob("*") if path.is_file()]
     answers = {"jobs": api.jobs(), "nodes": nodes(api), **{name: api.actors(name) for name in names}}
@@ -112,9 +112,9 @@ def token_search(root: SharedRoot, api: RayApi, names: Iterable[str], token: str
 def canary_search(
     root: SharedRoot, api: RayApi, cluster: str, session: Path, names: Iterable[str], canary: str
 ) -> dict[str, Any]:
-    """Where a secret of the named jobs stands on the shared root and in Ray's answers, in any form. Never says the secret.
+    """Where a secret of the named jobs occurs on the shared root and in Ray's answers, in any form. Never prints it.
 
-    Their own file is among what is searched (`secrets/`): the jobs are over, so it must be gone.
+    Their own file is searched too (`secrets/`): the jobs are over, so it must be gone.
     """
     names, written = list(names), forms(canary)
     homes = [*(root.jobs / name for name in names), root.ray_logs(cluster), root.secrets / cluster, session]
@@ -135,7 +135,7 @@ def canary_search(
 
 
 def canary_search_here(canary: str) -> dict[str, Any]:
-    """The same of this node: what Ray has written on it, and the command line of every process that `ps` would show."""
+    """The same for this node: what Ray has written on it, and the command line of every process that `ps` would show."""
     written, files, processes = forms(canary), _files(_NODE_LOGS), dict(_processes())
     return {
         "canary_characters": len(canary),
@@ -151,7 +151,7 @@ def canary_search_here(canary: str) -> dict[str, Any]:
 
 
 def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
-    """All that Ray tells to whoever asks about these jobs, as text; None where it gave no answer."""
+    """Everything Ray tells anyone who asks about these jobs, as text; None if it gave no answer."""
     questions: dict[str, Callable[[], Any]] = {
         "all jobs": api.jobs,
         "the nodes": partial(nodes, api),
@@ -171,7 +171,7 @@ def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
 
 
 def _files(home: Path) -> list[Path]:
-    """The files below a directory; one that we may not read is another user's, who cannot read a job's secrets either."""
+    """The files below a directory. Those we cannot read belong to other users, who cannot read a job's secrets either."""
     paths = [Path(directory, name) for directory, _, names in os.walk(home) for name in names]
     return [path for path in paths if path.is_file() and os.access(path, os.R_OK)]
 
@@ -179,14 +179,14 @@ def _files(home: Path) -> list[Path]:
 def _found_in(files: Iterable[Path], written: Collection[str]) -> list[str]:
     needles, found = [form.encode() for form in written], []
     for path in files:
-        with suppress(FileNotFoundError):  # of a Ray that runs
+        with suppress(FileNotFoundError):  # files of a running Ray
             if _holds(path, needles):
                 found.append(str(path))
     return found
 
 
 def _processes() -> Iterator[tuple[int, bytes]]:
-    """The command line of each process of this node, by pid; the kernel's own and zombies have none."""
+    """The command line of each process on this node, by pid; the kernel's own and zombies have none."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             if command := (path / "cmdline").read_bytes():
@@ -194,7 +194,7 @@ def _processes() -> Iterator[tuple[int, bytes]]:
 
 
 def _holds(path: Path, needles: Iterable[bytes]) -> bool:
-    """Whether a file, however large, has one of these."""
+    """Whether a file of any size contains one of these."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return False
@@ -203,9 +203,9 @@ def _holds(path: Path, needles: Iterable[bytes]) -> bool:
 
 
 def _secret_reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Each process that reported what it loaded, as far as it is this job's, and the names of the secrets that it has.
+    """Every process of this job that reported what it loaded, and the names of the secrets that it has.
 
-    Ray's supervisor reports as an actor of a job of Ray's own: it gives the secrets away again (py/hooks/job_secrets.py).
+    Ray's supervisor reports as an actor of one of Ray's own jobs: it drops the secrets again (py/hooks/job_secrets.py).
     """
     processes = []
     for path in sorted(found.reports.glob("identity-*.json")):

@@ -1,4 +1,4 @@
-"""What a session leaves: report.json, report.md (A and B side by side) and junit.xml, all from the same verdicts."""
+"""The output of a session: report.json, report.md (A and B side by side) and junit.xml, from the same verdicts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Ve
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
-    """The lines as a table of text, and how many hold."""
+    """The checks as a text table, and how many passed."""
     width = max((len(verdict.name) for verdict in verdicts), default=0)
     rows = []
     for verdict in verdicts:
@@ -69,7 +69,7 @@ def table(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def about_packages(evidence: Mapping[str, Any]) -> list[str]:
-    """Whether A and B ran with the same packages, and which differ; no check, as the nodes are nobody's change."""
+    """Whether A and B ran with the same packages, and which differ. Not a check: nodes are not the code under test."""
     jobs = jobs_of(evidence)
     if not {"ppo_a", "ppo_b"} <= jobs.keys():
         return []
@@ -124,7 +124,7 @@ def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> lis
 
 
 def _end(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Why a job failed: its reason and the root exception; None of either where it did not."""
+    """Why a job failed: its reason and the root exception; both None if it did not."""
     ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
     return {
         "reason": ended["reason"] if ended["exit_code"] != 0 else None,
@@ -149,7 +149,7 @@ def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 
 def seconds(job: Mapping[str, Any]) -> float | None:
-    """From Ray's start of a job to its end, in seconds; None where Ray did not say."""
+    """Seconds from Ray's start of a job to its end; None if Ray did not say."""
     ray = job["ray"] or {}
     if not ray.get("start_time") or not ray.get("end_time"):
         return None
@@ -157,7 +157,7 @@ def seconds(job: Mapping[str, Any]) -> float | None:
 
 
 def as_junit(verdicts: Sequence[Verdict]) -> str:
-    """One test case a line."""
+    """One test case per check."""
     failed = sum(not verdict.holds for verdict in verdicts)
     suite = ET.Element("testsuite", name="verl-regress verify", tests=str(len(verdicts)), failures=str(failed))
     for verdict in verdicts:

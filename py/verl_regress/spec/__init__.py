@@ -1,1 +1,1 @@
-"""From a JobSpec and a Ray base config to the plan of a job. Pure: it reads the shared root, and asks neither Ray nor the network."""
+"""From a JobSpec and a Ray base config to a job's plan. Pure: reads the shared root, uses neither Ray nor the network."""

@@ -22,28 +22,30 @@ from verl_regress.base.errors import BadInput, shown
 from verl_regress.spec.devices import Devices
 from verl_regress.spec.reward_fn import Function
 
-# Only ~key may stand without a value.
+# Only ~key needs no value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
-# What Hydra and OmegaConf put behind their sentence, for those who read their manuals.
+# Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
-# The origin of what the knob adds; a key of it that a snapshot lacks is refused in other words than one that a user wrote.
+# The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
 DETERMINISTIC = "DETERMINISTIC=1"
-# A word of OVERRIDES: blanks end it, but for those that stand in Hydra's quotes or behind its backslash (hydra-core 1.3,
-# OverrideLexer.g4). Quotes stay: they are Hydra's. One without its end takes the rest, and Hydra says what is wrong.
+# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3,
+# OverrideLexer.g4). Quotes are kept: they are Hydra's. An unclosed quote takes the rest, and Hydra reports what is
+# wrong.
 _WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
 
 
 def words(text: str) -> list[str]:
-    """The overrides in the knob OVERRIDES, which blanks and newlines separate."""
+    """The overrides in the knob OVERRIDES, separated by spaces and newlines."""
     return _WORD.findall(text)
 
 
 @dataclass(frozen=True)
 class Override:
-    """One Hydra override and which layer it comes from.
+    """One Hydra override and the layer it comes from.
 
-    An optional one is left out where its key does not exist; one that adds its key (+, ++), where the mapping around it does not.
+    An optional one is left out if its key does not exist; one that adds its key (+, ++), if the surrounding mapping
+    does not.
     """
 
     text: str
@@ -72,14 +74,15 @@ class Override:
         return self.optional and "+" in self.parts()[0]
 
     def told(self) -> dict[str, str]:
-        """What config/resolved.json says of it."""
+        """The override as config/resolved.json records it."""
         return {"text": self.text, "origin": self.origin}
 
 
 @dataclass(frozen=True)
 class Composed:
-    """What came of the overrides: those that stay, the optional ones without a key, and of verl's config its YAML, the devices
-    and the reward function."""
+    """The result of composing: the overrides that are kept, the optional ones without a key, and from verl's config its
+    YAML, the devices and the reward function.
+    """
 
     overrides: tuple[Override, ...]
     left_out: tuple[Override, ...]
@@ -97,7 +100,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     told = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
     directory, name = _config_of(code_path, module, told)
     kept, left_out = list(overrides), list[Override]()
-    # Imported here: Hydra costs the other subcommands more than all the rest of them.
+    # Imported here: Hydra costs the other subcommands more than all the rest together.
     from hydra import initialize_config_dir
 
     with initialize_config_dir(str(directory), version_base=None), _without_verl(), _fast_yaml():
@@ -120,7 +123,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
 
 
 class _HydraRefused(Exception):
-    """What Hydra said, and of which override it spoke (None: it does not say)."""
+    """Hydra's message, and the override that it is about (None: it does not say)."""
 
     def __init__(self, error: Exception, culprit: Override | None) -> None:
         said = error.__cause__ if str(error).startswith("Error merging override ") else error
@@ -131,7 +134,7 @@ class _HydraRefused(Exception):
 
 
 def _culprit(message: str, overrides: Sequence[Override]) -> Override | None:
-    """The override whose text, else whose key, stands in Hydra's message."""
+    """The override whose text, or else whose key, occurs in Hydra's message."""
     for override in overrides:
         if re.search(rf"(^|\s|'){re.escape(override.text)}('|\s|$)", message):
             return override
@@ -139,7 +142,7 @@ def _culprit(message: str, overrides: Sequence[Override]) -> Override | None:
 
 
 def _config_of(code_path: Path, module: str, told: str) -> tuple[Path, str]:
-    """The directory and the name of the config, as the snapshot's own `@hydra.main` gives them."""
+    """The directory and the name of the config, from the snapshot's own `@hydra.main`."""
     file = code_path.joinpath(*module.split(".")).with_suffix(".py")
     try:
         tree = ast.parse(file.read_bytes())
@@ -158,7 +161,7 @@ def _config_of(code_path: Path, module: str, told: str) -> tuple[Path, str]:
 
 @contextmanager
 def _without_verl() -> Iterator[None]:
-    """No verl runs in the submitter, neither the image's nor another: to look into pkg://verl… Hydra would import it."""
+    """Block verl in the submitter, whether the image's or another: Hydra would import it to look into pkg://verl…."""
     sys.modules["verl"] = None  # type: ignore[assignment]  # Python's own way to say that it cannot be imported
     try:
         yield
@@ -168,7 +171,7 @@ def _without_verl() -> Iterator[None]:
 
 @contextmanager
 def _fast_yaml() -> Iterator[None]:
-    """OmegaConf (2.3) makes its loader of `yaml.SafeLoader` each time that it reads a file: libyaml's does the same in C."""
+    """OmegaConf (2.3) builds its loader on `yaml.SafeLoader` for each file that it reads: libyaml's does the same in C."""
     slow = yaml.SafeLoader
     setattr(yaml, "SafeLoader", getattr(yaml, "CSafeLoader", slow))  # noqa: B010  # mypy: a type
     try:
@@ -182,7 +185,7 @@ def _compose(name: str, overrides: Sequence[Override]) -> Any:
 
     try:
         return compose(name, overrides=[override.text for override in overrides])
-    except Exception as error:  # besides its own errors, Hydra lets ValueError and AssertionError through
+    except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
         said = f"{getattr(error, 'override', '')}\n{error}"
         raise _HydraRefused(error, _culprit(said, overrides)) from error
 
@@ -190,7 +193,7 @@ def _compose(name: str, overrides: Sequence[Override]) -> Any:
 def _strays(name: str, config: Any, overrides: Sequence[Override]) -> list[Override]:
     """Optional overrides that add a key (+, ++) to a mapping that the config lacks without them."""
     additions = {override.parts()[1]: override for override in overrides if override.is_optional_addition}
-    # A mapping with more in it was there before. That is nearly always so, and composing once more takes half a second.
+    # A mapping with other keys existed before. That is nearly always so, and composing again takes half a second.
     alone = {
         key: above
         for key in additions
@@ -207,13 +210,13 @@ def _strays(name: str, config: Any, overrides: Sequence[Override]) -> list[Overr
 
 
 def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:
-    """The config's mapping of a dotted key; None where there is none."""
+    """The config's mapping at a dotted key; None if there is none."""
     value = _value(config, key)
     return value if isinstance(value, Mapping) else None
 
 
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
-    """The config with every ${…} filled in; as it is where that takes what only the job's processes have."""
+    """The config with every ${…} filled in; unresolved if that needs values that only the job's processes have."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -228,7 +231,7 @@ def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
 
 
 def _value(config: Any, key: str) -> Any:
-    """The config's value of a dotted key; None for none, and for one that only the job's processes have."""
+    """The config's value at a dotted key; None if there is none, or only the job's processes have it."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -260,7 +263,7 @@ def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], 
 
 
 def _nearest(config: Any, key: str) -> list[str]:
-    """The real keys that `key` may have meant: those that end alike first, then the likest."""
+    """The real keys that `key` may have meant: those with the same end first, then the most similar."""
     from omegaconf import OmegaConf
 
     keys = list(_keys(OmegaConf.to_container(config)))
@@ -273,7 +276,7 @@ def _nearest(config: Any, key: str) -> list[str]:
 
 
 def _keys(node: Any, above: str = "") -> Iterator[str]:
-    """The dotted keys that hold a value; an empty mapping is one."""
+    """The dotted keys that have a value; an empty mapping counts as one."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from _keys(value, f"{above}.{key}" if above else str(key))

@@ -1,4 +1,4 @@
-"""The environment variables of a job: PYTHONPATH with the snapshot first, the hooks, and what was asked for."""
+"""The environment variables of a job: PYTHONPATH with the snapshot first, the hooks, and what the user asked for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from verl_regress.secrets.job_secrets import Secret
 from verl_regress.spec.compose import DETERMINISTIC
 from verl_regress.spec.workloads import Workload
 
-# Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES when it stands in env_vars, and corrects RAY_ADDRESS there for the
-# driver but not for its actors; only "auto" harms nobody.
+# Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES if env_vars has it, and corrects a RAY_ADDRESS there for the
+# driver but not for its actors; only "auto" does no harm.
 _REFUSED_ENV = {
     "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
     "RAY_ADDRESS": "the job finds its cluster by itself",
@@ -24,7 +24,7 @@ _REFUSED_ENV = {
     "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
     job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
 }
-# What Python, or our sitecustomize, reads before the hook env_vars can set anything.
+# Variables that Python or our sitecustomize reads before the hook env_vars can set anything.
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
 
@@ -39,7 +39,8 @@ def of_job(
 ) -> dict[str, str]:
     """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty.
 
-    Base config below JobSpec below what DETERMINISTIC=1 adds. Raises BadInput for a variable that is not a job's to set.
+    Precedence, highest first: DETERMINISTIC=1, JobSpec, base config. Raises BadInput for a variable that a job may not
+    set.
     """
     asked: dict[str, str] = {}
     for origin, layer in (*_layers(spec, base), (DETERMINISTIC, deterministic)):
@@ -52,7 +53,7 @@ def of_job(
                 raise BadInput(
                     f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
                 )
-    # Those before it would not see what it sets.
+    # Hooks before this one would not see what it sets.
     first = "env_vars" if deterministic or any("$" in value for value in asked.values()) else ""
     layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
     python_path = [
@@ -64,9 +65,9 @@ def of_job(
     return {
         "HF_HOME": str(root.path / "hf"),
         "HYDRA_FULL_ERROR": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot brings its own, made once
+        "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot has its own bytecode, made once
         "PYTHONUNBUFFERED": "1",
-        "RAY_JOB_STOP_WAIT_TIME_S": "15",  # of Ray's 3 s nothing is left for the launcher to record the end
+        "RAY_JOB_STOP_WAIT_TIME_S": "15",  # Ray's 3 s leave the launcher no time to record the end
         "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
         **workload.env_vars,
         **asked,
@@ -79,7 +80,7 @@ def of_job(
 
 
 def origins(spec: Document, base: Document) -> dict[str, str]:
-    """Where each variable was asked for, by its name."""
+    """Where each variable was asked for, by name."""
     return {name: origin for origin, layer in _layers(spec, base) for name in layer}
 
 
@@ -92,7 +93,7 @@ def _layers(spec: Document, base: Document) -> tuple[tuple[str, Mapping[str, str
 
 
 def of_secrets(secrets: Iterable[Secret], env_vars: Mapping[str, str], file: Path, base: Document) -> dict[str, str]:
-    """What a job with secrets has besides: the path of their file, and first of all the hook that reads it. Raises BadInput."""
+    """The variables that secrets add: the path of their file, and its hook before all others. Raises BadInput."""
     names = [secret.name for secret in secrets]
     for name in names:
         if name in env_vars:

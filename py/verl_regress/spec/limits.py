@@ -1,7 +1,7 @@
-"""What Linux takes when it starts a process: one word of a command line, one variable, and all of them together.
+"""Linux's limits for starting a process: one argument, one variable, and all of them together.
 
-Sources: execve(2), "Limits on size of arguments and environment", and Ray 2.60. Whatever is larger ends on a node as
-"Argument list too long", or as a job that stays PENDING; so its submission is refused.
+Sources: execve(2), "Limits on size of arguments and environment", and Ray 2.60. A larger job would fail on a node with
+"Argument list too long", or stay PENDING; so its submission is refused.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.spec.compose import Override
 
-_ONE = 131072  # MAX_ARG_STRLEN, 32 pages of 4 KiB: one word of argv or one NAME=VALUE, with the NUL behind it
-_ALL = 2097152  # argv and environment together: a quarter of RLIMIT_STACK, which is 8 MiB where nobody changed it
+_ONE = 131072  # MAX_ARG_STRLEN, 32 pages of 4 KiB: one argument or one NAME=VALUE, with its NUL
+_ALL = 2097152  # argv and environment together: a quarter of RLIMIT_STACK, which is 8 MiB by default
 _OTHERS = 262144  # of _ALL: the node's own environment and Ray's variables
-_POINTER = 8  # each word and each variable has a pointer, which counts too
-# Of _ONE: Ray's own words around the env_vars, RAY_JOB_CONFIG_JSON_ENV_VAR={"runtime_env": …, "metadata": …} of the driver
-# (dashboard/modules/job/job_supervisor.py), --serialized-runtime-env-context={…} of a worker (_private/services.py).
+_POINTER = 8  # each argument and each variable has a pointer, which counts too
+# Part of _ONE: Ray's own text around the env_vars, RAY_JOB_CONFIG_JSON_ENV_VAR={"runtime_env": …, "metadata": …} of the
+# driver (dashboard/modules/job/job_supervisor.py), --serialized-runtime-env-context={…} of a worker
+# (_private/services.py).
 _RAYS_WORDS = 4096
 _CURE = "put long values into files on the shared root, and give their paths instead"
 
 
 def check(overrides: Sequence[Override], env_vars: Mapping[str, str], origins: Mapping[str, str]) -> None:
-    """Refuse what a job's processes cannot be started with. `origins` says who asked for a variable. Raises BadInput."""
+    """Refuse a job whose processes could not be started. `origins` says who asked for a variable. Raises BadInput."""
     for override in overrides:
         _check_override(override)
     sizes = {name: _size(f"{name}={value}") for name, value in env_vars.items()}
@@ -63,5 +64,5 @@ def _check_override(override: Override) -> None:
 
 
 def _size(text: str) -> int:
-    """Bytes, with the NUL behind it."""
+    """Bytes, with the trailing NUL."""
     return len(text.encode("utf-8")) + 1

@@ -1,4 +1,4 @@
-"""From what was asked to what will be submitted. Pure: reads the shared root, creates nothing, talks to nobody."""
+"""From a request to the plan of its submission. Pure: reads the shared root, creates nothing, uses no network."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from verl_regress.spec.devices import Devices
 from verl_regress.spec.workloads import FIXED_KEYS, WORKLOADS, Places, Workload
 from verl_regress.store import snapshot
 
-_MOST = 1_000_000  # of a resource, far above any cluster: what is more, and what is infinite, is a mistake
+_MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the command line (or a knob in the environment) said; None or empty where it said nothing."""
+    """What the command line (or a knob in the environment) said; None or empty for what it did not set."""
 
     workload: str | None = None
     code_id: str | None = None
     submission_id: str | None = None
     overrides: tuple[Override, ...] = ()
-    secrets: tuple[str, ...] = ()  # names of secrets besides the JobSpec's
+    secrets: tuple[str, ...] = ()  # names of secrets in addition to the JobSpec's
     deterministic: bool = False  # the knob DETERMINISTIC
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """The knobs that stand below JobSpec and base config; `max_running` is None for no limit by number."""
+    """The knobs that JobSpec and base config override; `max_running` is None for no limit by number."""
 
     profile: str
     model: str
@@ -54,22 +54,22 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A further attempt of a job: its directory, which is not there yet, and what it comes from."""
+    """A further attempt of a job: its directory, which does not exist yet, and what it continues."""
 
     job_dir: JobDir
     parent: JobDir
-    checkpoint: Path | None = None  # None: it begins from the beginning
+    checkpoint: Path | None = None  # None: it starts at the first step
 
     @property
     def step(self) -> int:
-        """The step after which it goes on."""
+        """The step after which it continues."""
         return step_of(self.checkpoint.name) if self.checkpoint else 0
 
     def overrides(self) -> list[Override]:
-        """What makes the trainer go on, above all other layers; a parent's checkpoint is never removed."""
+        """Overrides that make the trainer continue, above all other layers; a parent's checkpoint is never removed."""
         if self.checkpoint is None:
             return []
-        kept = Override("trainer.del_local_ckpt_after_load=False", "make resume", optional=True)  # RL has it, SFT not
+        kept = Override("trainer.del_local_ckpt_after_load=False", "make resume", optional=True)  # SFT lacks it
         return [*(Override(text, "make resume") for text in continuing(self.checkpoint)), kept]
 
     def told(self) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a submission needs; `resolved()` is what config/resolved.json holds.
+    """Everything that a submission needs; `resolved()` is what goes to config/resolved.json.
 
-    `cluster_has` is how many of its devices the cluster has in all, `packages` what the nodes have for config/packages.json; a
-    plan that talks to nobody does not know them.
+    `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
+    config/packages.json. A plan made without asking the cluster has neither.
     """
 
     submission_id: str
@@ -119,7 +119,7 @@ class Plan:
     packages: Mapping[str, Any] | None = None
 
     def asked(self) -> dict[str, Any]:
-        """What was asked besides the two documents, as `recorded` reads it."""
+        """The request besides the two documents, as `recorded` reads it."""
         origins = {"job_spec": self.spec.origin, "ray_config": self.base.origin}
         return {"origins": origins, "said": asdict(self.said), "defaults": asdict(self.defaults)}
 
@@ -129,15 +129,16 @@ class Plan:
         return {"env_vars": {name: value for name, value in self.env_vars.items() if name not in late}}
 
     def literal_env_vars(self) -> dict[str, str]:
-        """The environment variables that the hook env_vars sets in each process: those in whose values Ray would fill in `$`, and
-        those of DETERMINISTIC=1, which verl hands to its actors itself: Ray takes no variable from both.
+        """The environment variables that the hook env_vars sets in each process: those with a `$`, which Ray would
+        expand, and those of DETERMINISTIC=1, which verl passes to its actors itself: Ray takes no variable from
+        both.
         """
         late = _deterministic(self.base).get("env_vars", {}) if self.said.deterministic else {}
         return {name: value for name, value in self.env_vars.items() if "$" in value or name in late}
 
     @property
     def repeats_anyway(self) -> bool:
-        """Whether DETERMINISTIC=1 was asked for, and the profile has nothing to add for it."""
+        """Whether DETERMINISTIC=1 was asked for, but the profile has nothing to add for it."""
         return self.said.deterministic and not _deterministic(self.base)
 
     def resolved(self) -> dict[str, Any]:
@@ -172,16 +173,16 @@ class Plan:
 
     @property
     def secrets_file(self) -> Path | None:
-        """Where the values of its secrets are until it is over; None where it has none."""
+        """Where the values of its secrets are until it is over; None if it has none."""
         return Path(self.env_vars[job_secrets.FILE_VARIABLE]) if self.secrets else None
 
     def metadata(self) -> dict[str, str]:
-        """What Ray keeps with the job; the submitter adds where it was sent from, and how."""
+        """The metadata that Ray keeps with the job; the submitter adds where it was sent from, and how."""
         parent = {f"parent_{key}": str(value) for key, value in self.attempt.told().items()} if self.attempt else {}
         return {"code_id": str(self.code["code_id"]), "workload": self.workload, "profile": self.profile, **parent}
 
     def command_line(self, **metadata: str) -> list[str]:
-        """`ray job submit` of this plan as argv, with `metadata` besides its own."""
+        """`ray job submit` of this plan as argv, with `metadata` in addition to its own."""
         return [
             "ray", "job", "submit", "--no-wait",
             "--address", self.address,
@@ -209,7 +210,7 @@ def make(
 ) -> Plan:
     """Plan a submission of `owner`, of a new job or of a further attempt of one.
 
-    Precedence: command line over JobSpec over base config over knobs. Raises BadInput.
+    Precedence, highest first: command line, JobSpec, base config, knobs. Raises BadInput.
     """
     workload_name = said.workload or spec.content["workload"]
     if workload_name not in WORKLOADS:
@@ -237,7 +238,7 @@ def make(
     escape = root.escape_of(root.jobs)
     if escape is not None:
         raise BadInput(f"{root.jobs} cannot take a job's directory: {escape}; make it a directory of its own.")
-    if os.path.lexists(job_dir.path):  # a link that leads nowhere is there too
+    if os.path.lexists(job_dir.path):  # lexists: a dangling link counts too
         raise IdTaken(
             f"submission_id '{submission_id}' is taken: {job_dir.path} exists and is never reused; "
             "give another one, or leave it out and one is made."
@@ -308,9 +309,9 @@ def make(
 
 
 def recorded(job: JobDir) -> tuple[Document, Document, CommandLine, Defaults]:
-    """What was asked for an attempt, as its `config/` keeps it: all that `make` takes. Raises RegressError.
+    """The request for an attempt, as its `config/` records it: everything that `make` takes. Raises RegressError.
 
-    But for secrets that only the command line named: whoever had their values is not there any more.
+    Secrets that only the command line named are left out: their values are no longer available.
     """
     asked = job.read_config("asked.json")
     if asked is None:
@@ -361,7 +362,7 @@ def _code(
 
 
 def _artefact(root: SharedRoot, spec: Document, kind: str, home: Path, default: str, files: Iterable[str]) -> Path:
-    """The directory of a prepared model or data set; a plain name lives in its home under the shared root."""
+    """The directory of a prepared model or data set; a plain name is looked up in `home` under the shared root."""
     path = home / root.fill_in(spec.content.get(kind, default))
     given = shown(root.fill_in(spec.content.get(kind, default)))
     origin = spec.origin if kind in spec.content else f"the knob {kind.upper()}"
@@ -394,7 +395,7 @@ def _reward_fn(root: SharedRoot, spec: Document, workload: Workload) -> Path | N
 def _of_profile(
     root: SharedRoot, workload: Workload, by_workload: Mapping[str, list[str]], origin: str
 ) -> Iterator[list[Override]]:
-    """The layers of a list of the base config's; ? makes an override optional."""
+    """The layers from a list in the base config; ? makes an override optional."""
     for key in workload.profile_keys:
         yield [
             Override(root.fill_in(text.removeprefix("?")), origin, optional=text.startswith("?"))
@@ -403,7 +404,7 @@ def _of_profile(
 
 
 def _deterministic(base: Document) -> Mapping[str, Any]:
-    """What the base config says that DETERMINISTIC=1 adds. Raises BadInput where it does not say."""
+    """What the base config says that DETERMINISTIC=1 adds. Raises BadInput if it says nothing."""
     section: Mapping[str, Any] | None = base.content.get("deterministic")
     if section is None:
         raise BadInput(
@@ -414,10 +415,10 @@ def _deterministic(base: Document) -> Mapping[str, Any]:
 
 
 def _merge(*layers: list[Override]) -> list[Override]:
-    """Later layers win key by key; the order of first mention is kept. Keys of FIXED_KEYS stay the first layer's.
+    """Later layers win key by key, in the order of first mention. Keys of FIXED_KEYS stay as in the first layer.
 
-    A key that one layer adds (+, ++) stays an added key when a later one just sets it: Hydra would refuse it otherwise.
-    One that is added and then deleted (~) is left out, for the same reason.
+    A key that one layer adds (+, ++) stays an added key when a later one only sets it: Hydra would refuse it otherwise.
+    A key that is added and then deleted (~) is left out, for the same reason.
     """
     merged: dict[str, Override] = {}
     for number, layer in enumerate(layers):
@@ -445,7 +446,7 @@ def _check_resources(resources: Mapping[str, float], spec: Document, base: Docum
             "driver run on the head: it must be above 0, usually 1."
         )
     for name, amount in resources.items():
-        if not 0 <= amount <= _MOST:  # nor is NaN between any two
+        if not 0 <= amount <= _MOST:  # false for NaN too
             told = f"{spec.origin} or {base.origin}"
             raise BadInput(
                 f"The resource {shown(name)}={shown(str(amount))} (from {told}) is not usable: ask for 0 to {_MOST:,}."

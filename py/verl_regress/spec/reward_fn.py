@@ -1,4 +1,4 @@
-"""A user's reward function: the JobSpec's reward_fn_path, verl's own name for it in the snapshot, and what its file defines.
+"""A user's reward function: the JobSpec's reward_fn_path, the snapshot's config key for it, and what its file defines.
 
 The file is parsed and never run.
 """
@@ -20,22 +20,22 @@ import yaml
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 
-# Where verl's configuration keeps the function's file, the newest first: the key, the file of verl/trainer/config that
-# defines it, and the key in that file. Read in verl 0.7.0 (the second) and in 0.7.1 and 0.8.0, where the second is still there
-# for compatibility, and the first is what it is copied to.
+# Where verl's configuration names the function's file, newest first: the key, the file of verl/trainer/config that
+# defines it, and the key in that file. Read in verl 0.7.0 (the second) and in 0.7.1 and 0.8.0, where the second still
+# exists for compatibility and is copied to the first.
 _KEYS = (
     ("reward.custom_reward_function.path", "reward/reward.yaml", ("custom_reward_function", "path")),
     ("custom_reward_function.path", "ppo_trainer.yaml", ("custom_reward_function", "path")),
 )
 
 _NEW, _LEGACY = (key.removesuffix(".path") for key, _, _ in _KEYS)
-# With one of these a module may have names that its syntax does not show.
+# With one of these, a module may have names that its syntax does not show.
 _DYNAMIC = frozenset({"*", "__getattr__", "exec", "globals", "locals", "setattr", "vars"})
 
 
 @dataclass(frozen=True)
 class Function:
-    """The reward function that verl's config names: its file and its name, under `key`."""
+    """The reward function in verl's config: its file and its name, under `key`."""
 
     path: str
     name: str | None
@@ -43,7 +43,8 @@ class Function:
 
     @classmethod
     def of(cls, value: Callable[[str], Any]) -> Function | None:
-        """What a job with verl's config loads; `value` gives the config's value of a dotted key, None for none.
+        """The function that a job with verl's config loads; `value` gives the value at a dotted key, None if there is
+        none.
 
         A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).
         """
@@ -54,7 +55,7 @@ class Function:
 
 
 def check(root: SharedRoot, given: str, origin: str) -> Path:
-    """Return `given` as the file it names under user/code/ of the shared root. Raises BadInput, with `origin`."""
+    """Return the file under user/code/ of the shared root that `given` names. Raises BadInput, with `origin`."""
     path, home = Path(given), root.user_code
     problem = None
     if not path.is_relative_to(home) or ".." in path.parts:
@@ -80,8 +81,8 @@ def check_function(
 ) -> None:
     """Refuse a job whose reward function verl could not load. Raises BadInput.
 
-    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `origins` says by key where an override is from. A file outside the shared root is not checked, for only
-    the nodes may have it, nor is a module (pkg://).
+    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `origins` says by key where an override is from.
+    A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
     """
     if function is None:
         if given is not None:
@@ -120,13 +121,13 @@ def check_function(
 def _names_in(path: Path) -> set[str]:
     """The names that the file defines; it is compiled as an import would, and not run.
 
-    Raises OSError, SyntaxError, and whatever else Python raises for a file that is no source.
+    Raises OSError, SyntaxError, and whatever else Python raises for a file that is not source code.
     """
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, "there is no such file")
     source = path.read_bytes()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the job's log has them
+        warnings.simplefilter("ignore")  # the job's log shows them
         compile(source, str(path), "exec", dont_inherit=True)
         return set(_defined(ast.parse(source)))
 
@@ -140,7 +141,7 @@ def _problem(error: Exception) -> str:
 
 
 def _defined(module: ast.Module) -> Iterator[str]:
-    """The names that a module binds at its top level, in whatever block; and those of _DYNAMIC that it uses anywhere."""
+    """The names that a module binds at its top level, in any block; and those of _DYNAMIC that it uses anywhere."""
     nodes: list[tuple[ast.AST, bool]] = [(module, True)]
     while nodes:
         node, is_top = nodes.pop()
@@ -158,7 +159,7 @@ def _defined(module: ast.Module) -> Iterator[str]:
 
 
 def key_of(code_path: Path) -> str:
-    """Return the key by which the verl at `code_path` finds the file of a reward function. Raises BadInput."""
+    """Return the config key for a reward function's file in the verl at `code_path`. Raises BadInput."""
     config = code_path / "verl" / "trainer" / "config"
     for key, file, path in _KEYS:
         if _has(config / file, path):

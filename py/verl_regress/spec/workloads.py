@@ -1,4 +1,4 @@
-"""The workloads: which verl module runs, and the overrides by which it finds its data, model and place for outputs."""
+"""The workloads: which verl module runs, and the overrides for its data, its model and its outputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Places:
 class Workload:
     """One of verl's trainers: `python -m module key=value …`.
 
-    `profile_keys` are the lists of the base config's trainer_overrides that it gets; `dataset_suffix` comes behind the knob
-    DATASET, whose other forms are made with it; `hooks` (py/hooks/) and `env_vars` are what its processes need.
+    `profile_keys` are the lists in the base config's trainer_overrides that apply to it. `dataset_suffix` is appended
+    to the knob DATASET (the other forms of the data are prepared with it). Its processes need `hooks` (py/hooks/) and
+    `env_vars`.
     """
 
     module: str
@@ -38,7 +39,7 @@ class Workload:
 
 
 def _trainer(places: Places) -> list[str]:
-    """What every trainer gets; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
+    """The overrides of every trainer; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
     return [
         f"hydra.run.dir={places.job.driver_log.parent}/hydra",
         "trainer.project_name=verl-regress",
@@ -90,10 +91,10 @@ WORKLOADS: dict[str, Workload] = {
         has_reward=False,
         dataset_suffix=SFT_SUFFIX,
         hooks=("sft_driver",),
-        # At this level it says how many steps it will take, as the other trainers do unasked.
+        # At this level it prints how many steps it will take, as the other trainers do anyway.
         env_vars={"RAY_ADDRESS": "auto", "VERL_SFT_LOGGING_LEVEL": "INFO"},
     ),
 }
 
-# No layer may move these: a job writes into its own directory and nowhere else.
+# No layer may change these: a job writes to its own directory and nowhere else.
 FIXED_KEYS = ("trainer.default_local_dir", "hydra.run.dir")

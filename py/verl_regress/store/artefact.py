@@ -1,4 +1,4 @@
-"""Artefacts: directories made once, whole or not at all, that say in `manifest.json` what they were made from."""
+"""Artefacts: directories made once, atomically, whose `manifest.json` says what they were made from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_REVISION = 12
 
 @dataclass(frozen=True)
 class Source:
-    """What an artefact is made from: the source as the user named it, its exact revision, the seed where one counts."""
+    """What an artefact is made from: the source as the user named it, its exact revision, and the seed if one matters."""
 
     source: str
     revision: str
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True)
 class File:
-    """What the manifest knows of one file."""
+    """The manifest's record of one file."""
 
     sha256: str
     bytes: int
@@ -64,7 +64,7 @@ class Manifest:
 
 
 def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> Manifest:
-    """Make the artefact `target` unless it is there; returns its manifest. One target of `ensure_all`, which see."""
+    """Make the artefact `target` unless it exists; returns its manifest. See `ensure_all`, which makes several."""
     return ensure_all([target], source, lambda directories: build(directories[0]), knob=knob)[0]
 
 
@@ -75,14 +75,14 @@ def ensure_all(
     *,
     knob: str,
 ) -> list[Manifest]:
-    """Make the artefacts `targets`, which one call of `build` makes together, unless they are there.
+    """Make the artefacts `targets`, which one call of `build` makes together, unless they exist.
 
-    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). What is
-    there from the same source is left untouched (its files are looked at by name and size: `verify` reads them). Of two
-    builders at once the first to finish wins. `knob` (as `DATASET`) is the knob that names the artefact, and with
-    `_SOURCE` behind it the one that chose the source.
-    Raises BadInput where a target is there from another source, damaged, or not an artefact; RegressError where the
-    directory cannot be written; whatever `build` raises. Nothing is left behind in any of these cases.
+    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). A target
+    from the same source is left untouched (only its files' names and sizes are checked: `verify` reads them). If two
+    builders run at once, the first to finish wins. `knob` (such as `DATASET`) names the artefact, and the knob with
+    `_SOURCE` appended chose the source. Raises BadInput if a target exists from another source, damaged, or is not an
+    artefact; RegressError if the directory cannot be written; whatever `build` raises. In all these cases nothing is
+    left behind.
     """
     found = [_existing(target, source, knob) for target in targets]
     if None not in found:
@@ -105,7 +105,7 @@ def ensure_all(
 
 
 def is_there(target: Path, source: Source, *, knob: str) -> bool:
-    """Tell whether `target` is there, made from `source`; raises BadInput as `ensure_all` does."""
+    """Does `target` exist, made from `source`? Raises BadInput as `ensure_all` does."""
     if _existing(target, source, knob) is None:
         return False
     say.skip(f"{target} (exists, same source)")
@@ -113,7 +113,7 @@ def is_there(target: Path, source: Source, *, knob: str) -> bool:
 
 
 def load(target: Path) -> Manifest:
-    """Return the manifest of the artefact `target`; raises BadInput where there is none or it cannot be read."""
+    """Return the manifest of the artefact `target`; raises BadInput if there is none or it cannot be read."""
     path = target / MANIFEST
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -128,12 +128,12 @@ def load(target: Path) -> Manifest:
 
 
 def find(target: Path) -> Manifest | None:
-    """Return the manifest of the artefact `target`, or None where nothing has that name; raises as `load` does."""
+    """Return the manifest of the artefact `target`, or None if nothing has that name; raises as `load` does."""
     return load(target) if os.path.lexists(target) else None
 
 
 def verify(target: Path) -> Manifest:
-    """Return the manifest of `target` once every file was read; raises RegressError (check failed) if one differs."""
+    """Read every file of `target` and return its manifest; raises RegressError (check failed) if one differs."""
     manifest = load(target)
     differing = [name for name, file in manifest.files.items() if not _is_intact(target / name, file)]
     if differing:
@@ -184,7 +184,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> Manifest:
-    # A folder that is a copy of an artefact brings that one's manifest: it gives way to this one's.
+    # A folder copied from an artefact contains that one's manifest: replace it with ours.
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
     manifest = Manifest(
         name=target.name,
@@ -212,7 +212,7 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
 
 
 def _open_to_readers(directory: Path) -> None:
-    """Let everybody read and only the owner write, whatever umask the builder had."""
+    """Let everyone read and only the owner write, whatever the builder's umask was."""
     for path in (directory, *directory.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
 

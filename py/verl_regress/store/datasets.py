@@ -46,20 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the dataset that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
+    """Make the data set that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
     prepare(SharedRoot(Path(args.shared_root)), args.source, args.name, args.seed, sys.stdin.buffer)
     return 0
 
 
 def default_name(source: str) -> str:
-    """Return the name that data from `source` has unless another is asked for."""
+    """Return the default name for data from `source`."""
     return SYNTHETIC_NAME if source == "synthetic" else GSM8K_NAME
 
 
 def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryIO) -> artefact.Manifest:
-    """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they are there; returns the first's manifest.
+    """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
 
-    `stream` is read for `path:DIR` alone: a tar of DIR's train.jsonl and test.jsonl. Raises BadInput for a source or a
+    `stream` is only read for `path:DIR`: a tar of DIR's train.jsonl and test.jsonl. Raises BadInput for a source or a
     name that cannot be used, for data that is not GSM8K's, and as `artefact.ensure` does.
     """
     if source not in ("synthetic", "hub") and not source.startswith("path:"):
@@ -82,9 +82,9 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
 
 
 def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) -> list[Row]:
-    """Return the RL rows for GSM8K's `examples`: pairs of where one stands and its question and answer.
+    """Return the RL rows for GSM8K's `examples`: pairs of a location and the question and answer there.
 
-    Raises BadInput, naming that place, where the answer does not end in `#### number`.
+    Raises BadInput, naming the location, if an answer does not end in `#### number`.
     """
     rows = []
     for index, (place, example) in enumerate(examples):
@@ -112,10 +112,10 @@ def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) ->
 
 
 def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
-    """Return the objects in a GSM8K file's `content`, each with its place (`FILE line N`).
+    """Return the objects in a GSM8K file's `content`, each with its location (`FILE line N`).
 
-    Raises BadInput for an empty file, and with the place of the first line that is not a JSON object whose `question`
-    and `answer` are texts.
+    Raises BadInput for an empty file, and with the location of the first line that is not a JSON object whose
+    `question` and `answer` are texts.
     """
     examples = []
     for number, line in enumerate(content.splitlines(), start=1):
@@ -176,7 +176,7 @@ def _ensure(target: Path, source: Source, make_rows: Callable[[], Mapping[str, l
 
 def _checked_name(name: str, source: str) -> str:
     naming.check(name, KNOB)
-    # A run on generated data must never be taken for one on GSM8K, nor the other way round.
+    # A run on generated data must never be mistaken for one on GSM8K, nor the other way round.
     if name == GSM8K_NAME and source == "synthetic":
         raise BadInput(f"DATASET={name} is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums.")
     if name == SYNTHETIC_NAME and source != "synthetic":
@@ -199,7 +199,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:
         "without a way out, use DATASET_SOURCE=path:DIR with its train.jsonl and test.jsonl.",
     )
     there = artefact.find(target)
-    # What is there already needs no network: its revision is the one that stays.
+    # An existing data set needs no network: it keeps its revision.
     revision = there.revision if there is not None and there.source == source else hub.dataset_revision(_GSM8K_REPO)
 
     def rows() -> dict[str, list[Row]]:

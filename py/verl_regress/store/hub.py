@@ -1,4 +1,4 @@
-"""The Hugging Face hub: what comes from there is kept under the shared root, at an exact revision."""
+"""The Hugging Face hub: downloads are kept under the shared root, at an exact revision."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Hub:
-    """Fetches from the hub; every failure is one RegressError that names the knob and ends in `cure`."""
+    """Fetches from the hub; every failure is one RegressError that names the knob and ends with `cure`."""
 
     def __init__(self, root: SharedRoot, asked_by: str, cure: str) -> None:
-        # Read by the hub's packages when they are imported, so it is set before.
+        # The hub's packages read this when they are imported, so it is set first.
         os.environ["HF_HOME"] = str(root.path / "hf")
         self._cache = root.path / "hf"
         self._asked_by = asked_by
@@ -41,7 +41,7 @@ class Hub:
         return splits
 
     def model_revision(self, repo: str, revision: str | None) -> str:
-        """Return the commit that `revision` (branch, tag or commit; None: the default branch) of `repo` stands for."""
+        """Return the commit that `revision` (branch, tag or commit; None: the default branch) of `repo` means."""
         return self._ask(
             repo, lambda: str(import_module("huggingface_hub").HfApi().model_info(repo, revision=revision).sha)
         )

@@ -1,8 +1,8 @@
-"""What a snapshot declares against what the nodes have: before a job is made, all differences in one sentence.
+"""Compares a snapshot's requirements with the nodes' packages: before a job is made, all differences in one sentence.
 
-Only what is needed counts: requirements whose markers are true on the workers, and not those of extras. A backend's extra (vllm, sglang, …)
-pins what that backend wants; but what an extra that backends share lists, and verl's trainer cannot be imported without, is needed
-by all (TransferQueue, from 0.9.1 on: verl's `verl-core`).
+Only what is needed counts: requirements whose markers are true on the workers, and not those of extras. A backend's
+extra (vllm, sglang, …) pins what that backend wants. But what several backends' extras list, and verl's trainer cannot
+be imported without, is needed by all (TransferQueue, from 0.9.1 on: verl's `verl-core`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 5  # packages in which nodes differ
 
 @dataclass(frozen=True)
 class Harmless:
-    """What some releases declare and do not need: `reason` says how that is known."""
+    """A requirement that some releases declare and do not need: `reason` says how that is known."""
 
     releases: str
     package: str
@@ -33,7 +33,7 @@ class Harmless:
     reason: str
 
     def covers(self, release: str, requirement: Requirement, version: str) -> bool:
-        """Is it this one?"""
+        """Does it apply to this requirement and version?"""
         return (
             plain_name(requirement.name) == self.package
             and requirement.specifier == SpecifierSet(self.declared)
@@ -55,7 +55,7 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a comparison: `problems` refuse a job, unless they are allowed; `notes` are only said; `cures` belong to the problems."""
+    """The result of a comparison: `problems` refuse a job unless allowed, with their `cures`; `notes` are only printed."""
 
     problems: tuple[str, ...] = ()
     cures: tuple[str, ...] = ()
@@ -68,14 +68,14 @@ class Finding:
         return "; ".join(self.problems)
 
     def check(self) -> None:
-        """Raises BadInput where there is a problem."""
+        """Raises BadInput if there is a problem."""
         if self.problems:
             cures = [*dict.fromkeys(self.cures), f"or set {ALLOW}"]
             raise BadInput(f"{self.sentence}: {', '.join(cures)}.")
 
 
 def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[Unknown]) -> Finding:
-    """The snapshot whose record is `code` against the nodes that are up."""
+    """Compare the snapshot whose record is `code` with the nodes that are up."""
     if unknown:
         told = " and ".join(f"{one.node} ({one.reason})" for one in unknown)
         problem = f"Which packages the nodes have is not known of {told}"
@@ -120,11 +120,11 @@ def _declared(code: Mapping[str, Any], on: Sequence[NodePackages]) -> Finding:
 
 
 class _Refused(Exception):
-    """A requirement that says nothing, in words that follow 'declares'."""
+    """A requirement that cannot be parsed, in words that follow 'declares'."""
 
 
 def _parsed(declared: Mapping[str, Any]) -> list[Requirement]:
-    """All requirements, in the order in which they are declared. Raises _Refused."""
+    """All requirements, in the order declared. Raises _Refused."""
     file, extras = declared["from"], declared["extras"]
     parsed = [_parse(text, file) for text in declared["requires"]]
     for requirement in filter(_is_own, parsed):
@@ -136,8 +136,8 @@ def _parsed(declared: Mapping[str, Any]) -> list[Requirement]:
 
 
 def _needed(parsed: Sequence[Requirement], declared: Mapping[str, Any], node: NodePackages) -> list[Requirement]:
-    """The requirements that count on that node."""
-    extras: set[str] = set()  # that verl wants of itself
+    """The requirements that apply on that node."""
+    extras: set[str] = set()  # extras of verl that verl itself requires
     while True:
         always = [one for one in parsed if _applies(one, node, ["", *extras])]
         own = {extra for one in filter(_is_own, always) for extra in one.extras}
@@ -168,7 +168,7 @@ def _parse(text: str, file: str) -> Requirement:
 
 
 def _of_alternatives(found: Sequence[Requirement]) -> Requirement:
-    """One for the extras that want a package, which are alternatives: where they want different versions, any will do."""
+    """Merge the requirements of alternative extras for one package: if they want different versions, any version will do."""
     return found[0] if len({str(one.specifier) for one in found}) == 1 else Requirement(found[0].name)
 
 
@@ -184,7 +184,7 @@ def _has(requirement: Requirement, node: NodePackages) -> bool:
 
 
 def _excuse(release: str, requirement: Requirement, node: NodePackages) -> str | None:
-    """Why it does no harm that the node has another version."""
+    """Why another version on the node does no harm."""
     version = node.packages.get(plain_name(requirement.name))
     return next((one.reason for one in HARMLESS if version and one.covers(release, requirement, version)), None)
 
@@ -197,7 +197,7 @@ def _is_in(version: str, wanted: SpecifierSet) -> bool:
 
 
 def _module(name: str) -> str:
-    """A package's name without what its module's name may lack: TransferQueue is imported as transfer_queue."""
+    """A package's name without characters that its module's name may lack: TransferQueue is imported as transfer_queue."""
     return plain_name(name).replace("-", "")
 
 
@@ -216,7 +216,7 @@ def _what_they_have(
 
 
 def _differences(nodes: Sequence[NodePackages]) -> str:
-    """`numpy 2.4.6 on worker-0 and 1.26.4 on worker-1, torch …`; empty where all have the same."""
+    """`numpy 2.4.6 on worker-0 and 1.26.4 on worker-1, torch …`; empty if all nodes have the same."""
     names = sorted({name for one in nodes for name in one.versions}, key=str.lower)
     told = []
     for name in names:
@@ -231,7 +231,7 @@ def _differences(nodes: Sequence[NodePackages]) -> str:
 
 
 def _head_differs(known: Sequence[NodePackages]) -> list[str]:
-    """A note, as no job runs there: in how many packages the head differs from the first worker."""
+    """A note on how many packages differ between the head and the first worker; only a note, as no job runs on the head."""
     head, on = [one for one in known if one.is_head], workers(known)
     if not head or not on:
         return []
@@ -252,7 +252,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def told_between(a: Mapping[str, str], b: Mapping[str, str]) -> str | None:
-    """In which packages two jobs differ, by `packages.in_job`: `numpy 1.26.4 with A, 2.4.6 with B; …`; None where in none."""
+    """How the packages of two jobs (`packages.in_job`) differ: `numpy 1.26.4 with A, 2.4.6 with B; …`; None if they do not."""
     other = sorted((name for name in a.keys() | b.keys() if a.get(name) != b.get(name)), key=str.lower)
     told = [f"{name} {a.get(name, 'none')} with A, {b.get(name, 'none')} with B" for name in other[:_SHOWN]]
     more = [f"{len(other) - _SHOWN} more"] if len(other) > _SHOWN else []

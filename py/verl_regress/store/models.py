@@ -22,7 +22,7 @@ from verl_regress.store.hub import Hub
 TINY_NAME = "tiny-qwen2"
 KNOB = "MODEL"
 
-# What decides the tiny model's bytes, besides the seed.
+# What decides the tiny model's bytes, apart from the seed.
 _TINY_BUILDERS = ("tiny_model", "sums", "sampling")
 
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def default_name(source: str) -> str:
-    """Return the name that the model from `source` has unless another is asked for."""
+    """Return the default name for the model from `source`."""
     kind, _, rest = source.partition(":")
     return TINY_NAME if kind == "tiny" else rest.partition("@")[0].rstrip("/").rpartition("/")[2]
 
@@ -68,10 +68,10 @@ def critic_name(name: str) -> str:
 def prepare(
     root: SharedRoot, source: str, name: str, seed: int, revision: str, stream: BinaryIO
 ) -> list[artefact.Manifest]:
-    """Make `common/models/<name>` (for `tiny` its critic too) unless it is there; returns the manifests.
+    """Make `common/models/<name>` (for `tiny` its critic too) unless it exists; returns the manifests.
 
-    `stream` and `revision` are read for `path:DIR` alone: a tar of DIR, and what identifies its contents. Raises
-    BadInput for a source or a name that cannot be used and for a DIR without config.json, RegressError where the hub
+    `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises
+    BadInput for a source or a name that cannot be used and for a DIR without config.json, RegressError if the hub
     cannot be reached or the tiny model does not come out as it should, and as `artefact.ensure` does.
     """
     kind, _, rest = source.partition(":")
@@ -87,7 +87,7 @@ def prepare(
         return [_prepare_from_hub(root, target, source, rest)]
     made_from = Source(source, revision)
     manifest = artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)
-    tarball.drain(stream)  # another builder may have made it while the stream was on its way
+    tarball.drain(stream)  # another builder may have made it while the stream was being sent
     return [manifest]
 
 
@@ -102,7 +102,7 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
         actor, critic = directories
         try:
             with pulse.during("training the tiny model"):
-                # transformers 5 shows a bar even for a tiny model.
+                # transformers 5 shows a progress bar even for a tiny model.
                 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
                 tiny_model = rehearsal.module("tiny_model")
                 facts: dict[str, float | int] = tiny_model.build(actor, critic, seed=seed)
@@ -117,7 +117,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str)
     repo, _, asked = address.partition("@")
     hub = Hub(root, f"MODEL_SOURCE={source}", "check the name, or without a way out use MODEL_SOURCE=path:DIR.")
     there = artefact.find(target)
-    # What is there already needs no network: its revision is the one that stays.
+    # An existing model needs no network: it keeps its revision.
     revision = (
         there.revision if there is not None and there.source == source else hub.model_revision(repo, asked or None)
     )
@@ -132,9 +132,9 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str)
 
 
 def _link_or_copy(file: Path, name: Path) -> None:
-    """Give `file` a second name: no second copy of the weights, and none of the two needs the other."""
+    """Hard-link `file` to `name`, or copy it: with a link the weights are stored once, and either name can be removed."""
     name.parent.mkdir(parents=True, exist_ok=True)
-    if file.stat().st_uid != os.getuid():  # its mode could not be set to readable
+    if file.stat().st_uid != os.getuid():  # we could not make it readable
         shutil.copyfile(file, name)
         return
     try:

@@ -1,11 +1,12 @@
 """What snapshots share, by content, at `common/code/objects`: each file by hard link, each folder's bytecode by a link.
 
-    <sha256>.f, <sha256>.x   one content, plain or executable: the file of every snapshot that holds it
+    <sha256>.f, <sha256>.x   one content, plain or executable: the file of every snapshot that has it
     <sha256>.cpython-311     what Python compiled from that content
     <26 letters>/            the bytecode of a folder: of one set of names and contents
 
-An object is only used where this user owns it and its bytes are those of its name: a link shares what happens to it.
-Where links do not work the copy stays. Bytecode is bound to its source by hash (PEP 552), not by time: it stays valid.
+An object is only used if this user owns it and its bytes match its name: whatever happens to a linked file happens to
+all. If links do not work, the copy stays. Bytecode is bound to its source by hash (PEP 552), not by time, so it stays
+valid.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PYTHON = sys.implementation.cache_tag
 def share(objects: Path, directory: Path, tree: Mapping[str, str]) -> int:
     """Share the files of `tree` (path -> `f|x|l` and a sha256) at `directory` and give `verl/` its bytecode.
 
-    Returns how many files were there already.
+    Returns how many files were shared already.
     """
     found = 0
     objects.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def share(objects: Path, directory: Path, tree: Mapping[str, str]) -> int:
 
 
 def prune(objects: Path, snapshots: Path) -> None:
-    """Remove what no snapshot holds any more, unless a snapshot is being made at this moment."""
+    """Remove what no snapshot uses any more, unless a snapshot is being made right now."""
     objects.mkdir(parents=True, exist_ok=True)
     with lock.held(objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
         for path in unused(objects, snapshots) if is_held else ():
@@ -60,7 +61,7 @@ def prune(objects: Path, snapshots: Path) -> None:
 
 
 def unused(objects: Path, snapshots: Path, gone: Collection[Path] = ()) -> list[Path]:
-    """This user's objects that no snapshot holds, or none but those of `gone`; to be asked while `objects` is locked."""
+    """This user's objects that no snapshot uses, or none but those in `gone`; call it while `objects` is locked."""
     links = (link for link in snapshots.glob(f"*/verl/**/{BYTECODE}") if link.is_symlink())
     used = {link.readlink().name for link in links if not any(link.is_relative_to(path) for path in gone)}
     ours = [path for path in objects.glob("*") if _is_ours(path)]
@@ -75,7 +76,7 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def _share_file(shared: Path, file: Path, mode: int) -> bool:
-    """Make `file` and `shared` the same file; True where `shared` was there, and then its bytes stay."""
+    """Make `file` and `shared` the same file; True if `shared` existed, whose bytes are then kept."""
     file.chmod(mode)
     is_there = _is_intact(shared)
     source, target = (shared, file) if is_there else (file, shared)
@@ -83,7 +84,7 @@ def _share_file(shared: Path, file: Path, mode: int) -> bool:
     try:
         os.link(source, temporary)
         temporary.replace(target)
-    except OSError:  # another file system, too many links, the file of another user: the copy stays
+    except OSError:  # another file system, too many links, another user's file: the copy stays
         temporary.unlink(missing_ok=True)
         return False
     return is_there
@@ -98,7 +99,7 @@ def _is_intact(shared: Path) -> bool:
 
 
 def _share_bytecode(objects: Path, directory: Path, tree: Mapping[str, str]) -> None:
-    """Link each folder of verl's Python files to its bytecode, which is compiled where nobody did."""
+    """Link each folder of verl's Python files to its bytecode, compiling it if that was not done before."""
     folders: dict[Path, list[str]] = {}
     for name in tree:
         if name.startswith("verl/") and name.endswith(".py"):
@@ -129,14 +130,14 @@ def _is_ours(path: Path) -> bool:
 
 
 def _compile(directory: Path, name: str, compiled: Path) -> None:
-    # The name in it is put right when it is imported; until then it stands for all files of this content.
+    # `name` is compiled in as a placeholder for all files with this content; importing one corrects it.
     mode = py_compile.PycInvalidationMode.CHECKED_HASH
-    # Under a name of our own: the one that py_compile makes is an address in memory, which two processes may share.
+    # Under our own temporary name: py_compile's is an address in memory, which two processes may share.
     temporary = compiled.with_name(f".{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         py_compile.compile(str(directory / name), str(temporary), name, doraise=True, invalidation_mode=mode)
     except py_compile.PyCompileError:
-        return  # a template, or for another Python: who imports it is told
+        return  # a template, or for another Python: importing it reports the error
     temporary.chmod(0o444)
     temporary.replace(compiled)
 
@@ -154,6 +155,6 @@ def _gather(shared: Path, files: Mapping[str, Path]) -> None:
     temporary.chmod(0o555)
     try:
         temporary.rename(shared)
-    except OSError:  # another was first
+    except OSError:  # another process was first
         temporary.chmod(0o755)
         shutil.rmtree(temporary)

@@ -1,4 +1,4 @@
-"""The way to what only a rehearsal needs: the package `verl_rehearsal`, which lies beside this one."""
+"""Access to what only a rehearsal needs: the package `verl_rehearsal`, next to this one."""
 
 from __future__ import annotations
 

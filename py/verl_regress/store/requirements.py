@@ -1,7 +1,7 @@
 """Which packages a verl tree declares: read when its snapshot is made, kept in the snapshot's record, never run.
 
-Of a release from PyPI it is the dist-info's METADATA; of a checkout pyproject.toml and, for what that leaves to it, setup.py, as
-setuptools reads them. Read in verl 0.7.0, 0.7.1, 0.8.0, 0.9.1 and main (1dda039b).
+For a release from PyPI they come from the dist-info's METADATA; for a checkout from pyproject.toml and, for what that
+leaves to it, setup.py, as setuptools reads them. Read in verl 0.7.0, 0.7.1, 0.8.0, 0.9.1 and main (1dda039b).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 Declared = dict[str, Any]
 """`from` (the file, or None), and either `requires`, `extras` and `imports`, or the `problem` why they are not known."""
 
-# Whose modules decide what is needed at import: the backends (vllm, sglang, megatron, …) are imported elsewhere, on demand.
+# Their modules decide what is needed at import: backends (vllm, sglang, megatron, …) are imported elsewhere, on demand.
 _TRAINER = Path("verl", "trainer")
 _DEEPEST = 5  # requirements files that name each other
 
@@ -27,10 +27,12 @@ class _Unreadable(Exception):
 
 
 def declared(directory: Path, metadata: str | None = None) -> Declared:
-    """What the tree at `directory` declares; `metadata` is the METADATA of the release that it comes from, if it is one.
+    """What the tree at `directory` declares; `metadata` is the METADATA of the release that it comes from, if it is
+    one.
 
-    `requires` are requirements as they are written (an extra's with its marker), `extras` the extras that there are, `imports` the packages
-    that the trainer cannot be imported without. Raises nothing: what cannot be read is a `problem`.
+    `requires` are requirements as they are written (an extra's with its marker), `extras` the extras that exist,
+    `imports` the packages that the trainer cannot be imported without. Raises nothing: what cannot be read is a
+    `problem`.
     """
     brought = sorted(directory.glob("verl-*.dist-info/METADATA"))
     origin: str | None = None
@@ -56,7 +58,7 @@ def _of_metadata(text: str) -> tuple[list[str], list[str]]:
 
 
 def _of_checkout(directory: Path) -> tuple[str, list[str], list[str]]:
-    """The files that said it, the requirements and the extras. What pyproject.toml calls dynamic is setup.py's."""
+    """The files that were read, the requirements and the extras. What pyproject.toml calls dynamic comes from setup.py."""
     has = [name for name in ("pyproject.toml", "setup.py") if (directory / name).is_file()]
     if not has:
         raise _Unreadable("it has no dist-info, pyproject.toml or setup.py")
@@ -94,7 +96,7 @@ def _pyproject(directory: Path) -> Mapping[str, Any]:
 
 
 def _dynamic(directory: Path, pyproject: Mapping[str, Any], setup: _Setup) -> tuple[list[str], str]:
-    """The dependencies that pyproject.toml leaves to a file of requirements, or to setup.py; and where they are."""
+    """The dependencies that pyproject.toml leaves to a requirements file or to setup.py; and where they are."""
     table = pyproject
     for key in ("tool", "setuptools", "dynamic", "dependencies"):
         table = _table(table, key)
@@ -119,14 +121,14 @@ def _list(value: Any, key: str) -> list[str]:
 
 
 def _of_extra(requirement: str, extra: str) -> str:
-    """As METADATA writes a requirement of an extra; a blank before the semicolon, which a URL would swallow."""
+    """An extra's requirement as METADATA writes it, with a space before the semicolon, which a URL would swallow."""
     text, semicolon, marker = requirement.partition(";")
     condition = f'extra == "{extra}"'
     return f"{text.strip()} ; " + (f"({marker.strip()}) and {condition}" if semicolon else condition)
 
 
 class _Setup:
-    """The arguments of `setup(…)` in a setup.py, as far as they are lists of text without being run."""
+    """The arguments of `setup(…)` in a setup.py, if they are lists of text without running it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -140,7 +142,7 @@ class _Setup:
         return self._texts(found, "install_requires")
 
     def extras(self) -> dict[str, list[str]]:
-        """`extras_require`; those that are computed are left out, as nothing is installed by them here."""
+        """`extras_require` without the computed ones, because nothing here installs them."""
         found = self._argument("extras_require") if (self._directory / "setup.py").is_file() else None
         for _ in range(_DEEPEST):
             if isinstance(found, ast.Name):
@@ -170,7 +172,7 @@ class _Setup:
         return next((word.value for word in calls[-1].keywords if word.arg == name), None)
 
     def _bound(self, name: str) -> list[ast.expr]:
-        """What a name of the module is given: its values, the last first; of a `with`, what is opened."""
+        """The values that a name in the module is assigned, the last first; for a `with`, what is opened."""
         values: list[ast.expr] = []
         for node in ast.walk(self._tree()):
             targets: list[ast.expr | None] = []
@@ -186,7 +188,7 @@ class _Setup:
         return sorted(values, key=lambda value: value.lineno, reverse=True)
 
     def _is_grown(self, name: str) -> bool:
-        """Is more put into that list than it was given at first?"""
+        """Is anything added to that list after its first assignment?"""
         return any(
             (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name)
             or (
@@ -199,7 +201,7 @@ class _Setup:
         )
 
     def _texts(self, node: ast.expr, what: str, depth: int = 0) -> list[str]:
-        """A list of text: written there, in a variable, joined by +, or the lines of a file of requirements."""
+        """A list of text: a literal, a variable, lists joined by +, or the lines of a requirements file."""
         if depth > _DEEPEST:
             raise _Unreadable(f"{what} in its setup.py is computed")
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -219,7 +221,7 @@ class _Setup:
         return _lines(self._directory, files[0])
 
     def _files(self, node: ast.expr, seen: set[str]) -> Iterator[str]:
-        """The files of requirements in the tree that an expression names, itself or by the variables that it uses."""
+        """The requirements files in the tree that an expression names, directly or through its variables."""
         for part in ast.walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.endswith(".txt"):
                 if (self._directory / part.value).is_file():
@@ -237,7 +239,7 @@ def _called(call: ast.Call) -> str | None:
 
 
 def _lines(directory: Path, name: str, depth: int = 0) -> list[str]:
-    """The requirements in a file of them: comments and pip's options are none, and a file that it names counts too."""
+    """The requirements in a requirements file: comments and pip's options are skipped, files that it names are included."""
     if depth > _DEEPEST:
         raise _Unreadable(f"its {name} names itself")
     found = []
@@ -252,7 +254,7 @@ def _lines(directory: Path, name: str, depth: int = 0) -> list[str]:
 
 
 def _read(directory: Path, name: str) -> str:
-    """A file of the tree: what a tree names elsewhere is not read."""
+    """A file of the tree: files outside the tree are not read."""
     path = directory / name
     try:
         if not path.resolve().is_relative_to(directory.resolve()):
@@ -266,12 +268,12 @@ def _read(directory: Path, name: str) -> str:
 
 
 def _imports(directory: Path) -> Iterator[str]:
-    """The packages that modules of the trainer import as they are loaded: not in a function, under an `if` or in a `try`."""
+    """The packages that modules of the trainer import at load time: not in a function, under an `if` or in a `try`."""
     for path in (directory / _TRAINER).rglob("*.py"):
         try:
             body = ast.parse(path.read_bytes()).body
         except (OSError, SyntaxError, ValueError):
-            continue  # whoever imports it will say so
+            continue  # whoever imports it will report that
         for node in body:
             names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

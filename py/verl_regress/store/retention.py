@@ -1,9 +1,10 @@
-"""`make gc`: which checkpoints, snapshots and helper versions nobody needs any more, and why all the rest stays.
+"""`make gc`: which checkpoints, snapshots and helper versions are no longer needed, and why everything else stays.
 
-config/, logs/, state/ and debug/ of a job and the reports of sessions are never removed. Of what could be needed, everything
-stays: the newest KEEP jobs that have checkpoints, every job that is not surely over and what such a job reads from, every job
-of another checkout, every job while a regression session is at work, and whatever came in the last hour. Nobody can plan a
-submission meanwhile: each holds `jobs/` from its first look at a snapshot until Ray has the job, and gc holds it alone.
+A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. Everything that may still be
+needed stays: the newest KEEP jobs that have checkpoints, every job that is not surely over and what it reads from,
+every job of another checkout, every job while a regression session is running, and whatever is less than an hour old.
+No submission can be planned meanwhile: each shares the lock on `jobs/` from its first read of a snapshot until Ray has
+the job, and gc holds that lock exclusively.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from verl_regress.jobs.status import Status, judge
 from verl_regress.store import objects, snapshot
 from verl_regress.store.sessions import Session, jobs_of
 
-_SETTLED = 3600.0  # seconds: what came or was written to since then may be about to be used
-_SESSION = 86400.0  # seconds without new evidence after which an unfinished session has died
-_GONE = ".gone"  # ends the name of what is half removed
+_SETTLED = 3600.0  # seconds: what was made or written since then may be about to be used
+_SESSION = 86400.0  # seconds without new evidence after which an unfinished session counts as dead
+_GONE = ".gone"  # ends the name of a half-removed directory
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove what nobody needs, or with --dry-run only say so. Raises BadInput for KEEP, RegressError without the lock."""
+    """Remove what is not needed, or with --dry-run only list it. Raises BadInput for KEEP, RegressError without the lock."""
     if re.fullmatch(r"[0-9]{1,6}", args.keep) is None:
         raise BadInput(
             f"KEEP={args.keep!r} is not usable: give the number of jobs that keep their checkpoints, 0 or more."
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             set(args.named),
             known,
             time.time(),
-            # The global option of the helper; without it, no job that names an owner is the caller's.
+            # The helper's global option; without it, the caller owns no job that names an owner.
             owner=args.owner,
             snapshots_too=no_snapshot_is_made,
         )
@@ -92,12 +93,12 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Waste:
-    """One thing to remove: its paths, and the bytes on disk that become free when all before it are gone."""
+    """One thing to remove: its paths, and the bytes on disk that this frees once everything before it is gone."""
 
     what: str
     paths: tuple[Path, ...]
     bytes: int
-    job: JobDir | None = None  # whose checkpoints these are
+    job: JobDir | None = None  # the job of these checkpoints
 
     def __str__(self) -> str:
         """`snapshot codeB: 1.2 MiB`."""
@@ -106,7 +107,7 @@ class Waste:
 
 @dataclass
 class Survey:
-    """What was looked at, in a sentence, and what of it is waste, in the order in which it goes."""
+    """What was checked, in a sentence, and what of it is waste, in the order of removal."""
 
     looked_at: str
     waste: list[Waste] = field(default_factory=list)
@@ -122,11 +123,11 @@ def survey(
     owner: Owner | None = None,
     snapshots_too: bool = True,
 ) -> Survey:
-    """Look at everything and change nothing.
+    """Check everything and change nothing.
 
-    `named` are code ids and sources that stay; `known` is what Ray says of each of its jobs, None where it does not answer;
-    `now` is in seconds since the epoch; `owner` is the caller. Without `snapshots_too` they stay, and their objects:
-    one is being made.
+    `named` are code ids and sources to keep; `known` is what Ray says of each of its jobs, None if it does not answer;
+    `now` is in seconds since the epoch; `owner` is the caller. Without `snapshots_too`, snapshots and their objects are
+    kept, because one is being made.
     """
     everything = find.newest_first(root)
     foreign = [job for job in everything if not all(_is_ours(attempt, owner) for attempt in job.attempts())]
@@ -140,7 +141,7 @@ def survey(
     read = [job for job in everything if job.submission_id in read_from]
     spared = everything if at_work else [*kept, *young, *foreign, *going_on, *read]
     spared_ids = {job.submission_id for job in spared}
-    # The newest jobs keep their snapshots though they have no checkpoints: 'make retry' needs them.
+    # The newest jobs keep their snapshots even without checkpoints: 'make retry' needs them.
     used = _mentioned([*spared, *everything[:keep]], root.snapshots) | {
         code for session in sessions for code in _codes(session, spared_ids, at_work)
     }
@@ -193,7 +194,7 @@ def human(size: int) -> str:
 
 
 def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
-    """What Ray says of its jobs; None, and a line that tells what follows, where it does not answer."""
+    """What Ray says of its jobs; None, and a line that says what follows, if it does not answer."""
     try:
         return api.jobs()
     except Unreachable as error:
@@ -202,7 +203,7 @@ def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
 
 
 def _is_ours(attempt: JobDir, owner: Owner | None) -> bool:
-    """Is the caller the owner that the job's record names? A job of before there were records belongs to the user of its files."""
+    """Does the caller own the job? Jobs from before owners were recorded belong to the user of their files."""
     plan = attempt.read_config("resolved.json") or {}
     if plan.get("owner") is None:
         return attempt.path.stat().st_uid == os.geteuid()
@@ -214,7 +215,7 @@ def _checkpoints(attempt: JobDir) -> tuple[Path, ...]:
 
 
 def _are_settled(attempt: JobDir, now: float) -> bool:
-    """Neither were its checkpoints written to in the last hour, nor did it end then."""
+    """Did it end, and was its last checkpoint written, more than an hour ago?"""
     paths = _checkpoints(attempt)
     files = [*paths, *(inner for path in paths for inner in path.rglob("*")), *attempt.state.glob("ended")]
     return max((path.lstat().st_mtime for path in files), default=0.0) < now - _SETTLED
@@ -225,7 +226,7 @@ def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
 
 
 def _attempt_is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
-    """Lost or never submitted is what a job of another cluster looks like too, and one that is being submitted."""
+    """Is it over? LOST and NOT_SUBMITTED are also what jobs of other clusters and submissions in progress look like."""
     judged = judge(attempt, (known or {}).get(attempt.ray_id), reachable=known is not None)
     if judged.status in (Status.LOST, Status.NOT_SUBMITTED):
         return _last_written(attempt) < now - _SETTLED
@@ -244,7 +245,7 @@ def _is_at_work(session: Session, now: float) -> bool:
 
 
 def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[str]:
-    """A and B of a session that still compares them, or of which a job is kept."""
+    """A and B of a session that still compares them, or one of whose jobs is kept."""
     its_jobs = {job["submission_id"] for job in jobs_of(session.evidence()).values()}
     if session not in at_work and not its_jobs & spared:
         return set()
@@ -252,14 +253,14 @@ def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[st
 
 
 def _mentioned(those: Iterable[JobDir], home: Path) -> set[str]:
-    """The names under `home` that the plans of these jobs hold, wherever in them."""
+    """The names under `home` that occur anywhere in these jobs' plans."""
     pattern = re.compile(re.escape(str(home)) + _NAME)
     files = [file for job in those for attempt in job.attempts() for file in attempt.config.glob("*")]
     return {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8", errors="replace"))}
 
 
 def _snapshots(root: SharedRoot) -> list[Path]:
-    """Those that this user may remove."""
+    """The snapshots that this user may remove."""
     found = [root.snapshots / code_id for code_id in snapshot.list_snapshots(root)]
     return [path for path in found if path.stat().st_uid == os.geteuid()]
 
@@ -274,7 +275,7 @@ def _is_settled(path: Path, now: float) -> bool:
 
 
 class _Disk:
-    """Bytes that become free: a file with several links counts where its last one goes."""
+    """Counts the bytes that become free: a file with several links counts with its last one."""
 
     def __init__(self) -> None:
         self._gone: Counter[tuple[int, int]] = Counter()
@@ -297,7 +298,7 @@ def _states(path: Path) -> Iterator[os.stat_result]:
 
 
 def _remove(waste: Waste) -> None:
-    """Say so in the job's state first: gc may be killed in the middle, and is then run again."""
+    """Record it in the job's state first: if gc is killed in the middle, it can be run again."""
     if waste.job is not None:
         waste.job.write_state("collected", {"checkpoints": [path.name for path in waste.paths], "bytes": waste.bytes})
     for path in waste.paths:
@@ -305,7 +306,7 @@ def _remove(waste: Waste) -> None:
 
 
 def _remove_path(path: Path) -> None:
-    """A directory gives up its name first: what is half removed is no snapshot and no checkpoint of that name."""
+    """Rename a directory first: a half-removed one must not look like a snapshot or a checkpoint."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return

@@ -1,4 +1,4 @@
-"""A session's directory and its jobs: `${SHARED_ROOT}/verify/<time>/`, which job comes next, what was recorded of each."""
+"""A session's directory `${SHARED_ROOT}/verify/<time>/`, its jobs in order, and the evidence recorded of each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from verl_regress.base.layout import SharedRoot, now, read_json, write_atomically
 from verl_regress.jobs.checkpoints import continuing
 
-# The secret that every job of a session gets, and that is then searched for. No JobSpec may name it (VERL_…).
+# The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a session: the workload, the code it takes (A or B), and what it adds to the JobSpec."""
+    """One job of a session: the workload, its code (A or B), and what it adds to the JobSpec."""
 
     name: str
     workload: str
     code: str
-    continues: str | None = None  # the job from whose last checkpoint this one trains one further step
+    continues: str | None = None  # the job from whose last checkpoint this one trains one more step
 
 
 JOBS = (
@@ -37,23 +37,23 @@ JOBS = (
 
 @dataclass(frozen=True)
 class Session:
-    """The directory of one session; `evidence/` in it is all that judging needs."""
+    """The directory of one session; judging needs only its `evidence/`."""
 
     path: Path
 
     @classmethod
     def begin(cls, root: SharedRoot) -> Session:
-        """Make the directory of a new session, named by the time (UTC)."""
+        """Make the directory of a new session, named after the time (UTC)."""
         path = root.sessions / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
         (path / "evidence").mkdir(parents=True)
         return cls(path)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Keep one piece of evidence, stamped with the time."""
+        """Record one piece of evidence, stamped with the time."""
         write_atomically(self._file(name), json.dumps({"time": now(), **content}, indent=1, ensure_ascii=False) + "\n")
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """One piece of evidence, or None where it was not gathered."""
+        """One piece of evidence, or None if it was not gathered."""
         return read_json(self._file(name))
 
     def evidence(self) -> dict[str, Any]:
@@ -64,11 +64,11 @@ class Session:
         }
 
     def next_job(self, wanted: set[str]) -> Job | None:
-        """The first wanted job that was not recorded yet."""
+        """The first wanted job that is not recorded yet."""
         return next((job for job in JOBS if job.name in wanted and self.read(f"job-{job.name}") is None), None)
 
     def overrides_of(self, job: Job) -> list[str]:
-        """What the job adds to its JobSpec: a further step from the newest checkpoint of the one that it continues."""
+        """What the job adds to its JobSpec: one more step from the newest checkpoint of the job that it continues."""
         if job.continues is None:
             return []
         before = self.read(f"job-{job.continues}") or {}
@@ -84,5 +84,5 @@ class Session:
 
 
 def jobs_of(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """The evidence of each job that was recorded, by the job's name, in the order in which they run."""
+    """The evidence of each recorded job by name, in the order in which they run."""
     return {job.name: evidence[f"job-{job.name}"] for job in JOBS if f"job-{job.name}" in evidence}

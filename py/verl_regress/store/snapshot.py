@@ -23,13 +23,13 @@ MARKER_FILE = "mvp_marker.py"
 RECORD_FILE = "snapshot.json"
 # How a dirty tree differs from its revision: a member of the stream (scripts/lib/snapshot.bash), kept in the record.
 DIFF_MEMBER = ".verl-regress.diff"
-# The METADATA of the release that a tree comes from, which pip keeps beside it: another such member.
+# The METADATA of the release that a tree comes from, which pip stores next to it: another such member.
 METADATA_MEMBER = ".verl-regress.metadata"
 KNOB = "CODE_ID"
-TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once it is known
+TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
 
 _TREE_DIGITS = 8
-# Written by us at the top of every snapshot, so no part of the tree that its hash stands for.
+# We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 
 _NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version"}  # what others read of a record
@@ -70,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: BinaryIO, *, dirty: bool) -> Record:
-    """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it where it holds that tree already.
+    """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it if it has that tree already.
 
-    TREE in `code_id` becomes the first 8 digits of the tree's hash. Returns the record. Raises BadInput for a code id that
-    cannot be used, a stream that `tarball.unpack` refuses, a
-    tree without verl/__init__.py, and where `code_id` holds another tree; nothing is left behind then.
+    TREE in `code_id` becomes the first 8 digits of the tree's hash. Returns the record. Raises BadInput for a code id
+    that cannot be used, a stream that `tarball.unpack` refuses, a tree without verl/__init__.py, and if `code_id` is
+    another tree; nothing is left behind then.
     """
     _directory(root, code_id.replace(TREE, "0" * _TREE_DIGITS))
     directory = root.snapshots / f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -132,7 +132,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
 
 
 def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
-    """Return the code id that `code_id`, which may have TREE in it, stands for; itself where there is no such snapshot."""
+    """Return the code id that `code_id`, which may contain TREE, means; `code_id` itself if there is no such snapshot."""
     for known in list_snapshots(root) if TREE in code_id else []:
         record = _record(root.snapshots / known)
         named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
@@ -142,10 +142,10 @@ def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
 
 
 def check(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
-    """Return `same` where `code_id` holds an intact tree of `source` at `revision`, else `other` or `absent`.
+    """Return `same` if `code_id` is an intact tree of `source` at `revision`, else `other` or `absent`.
 
-    Raises BadInput for a code id that cannot be used and for what is no snapshot, RegressError for one that was
-    changed after it was made.
+    Raises BadInput for a code id that cannot be used and for something that is not a snapshot, RegressError for a
+    snapshot that was changed after it was made.
     """
     target = _directory(root, code_id)
     if not os.path.lexists(target):
@@ -170,7 +170,7 @@ def list_snapshots(root: SharedRoot) -> list[str]:
 def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Record:
     """Return the record of the snapshot `code_id`; `origin` says in messages where that id was given.
 
-    Raises BadInput, with the ids that exist, where it has no snapshot, and for one that is not whole.
+    Raises BadInput, listing the ids that exist, if there is no such snapshot or it is not complete.
     """
     target = _directory(root, code_id)
     escape = root.escape_of(target) or root.escape_of(target / "verl")
@@ -201,7 +201,7 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
 def verify(root: SharedRoot, code_id: str) -> Record:
     """Return the record of the snapshot `code_id` after reading every file of it.
 
-    Raises BadInput as `load` does, and RegressError (check failed) where the tree is not the one that was recorded.
+    Raises BadInput as `load` does, and RegressError (check failed) if the tree is not the one that was recorded.
     """
     record = load(root, code_id)
     target = _directory(root, code_id)
@@ -214,7 +214,7 @@ def verify(root: SharedRoot, code_id: str) -> Record:
 
 
 def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
-    """Read every file of the snapshot at `target`. Raises BadInput where it is not what `record` says."""
+    """Read every file of the snapshot at `target`. Raises BadInput if it differs from `record`."""
     found = damage(target, record)
     if found is not None:
         raise BadInput(
@@ -224,7 +224,7 @@ def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
 
 
 def damage(target: Path, record: Mapping[str, Any]) -> str | None:
-    """What differs between the snapshot at `target` and its `record`, after reading every file; None for a whole one."""
+    """How the snapshot at `target` differs from its `record`, after reading every file; None if it does not."""
     try:
         found = _tree_sha256(_tree(target))
     except OSError as error:
@@ -233,7 +233,7 @@ def damage(target: Path, record: Mapping[str, Any]) -> str | None:
 
 
 def need_unchanged(target: Path, record: Mapping[str, Any]) -> None:
-    """For a job that starts: the snapshot that it was planned with is still there, and the same. Raises RegressError."""
+    """For a job that starts: check that its snapshot still exists, unchanged. Raises RegressError."""
     again = f"make it again with '{_make(target.name, record['source'])}', and submit the job again"
     if not target.is_dir():
         raise RegressError(
@@ -256,7 +256,7 @@ def _is_snapshot(path: Path) -> bool:
 
 
 def _read_record(target: Path) -> Record:
-    """Raises OSError, and ValueError for what is no record."""
+    """Raises OSError, and ValueError for something that is not a record."""
     record: Record = json.loads((target / RECORD_FILE).read_text(encoding="utf-8"))
     missing = _NEEDED - record.keys() if isinstance(record, dict) else _NEEDED
     if missing:
@@ -275,7 +275,7 @@ def _record(target: Path) -> Record:
 
 
 def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
-    """Return the record of what is at `target`, which must hold the tree `new_tree`; BadInput otherwise."""
+    """Return the record of the snapshot at `target`, which must have the tree `new_tree`; BadInput otherwise."""
     old = _record(target)
     old_tree = _tree(target)
     if old_tree == new_tree:
@@ -293,7 +293,7 @@ def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
 
 
 def _tree(directory: Path) -> dict[str, str]:
-    """Return, by its path, what stands for each file: `f`, `x` (may be executed) or `l` (a link), and a sha256."""
+    """Return a value for each file, by its path: `f`, `x` (executable) or `l` (a link), and a sha256."""
     return dict(sorted((name, _signature(path)) for name, path in _files(directory) if name not in _OURS))
 
 
@@ -314,12 +314,12 @@ def _signature(path: Path) -> str:
 
 
 def _tree_sha256(tree: Mapping[str, str]) -> str:
-    # NUL ends an entry: it is the one byte that no path can hold.
+    # NUL ends an entry: it is the one byte that no path can contain.
     return hashlib.sha256(b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in tree.items())).hexdigest()
 
 
 def _take(directory: Path, member: str) -> str | None:
-    """The text of a member of the stream that is no part of the tree, or None; bytes that are no text are lost."""
+    """The text of a member of the stream that is not part of the tree, or None; bytes that are not text are dropped."""
     file = directory / member
     if not file.is_file():
         return None
@@ -329,7 +329,7 @@ def _take(directory: Path, member: str) -> str | None:
 
 
 def _drop_bytecode(directory: Path) -> None:
-    """What a tree brings was compiled elsewhere; a job's processes get ours, as they cannot write their own."""
+    """Remove bytecode that came with a tree: it was compiled elsewhere. Job processes get ours, as they cannot write any."""
     for brought in [path for path in directory.rglob(objects.BYTECODE) if path.is_dir()]:
         shutil.rmtree(brought)
 
@@ -345,7 +345,7 @@ def _write_ours(directory: Path, record: Record) -> None:
         (RECORD_FILE, json.dumps(record, indent=2, sort_keys=True) + "\n"),
     ):
         file = directory / name
-        # A tree that is itself a copy of a snapshot brings its own.
+        # A tree copied from a snapshot contains that one's.
         file.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")
 
@@ -371,7 +371,7 @@ def _told(record: Record) -> str:
 
 
 def _cure(target: Path) -> str:
-    # The directories alone: its files are other snapshots' too, and must stay read-only there.
+    # Only the directories: its files are shared with other snapshots and must stay read-only there.
     return f"remove it ({_removal(target)}) and make it again with '{_make(target.name)}'"
 
 

@@ -1,7 +1,7 @@
-"""Tar streams from the host: read whole or refused, and unpacked so that nothing is written outside the target.
+"""Tar streams from the host: read completely or refused, and unpacked so that nothing is written outside the target.
 
-tarfile's own `filter="data"` is not used: the Python 3.11.2 of Debian 12 does not have it, and it was mended for links
-that leave the target as late as 3.11.13.
+tarfile's own `filter="data"` is not used: the Python 3.11.2 of Debian 12 does not have it, and links that leave the
+target were fixed in it as late as 3.11.13.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 
 from verl_regress.base.errors import BadInput
 
-# A complete archive ends in two blocks of zeros. tarfile takes a stream that stops between two files for complete.
+# A complete archive ends with two blocks of zeros. tarfile accepts a stream that stops between two files.
 _END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
 _CHUNK = 1 << 20
 
@@ -25,7 +25,7 @@ class _Readable(Protocol):
 
 
 class _Tail:
-    """Hands a stream's bytes through and remembers the last ones."""
+    """Passes a stream's bytes on and remembers the last ones."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -37,7 +37,7 @@ class _Tail:
         return data
 
     def ended_properly(self) -> bool:
-        """Read what is left and tell whether it ends as a complete archive does."""
+        """Read the rest and return whether it ends as a complete archive does."""
         drain(self)
         return self._last == _END_OF_ARCHIVE
 
@@ -45,9 +45,9 @@ class _Tail:
 def unpack(stream: BinaryIO, target: Path, label: str) -> None:
     """Unpack the tar `stream` into the empty directory `target`: directories, files (0644, or 0755) and links inside.
 
-    `label` says in messages where the stream comes from. Raises BadInput for a member that is absolute, climbs out
-    with "..", is a device, a pipe or a hard link, comes twice, or is a symbolic link out of the tree, and for a stream
-    that is no tar or is cut short; `target` then holds a part of the tree.
+    `label` names the stream in messages. Raises BadInput for a member that is absolute, climbs out with "..", is a
+    device, a pipe or a hard link, occurs twice, or is a symbolic link out of the tree, and for a stream that is not a
+    tar or is cut short; `target` then contains part of the tree.
     """
     links: list[tuple[Path, str]] = []
     with _reading(stream, label) as archive:
@@ -63,7 +63,7 @@ def unpack(stream: BinaryIO, target: Path, label: str) -> None:
                 raise BadInput(
                     f"'{member.name}' in {label} is neither a file, a directory nor a symbolic link: leave it out."
                 )
-    # Links come last: while files were written there was no link that a later member could have been written through.
+    # Links come last: no member can be written through a link while there is none.
     for path, points_to in links:
         _link(path, points_to, target, label)
     for path, points_to in links:
@@ -72,7 +72,7 @@ def unpack(stream: BinaryIO, target: Path, label: str) -> None:
 
 
 def read_files(stream: BinaryIO, names: Collection[str], label: str) -> dict[str, bytes]:
-    """Return the contents of the files `names` in the tar `stream`; raises BadInput if one is missing or is no file."""
+    """Return the contents of the files `names` in the tar `stream`; raises BadInput if one is missing or is not a file."""
     contents: dict[str, bytes] = {}
     with _reading(stream, label) as archive:
         for member in archive:
@@ -89,7 +89,7 @@ def read_files(stream: BinaryIO, names: Collection[str], label: str) -> dict[str
 
 
 def drain(stream: _Readable) -> None:
-    """Read and forget what is left of `stream`: whoever writes it must not see a closed pipe."""
+    """Read and discard the rest of `stream`: its writer must not see a closed pipe."""
     while stream.read(_CHUNK):
         pass
 
@@ -117,7 +117,7 @@ def _inside(target: Path, name: str, label: str) -> Path:
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, label: str) -> None:
     source = archive.extractfile(member)
-    assert source is not None  # tarfile returns None for what is no file
+    assert source is not None  # tarfile returns None for what is not a file
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("xb") as file:

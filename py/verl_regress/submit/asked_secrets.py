@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print which secrets a JobSpec names: name and file (empty: the variable of that name), each ended by a NUL."""
+    """Print the secrets that a JobSpec names: name and file (empty: the variable of that name), each ended by a NUL."""
     for secret in _recorded(args) if args.job else named(_given(args.spec_name)):
         sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
     return 0

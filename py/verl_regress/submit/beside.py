@@ -1,4 +1,4 @@
-"""Two things at once where each keeps a core busy: one in a child of this process, the other here."""
+"""Runs two CPU-bound functions at once: one in a child process, the other here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _Result = TypeVar("_Result")
 
 
 def in_child(work: Callable[[], _Result], meanwhile: Callable[[], object]) -> _Result:
-    """What `work` returns or raises, run in a forked child while `meanwhile` runs here; both are over on return.
+    """Return or raise the result of `work`, run in a forked child while `meanwhile` runs here; both are over on return.
 
-    Result and error come through a pipe, so they must be picklable. Raises RegressError where the child died without either.
+    Result and error come through a pipe, so they must be picklable. Raises RegressError if the child died without
+    either.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -32,7 +33,7 @@ def in_child(work: Callable[[], _Result], meanwhile: Callable[[], object]) -> _R
         _, status = os.waitpid(child, 0)
     if not said:
         raise RegressError(f"A child process ended with wait status {status} and no answer: run it again.")
-    result, error = pickle.loads(said)  # what our own child wrote
+    result, error = pickle.loads(said)  # written by our own child
     if error is not None:
         raise error
     answer: _Result = result
@@ -40,13 +41,13 @@ def in_child(work: Callable[[], _Result], meanwhile: Callable[[], object]) -> _R
 
 
 def _answer(work: Callable[[], _Result], writer: int) -> None:
-    """Run `work` in the child, write what came of it, and end at once: nothing of the parent's is cleaned up twice."""
+    """Run `work` in the child, write its result, and exit at once, so that nothing of the parent's is cleaned up twice."""
     gc.disable()  # it lives for half a second
     status = 1
     try:
         try:
             said = pickle.dumps((work(), None))
-        except Exception as error:  # it is the parent's to raise
+        except Exception as error:  # the parent raises it
             said = pickle.dumps((None, error))
         with open(writer, "wb") as pipe:  # a descriptor
             pipe.write(said)

@@ -1,6 +1,6 @@
-"""A further attempt of a job, from what its `config/` recorded: `resume` goes on from a checkpoint, `retry` begins anew.
+"""A further attempt of a job, from its recorded `config/`: `resume` continues from a checkpoint, `retry` starts over.
 
-Nothing of an earlier attempt is changed: the new one has its own directory, `attempts/N`, and its own id in Ray.
+Earlier attempts are not changed: the new one has its own directory, `attempts/N`, and its own id in Ray.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_resume(args: argparse.Namespace) -> int:
-    """Go on from the newest whole checkpoint. Raises BadInput where there is none, and where no step is left."""
+    """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
     with _uncollected(args):
         return _resume(args, _until(args))
 
@@ -57,24 +57,24 @@ def _resume(args: argparse.Namespace, before: list[JobDir]) -> int:
 
 
 def run_retry(args: argparse.Namespace) -> int:
-    """Begin anew, from the first step."""
+    """Start again, from the first step."""
     with _uncollected(args):
         return _begin(args, _until(args), None)
 
 
 def _uncollected(args: argparse.Namespace) -> AbstractContextManager[bool]:
-    """What the plan finds, `make gc` leaves until Ray has the attempt."""
+    """Keep `make gc` from removing what the plan refers to until Ray has the attempt."""
     return lock.held(SharedRoot(args.shared_root).jobs, fcntl.LOCK_SH)
 
 
 def _until(args: argparse.Namespace) -> list[JobDir]:
-    """The attempts up to the one that was named."""
+    """The attempts up to the one that the user named."""
     job = find.asked_for(args)
     return [other for other in job.attempts() if other.attempt <= job.attempt]
 
 
 def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | None) -> int:
-    """Submit a new attempt as the last of `before` was asked for; its Ray id is the one line on stdout."""
+    """Submit a new attempt with the same request as the last of `before`; its Ray id is the one line on stdout."""
     newest = before[-1].attempts()[-1]
     asked = before[-1]
     attempt = plan.Attempt(
@@ -111,7 +111,7 @@ def _further(args: argparse.Namespace) -> list[Override]:
 
 
 def _need_over(job: JobDir, api: RayApi) -> None:
-    """Two attempts of a job never run at once. Raises BadInput; RegressError where Ray does not answer."""
+    """Two attempts of a job never run at once. Raises BadInput; RegressError if Ray does not answer."""
     judgement = judge(job, api.job(job.ray_id))
     if judgement.status.exit is None:
         raise BadInput(
@@ -134,6 +134,6 @@ def _need_steps_left(planned: plan.Plan, attempt: plan.Attempt, asked: str) -> N
 
 
 def _epochs(job: JobDir) -> Any:
-    """The epochs that an attempt was asked for."""
+    """The number of epochs requested for an attempt."""
     text = (job.config / "verl_config.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text)["trainer"].get("total_epochs")

@@ -34,7 +34,7 @@ _SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the scripts hand over; the documents come as a tar stream on stdin, so that no quoting can go wrong."""
+    """The scripts' arguments; the documents come as a tar stream on stdin, so that quoting cannot go wrong."""
     parser.add_argument("--spec-name", required=True, help="the JobSpec's file as the user knows it")
     parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
     parser.add_argument("--workload", help="command line's WORKLOAD")
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_announce(parser: argparse.ArgumentParser) -> None:
-    """`--announce`, for whoever may be interrupted while the job is on its way."""
+    """`--announce`, for callers that may be interrupted during the submission."""
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
 
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     is_given = args.submission_id is not None or "submission_id" in spec.content
     while True:
         try:
-            with lock.held(root.jobs, fcntl.LOCK_SH):  # what the plan finds, `make gc` leaves until Ray has the job
+            with lock.held(root.jobs, fcntl.LOCK_SH):  # `make gc` keeps what the plan uses until Ray has the job
                 planned = _plan(
                     partial(plan.make, root, spec, base, said, defaults, owner=args.owner),
                     needs_sdk=args.via == "sdk" and not args.dry_run,
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             break
         except IdTaken:
             if is_given:
-                raise  # one that we made is made anew: many submit in the same second
+                raise  # a generated id is generated again: many submit in the same second
     print(planned.submission_id)
     return 0
 
@@ -113,16 +113,16 @@ def run(args: argparse.Namespace) -> int:
 def _send_new(
     planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool, allow_mismatch: bool
 ) -> None:
-    """Submit the plan to the Ray that it names, if that has no job of this id. Raises IdTaken."""
+    """Submit the plan to its Ray, unless that has a job with this id. Raises IdTaken."""
     api = RayApi(planned.address)
-    api.version()  # the cluster answers, or nothing is created
+    api.version()  # if the cluster does not answer, nothing is created
     if api.job(planned.submission_id) is not None:
         raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
     send(planned, api, via, secrets, announce=announce, allow_mismatch=allow_mismatch)
 
 
 def say_left_out(planned: plan.Plan) -> None:
-    """Say which optional overrides the snapshot's config has no key for, and where DETERMINISTIC=1 adds nothing."""
+    """Print which optional overrides the snapshot's config has no key for, and if DETERMINISTIC=1 adds nothing."""
     if planned.repeats_anyway:
         say.skip(
             f"{compose.DETERMINISTIC} (nothing to add: {planned.base.origin} says that its jobs repeat themselves anyway)"
@@ -134,12 +134,12 @@ def say_left_out(planned: plan.Plan) -> None:
 
 
 def _plan(make: Callable[[], plan.Plan], *, needs_sdk: bool) -> plan.Plan:
-    """The plan. Composing it and loading Ray's SDK take half a second each, so they are done at the same time."""
+    """Make the plan. Composing it and loading Ray's SDK take half a second each, so both run at the same time."""
     return beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
 
 
 def override_lines(text: str, origin: str) -> list[Override]:
-    """The overrides of a file, one a line and taken as they are; an empty line and one that begins with # are none."""
+    """The overrides in a file, one per line, taken as they are; empty lines and lines that begin with # are skipped."""
     return [
         Override(line, f"{origin} line {number}")
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
@@ -148,7 +148,7 @@ def override_lines(text: str, origin: str) -> list[Override]:
 
 
 def print_plan(planned: plan.Plan) -> None:
-    """The dry run: resolved config, verl's own with all overrides, runtime_env and a line to paste, on stdout."""
+    """The dry run: prints the resolved config, verl's own with all overrides, runtime_env and a command line to paste."""
     print("# resolved config")
     print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
     print("# verl's config")
@@ -175,9 +175,10 @@ def send(
     announce: bool = False,
     allow_mismatch: bool = False,
 ) -> None:
-    """Compare with what the nodes have, reserve the directory, write `config/` and the secrets, submit, record what came of it in `state/submitted`.
+    """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the
+    result.
 
-    With `announce` the id is a line on stdout from the moment on from which something may come of it.
+    The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
     job_secrets.check(secrets, planned.secrets, planned.spec.origin)
     up, down = nodes.up(api)
@@ -203,7 +204,7 @@ def send(
 
 
 def _reserve(planned: plan.Plan) -> None:
-    """Make the attempt's directory, which is nobody else's, and what is in it. Raises BadInput."""
+    """Make the attempt's directory, which must not exist yet, and its contents. Raises BadInput."""
     job = planned.job_dir
     if planned.attempt is not None:
         job.path.parent.mkdir(exist_ok=True)
@@ -234,7 +235,7 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
 
 
 def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) -> plan.Plan:
-    """The plan with the packages of the nodes. Raises BadInput where the snapshot wants others and nobody allowed that."""
+    """Add the nodes' packages to the plan. Raises BadInput if the snapshot needs others and the user did not allow that."""
     root = planned.job_dir.root
     known, unknown = packages.of_nodes(root, planned.cluster, up)
     found = mismatch.compare(planned.code, known, unknown)
@@ -250,9 +251,11 @@ def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) 
 
 
 def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:
-    """The plan with what the cluster has in all. Raises BadInput where that would never do, however long the job waits.
+    """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job
+    waits.
 
-    A driver that asks for more than any node has is Ray's to refuse, in its own time, as long as no node is down.
+    As long as no node is down, a driver that asks for more than any node has is left for Ray to refuse, in its own
+    time.
     """
     wanted = planned.devices
     has = sum(wanted.on_node(node.resources) for node in up)
@@ -300,7 +303,7 @@ def _write_config(planned: plan.Plan) -> None:
 
 
 def submitted_from() -> dict[str, str]:
-    """The container and address that this process sees itself in: proof that the submission was made in the head."""
+    """The container and address of this process: proof that the submission was made in the head."""
     match = re.search(
         r"/(?:overlay-)?containers/([0-9a-f]{64})/", Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     )

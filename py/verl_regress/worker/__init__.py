@@ -1,1 +1,1 @@
-"""What runs on the worker, in the job's Ray entrypoint: the launcher, its queue, the proof of the code, the log and the record of the end."""
+"""The worker's side of a job, its Ray entrypoint: launcher, queue, proof of the code, log, and record of the end."""

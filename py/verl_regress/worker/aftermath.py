@@ -1,4 +1,4 @@
-"""What the launcher finds around it when the trainer has failed: a full disk, a head or a node that is gone, a killed process."""
+"""Why a trainer may have failed, as the launcher sees it: a full disk, a lost head or node, a killed process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi, Raylet, silent
 from verl_regress.jobs import causes, debug
 
-PROBE_BYTES = 2**20  # less may fit where a checkpoint did not
+PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _GCS_SECONDS = 3.0
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
 
 
 def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
-    """What `state/ended` says besides, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes."""
+    """What `state/ended` records in addition to, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes."""
     return _circumstances(job, reason) or ({} if told_to_stop else _taken_down(job, plan, reason))
 
 
 def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
-    """Why a trainer may have failed, seen from outside it at once: the job's disk is full, or Ray's head has gone."""
+    """External reasons that can be checked at once: the job's disk is full, or Ray's head has gone."""
     if (problem := _disk_problem(job)) is not None:
         return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
     gcs = os.environ.get("RAY_ADDRESS", "")
@@ -35,17 +35,17 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
 
 
 def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Why a trainer may have failed that nobody told to stop: it lost a node, or one of its processes was killed."""
+    """Why a trainer may have failed that was not told to stop: it lost a node, or one of its processes was killed."""
     try:
         blow = blow_to(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
-    except RegressError as error:  # over ssh the dashboard listens on the head alone
+    except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"whether a node or a process was lost is not known: {error}")
         return {}
     return {"reason": f"{reason}{blow.words}", "lost_nodes": blow.lost_nodes}
 
 
 def _disk_problem(job: JobDir) -> str | None:
-    """What stands in the way of writing where the job writes (a full disk, a spent quota), or None."""
+    """Why the job's directory cannot be written (a full disk, a spent quota), or None."""
     probe = job.state / f".probe.{os.getpid()}"
     try:
         with probe.open("wb") as file:
@@ -60,7 +60,7 @@ def _disk_problem(job: JobDir) -> str | None:
 
 
 def _answers(address: str) -> bool:
-    """Does somebody listen at HOST:PORT?"""
+    """Does anything listen at HOST:PORT?"""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_GCS_SECONDS).close()
@@ -69,13 +69,13 @@ def _answers(address: str) -> bool:
     return True
 
 
-# By whether Ray still calls the node ALIVE.
+# Key: does Ray still call the node ALIVE?
 _HOW_LOST = {True: "did not answer any more", False: "had been given up by Ray"}
 
 
 @dataclass(frozen=True)
 class Blow:
-    """What the trainer did not do itself: the nodes that it lost, as `worker-0 (10.0.0.2)`, and the words that follow its end."""
+    """What hit the trainer from outside: the nodes that it lost, as `worker-0 (10.0.0.2)`, and the words for its reason."""
 
     lost_nodes: tuple[str, ...] = ()
     words: str = ""
@@ -84,8 +84,8 @@ class Blow:
 def blow_to(ray_id: str, api: RayApi) -> Blow:
     """What happened to the nodes and actors of a job whose trainer has just failed. Raises Unreachable.
 
-    Ray finds out half a minute later that a node is gone, the trainer within seconds: so each node is asked. One that is only
-    paused or busy still accepts a connection.
+    Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is asked directly. One
+    that is only paused or busy still accepts a connection.
     """
     actors = api.actors(ray_id)
     used = {actor["node_id"] for actor in actors}
@@ -105,7 +105,7 @@ def _title(raylet: Raylet) -> str:
 
 
 def _of_actor(actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
-    """How an actor died that was taken from the trainer; "" for one that ended with it, by it or by an error of its own."""
+    """How an actor was taken from the trainer; "" if it ended with the trainer, was ended by it, or failed itself."""
     name, cause = str(actor["class_name"]).rpartition(".")[2], actor.get("death_cause") or {}
     node = raylets[actor["node_id"]].name if actor.get("node_id") in raylets else "a node"
     if (oom := cause.get("oom_context")) is not None:

@@ -1,4 +1,4 @@
-"""Did every process of a job run the code that was asked for? The reports of py/hooks/identity.py against the snapshot.
+"""Did every process of a job run the requested code? Compares the reports of py/hooks/identity.py with the snapshot.
 
 Runs in the launcher, after training went well, on the worker where the driver was.
 """
@@ -20,14 +20,14 @@ from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
 from verl_regress.store import artefact, snapshot
 
-_PATIENCE = 60.0  # seconds that a head which does not answer has: hours of training are not thrown away for a moment
+_PATIENCE = 60.0  # seconds that an unreachable head gets: a short outage must not cost hours of training
 
 
 def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
     """Compare what every process reported with the snapshot, and the processes with Ray's list of the job's actors.
 
     `driver_pid` is the trainer's process on this node. What was compared is written to `state/identity`. Raises
-    RegressError, one sentence, where a process loaded something else, or did not report.
+    RegressError, one sentence, if a process loaded something else, or did not report.
     """
     code_path, here = Path(plan["code_path"]), socket.gethostname()
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.reports.glob("identity-*.json"))]
@@ -39,7 +39,7 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
         )
     actors = [
         actor for actor in _actors(driver["job_id"]) if actor["Pid"]
-    ]  # one that never got a process loaded nothing
+    ]  # an actor that never got a process loaded nothing
     files = {file: sha256 for report in reports for file, sha256 in _loaded(report, code_path)}
     problems = [
         *_snapshot_problems(job, plan),
@@ -57,7 +57,7 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
             "actors_by_class": dict(sorted(Counter(actor["ActorClassName"] for actor in actors).items())),
             "modules": sum(len(report["modules"]) for report in reports),
             "files": len(files),
-            # One value for all that was loaded: two versions of verl never have the same.
+            # One hash over everything that was loaded: two versions of verl never have the same.
             "files_sha256": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         },
     )
@@ -67,7 +67,7 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
 
 
 def _actors(job_id: str) -> list[dict[str, Any]]:
-    """Ray's list. RAY_ADDRESS is its GCS, in every job's entrypoint."""
+    """Ray's list. RAY_ADDRESS is the GCS, in every job's entrypoint."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -81,7 +81,7 @@ def _actors(job_id: str) -> list[dict[str, Any]]:
 
 
 def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
-    """The snapshot must still be the tree that the job was submitted with: only then do its files say anything."""
+    """The snapshot must still be the tree that the job was submitted with: otherwise its files prove nothing."""
     asked = (job.read_config("code.json") or {}).get("tree_sha256")
     try:
         record = snapshot.verify(job.root, plan["code_id"])
@@ -103,7 +103,7 @@ def _report_problems(report: Mapping[str, Any], code_path: Path) -> Iterator[str
 
 
 def _missing(reports: list[dict[str, Any]], actors: list[dict[str, Any]]) -> Iterator[str]:
-    """The actors that Ray knows to have run, but that did not report."""
+    """The actors that ran, according to Ray, but did not report."""
     reported = {report["actor_id"] for report in reports}
     for actor in actors:
         if actor["ActorID"] not in reported:
@@ -120,7 +120,7 @@ _known: dict[Path, str | None] = {}
 
 
 def _sha256_of(file: Path) -> str | None:
-    """Each file of the snapshot is read once, however many processes loaded it."""
+    """The hash of a file; each file of the snapshot is read once, however many processes loaded it."""
     if file not in _known:
         _known[file] = artefact.sha256_of(file) if file.is_file() else None
     return _known[file]

@@ -1,7 +1,7 @@
-"""The Ray entrypoint of every job: waits for its turn, proves the code, runs verl as a child, tees its output, compares
-what every process loaded, records the end.
+"""The Ray entrypoint of every job: waits in the queue, proves the code, runs verl as a child, copies its output to both
+logs, checks what every process loaded, records the end.
 
-It reads its plan from the job directory, so that nothing of it ever passes through a shell.
+It reads its plan from the job directory, so that no part of it ever passes through a shell.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ print(json.dumps({"verl_file": verl.__file__, "marker": mvp_marker.MARKER}))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The one argument: where the plan is."""
+    """The one argument: the job directory with the plan."""
     parser.add_argument("job_dir", type=Path)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job to its end; returns verl's exit status, or 1 where a process ran other code than was asked for."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # one that comes now waits until somebody can act on it
+    """Run the job to its end; returns verl's exit status, or 1 if a process ran other code than requested."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # blocked until a handler can act on it
     job = JobDir(args.job_dir)
     plan = find.plan_of(job)
     with job.driver_log.open("ab", buffering=0) as log:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             liveness.hold(job)
             tee.hide(job_secrets.hold())
         except liveness.LaunchedBefore:
-            raise  # what this directory holds is another's
+            raise  # the files in this directory belong to the other launcher
         except RegressError as error:
             return _fail(job, plan, tee, error)
         try:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
-    """From the wait for the job's turn to the record of its end."""
+    """From waiting in the queue to the record of the end."""
     waits_for = "its turn"
     try:
         with _stoppable():
@@ -108,19 +108,17 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop, "cause": cause}
     if code != 0:
         ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
-        if (
-            cause is not None and ended["reason"] == reason
-        ):  # what was taken from the trainer says more than its own words
+        if cause is not None and ended["reason"] == reason:  # an outside cause says more than the trainer's own words
             ended["reason"] = f"{reason}: {failure.sentence(cause)}"
     job.write_state("ended", ended)
-    # Ray says how the job ended when this process does, so whoever reads that finds the bundle there.
+    # Ray reports the job's end when this process exits: whoever sees that must find the bundle.
     is_failed = code != 0 and not told_to_stop
     debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
     return code if code >= 0 else 128 - code
 
 
 def _fail(job: JobDir, plan: Mapping[str, Any], tee: Tee, error: RegressError | OSError) -> int:
-    """The job ends before it trained."""
+    """End the job before training, and record why."""
     tee.line(f"verl-regress: {error}")
     job.write_state("ended", {"exit_code": 1, "reason": str(error)})
     debug.attempt(job, plan["address"], "failed", logs=True)
@@ -137,10 +135,10 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """A signal that asks us to stop raises _Stopped in here, once; one that came earlier does so at once.
+    """In this block a signal that asks us to stop raises _Stopped, once; one that came earlier does so at once.
 
-    Outside, signals are blocked: one that comes between two steps is delivered in the next place that acts on it, so no
-    moment is left in which it would end the launcher before `state/ended` is written.
+    Outside, signals are blocked: one that comes between two steps is delivered in the next block that handles it. So
+    there is no moment at which it would end the launcher before `state/ended` is written.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -158,7 +156,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _need_submission(job: JobDir) -> None:
-    """A submitter that got no answer told its user that the job was never submitted: that stays true. Raises RegressError."""
+    """Raise RegressError if the user was told that the job was not submitted (Ray did not answer): that must stay true."""
     submitted = job.read_state("submitted")
     if submitted is not None and not submitted["accepted"]:
         raise RegressError(
@@ -167,17 +165,17 @@ def _need_submission(job: JobDir) -> None:
 
 
 def _tell_place(job: JobDir, tee: Tee, place: queue.Place) -> None:
-    """For `judge`, and for whoever reads the log."""
+    """Record the queue position for `judge`, and log it the first time."""
     if job.read_state("queued") is None:
         tee.line(f"verl-regress: waits for its turn, {place}")
     job.write_state("queued", {"reason": str(place), "position": place.position, "waiting": place.waiting})
 
 
 def check_places(plan: Mapping[str, Any]) -> None:
-    """Raise RegressError where a path of the plan leads out of the shared root by now.
+    """Raise RegressError if a path of the plan now leads out of the shared root.
 
-    They were looked at when the job was submitted; but it may have waited for hours, and `common/` and `user/` are
-    writable by all users.
+    The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
+    by all users.
     """
     root = SharedRoot(Path(plan["shared_root"]))
     for name in ("code_path", "model", "dataset", "reward_fn"):
@@ -188,7 +186,7 @@ def check_places(plan: Mapping[str, Any]) -> None:
 
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
-    """Raise RegressError where the snapshot was removed or changed while the job waited; reads every file of it."""
+    """Raise RegressError if the snapshot was removed or changed while the job waited; reads every file of it."""
     record = job.read_config("code.json")
     if record is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
@@ -196,7 +194,7 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
 
 
 def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str, str]:
-    """Import verl and the marker as the job will; print where they came from; raise RegressError if not as asked."""
+    """Import verl and the marker as the job will; print where they came from; raise RegressError if that is wrong."""
     probe = subprocess.run(
         [sys.executable, "-c", _PROBE], cwd=job.path, capture_output=True, text=True, errors="replace", check=False
     )
@@ -219,10 +217,10 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str
 
 
 def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:
-    """Run verl in a process group of its own; signals are forwarded to the whole group.
+    """Run verl in its own process group; signals are forwarded to the whole group.
 
     Returns its process id, its exit status (negative: ended by a signal) and whether we were told to stop it.
-    `on_start` is called when it runs: no thread may be there before, for the fork runs Python in the child.
+    `on_start` is called once it runs: there must be no thread before, because the fork runs Python in the child.
     """
     child = subprocess.Popen(
         [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
@@ -253,8 +251,8 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
         if select.select([pipe], [], [], 0.2)[0]:
             is_open = tee.move(pipe)
     code = child.wait()
-    # A grandchild may hold the pipe open, and go on writing, after verl has ended: the end is the child's, not the pipe's.
-    # What the child wrote is in the pipe by now.
+    # A grandchild may keep the pipe open and write to it after verl has ended, so we wait for the child, not for the
+    # pipe. Everything that the child wrote is in the pipe by now.
     end = time.monotonic() + 5
     while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
         pass
@@ -262,6 +260,6 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
 
 
 def _prepare_child() -> None:
-    """The child dies with the launcher, for nobody would record its end; signals that the launcher blocks reach it."""
+    """Make the child die with the launcher, because nothing would record its end; unblock the launcher's blocked signals."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)

@@ -1,11 +1,12 @@
-"""Whose turn it is: each job's launcher waits until the job fits beside those before it, first come, first served.
+"""The queue: each job's launcher waits until the job fits next to those before it, first come, first served.
 
-verl fails at once where other jobs have the devices that it wants ("Total available GPUs … is less than"), so somebody has
-to wait. The launchers do, by a directory of links on the shared root: no daemon is needed, every submitter may be gone, and
-Ray stays the only engine. A waiting launcher imports no Ray, and looks at one time stamp a second.
+verl fails at once if other jobs have the devices that it needs ("Total available GPUs … is less than"), so jobs must
+wait before verl starts. Their launchers wait, using a directory of links on the shared root: this needs no daemon and
+no submitter, and Ray remains the only engine. A waiting launcher does not import Ray, and reads one time stamp a
+second.
 
-A job may start when all who have the turn, all who wait before it, and the job itself are no more than MAX_RUNNING and
-take no more devices than the cluster has. The order is that of the reservation: the time of `config/`, then the name.
+A job may start when all jobs that have a slot, all that wait before it, and the job itself are no more than MAX_RUNNING
+and need no more devices than the cluster has. Jobs are ordered by reservation: the time of `config/`, then the name.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs.liveness import Launcher, launcher_of
 
-_LOOK_EVERY = 1.0  # seconds between two looks at the queue's time stamp
-_LOOK_WHOLE_EVERY = 10.0  # … at all of it, though it did not change: a launcher that is killed changes nothing
-# Seconds for which one whose launcher never came up stands before others: Ray may have no place for it, or its submitter
-# died before Ray heard of it.
+_LOOK_EVERY = 1.0  # seconds between two checks of the queue's time stamp
+_LOOK_WHOLE_EVERY = 10.0  # … of the whole queue even if unchanged: a launcher that is killed changes nothing
+# Seconds for which a job whose launcher has not started keeps its position: Ray may have no room for it, or its
+# submitter died before Ray got it.
 _GRACE = 60.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a waiting job stands, 1 being next, and who is right before it."""
+    """The position of a waiting job, 1 being next, and the job right before it."""
 
     position: int
     waiting: int
@@ -42,27 +43,27 @@ class Place:
 
 
 def line_up(job: JobDir, cluster: str) -> Path:
-    """Put the job into its cluster's queue, where it is not yet; its `config/` is whole. Returns its link there."""
+    """Add the job to its cluster's queue if it is not in it; its `config/` is complete. Returns its link there."""
     queue = job.root.queue(cluster)
     queue.mkdir(parents=True, exist_ok=True)
     link = queue / f"{job.config.stat().st_mtime_ns:020d}-{job.ray_id}"
     with suppress(FileExistsError):
-        # Relative: the machine that holds the shared root knows it by another path than the nodes.
+        # Relative: the machine with the shared root knows it by another path than the nodes.
         link.symlink_to(os.path.relpath(job.path, queue))
     return link
 
 
 def leave(job: JobDir, cluster: str) -> None:
-    """Take the job out of the queue; one that is not in it is left alone."""
+    """Remove the job from the queue, if it is in it."""
     for link in job.root.queue(cluster).glob(f"*-{job.ray_id}"):
         if link.name[21:] == job.ray_id:
             link.unlink(missing_ok=True)
 
 
 def wait(job: JobDir, plan: Mapping[str, Any], on_place: Callable[[Place], object]) -> None:
-    """Return when it is the job's turn, which `state/turn` then says; the caller holds the launcher's lock.
+    """Wait for a slot, which `state/turn` then records; the caller holds the launcher's lock.
 
-    `plan` is its config/resolved.json. `on_place` is called with the first place in the queue and with each other one.
+    `plan` is its config/resolved.json. `on_place` is called with the first queue position and with each new one.
     """
     queue = _Queue(job, plan)
     place: Place | None = None
@@ -75,7 +76,7 @@ def wait(job: JobDir, plan: Mapping[str, Any], on_place: Callable[[Place], objec
 
 @dataclass(frozen=True)
 class _Entry:
-    """One job of the queue that is not over."""
+    """One unfinished job of the queue."""
 
     name: str
     ray_id: str
@@ -93,25 +94,25 @@ class _Queue:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._began = time.monotonic()
         self._stamp, self._looked = 0, self._began
-        self._counts: dict[str, int] = {}  # what each job takes; its plan never changes
+        self._counts: dict[str, int] = {}  # devices per job; a job's plan never changes
 
     def ask(self) -> Place | None:
-        """Take the turn if it is ours: None. Else our place."""
-        with lock.owning(self._directory / ".lock"):  # nobody else takes a turn meanwhile
-            link = line_up(self._job, self._cluster)  # whoever thought us dead may have taken it away
+        """Take a slot if we can, and return None. Otherwise return our position."""
+        with lock.owning(self._directory / ".lock"):  # no other job takes a slot
+            link = line_up(self._job, self._cluster)  # another launcher may have removed it, if it thought us dead
             self._stamp, self._looked = self._directory.stat().st_mtime_ns, time.monotonic()
             others = [entry for entry in self._entries() if entry.name != link.name]
             before = [entry for entry in others if entry.has_turn or entry.name < link.name]
             if self._in_the_way(before) is None:
                 self._job.write_state("turn", {"waited_seconds": round(time.monotonic() - self._began, 1)})
-                os.utime(self._directory)  # those behind us have moved up
+                os.utime(self._directory)  # the jobs behind us have moved up
                 return None
         ahead = [entry.ray_id for entry in before if not entry.has_turn]
         behind = ahead[-1] if ahead else f"{', '.join(entry.ray_id for entry in before)} ({self._in_the_way(before)})"
         return Place(len(ahead) + 1, 1 + sum(not entry.has_turn for entry in others), behind)
 
     def await_change(self, *, is_next: bool) -> None:
-        """Return when it may have become our turn. The one that is next looks at every launcher before it each time."""
+        """Return when we may have got a slot. The next in line checks every launcher before it each time."""
         while True:
             time.sleep(_LOOK_EVERY)
             is_due = is_next or time.monotonic() - self._looked > _LOOK_WHOLE_EVERY
@@ -119,7 +120,7 @@ class _Queue:
                 return
 
     def _in_the_way(self, before: Sequence[_Entry]) -> str | None:
-        """Which limit those before us fill; None where we fit beside them, as anybody does beside nobody."""
+        """Which limit the jobs before us fill; None if we fit next to them, as every job does if there are none."""
         if self._limit is not None and len(before) >= self._limit:
             return f"MAX_RUNNING={self._limit}"
         taken, has = sum(entry.devices for entry in before), self._wanted["cluster_has"]
@@ -128,12 +129,12 @@ class _Queue:
         return None
 
     def _entries(self) -> list[_Entry]:
-        """Those that are not over, in order; the links of the others are removed."""
+        """The unfinished jobs in order; removes the links of the others."""
         entries = []
         for link in sorted(link for link in self._directory.iterdir() if not link.name.startswith(".")):
             try:
                 job = JobDir(Path(os.path.normpath(self._directory / link.readlink())))
-            except FileNotFoundError:  # it left
+            except FileNotFoundError:  # it left the queue
                 continue
             launcher = launcher_of(job)
             if launcher is Launcher.ALIVE or (launcher is Launcher.NOT_YET and self._may_come(job, link)):
@@ -144,7 +145,9 @@ class _Queue:
         return entries
 
     def _may_come(self, job: JobDir, link: Path) -> bool:
-        """Its launcher may come up: Ray did not refuse it, nobody saw its end, and by the file system's clock it is young."""
+        """May its launcher still start? Ray did not refuse it, its end was not observed, and by the file system's clock
+        it is young.
+        """
         submitted, observed = job.read_state("submitted") or {}, job.read_state("observed") or {}
         if submitted.get("accepted") is False or observed.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
             return False

@@ -1,4 +1,4 @@
-"""The launcher's two logs: Ray's, which goes with the driver's node, and the driver's log on the shared storage."""
+"""The launcher's two logs: Ray's, which is lost with the driver's node, and the driver's log on the shared storage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from verl_regress.secrets.redaction import Redactor
 class Tee:
     """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
 
-    The job's secrets are written by their names. What one of the two logs cannot take the other still gets; where the shared
-    storage has room again, its log says what is missing.
+    The job's secrets are replaced by their names. If one log cannot be written, the other still is; once the shared
+    storage has room again, its log says how much is missing.
     """
 
     def __init__(self, log: int) -> None:
@@ -23,15 +23,15 @@ class Tee:
         self._redactor = Redactor({})
 
     def hide(self, secrets: Mapping[str, str]) -> None:
-        """From now on these values are written by their names; a whole line is never held back for it."""
+        """Replace these values by their names from now on; a complete line is never held back for that."""
         self._redactor = Redactor(secrets)
 
     def write(self, chunk: bytes) -> None:
-        """Write what came, but for the beginning of what may be a secret."""
+        """Write the bytes, except for an end that may be the start of a secret."""
         self._put(self._redactor.feed(chunk))
 
     def end(self) -> None:
-        """Write what was held back because it might have been the beginning of a secret."""
+        """Write what was held back because it might have been the start of a secret."""
         self._put(self._redactor.end())
 
     def _put(self, chunk: bytes) -> None:
@@ -49,7 +49,7 @@ class Tee:
             self._problem = error.strerror or str(error)
 
     def move(self, pipe: int) -> bool:
-        """Write what is in the pipe; False where all that could write to it have closed it."""
+        """Write what is in the pipe; False if every process that could write to it has closed it."""
         chunk = os.read(pipe, 65536)
         self.write(chunk)
         return chunk != b""

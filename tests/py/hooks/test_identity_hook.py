@@ -1,4 +1,4 @@
-"""What a process reports of the verl that it has loaded: real processes with a small verl."""
+"""What a process reports about the verl that it has loaded: real processes with a small verl."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ is_initialized = lambda: True
 get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: '02', get_actor_id=lambda: 'ab12')
 util = types.SimpleNamespace(get_node_ip_address=lambda: '10.0.0.2')
 """
-# How a process that Ray kills waits for its report; the deadline is the test's.
+# How a process that Ray is about to kill waits for its report; the test sets the deadline.
 AWAIT = """
 import glob, os, time
 def reported(word):

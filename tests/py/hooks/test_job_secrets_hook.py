@@ -1,4 +1,4 @@
-"""Secrets come into the environment of each process of a job, and into nothing that outlives it: real processes."""
+"""Secrets reach the environment of each process of a job, and nothing that outlives it: real processes."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 VALUES = {"API_KEY": "sk-0123456789", "OTHER_KEY": "ünïcode-und-so\nzweite Zeile"}
-# What Ray 2.60 has of the two modules that the hook looks for.
+# The parts of two Ray 2.60 modules that the hook looks for.
 RAY = {
     "ray/__init__": "",
     "ray/_private/__init__": "",

@@ -24,7 +24,7 @@ from verl_rehearsal.errors import RehearsalError
 
 @pytest.fixture
 def verl(tmp_path, monkeypatch):
-    """A stand-in for a verl release that has moved everything away."""
+    """A fake verl release that has moved everything away."""
     package = types.ModuleType("verl")
     package.__file__ = str(tmp_path / "verl" / "__init__.py")
     (tmp_path / "verl" / "version").mkdir(parents=True)

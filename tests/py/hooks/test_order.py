@@ -1,4 +1,4 @@
-"""Batches of verl's V1 trainer: uids are counted, answers sorted, and nobody waits two seconds for them."""
+"""Batches of verl's V1 trainer: uids are counted, answers sorted, and polling takes less than two seconds."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Secrets in all their forms are taken out of texts, and out of streams whose pieces end anywhere."""
+"""Secrets are removed in all their forms, from texts and from streams split at any byte."""
 
 import base64
 import html

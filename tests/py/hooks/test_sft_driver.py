@@ -1,4 +1,4 @@
-"""The SFT driver: its statistics stay on the CPU, what the workers ask for does not change, and no other process is touched."""
+"""The SFT driver: its statistics stay on the CPU, the workers' requests do not change, and no other process is touched."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 RAY = "def init(address=None, **kwargs): print('ray.init', address, kwargs)\n"
-# As verl 0.7.1 to 0.9.1 have it: one configured value, read for the placement and kept for the driver's own tensors.
+# As in verl 0.7.1 to 0.9.1: one configured value, used for the placement and for the driver's own tensors.
 TRAINER = """\
 import ray
 class SFTTrainer:

@@ -1,4 +1,4 @@
-"""The one sitecustomize of job processes: loads hooks in order, is fatal without one, and runs the image's own."""
+"""The one sitecustomize of job processes: loads hooks in order, fails if one is missing, and runs the image's own."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Two jobs on one cluster never share a TransferQueue: its actors are in a namespace of the job's own."""
+"""Two jobs on one cluster never share a TransferQueue: each job's actors are in its own namespace."""
 
 import importlib
 import sys
@@ -47,7 +47,7 @@ def namespaces():
 
 @pytest.fixture
 def transfer_queue(tmp_path, monkeypatch):
-    """Stand-ins for the two modules, found by the import system."""
+    """Fakes of the two modules, found by the import system."""
 
     def make(lost=""):
         clients = tmp_path / "transfer_queue" / "storage" / "clients"
