@@ -1,6 +1,6 @@
-# The menu: one target, one line, one script. Only this file composes phases and spells their numbers.
+# The menu: one target, one line, one script. Only this file composes phases and knows their numbers.
 # Every knob of env/defaults.env can be given here: make up WORKERS=3, make submit CODE_ID=codeB WAIT=1.
-# The variables given on the command line; before any of ours is set, and the loop hides its own.
+# The variables from the command line, read before any of ours is set; the first part checks v itself, which the loop hides.
 override given := $(if $(filter command,$(origin v)),v) $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 SHELL := bash
 MAKEFLAGS += --no-builtin-rules
@@ -9,11 +9,11 @@ MAKEFLAGS += --no-builtin-rules
 override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
-# What is given on the command line reaches the scripts through the environment alone, byte for byte: a recipe never names a
-# variable, and `value` keeps make from expanding what is in one. (Make drops spaces in front of a value.)
+# Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
+# `value` keeps make from expanding one. (Make drops spaces in front of a value.)
 override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.env)
-# Variables of make, of the shell and of the tools that we call are theirs to judge. HF_TOKEN is not here: a secret must not
-# be on a command line, where the process list shows it.
+# Variables of make, of the shell and of the tools that we call are not checked here. HF_TOKEN is not in this list: a secret must
+# not be on a command line, where the process list shows it.
 override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI DOCKER_% COMPOSE_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
 override unknown := $(filter-out $(knobs) $(of_others),$(given))
 unexport $(unknown)
@@ -32,7 +32,7 @@ check: ## look before anything is touched: engine, ports, disk, memory, leftover
 	@scripts/00_prereq_check.sh
 build: ## the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
-# 12 after 20: Ray takes its seconds to start, and the helper is looked at meanwhile.
+# 12 after 20: Ray takes some seconds to start, and meanwhile the helper is checked.
 up: check ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
 	@scripts/20_start_head.sh
@@ -130,12 +130,12 @@ version: ## which version of verl-regress this is
 dist: ## build/dist/verl-regress-VERSION.tar.gz, which runs without git
 	@scripts/dev/dist.sh
 
-# Empty for the first target of a make command and 1 for the others, which need not say again what holds for all of them. Make
-# expands it once a target, for the environment of its scripts.
+# Empty for the first target of a make command and 1 for the others, which need not repeat messages that apply to all. Make expands
+# it once for each target, for the environment of its scripts.
 is_said :=
 export REGRESS_SAID = $(is_said)$(eval is_said := 1)
 
-# Any other word, also one that is the name of a file here, is for a script to refuse.
+# Any other word, even the name of a file here, is refused by a script.
 .not-a-target:
 	@scripts/dev/help.sh
 %: .not-a-target ;

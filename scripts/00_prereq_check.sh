@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 00_prereq_check: look before anything is touched. Changes nothing; the first thing that is wrong ends it.
+# 00_prereq_check: check the machine before anything changes. Changes nothing, and stops at the first failed check.
 #
 #   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
 #                        shared root, node image, verl's source

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# 01_up: bring the cluster's nodes up: head and WORKERS workers. Containers are made with today's settings; what runs
-# already is left alone, workers beyond WORKERS are removed. Nodes that exist already (TRANSPORT=ssh) get Ray's token. Settings
-# that differ from those that a running cluster was made with are said, and refused while jobs would end (FORCE=1 ends them);
-# so is a cluster of another checkout (ADOPT=1 takes it over).
+# 01_up: start the cluster's nodes, the head and WORKERS workers. Containers are created with the current settings; running ones are
+# left alone, and workers beyond WORKERS are removed. Nodes that exist already (TRANSPORT=ssh) get Ray's token. Reports settings
+# that differ from those of the running cluster, and refuses if jobs would end (FORCE=1 ends them). Refuses to touch a cluster of
+# another checkout (ADOPT=1 takes it over).
 #
 #   scripts/01_up.sh
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 02_down: remove the cluster's containers and network, that is exactly what bears its label; on nodes that existed already
-# (TRANSPORT=ssh) end exactly the Ray that we started. The shared directory and all that jobs wrote stay as they are.
+# 02_down: remove the containers and networks with the cluster's label; on nodes that existed already (TRANSPORT=ssh) stop only the
+# Ray that we started. The shared directory and all that jobs wrote stay as they are.
 #
 #   scripts/02_down.sh
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 03_cleanup_v1_legacy: remove the containers of version 1: those named exactly mvp-ray-head or mvp-ray-worker-<n>, and
-# never one that bears our label. Their data stays where it was mounted from. Says what it did.
+# 03_cleanup_v1_legacy: remove the containers of version 1: those named exactly mvp-ray-head or mvp-ray-worker-<n>, never one with
+# our label. Their data stays where it was mounted from. Prints what it did.
 #
 #   scripts/03_cleanup_v1_legacy.sh
 source "$(dirname "$0")/lib/regress.bash"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# 12_install_py_deps: the helper on the shared root, and the Python packages that it needs (py/requirements.txt) where a
-# node's own Python lacks them, as verl's GPU images may. They come to lie beside the helper on the shared root: nothing
-# is installed in the image, and no root is needed.
+# 12_install_py_deps: copy the helper to the shared root, and the Python packages that it needs (py/requirements.txt) if a node's
+# own Python lacks them, as in verl's GPU images. They are put next to the helper on the shared root: nothing is installed in the
+# image, and no root is needed.
 #
 #   scripts/12_install_py_deps.sh
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 20_start_head: start Ray's head in the head container, without CPUs and GPUs, so that nothing is ever scheduled there.
-# Done when it is being started: 21_start_workers waits until it answers.
+# 20_start_head: start Ray's head in the head container, without CPUs and GPUs, so that nothing is ever scheduled there. Does not
+# wait for it: 21_start_workers waits until it answers.
 #
 #   scripts/20_start_head.sh
 #

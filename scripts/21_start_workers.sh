@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 21_start_workers: start Ray on all workers at once and wait until Ray itself says that the head and every worker are
-# ALIVE and that the head has CPU 0 and GPU 0. Clocks that differ are told.
+# 21_start_workers: start Ray on all workers at once, and wait until Ray lists the head and every worker as ALIVE and the head has
+# CPU 0 and GPU 0. Reports clocks that differ.
 #
 #   scripts/21_start_workers.sh
 #

@@ -10,7 +10,7 @@
 #   DATASET, MODEL   another name than the source's own (empty: its own)
 #   SEED             decides the synthetic rows and the tiny model's weights
 #
-# What is there from the same source is skipped; from another source it is an error, and nothing is changed.
+# Data or a model from the same source is skipped; from another source it is an error, and nothing is changed.
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# 44_submit_sdk: submit a JobSpec (YAML or JSON) through Ray's Python SDK inside the head. Without a file it is the one
-# that is shipped for WORKLOAD. The submission id is the one line on stdout.
+# 44_submit_sdk: submit a JobSpec (YAML or JSON) through Ray's Python SDK inside the head. Without a file: the JobSpec shipped for
+# WORKLOAD. The submission id is the one line on stdout.
 #
 #   JOBSPEC=FILE scripts/44_submit_sdk.sh          or scripts/44_submit_sdk.sh FILE
 #
 # DRY_RUN=1 prints the resolved config, the runtime_env and the equivalent `ray job submit`, and creates nothing.
-# WAIT=1 follows the job and ends with its exit status (see the table in the README).
+# WAIT=1 follows the job and exits with its status (see the table in the README).
 #
 # Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC ALLOW_MISMATCH DRY_RUN WAIT RAY_BASE_CONFIG MODEL DATASET
 #        MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 52_wait: follow a job to its end, from any terminal, and end with its exit status (see the table in the README).
+# 52_wait: follow a job to its end, from any terminal, and exit with its status (see the table in the README).
 #
 #   JOB=latest scripts/52_wait.sh
 #

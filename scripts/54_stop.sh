@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# 54_stop: stop a job, running or waiting for a place, and wait until it is over (one that is over already is skipped). Then
-# every node is asked for processes that are left of it; they are ended and counted. A node that cannot be asked is said,
-# and makes the exit status 8.
+# 54_stop: stop a running or queued job and wait until it is over (a job that is over already is skipped). Then search every
+# node for processes that are left of it, kill and count them. If a node cannot be reached, it says so and exits with status
+# 8.
 #
 #   JOB=<submission id> scripts/54_stop.sh
 #

@@ -4,7 +4,7 @@
 #
 #   JOB=latest scripts/55_debug.sh
 #
-# TAR=1 leaves a tar of all that the job has recorded, bundles included and checkpoints not, and prints its path instead.
+# TAR=1 leaves a tar of all that the job has recorded, with bundles and without checkpoints, and prints its path instead.
 #
 # Knobs: JOB TAR
 source "$(dirname "$0")/lib/regress.bash"

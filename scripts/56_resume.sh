@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# 56_resume: go on with a job that has ended, from its newest whole checkpoint, as a new attempt: the same JobSpec, base
-# config, overrides and code, as its directory recorded them. Nothing of an earlier attempt is changed. The id of the
-# attempt (<submission id>.aN) is the one line on stdout.
+# 56_resume: continue a job that has ended, from its newest complete checkpoint, as a new attempt: the same JobSpec, base config,
+# overrides and code, as its directory recorded them. No file of an earlier attempt changes. The id of the attempt (<submission
+# id>.aN) is the one line on stdout.
 #
 #   JOB=<submission id> scripts/56_resume.sh
 #
-# OVERRIDES=trainer.total_training_steps=20 adds to what was asked. JOB=<id>.aN goes on from that attempt or one before it,
-# as that one was asked for.
+# OVERRIDES=trainer.total_training_steps=20 is added to the recorded overrides. JOB=<id>.aN continues from that attempt or an
+# earlier one, with that attempt's settings.
 #
 # Knobs: JOB OVERRIDES OVERRIDES_FILE ALLOW_MISMATCH DRY_RUN WAIT PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"

@@ -1,15 +1,15 @@
-# bench: what is timed against what. A row is a function row::NAME that runs both sides by turns; each run is a line
-# "row, side, number" in BENCH_RUNS. The sides: ours is ours, the others are what a person would type without us.
+# bench: what is timed and compared. A row is a function row::NAME that runs both sides in turns; each run is a line "row, side,
+# number" in BENCH_RUNS. The side "ours" is ours, the others are what you would type without us.
 # shellcheck shell=bash
 
 readonly BENCH_DIR="${REPO_DIR}/build/bench"
 readonly BENCH_RUNS="${BENCH_DIR}/runs.tsv"
 readonly BENCH_LOG="${BENCH_DIR}/log"
-readonly BENCH_ROUNDS=5 BENCH_SESSIONS=2 # of rows of seconds, and of the rows of whole sessions
-# A place that no node has: such a job is accepted, waits, and leaves the machine to what is timed.
+readonly BENCH_ROUNDS=5 BENCH_SESSIONS=2 # for rows of seconds, and for the rows of whole sessions
+# A resource that no node has: such a job is accepted, waits, and does not use the machine while something is timed.
 readonly BENCH_NO_PLACE='{"worker_node": 1000}'
 
-# bench::time ROW SIDE COMMAND...: one run. A command that fails ends the bench: its time would say nothing.
+# bench::time ROW SIDE COMMAND...: one run. A command that fails ends the bench, because its time means nothing.
 bench::time() {
   local row=$1 side=$2 began took
   shift 2
@@ -24,14 +24,14 @@ bench::record() {
   log::info "$1: $2 $3"
 }
 
-# bench::quietly COMMAND...: what has to be done between two runs.
+# bench::quietly COMMAND...: preparation between two runs.
 bench::quietly() { "$@" >>"$BENCH_LOG" 2>&1 </dev/null || cli::die 1 "'$*' failed: read the end of ${BENCH_LOG}."; }
 
 bench::make() { make --no-print-directory -C "$REPO_DIR" "$@"; }
 bench::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/bench.py" "$@"; }
 bench::in_head() { docker exec "${CLUSTER_NAME}-head" "$@"; }
 
-# bench::own_cluster: from here on everything is about a cluster of our own, beside the one that a person may have.
+# bench::own_cluster: from here on all commands use a separate cluster, next to the one that the user may have.
 bench::own_cluster() {
   local name port
   read -r name port < <(env::load && printf '%s %s\n' "$CLUSTER_NAME" "$DASHBOARD_PORT")
@@ -39,7 +39,7 @@ bench::own_cluster() {
   unset CODE_ID CODE_A CODE_B WORKLOAD JOBSPEC JOB WAIT JSON DRY_RUN OVERRIDES OVERRIDES_FILE SUBMISSION_ID TAR LIMIT KEEP ONLY
 }
 
-# bench::prepare: cluster, data, model, snapshots; and the same containers and `ray start` as a person would write them.
+# bench::prepare: cluster, data, model, snapshots; and the same containers and `ray start` as a user would write them.
 bench::prepare() {
   bench::_forget
   bench::quietly bench::make build up prepare snapshot
@@ -55,7 +55,7 @@ bench::prepare() {
   mapfile -d '' -t BENCH_WORKER <"${BENCH_DIR}/worker"
 }
 
-# What an earlier bench left would be skipped and cost nothing; only data and model stay. Snapshots are read-only folders.
+# What an earlier bench left would be skipped and cost no time; only data and model stay. Snapshots are read-only folders.
 bench::_forget() {
   local old
   for old in "${WORKDIR}/shared"/{common/code,jobs,verify,bare} "${WORKDIR}"/{aside,copy}; do
@@ -64,7 +64,7 @@ bench::_forget() {
   done
 }
 
-# In a process of its own, for the knobs would count as given: the rendered containers on 1, a worker's words on 3.
+# In a separate process, because the knobs would count as given: the rendered containers on 1, a worker's words on 3.
 bench::_knobs() (
   env::load
   cluster::ensure_directories
@@ -91,12 +91,12 @@ bench::ray_worker() { docker exec "${CLUSTER_NAME}-$1" ray start --node-name="$1
 
 bench::await_alive() { bench::python alive "$DASHBOARD_PORT" "${WORKDIR}/secrets/${CLUSTER_NAME}.token" 3; }
 
-# Head, then one worker after the other, each command waited for: the order of a README.
+# Head, then one worker after the other, waiting for each command: the order of a README.
 bench::one_after_the_other() {
   bench::compose_up && bench::ray_head && bench::ray_worker worker-0 && bench::ray_worker worker-1 && bench::await_alive
 }
 
-# The fastest that two lines of shell can do: nobody waits for anybody.
+# The fastest that two lines of shell can do: no command waits for another.
 bench::all_at_once() {
   bench::compose_up || return 1
   bench::ray_head &
@@ -105,13 +105,13 @@ bench::all_at_once() {
   bench::await_alive
 }
 
-# What a person types to see what `make status` shows.
+# What a user types to see what `make status` shows.
 bench::four_commands() {
   bench::in_head ray status && bench::in_head ray list nodes && bench::in_head ray list actors &&
     bench::in_head ray job list --address http://127.0.0.1:8265
 }
 
-# bench::take_down: nothing runs; what a person would mount, and `make down` empties, is there again.
+# bench::take_down: nothing runs; the directories that a user would mount, and that `make down` empties, exist again.
 bench::take_down() { bench::make down FORCE=1 && mkdir -p "${WORKDIR}/gcs/${CLUSTER_NAME}"; }
 
 row::up() {
@@ -160,7 +160,7 @@ row::debug() {
   bench::by_turns debug debug 'four commands' bench::four_commands
 }
 
-# The records of 1,000 jobs, each as a real one left it; all but ten of them stand aside when their side is not timed.
+# The records of 1,000 jobs, each as a real one left it; all but ten are moved away while their side is not timed.
 row::status_many() {
   local round jobs=${WORKDIR}/shared/jobs aside=${BENCH_DIR}/workdir/aside
   bench::_a_job
@@ -173,7 +173,7 @@ row::status_many() {
   done
 }
 
-# A job that was submitted and is over, for rows that want one.
+# A submitted job that is over, for rows that need one.
 bench::_a_job() {
   bench::quietly bench::make submit JOBSPEC="${BENCH_DIR}/waits.yaml"
   bench::quietly bench::make stop JOB=latest

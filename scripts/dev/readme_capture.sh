@@ -25,7 +25,7 @@ capture::excerpt() {
     -e '^ +[0-9.]+ s  in [0-9]+ phases'
 }
 
-# capture::put PAGE: with an empty line above and below, as Markdown wants it around an indented block.
+# capture::put PAGE: with an empty line above and below, which Markdown needs around an indented block.
 capture::put() { { printf '\n' && cat && printf '\n'; } | page::put "$1" quickstart; }
 
 cli::accept '--excerpt [FILE]' "$@"

@@ -1,4 +1,4 @@
-# releases: the rows of `make releases`, on a cluster that is brought up and prepared for them.
+# releases: the rows of `make releases`, on a cluster that is started and prepared for them.
 # shellcheck shell=bash
 
 readonly RELEASES_DIR="${REPO_DIR}/build/releases"
@@ -7,17 +7,17 @@ readonly RELEASES_LOG="${RELEASES_DIR}/log"
 releases::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/releases.py" "$@"; }
 releases::row() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/release_row.py" "$@"; }
 
-# releases::quietly WHAT TARGET...: `make TARGET...`, its stdout on stdout and what else it says in the log.
+# releases::quietly WHAT TARGET...: `make TARGET...`; its stdout goes to stdout, all other output to the log.
 releases::quietly() {
   log::while "$1" releases::_doing -- releases::_logged "${@:2}" ||
     cli::die 1 "'make ${*:2}' failed: read the end of ${RELEASES_LOG}."
 }
 
-# What the log says last, without the column in which ours have their first word.
+# The last line of the log, without the column for our first word.
 releases::_doing() { log::last_line "$RELEASES_LOG" | sed 's/^[a-z=]* *//'; }
 releases::_logged() { make --no-print-directory -C "$REPO_DIR" "$@" 2>>"$RELEASES_LOG" </dev/null; }
 
-# releases::find_rows: the rows that RELEASES names in the array ROWS; those of main only where VERL_MAIN says where it is.
+# releases::find_rows: puts the rows that RELEASES names into the array ROWS; those of main only if VERL_MAIN says where it is.
 releases::find_rows() {
   local words=() row found=()
   [[ ${PROFILE-} == @(|auto|cpu) ]] ||
@@ -36,8 +36,8 @@ releases::find_rows() {
   done
 }
 
-# releases::settle: what the rows do not ask for is as it is without a person's settings; WORKDIR and CLUSTER_NAME are the
-# person's. Exported variables count as given, so the knobs are loaded in a process of their own.
+# releases::settle: resets the knobs that the rows do not set to their defaults; WORKDIR and CLUSTER_NAME stay the user's. Exported
+# variables count as given, so the knobs are loaded in a separate process.
 releases::settle() {
   local found=()
   export PROFILE=cpu FORCE='' JOBSPEC='' OVERRIDES='' OVERRIDES_FILE='' DRY_RUN='' JSON='' MAX_RUNNING=''
@@ -48,7 +48,7 @@ releases::settle() {
   IMAGE=${found[2]}
 }
 
-# releases::ensure_cluster: CLUSTER_NAME is up and prepared; one that was not there is taken down in the end.
+# releases::ensure_cluster: CLUSTER_NAME is up and prepared; if it was not up before, it is removed at the end.
 releases::ensure_cluster() {
   host::list_clusters | grep -qxF -- "$CLUSTER_NAME" || cli::on_exit releases::take_down
   releases::quietly "bringing ${CLUSTER_NAME} up" build up prepare >>"$RELEASES_LOG"
@@ -56,14 +56,14 @@ releases::ensure_cluster() {
 
 releases::take_down() { FORCE=1 releases::_logged down >>"$RELEASES_LOG"; }
 
-# releases::snapshot RELEASE: its snapshot; the code id on stdout.
+# releases::snapshot RELEASE: its snapshot; prints the code id on stdout.
 releases::snapshot() {
   local source="pypi:$1"
   [[ $1 != main ]] || source=$VERL_MAIN
   CODE_ID='verl-{tree}' VERL_SOURCE=$source releases::quietly "making the snapshot of ${source}" snapshot
 }
 
-# releases::run ROW CODE_ID: false where the row does not work. Nothing is run where its record is of the same code and image.
+# releases::run ROW CODE_ID: false if the row does not work. Skipped if its record has the same code and image.
 releases::run() {
   local said status=0
   if [[ $AGAIN != 1 ]] && said=$(releases::python recorded "$1" "$2" "$IMAGE"); then

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# releases: which releases of verl train here: release x workload x trainer. A row is two equal jobs, one after the other, and
-# what their directories record: whether they work, seconds, fidelity, the metrics that differ, the hooks that applied; one more
-# row a release is a PPO job with validation that is then resumed. A line a row; the last line is "N of M rows work", and the
-# exit status 9 where that is not all of them.
+# releases: which releases of verl train here: release x workload x trainer. A row is two equal jobs, one after the other. Their
+# directories show whether they work, the seconds, fidelity, the metrics that differ, and the hooks that applied. One more row for
+# each release is a PPO job with validation that is then resumed. Prints one line for each row; the last line is "N of M rows work",
+# and the exit status is 9 if not all of them work.
 #
-#   scripts/dev/releases.sh                              every row; docs/verl-releases.jsonl and docs/verl-releases.md are written
+#   scripts/dev/releases.sh                              every row; writes docs/verl-releases.jsonl and docs/verl-releases.md
 #   RELEASES=0.9.1,0.8.0-grpo scripts/dev/releases.sh    these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows
 #                                                        (0.9.1-ppo, 0.9.1-ppo-v0, main-sft, 0.7.1-resume)
 #
-# main is taken from VERL_MAIN (git:URL@REF or path:DIR); where that is empty its rows are left out, and the page keeps what it
-# says of them. A row that worked with the same code, image and checkout is not run again, unless FORCE=1: an interrupted run
-# goes on where it was. The jobs run on CLUSTER_NAME, which is taken down in the end if it was not up. All rows take about an
-# hour on 2 cores.
+# main comes from VERL_MAIN (git:URL@REF or path:DIR); if that is empty, its rows are left out, and the page keeps its old entries
+# for them. A row that worked with the same code, image and checkout is skipped, unless FORCE=1: an interrupted run continues where
+# it stopped. The jobs run on CLUSTER_NAME, which is removed at the end if it was not up before. All rows take about an hour on 2
+# cores.
 #
 # Knobs: RELEASES VERL_MAIN FORCE CLUSTER_NAME WORKDIR
 source "$(dirname "$0")/../lib/regress.bash"

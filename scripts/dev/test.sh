@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# test: runs test suites, every one to its end, and counts from their reports in build/reports/.
+# test: runs test suites, each to its end, and counts the results in their reports in build/reports/.
 #
 #   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
 #   scripts/dev/test.sh unit py          only these
 #   scripts/dev/test.sh unit-slow py-slow   the long ones: property tests, a kill or a signal at every step, deadlines that pass
-#   scripts/dev/test.sh py-again         as py, with a report of its own; unit-again and contract-again likewise
+#   scripts/dev/test.sh py-again         the same as py, with its own report; also unit-again and contract-again
 #   scripts/dev/test.sh container        real containers on a real engine
-#   scripts/dev/test.sh faults           what can go wrong with them; without the long ones, which are tagged `full`
-#   scripts/dev/test.sh faults-full      all of it; where all pass, docs/reliability.md is written anew
+#   scripts/dev/test.sh faults           faults on them; without the long ones, which are tagged `full`
+#   scripts/dev/test.sh faults-full      all faults; if all pass, docs/reliability.md is written
 #
-# The last line is "N passed, N failed". A suite without a test, without a report or cut short counts as failed.
+# The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
 # Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
@@ -30,7 +30,7 @@ suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
 suite::container() { suite::_bats container container; } # one machine, one cluster at a time
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow; }
-# The same as of `make test`, once more beside a live cluster with the default name and port (.ci/run): no test may meet it.
+# The same suites as `make test`, once more while a cluster with the default name and port is up (.ci/run): no test may touch it.
 suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::contract-again() { suite::_bats contract contract-again "${PARALLEL[@]}"; }
 suite::py-again() { suite::_pytest py-again -m 'not slow'; }
@@ -45,16 +45,16 @@ suite::_bats() {
   .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
 
-# suite::_pytest REPORT OPTION...: on all cores; a worker that has nothing left takes tests from another one.
+# suite::_pytest REPORT OPTION...: on all cores; a worker that has finished its tests takes tests from another one.
 suite::_pytest() { .venv/bin/pytest --numprocesses "$(nproc)" --dist worksteal --junit-xml="${REPORTS}/$1.xml" "${@:2}"; }
 
-# suite::_faults ACTION REPORT OPTION...: the tests leave a record of all that they tried; ACTION makes the page of it.
+# suite::_faults ACTION REPORT OPTION...: the tests record all that they tried; ACTION makes the page from it.
 suite::_faults() {
   rm -f -- "${REPORTS}/reliability.jsonl"
   suite::_bats faults "${@:2}" && .venv/bin/python scripts/dev/reliability.py "$1"
 }
 
-# suite::run NAME: leaves NAME's report and its exit status; never ends the script.
+# suite::run NAME: leaves NAME's report and its exit status; never exits the script.
 suite::run() {
   local status=0
   rm -f -- "${REPORTS}/$1".*

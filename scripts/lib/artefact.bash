@@ -1,7 +1,7 @@
 # artefact: the training data and the model on the shared root, each made once.
 # shellcheck shell=bash
 
-# Relative directories are the caller's; in manifests and messages they are absolute.
+# Relative directories are relative to the caller's directory; in manifests and messages they are absolute.
 artefact::_absolute() {
   case $1 in
     path:*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
@@ -36,7 +36,7 @@ artefact::ensure_model() {
   dir=${source#path:}
   [[ -r $dir/config.json ]] ||
     cli::die 2 "${dir} (from MODEL_SOURCE=${MODEL_SOURCE}) has no config.json that can be read: give the folder of a Hugging Face model."
-  # Names, sizes and times tell one state of DIR from another without reading gigabytes of weights.
+  # Names, sizes and times identify the state of DIR without reading gigabytes of weights.
   argv+=(--revision "$(cd "$dir" && find -L . -type f -not -path './.git/*' -printf '%P\t%s\t%T@\n' | LC_ALL=C sort | sha256sum | cut -d' ' -f1)")
   state=$(helper::run worker-0 "${argv[@]}" --check)
   [[ $state == present ]] || tar -C "$dir" --exclude=./.git -ch . | helper::run_in worker-0 "${argv[@]}"

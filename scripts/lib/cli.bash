@@ -1,7 +1,7 @@
-# cli: how a script begins and ends: --help from its own header, the exit-status table, the one EXIT trap.
+# cli: how a script starts and ends: --help from its own header, the exit-status table, the only EXIT trap.
 # shellcheck shell=bash
 
-# The exit statuses of every command, the same in py/verl_regress/base/errors.py (a test holds the two together).
+# The exit statuses of every command, the same as in py/verl_regress/base/errors.py (a test compares them).
 declare -grA CLI_STATUS=(
   [0]='succeeded'
   [1]='our own error'
@@ -18,7 +18,7 @@ declare -grA CLI_STATUS=(
 # cli::begin "$@": the first line of a script that takes no arguments; see cli::begin_with.
 cli::begin() { cli::begin_with '' "$@"; }
 
-# cli::begin_with WORDS "$@": refuses whatever is not asked for (see cli::accept), and puts the script's result on its last line.
+# cli::begin_with WORDS "$@": refuses unknown arguments (see cli::accept), and prints the script's result as its last line.
 cli::begin_with() {
   CLI_NAME=$(basename "$0")
   CLI_STARTED=${EPOCHREALTIME}
@@ -31,9 +31,9 @@ cli::begin_with() {
   trap 'exit 143' TERM
 }
 
-# cli::accept WORDS ARGUMENT...: --help prints the header; an argument that is none of WORDS is refused, as are words that make
-# was given and does not know. WORDS are separated by spaces: a word as it is typed (--engine), or [FILE] for any that does not
-# begin with a dash. At most one argument is taken, unless the last word is "...".
+# cli::accept WORDS ARGUMENT...: --help prints the header. Refuses an argument that is not in WORDS, and words that make was given
+# and does not know. WORDS are separated by spaces: a literal word (--engine), or [FILE] for any argument that does not begin with a
+# dash. At most one argument is accepted, unless the last word is "...".
 cli::accept() {
   local words=$1 argument
   shift
@@ -50,14 +50,14 @@ cli::accept() {
   (($# <= 1)) || [[ $words == *' ...' ]] || cli::die 2 "${0##*/} takes one argument and got $#: see --help."
 }
 
-# cli::_is_accepted ARGUMENT WORDS: KNOB=VALUE is never a file: knobs belong before the command.
+# cli::_is_accepted ARGUMENT WORDS: KNOB=VALUE is never a file, because knobs belong before the command.
 cli::_is_accepted() {
   [[ -n $1 ]] || return 1
   [[ $1 == *' '* || " $2 " != *" $1 "* ]] || return 0
   [[ $2 == *'['* && $1 != -* && ! $1 =~ ^[A-Z][A-Z0-9_]*= ]]
 }
 
-# cli::_refuse_argument ARGUMENT WORDS: what stands behind a = is not shown, for it may be a secret.
+# cli::_refuse_argument ARGUMENT WORDS: does not show the text after a =, because it may be a secret.
 cli::_refuse_argument() {
   local argument=$1 words=${2% ...} shown nearest='' knob command="scripts/${0##*/}" takes='It takes none'
   shown=$(cli::shown "${argument%%=*}")
@@ -67,7 +67,7 @@ cli::_refuse_argument() {
   [[ $argument == *=* ]] || nearest=$(word::nearest "$argument" --help ${words//'['*']'/})
   [[ -z $words ]] || takes="It takes ${words// / or }"
   [[ -z $nearest ]] || cli::die 2 "${shown}: did you mean ${nearest}? ${takes}."
-  # --dry-run, --dryrun, --keep=3 and KEEP=3 are all meant to be a knob.
+  # --dry-run, --dryrun, --keep=3 and KEEP=3 probably all mean a knob.
   knob=${argument%%=*} knob=${knob##-} knob=${knob##-} knob=${knob//-/_}
   knob::read
   knob=$(word::nearest "$knob" "${KNOB_NAMES[@]}")
@@ -77,7 +77,7 @@ cli::_refuse_argument() {
   cli::die 2 "${shown}: a knob stands before the command, as in '${knob} ${command}'."
 }
 
-# cli::_check_make: what make was given and does not know (see the Makefile) is refused by the first script that it runs.
+# cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile).
 cli::_check_make() {
   local word _ nearest use=use names=()
   [[ -n ${MAKE_UNKNOWN_KNOBS-}${MAKE_UNKNOWN_GOALS-} ]] || return 0
@@ -94,7 +94,7 @@ cli::_check_make() {
   cli::die 2 "'$(cli::shown "$word")' is not a target of make: ${nearest:+did you mean ${nearest}? }${use} one of those that 'make' lists."
 }
 
-# cli::help: the comment block at the top of the script is its manual; written once, printed from there.
+# cli::help: the comment block at the top of the script is its manual; it is written once and printed from there.
 cli::help() { sed -n '2,/^[^#]/{ /^#/!q; s/^# \{0,1\}//; p; }' "$0"; }
 
 # cli::die STATUS SENTENCE: one sentence with the value, where it came from, and the cure.
@@ -105,7 +105,7 @@ cli::die() {
   exit "$status"
 }
 
-# cli::_reachable SENTENCE: our own files in it by a path that exists where the command was typed.
+# cli::_reachable SENTENCE: paths of our own files in it, relative to the directory where the command was typed.
 cli::_reachable() {
   if [[ -e scripts/lib/regress.bash ]]; then
     printf '%s\n' "$1"
@@ -114,7 +114,7 @@ cli::_reachable() {
   fi
 }
 
-# cli::shown TEXT: a user's value as a sentence shows it, on one line and not without end.
+# cli::shown TEXT: a user's value as a message shows it: on one line, with limited length.
 cli::shown() {
   local text=${1::200}
   text=${text//[[:cntrl:]]/?}
@@ -135,10 +135,10 @@ cli::temp_dir() {
   cli::on_exit rm -rf -- "$_dir"
 }
 
-# cli::part COMMAND...: runs COMMAND beside the script, with cleanups of its own. cli::await_parts waits for all parts.
+# cli::part COMMAND...: runs COMMAND in the background, with its own cleanups. cli::await_parts waits for all parts.
 cli::part() {
   ((${#CLI_PARTS[@]})) || cli::on_exit cli::_end_parts
-  set -m # a process group of its own: one signal ends all of it, and Ctrl-C reaches it through us
+  set -m # a separate process group: one signal ends all of it, and Ctrl-C reaches it through us
   cli::_part "$@" </dev/null &
   set +m
   CLI_PARTS+=("$!")
@@ -152,7 +152,7 @@ cli::_part() {
   "$@"
 }
 
-# cli::await_parts: every part has succeeded. The first that fails, which said why, ends the script, and that the others.
+# cli::await_parts: waits until every part has succeeded. The first failure, which said why, ends the script and the other parts.
 cli::await_parts() {
   while ((${#CLI_PARTS[@]})); do
     wait::until 86400 - cli::_has_part_ended || continue
@@ -168,8 +168,8 @@ cli::_has_part_ended() {
   return 1
 }
 
-# Each part cleans up after itself, so it is waited for. SIGINT first, because Bash prints no line for what dies of it; who
-# was started with SIGINT ignored gets SIGTERM, and not before: a second signal would cut the cleaning up short.
+# Each part cleans up after itself, so wait for it. SIGINT first, because Bash prints no line for a process that it ends. A part
+# that was started with SIGINT ignored gets SIGTERM, but not earlier: a second signal would interrupt the cleanup.
 cli::_end_parts() {
   local signal part
   for signal in INT TERM; do

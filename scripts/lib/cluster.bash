@@ -1,10 +1,10 @@
-# cluster: Ray on the nodes. Starting is detached and its output stays on the shared root; then we wait for the fact.
+# cluster: Ray on the nodes. It starts detached, with its output on the shared root; then we wait until it is ready.
 # shellcheck shell=bash
 
 readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 
-# cluster::lock: one script at a time changes this cluster; the lock goes with the process. The file says who holds it. Whoever had
-# to wait looks at the nodes again: they may be others by then.
+# cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. The file says who holds
+# it. After waiting, the script reads the list of nodes again, because it may have changed.
 cluster::lock() {
   local file="${WORKDIR}/locks/${CLUSTER_NAME}"
   mkdir -p "${WORKDIR}/locks"
@@ -24,7 +24,7 @@ cluster::_wait_for_lock() {
     cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock $1): wait for it to end, or raise CLUSTER_TIMEOUT."
 }
 
-# cluster::ensure_directories: what is mounted or kept beside it, made by whoever runs this, before any container is.
+# cluster::ensure_directories: the directories that are mounted or kept next to them, created by this user before any container.
 cluster::ensure_directories() {
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets" "${WORKDIR}/gcs/${CLUSTER_NAME}"
   chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
@@ -32,7 +32,7 @@ cluster::ensure_directories() {
   [[ -n $RUN_AS ]] || RUN_AS=$(stat -c '%u:%g' "$WORKDIR")
 }
 
-# cluster::ensure_token: Ray's token for this cluster, readable by its owner alone; never an argument, never printed.
+# cluster::ensure_token: Ray's token for this cluster, readable only by its owner; never an argument, never printed.
 cluster::ensure_token() {
   local file="${WORKDIR}/secrets/${CLUSTER_NAME}.token"
   if [[ ! -s $file ]]; then
@@ -44,12 +44,12 @@ cluster::ensure_token() {
     chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}"/{shared,cache,gcs} "${WORKDIR}/gcs/${CLUSTER_NAME}"
 }
 
-# cluster::ensure_head: Ray is up on the head or being started there. Nobody waits for it here: the workers wait by themselves
-# for a GCS that is not there yet (Ray 2.60: 20 times a second), and await_ready for all of them.
+# cluster::ensure_head: Ray runs on the head or is starting there. This does not wait for it: the workers wait for a GCS that is not
+# there yet (Ray 2.60: they check 20 times a second), and await_ready waits for all of them.
 cluster::ensure_head() {
   local running
   running=$(cluster::_running head)
-  # Nobody starts a part of Ray that has gone, and without one of these a head is of no use.
+  # A dead part of Ray is not restarted, and without one of these a head is useless.
   if cluster::_has "$running" gcs_server raylet dashboard.py && cluster::_is_gcs_listening; then
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
@@ -66,8 +66,8 @@ cluster::ensure_head() {
   log::changed "head: Ray started"
 }
 
-# cluster::ensure_workers: every worker that is not in the cluster is started, all at once. Where one has a Ray, Ray is asked
-# first whether it is ALIVE, for as long as the answer takes: starting it again would end the job that it may be running.
+# cluster::ensure_workers: starts all workers that are not in the cluster, all at once. If a worker has a Ray, Ray is asked whether it is ALIVE,
+# for as long as it takes: a restart would end a job that it may be running.
 cluster::ensure_workers() {
   local worker address alive='' left=() pids=() pid status
   address="$(node::address head):${GCS_PORT}"
@@ -101,18 +101,18 @@ cluster::ensure_workers() {
   for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
-# cluster::await_ready: one head without CPU and GPU and every worker ALIVE, as Ray itself says; prints the nodes.
+# cluster::await_ready: waits until Ray lists one head without CPU and GPU and every worker as ALIVE; prints the nodes.
 cluster::await_ready() {
   local node nodes=() gpus=() unlisted
   for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
-  [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they those that it should have?
+  [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they the expected ones?
   unlisted=$(helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
     "${gpus[@]}" "${nodes[@]}")
   cluster::_list_packages "$unlisted"
 }
 
-# cluster::_list_packages NODES: those whose Ray was started by a version that made no lists, or whose list is late. Where one cannot be
-# made, the reason is said here and by `make submit`.
+# cluster::_list_packages NODES: nodes whose Ray was started by a version that wrote no lists, or whose list is late. If a list
+# cannot be written, this and `make submit` report the reason.
 cluster::_list_packages() {
   local node
   for node in $1; do
@@ -122,7 +122,7 @@ cluster::_list_packages() {
   done
 }
 
-# cluster::_need_same_port: a GCS_PORT that was changed takes effect, by a restart of Ray on all nodes.
+# cluster::_need_same_port: a changed GCS_PORT takes effect through a restart of Ray on all nodes.
 cluster::_need_same_port() {
   local changed
   changed=$(made::changed head | grep '^GCS_PORT=') || return 0
@@ -130,7 +130,7 @@ cluster::_need_same_port() {
   log::changed "Ray restarts on every node: $(made::told "$changed")"
 }
 
-# cluster::tell_unused_knobs: a Ray that runs keeps the values that it was started with.
+# cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
 cluster::tell_unused_knobs() {
   local node changed every=() nodes=()
   for node in $(node::list); do
@@ -143,7 +143,7 @@ cluster::tell_unused_knobs() {
   log::warn "$(made::told "${every[@]}"): Ray runs on ${nodes[*]} and keeps what it was started with; 'make down up' takes the new value."
 }
 
-# cluster::tell_clocks: jobs train whatever the time is, but what their processes write down would mislead.
+# cluster::tell_clocks: jobs train whatever the time is, but the times that their processes record would be misleading.
 cluster::tell_clocks() {
   local skew
   skew=$(cluster::clock_skew)
@@ -154,7 +154,7 @@ cluster::tell_clocks() {
   fi
 }
 
-# cluster::clock_skew: which nodes' clocks differ, and by how much; nothing where they agree.
+# cluster::clock_skew: which nodes' clocks differ, and by how much; prints nothing if they agree.
 cluster::clock_skew() {
   local clocks least most
   clocks=$(node::clocks)
@@ -164,7 +164,7 @@ cluster::clock_skew() {
     printf 'The clocks of the nodes differ by %d s (%s)\n' "$((most - least))" "$(awk '{ print $2 " " $1 }' <<<"$clocks" | paste -sd, | sed 's/,/, /g')"
 }
 
-# cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API says it.
+# cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
 cluster::_is_gcs_listening() {
@@ -172,22 +172,22 @@ cluster::_is_gcs_listening() {
   node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
 }
 
-# cluster::is_ray_running NODE: a raylet of this cluster lives there; on a host that we did not make there may be another Ray's.
+# cluster::is_ray_running NODE: a raylet of this cluster runs there; a host that we did not create may run another Ray.
 cluster::is_ray_running() {
   local running
   running=$(cluster::_running "$1")
   cluster::_has "$running" raylet
 }
 
-# cluster::_running NODE: what of this cluster's Ray runs there, " gcs_server raylet … " with a blank at either end, and "ray-start"
-# while one is at work; nothing where nothing does.
+# cluster::_running NODE: the parts of this cluster's Ray that run there, " gcs_server raylet … " with a space at either end, and
+# "ray-start" while `ray start` runs; empty if nothing runs.
 cluster::_running() {
   local names
   names=$(cluster::_processes "$1" running "$CLUSTER_NAME")
   printf '%s' "${names:+ ${names} }"
 }
 
-# cluster::_has RUNNING PROGRAM...: each of them is among what _running said.
+# cluster::_has RUNNING PROGRAM...: true if _running printed each of them.
 cluster::_has() {
   local program
   for program in "${@:2}"; do
@@ -224,9 +224,9 @@ cluster::_start_worker() {
   cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
 }
 
-# cluster::_start NODE ARGV...: nothing of an earlier Ray is there any more.
-# Every start has a mark of its own, a label that the node carries in Ray's table: Ray goes on calling a node ALIVE for half
-# a minute after its container was killed, and the new one has its name and address.
+# cluster::_start NODE ARGV...: call this only when nothing of an earlier Ray is left there.
+# Every start has its own mark, a label of the node in Ray's table: Ray lists a node as ALIVE for half a minute after its container
+# was killed, and the new node has the same name and address.
 cluster::_start() {
   local node=$1 mark marking name without=() storage=() ray=(ray) listing=() words
   shift
@@ -238,7 +238,7 @@ cluster::_start() {
     helper::_words words
     listing=(python3 "$(helper::dir)/run.py" "${words[@]}" list-packages --cluster "$CLUSTER_NAME" --node "$node" --start "$mark")
   fi
-  # A worker lists its packages meanwhile; the head, which is started before the helper is there, in await_ready.
+  # Meanwhile a worker lists its packages. The head starts before the helper is there, so its list is made in await_ready.
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start" || exit
     shift 3; [ "$#" = 0 ] || (setsid "$@") >/dev/null 2>&1 </dev/null &' mark "$(cluster::_log_dir)" "$node" "$mark" \
@@ -253,22 +253,22 @@ cluster::_start() {
   made::keep "$node" $(cluster::_knobs "$node")
 }
 
-# cluster::_knobs NODE: the knobs that Ray is started with there.
+# cluster::_knobs NODE: the knobs that `ray start` uses there.
 cluster::_knobs() {
   printf '%s\n' GCS_PORT GCS_STORAGE GCS_TIMEOUT OBJECT_STORE_BYTES RAY_UNSET
   [[ $1 == head ]] || printf '%s\n' WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
-# cluster::_gcs_storage NODE ARRAY: what Ray on that node is told of GCS_STORAGE, as words NAME=value of its environment.
+# cluster::_gcs_storage NODE ARRAY: the environment for Ray on that node that follows from GCS_STORAGE, as words NAME=value.
 cluster::_gcs_storage() {
   local -n _words=$2
   [[ $GCS_STORAGE == rocksdb ]] || return 0
-  # All that Ray runs gives up on a GCS that is gone for 60 s (2.60). Here it comes back: a job lives until then.
+  # By default all parts of Ray give up when the GCS is gone for 60 s (2.60). Here it comes back, and a job lives until then.
   _words=(RAY_gcs_rpc_server_reconnect_timeout_s="$GCS_TIMEOUT")
   [[ $1 != head ]] || _words+=(RAY_gcs_storage=rocksdb RAY_gcs_storage_path="$(nodes::gcs_path)")
 }
 
-# cluster::_need_gcs_storage: the head can be started with GCS_STORAGE, and forgets nothing that it was told to keep.
+# cluster::_need_gcs_storage: the head can be started with GCS_STORAGE, and loses nothing that it should keep.
 cluster::_need_gcs_storage() {
   local version
   if [[ $GCS_STORAGE == memory ]]; then
@@ -281,7 +281,7 @@ cluster::_need_gcs_storage() {
     cli::die 2 "GCS_STORAGE=rocksdb (from ${ENV_ORIGIN[GCS_STORAGE]}) needs Ray 2.60 or later and the head has Ray ${version}: use GCS_STORAGE=memory, or nodes with a newer Ray."
 }
 
-# cluster::_make_room NODE: what an earlier start left there would be in the way of the next one.
+# cluster::_make_room NODE: removes what an earlier start left there and what would block the next one.
 cluster::_make_room() {
   local stopped
   log::while "waiting for an earlier 'ray start' on $1" -- wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$1" ||
@@ -290,7 +290,7 @@ cluster::_make_room() {
   ((stopped == 0)) || log::info "$1: stopped the Ray of an earlier start"
 }
 
-# cluster::is_start_over NODE: no `ray start` is at work there.
+# cluster::is_start_over NODE: no `ray start` runs there.
 cluster::is_start_over() {
   local running
   running=$(cluster::_running "$1")

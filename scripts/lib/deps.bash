@@ -1,14 +1,14 @@
-# deps: the Python packages that the helper needs on the nodes. py/requirements.txt says which, py/deps.py does it there.
+# deps: the Python packages that the helper needs on the nodes. py/requirements.txt lists them, py/deps.py installs them there.
 # shellcheck shell=bash
 
-# deps::ensure: every node's Python has them, its own or those beside the helper on the shared root.
+# deps::ensure: every node's Python has them, either its own or those next to the helper on the shared root.
 deps::ensure() {
   local node missing lacking
   cli::temp_dir lacking
   deps::_look "$lacking"
   for node in $(node::list); do
     missing=$(<"${lacking}/${node}")
-    # One that was brought on the way here lies on the shared root, where this node sees it too.
+    # A package that an earlier node installed is on the shared root, where this node sees it too.
     [[ -z $missing ]] || missing=$(deps::missing "$node")
     if [[ -z $missing ]]; then
       log::skip "${node}: the helper's packages (all there)"
@@ -22,7 +22,7 @@ deps::ensure() {
   done
 }
 
-# deps::_look DIR: what each node lacks, as DIR/<node>; all nodes are asked at once.
+# deps::_look DIR: writes what each node lacks to DIR/<node>; all nodes are asked at once.
 deps::_look() {
   local node pids=() pid
   for node in $(node::list); do
@@ -32,10 +32,10 @@ deps::_look() {
   for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
-# deps::missing NODE: what is missing there, on stdout.
+# deps::missing NODE: prints what is missing there, on stdout.
 deps::missing() { node::exec "$1" python3 "$(helper::dir)/deps.py" missing; }
 
-# From WHEELHOUSE only the wheels that count are sent: it may hold gigabytes of others.
+# Send only the needed wheels from WHEELHOUSE: it may contain gigabytes of others.
 deps::_install() {
   local node=$1 wheels=() file name
   if [[ -z $WHEELHOUSE ]]; then

@@ -1,4 +1,4 @@
-# env: the knobs. The environment wins over env/local.env, that over the profile, that over env/defaults.env.
+# env: the knobs. Precedence, highest first: the environment, env/local.env, the profile, env/defaults.env.
 # The files are plain KEY=VALUE lines: read, never run; an explicitly empty value counts as given.
 # shellcheck shell=bash
 
@@ -11,11 +11,11 @@ env::load() {
   node::load
 }
 
-# env::load_knobs: the knobs alone; asks nothing of the cluster.
+# env::load_knobs: only the knobs; asks nothing of the cluster.
 env::load_knobs() {
   local asked knob
   env::_read_given
-  # The profile's own file cannot be read before PROFILE is known.
+  # The profile's own file cannot be read until PROFILE is known.
   env::_set_if_unset PROFILE "${KNOB_DEFAULT[PROFILE]}" "env/defaults.env: ${KNOB_DEFAULT[PROFILE]}"
   knob::check PROFILE
   asked=$PROFILE
@@ -29,8 +29,8 @@ env::load_knobs() {
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are others: say which profile they are for."
 }
 
-# env::check: what the user gave, on the command line, in the environment or in env/local.env, is usable. For scripts that must
-# not depend on a profile; knobs that nobody gave stay unset.
+# env::check: checks the values from the command line, the environment and env/local.env. For scripts that must not depend on a
+# profile; knobs that the user did not set stay unset.
 env::check() {
   local knob given=()
   env::_read_given
@@ -38,16 +38,16 @@ env::check() {
   knob::check "${given[@]}"
 }
 
-# Where each knob's value came from, for messages and for what only counts when a person said it.
+# Where each knob's value came from, for messages and for decisions that depend on what the user set.
 declare -gA ENV_ORIGIN=()
 
-# env::path PATH: absolute, on this host; a leading ~/ is HOME, which the shell leaves as it is behind "path:".
+# env::path PATH: absolute, on this host; a leading ~/ is HOME, which the shell does not expand after "path:".
 env::path() { realpath -m -- "${1/#\~\//${HOME}/}"; }
 
-# env::is_given KEY: a person set it, on the command line, in the environment or in env/local.env.
+# env::is_given KEY: the user set it, on the command line, in the environment or in env/local.env.
 env::is_given() { [[ ${ENV_ORIGIN[$1]} == 'the command line or environment' || ${ENV_ORIGIN[$1]} == env/local.env ]]; }
 
-# What the user gave: the environment, and below it env/local.env.
+# The user's values: the environment, then env/local.env.
 env::_read_given() {
   local knob
   knob::read
@@ -55,7 +55,7 @@ env::_read_given() {
   [[ ! -f ${REPO_DIR}/env/local.env ]] || env::_read_file env/local.env
 }
 
-# First wins: a knob that is set already, even to nothing, is left alone.
+# The first value wins: a knob that is set already, even to an empty value, is not changed.
 env::_set_if_unset() {
   [[ ! -v $1 ]] || return 0
   declare -g "$1=$2"
@@ -70,7 +70,7 @@ env::_read_file() {
     [[ $line =~ ^([A-Z][A-Z0-9_]*)=(.*)$ ]] ||
       cli::die 2 "'$(cli::shown "$line")' (line ${number} of ${file}) is no KEY=VALUE line: write one knob a line, no spaces around '='."
     key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
-    # What is no knob would be exported to shells and tools that may act on it, such as BASH_ENV.
+    # Keys that are not knobs would be exported to shells and tools that may act on them, such as BASH_ENV.
     [[ -v KNOB_TYPE[$key] ]] || env::_refuse_key "$key" "line ${number} of ${file}"
     env::_set_if_unset "$key" "$value" "$file"
   done <"${REPO_DIR}/${file}"
@@ -83,8 +83,8 @@ env::_refuse_key() {
   cli::die 2 "$(cli::shown "$1") ($2) is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables before you run the command."
 }
 
-# env::_pick_profile ASKED: the profile's name on stdout. Devices that are there but do not answer are an error,
-# never a silent rehearsal.
+# env::_pick_profile ASKED: prints the profile's name on stdout. Devices that exist but do not answer are an error, never a silent
+# rehearsal.
 env::_pick_profile() {
   local asked=$1 root=${DEVICE_ROOT:-/dev}
   if [[ $asked != auto ]]; then
@@ -100,7 +100,7 @@ env::_pick_profile() {
       cli::die 1 "${root}/kfd (AMD GPUs) is there but not readable and writable for $(id -un 2>/dev/null || true): join its group, or set PROFILE=cpu to rehearse without them."
     printf 'rocm\n'
   else
-    [[ ${REGRESS_SAID:-} == 1 ]] || # a script of the same make command said it (Makefile)
+    [[ ${REGRESS_SAID:-} == 1 ]] || # another script of the same make command has said it (Makefile)
       log::info "No GPU is visible (neither ${root}/nvidia<n> nor ${root}/kfd), so the profile is cpu: a rehearsal."
     printf 'cpu\n'
   fi

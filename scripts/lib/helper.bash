@@ -1,19 +1,19 @@
-# helper: our Python on the nodes. It is put on the shared root once per version, under the hash of what it holds: a
-# running job keeps the version that it began with.
+# helper: our Python on the nodes. It is copied to the shared root once for each version, under the hash of its content: a running
+# job keeps the version that it started with.
 # shellcheck shell=bash
 
-# helper::fix_version: looks at py/ once, so that a script stays with one version while somebody edits.
+# helper::fix_version: reads py/ once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
   HELPER_HASH=$(cd "${REPO_DIR}/py" &&
     find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 }
 
-# helper::dir: where this version lives, as the nodes see it.
+# helper::dir: the directory of this version, as the nodes see it.
 helper::dir() { printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"; }
 
-# helper::read SUBCOMMAND ARGS...: what the shared root alone can answer, in the first node that can be reached, the head
-# before all; where none can, on this host, if the shared root is on it. Standard library only. A cluster of another checkout
-# is not asked, neither its shared root nor its Ray: then our own files are read.
+# helper::read SUBCOMMAND ARGS...: answers that need only the shared root, from the first node that can be reached, the head first.
+# If no node can be reached, from this host, if the shared root is on it. Standard library only. If the cluster belongs to another
+# checkout, neither its shared root nor its Ray is asked, and we read our own files.
 helper::read() {
   local node other root
   other=$(owner::other head)
@@ -36,7 +36,7 @@ helper::read() {
   python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray "$@"
 }
 
-# helper::ensure: the cluster is ours, this version is there, and the directories of the shared root with it.
+# helper::ensure: the cluster is ours, and this version and the directories of the shared root exist.
 helper::ensure() {
   owner::need_own head
   if helper::is_put; then
@@ -47,23 +47,23 @@ helper::ensure() {
   helper::ensure_layout
 }
 
-# helper::ensure_layout: the shared root has its directories, and our examples once: what is there may be a user's by now.
+# helper::ensure_layout: creates the directories of the shared root, and copies our examples once: a file there may be the user's now.
 helper::ensure_layout() {
   helper::run head layout
   node::exec head test -d "${SHARED_ROOT}/user/code/examples" ||
     node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
-# helper::is_put [NODE]: this version is there, as that node sees it.
+# helper::is_put [NODE]: this version exists, as that node sees it.
 helper::is_put() { node::exec "${1:-head}" test -d "$(helper::dir)"; }
 
-# helper::put: this version comes to lie there; it need not be able to run yet (deps::ensure).
+# helper::put: copies this version there; it may not be able to run yet (deps::ensure).
 helper::put() {
   log::while 'copying the helper to the shared root' -- node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
   log::changed "helper put at $(nodes::shown "$(helper::dir)")"
 }
 
-# helper::run NODE SUBCOMMAND ARGS...: the helper's front door on that node.
+# helper::run NODE SUBCOMMAND ARGS...: runs a subcommand of the helper on that node.
 helper::run() {
   local node=$1 words
   shift
@@ -71,7 +71,7 @@ helper::run() {
   node::exec "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
 }
 
-# helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin handed through.
+# helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin.
 helper::run_in() {
   local node=$1 words
   shift
@@ -79,8 +79,8 @@ helper::run_in() {
   node::exec_in "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
 }
 
-# helper::run_once NODE SUBCOMMAND ARGS...: the same where the helper may not be put, and nothing may be left: on a cluster that is
-# about to go, whose SHARED_ROOT may be another than ours.
+# helper::run_once NODE SUBCOMMAND ARGS...: the same without installing the helper or leaving files: on a cluster that is about to
+# be removed, whose SHARED_ROOT may differ from ours.
 helper::run_once() {
   local node=$1
   shift
@@ -90,7 +90,7 @@ helper::run_once() {
       python3 -B "$dir/run.py" --shared-root "$SHARED_ROOT" "$@"' helper "$@"
 }
 
-# helper::_words ARRAY: what every subcommand is told: where the shared root is, for the nodes and for the user, and who asks.
+# helper::_words ARRAY: the arguments of every subcommand: where the shared root is, for the nodes and for the user, and who asks.
 helper::_words() {
   local -n _words=$1
   _words=(--shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "${OWNER_WORDS[@]}")

@@ -1,4 +1,4 @@
-# job: handing a JobSpec to the helper in the head, and asking about jobs.
+# job: sending a JobSpec to the helper in the head, and asking about jobs.
 # shellcheck shell=bash
 
 # job::spec_of WORKLOAD: the JobSpec file that this distribution ships for a workload.
@@ -6,14 +6,14 @@ job::spec_of() {
   printf 'jobspecs/%s.yaml\n' "$1"
 }
 
-# job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits through VIA: sdk
-# (Ray's Python SDK) or cli (`ray job submit`). The submission id on stdout.
+# job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits it through VIA: sdk (Ray's
+# Python SDK) or cli (`ray job submit`). The submission id is on stdout.
 job::submit() {
   local spec=$1 via=${2:-sdk} stream args=() members=(job_spec ray_config)
   cli::temp_dir stream
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
-  # Each value is one word with its option: one that begins with a dash is a value all the same.
+  # Each value is one word with its option, so a value may begin with a dash.
   args=("--spec-name=${spec}" "--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}" "--via=${via}")
   args+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
   ((${#_SECRETS_PLANTED[@]} == 0)) || args+=("${_SECRETS_PLANTED[@]/#/--secret=}")
@@ -28,7 +28,7 @@ job::submit() {
   job::_begin "$stream" members submit "${args[@]}"
 }
 
-# job::again resume|retry: a further attempt of JOB, in which OVERRIDES and OVERRIDES_FILE come on top. Its id on stdout.
+# job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.
 job::again() {
   local stream args=("$JOB")
   # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
@@ -49,8 +49,8 @@ job::_overrides() {
   _args+=("--overrides-name=${OVERRIDES_FILE}") _members+=(overrides)
 }
 
-# job::_begin DIR MEMBERS SUBCOMMAND ARGS...: the helper in the head gets the files of the array MEMBERS in DIR on stdin, behind
-# the secrets that were read. What it submitted is followed where WAIT says so.
+# job::_begin DIR MEMBERS SUBCOMMAND ARGS...: on stdin the helper in the head gets the secrets that were read, then the files of the
+# array MEMBERS in DIR. With WAIT=1 it then follows the job that was submitted.
 job::_begin() {
   local stream=$1 id sender secrets=()
   local -n _files=$2
@@ -60,7 +60,7 @@ job::_begin() {
     tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@" --dry-run
     return
   fi
-  # A process group of its own: Ctrl-C does not reach it, for what is on its way to Ray cannot be called back.
+  # A separate process group: Ctrl-C does not reach it, because a request to Ray cannot be called back.
   set -m
   { secret::print_all && tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}"; } |
     helper::run_in head "$@" "${secrets[@]}" --announce >"${stream}/said" &
@@ -74,7 +74,7 @@ job::_begin() {
   [[ $WAIT != 1 ]] || job::follow "$id"
 }
 
-# job::_tell_interrupted PID FILE: what becomes of a submission that was interrupted. The helper writes the id into FILE when it
+# job::_tell_interrupted PID FILE: reports what became of an interrupted submission. The helper writes the id into FILE when it
 # reserves the job's directory, and again when Ray has the job.
 job::_tell_interrupted() {
   local id said
@@ -91,7 +91,7 @@ job::_tell_interrupted() {
 
 job::_is_sent() { ! kill -0 "$1" 2>/dev/null; }
 
-# job::need_idle DOING CURE: no job of this cluster runs, waits or is being submitted, or FORCE=1 ends those there are.
+# job::need_idle DOING CURE: no job of this cluster runs, waits or is being submitted; or FORCE=1 ends the live ones.
 job::need_idle() {
   local live=() shown
   mapfile -t live < <(job::list_live)
@@ -108,7 +108,7 @@ job::need_idle() {
   log::warn "$1 ends ${shown}: FORCE=1"
 }
 
-# job::list_live: "ID STATUS" of each of them, as the first node says that can be asked; nothing where no node runs.
+# job::list_live: "ID STATUS" of each live job, from the first node that answers; prints nothing if no node runs.
 job::list_live() {
   local node
   for node in $(node::list); do
@@ -118,20 +118,20 @@ job::list_live() {
   done
 }
 
-# job::follow JOB: a line a step, and how the job ended as exit status; from any terminal, as often as one likes. A head that
-# restarts cuts us off, which is no answer: when it is back we go on.
+# job::follow JOB: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. If the
+# head restarts, our command is killed; that is not an answer, and we continue when the head is back.
 job::follow() {
   local job dir open status began cut=$SECONDS answer
   job=$(helper::run head where --id "$1")
   cli::on_interrupt log::info "${job} goes on without us: 'make wait JOB=${job}' follows it again"
-  # A pipe that stays open as long as we live: by its end the helper knows that nobody listens any more.
+  # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
   cli::temp_dir dir
   mkfifo "${dir}/open"
   exec {open}<>"${dir}/open"
   while true; do
     began=$SECONDS status=0
     answer=$(helper::run_in head wait "$job" --attached "$(job::_deadlines)" <&"$open") || status=$?
-    # An engine may say on stdout, too, that the container went away under it.
+    # An engine may also report on stdout that the container is gone.
     [[ ! $answer =~ ^[0-9]$ ]] || return "$answer"
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
@@ -141,13 +141,13 @@ job::follow() {
   done
 }
 
-# job::_is_cut STATUS: what was asked in the head did not come to its own end: it was killed, or the way to it was lost.
+# job::_is_cut STATUS: the command in the head did not end by itself: it was killed, or the connection was lost.
 job::_is_cut() { (($1 == 8 || $1 >= 125)) || ! node::is_alive head; }
 
-# A container that is just starting is running and takes no command yet.
+# A container that is starting counts as running but takes no command yet.
 job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 2>&1; }
 
-# job::end_leftovers JOB: on every node, ends the processes that are left of it.
+# job::end_leftovers JOB: on every node, ends the processes that are left of the job.
 job::end_leftovers() {
   local dir node count looked=0 total=0 silent=()
   dir=$(helper::run head where "$1")

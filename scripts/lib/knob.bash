@@ -3,7 +3,7 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
-# Linux takes 128 KiB in one variable or word of a command line (execve(2)); what goes over ssh grows by a third.
+# Linux allows 128 KiB in one variable or word of a command line (execve(2)); over ssh the text grows by a third.
 readonly KNOB_LONGEST=65536
 
 # knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE".
@@ -24,14 +24,14 @@ knob::read() {
   done <"${REPO_DIR}/env/defaults.env"
 }
 
-# knob::check NAME...: the value of each is of its type. From here on a boolean is 1 or empty, however it was written.
+# knob::check NAME...: checks the type of each value. From here on a boolean is 1 or empty, however it was written.
 knob::check() {
   local wrong=''
   knob::_find_wrong "$@"
   [[ -z $wrong ]] || knob::_refuse "$wrong"
 }
 
-# In the C locale [a-z] and {0,39} mean what they say, for bytes.
+# In the C locale [a-z] and {0,39} match bytes, as written.
 knob::_find_wrong() {
   local LC_ALL=C name value
   for name in "$@"; do
@@ -95,7 +95,7 @@ knob::_is_resources() {
     $1 =~ \"worker_node\"\ *:\ *([1-9]|0\.0*[1-9]) && ${1/'"worker_node"'/} != *'"worker_node"'* ]]
 }
 
-# knob::_is_source VALUE FORMS: a form is one of those below, or the word itself.
+# knob::_is_source VALUE FORMS: a form is one of those below, or a literal word.
 knob::_is_source() {
   local value=$1 form forms=()
   read -r -a forms <<<"$2"
@@ -112,8 +112,8 @@ knob::_is_source() {
   return 1
 }
 
-# knob::_is_list VALUE CHOICES: one or more of them, separated by commas or spaces. The first word that is none of them is in
-# the caller's `stranger`.
+# knob::_is_list VALUE CHOICES: one or more of the choices, separated by commas or spaces. Puts the first unknown word into the
+# caller's `stranger`.
 knob::_is_list() {
   local words=()
   [[ $1 != *$'\n'* ]] || return 1
@@ -124,7 +124,7 @@ knob::_is_list() {
   ((${#words[@]} > 0))
 }
 
-# knob::_choices TYPE: the words of a type that has some, in the caller's array `choices`.
+# knob::_choices TYPE: puts the words of a type that has some into the caller's array `choices`.
 knob::_choices() {
   local file
   choices=()
@@ -168,7 +168,7 @@ knob::_refuse_long() {
   cli::die 2 "$1 (from ${ENV_ORIGIN[$1]}) has ${#value} bytes, and a knob takes at most ${KNOB_LONGEST}: ${cure}."
 }
 
-# knob::_cure TYPE: what to give instead, for a sentence; it reads `choices`.
+# knob::_cure TYPE: what to use instead, as part of a sentence; it reads `choices`.
 knob::_cure() {
   local range=${1#whole } list
   list=$(printf '%s, ' "${choices[@]}")

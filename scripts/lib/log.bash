@@ -1,28 +1,28 @@
-# log: what a person reads on the terminal. Everything goes to stderr, so that stdout stays for answers.
+# log: what the user reads on the terminal. Everything goes to stderr, so that stdout is only for results.
 # shellcheck shell=bash
 
-# Counted from here: what the environment says would be reckoned out, and in Bash that may run a command.
+# Set here, because Bash would evaluate a value from the environment as arithmetic, and that can run a command.
 LOG_CHANGES=0
-LOG_PULSE='' # the process that shows signs of life while log::while runs a command
+LOG_PULSE='' # the process that prints progress while log::while runs a command
 
 log::_colour() { [[ -t 2 && -z ${NO_COLOR:-} ]] && printf '\e[%sm' "$1" >&2 || true; }
 
-# log::is_live: stderr is a terminal on which one line can be written over.
+# log::is_live: stderr is a terminal on which a line can be overwritten.
 log::is_live() { [[ -t 2 && ${TERM:-dumb} != dumb ]]; }
 
 log::_line() {
   local word=$1 colour=$2
   shift 2
-  ! log::is_live || printf '\e[K' >&2 # the live line, whose cursor is at its beginning
+  ! log::is_live || printf '\e[K' >&2 # clears the live line; the cursor is at its beginning
   log::_colour "$colour"
   printf '%-8s' "$word" >&2
   log::_colour 0
   printf '%s\n' "$*" >&2
 }
 
-log::step() { log::_line '==' '1' "$@"; }    # a phase begins
+log::step() { log::_line '==' '1' "$@"; }    # a phase starts
 log::info() { log::_line '' '0' "$@"; }      # a fact worth reading
-log::ok() { log::_line 'ok' '32' "$@"; }     # looked, and it is as it should be
+log::ok() { log::_line 'ok' '32' "$@"; }     # checked, and it is as it should be
 log::skip() { log::_line 'skip' '36' "$@"; } # nothing to do, and why
 
 log::changed() { # we changed something
@@ -30,15 +30,15 @@ log::changed() { # we changed something
   log::_line 'changed' '33' "$@"
 }
 
-# log::verdict WHAT: says so when nothing had to be changed since the script began.
+# log::verdict WHAT: says so if nothing had to be changed since the script started.
 log::verdict() { ((LOG_CHANGES > 0)) || log::skip "$1 (nothing to change)"; }
 
 log::warn() { log::_line 'warning' '35' "$@"; }
 log::error() { log::_line 'error' '31' "$@"; }
 
 # log::while WHAT [DETAIL...] -- COMMAND...: runs COMMAND in this shell and returns its status; its input and output are untouched.
-# Meanwhile it shows signs of life on stderr: a live line on a terminal, else a line before 10 s have passed, and again (each minute after 5 minutes).
-# DETAIL, an argv, prints what to add to it, such as "12 of 149 wheels". A log::while within another one leaves it to that.
+# Meanwhile it prints progress on stderr: a live line on a terminal, else at least one line every 10 s (every minute after 5 minutes).
+# DETAIL, an argv, prints what to add to it, such as "12 of 149 wheels". Inside another log::while it prints nothing of its own.
 log::while() {
   local what=$1 status columns detail=()
   shift
@@ -54,13 +54,13 @@ log::while() {
   columns=$(log::columns)
   exec 9> >(log::_pulse "$columns" "$what" "${detail[@]}" >&2)
   LOG_PULSE=$!
-  "$@" 9>&- # this shell alone holds the pipe: the pulse does not outlive it, however it ends
+  "$@" 9>&- # only this shell has the pipe open, so the pulse ends with it in any case
   status=$?
   log::end_pulse
   return "$status"
 }
 
-# log::end_pulse: no sign of life from here on; cli::_end calls it where COMMAND ended the script.
+# log::end_pulse: stops the progress lines; cli::_end calls it if COMMAND ended the script.
 log::end_pulse() {
   local pulse=$LOG_PULSE
   [[ -n $pulse ]] || return 0
@@ -71,13 +71,13 @@ log::end_pulse() {
   ! log::is_live || printf '\e[K' >&2
 }
 
-# log::size PATH...: a DETAIL for what fills a directory: "12 MB so far".
+# log::size PATH...: a DETAIL for a command that fills a directory: "12 MB so far".
 log::size() { du -cm -- "$@" 2>/dev/null | awk 'END { printf "%d MB so far", $1 }'; }
 
-# log::last_line FILE: a DETAIL for what writes a log: its last line, cut short.
+# log::last_line FILE: a DETAIL for a command that writes a log: its last line, shortened.
 log::last_line() { tail -n 1 -- "$1" | tr -cd '[:print:]' | cut -c1-60; }
 
-# log::_pulse COLUMNS WHAT [DETAIL...]: until it is killed, or stdin ends.
+# log::_pulse COLUMNS WHAT [DETAIL...]: runs until it is killed, or stdin ends.
 log::_pulse() {
   local columns=$1 what=$2 began=$SECONDS seconds next=9 asked=0 said='' status=0
   shift 2
@@ -100,7 +100,7 @@ log::_pulse() {
   done
 }
 
-# log::columns: how wide the terminal is; 0 where stderr is none on which a line can be written over.
+# log::columns: the width of the terminal; 0 if stderr is not a terminal on which a line can be overwritten.
 log::columns() {
   local columns=0
   if log::is_live; then
@@ -110,7 +110,7 @@ log::columns() {
   printf '%s\n' "$columns"
 }
 
-# log::_live COLUMNS TEXT: the line that the next one is written over, cut to the terminal's width.
+# log::_live COLUMNS TEXT: prints a line that the next one overwrites, cut to the terminal's width.
 log::_live() {
   local text="        $2"
   printf '\e[K%s\r' "${text::$1-1}"

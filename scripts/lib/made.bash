@@ -1,8 +1,8 @@
-# made: the knobs that what is live was made with. They are often given on one command line and not on the next, so they are kept under
-# ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file a node for its Ray.
+# made: the knobs that the running cluster was made with. They are often given on one command line and not on the next, so they are
+# kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file for each node's Ray.
 # shellcheck shell=bash
 
-# made::keep WHAT KNOB...: remembers the values that the knobs have now.
+# made::keep WHAT KNOB...: records the current values of the knobs.
 made::keep() {
   local what=$1 directory="${WORKDIR}/clusters/${CLUSTER_NAME}" knob
   shift
@@ -14,7 +14,7 @@ made::keep() {
 # made::forget: nothing is live any more.
 made::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
 
-# made::changed WHAT: KNOB=VALUE of each knob that had another value when that was made; nothing where nobody remembers.
+# made::changed WHAT: KNOB=VALUE of each knob that had another value when WHAT was made; prints nothing if there is no record.
 made::changed() {
   local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" line knob
   [[ -f $file ]] || return 0
@@ -38,7 +38,7 @@ made::told() {
 
 made::_value() { printf '%s' "${!1//$'\n'/ }"; }
 
-# Two knobs have a value though nobody gave one.
+# Two knobs have a value even if the user did not set one.
 made::_origin() {
   case $1 in
     NODE_IMAGE | RUN_AS)

@@ -2,7 +2,7 @@
 # How a node is reached is scripts/lib/transport/${TRANSPORT}.bash, which defines the transport:: half of each verb.
 # shellcheck shell=bash
 
-# node::load: takes the transport and the lifecycle that TRANSPORT names; env::load calls it.
+# node::load: loads the transport and the lifecycle that TRANSPORT names; env::load calls it.
 node::load() {
   # shellcheck disable=SC1090  # chosen by the knob TRANSPORT, checked by env::load
   source "${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash"
@@ -22,14 +22,14 @@ node::list_workers() {
   for ((i = 0; i < WORKERS; i++)); do printf 'worker-%d\n' "$i"; done
 }
 
-# node::exec NODE ARGV...: runs the words as they are; its output and exit status are the command's. No stdin.
+# node::exec NODE ARGV...: runs the words unchanged; output and exit status are those of the command. No stdin.
 node::exec() { transport::exec "$@" </dev/null; }
 
-# node::exec_in NODE ARGV...: the same, with our stdin handed through.
+# node::exec_in NODE ARGV...: the same, with our stdin.
 node::exec_in() { transport::exec_in "$@"; }
 
-# node::put NODE LOCAL_DIR REMOTE_DIR: copies what is in LOCAL_DIR into REMOTE_DIR, which must not exist yet; it
-# appears whole or not at all. Further words are file patterns to leave out.
+# node::put NODE LOCAL_DIR REMOTE_DIR: copies the content of LOCAL_DIR into REMOTE_DIR, which must not exist yet; it appears
+# complete or not at all. Further words are file patterns to leave out.
 node::put() {
   local node=$1 from=$2 to=$3 excludes=() pattern
   shift 3
@@ -42,10 +42,10 @@ node::put() {
       mv -T "$tmp" "$1" 2>/dev/null || { rm -rf "$tmp"; test -d "$1"; }' put "$to"
 }
 
-# node::get NODE REMOTE_DIR: a tar stream of that directory on stdout.
+# node::get NODE REMOTE_DIR: prints a tar stream of that directory on stdout.
 node::get() { node::exec "$1" tar -C "$2" -c .; }
 
-# node::spawn NODE LOG ARGV...: starts a command that outlives us, its output in LOG and its exit status in LOG.exit.
+# node::spawn NODE LOG ARGV...: starts a command that continues after us, with its output in LOG and its exit status in LOG.exit.
 node::spawn() {
   local node=$1 log=$2
   shift 2
@@ -55,7 +55,7 @@ node::spawn() {
     (setsid "$@" >"$log" 2>&1; echo $? >"$log.exit") >/dev/null 2>&1 </dev/null &' spawn "$log" "$@"
 }
 
-# node::clocks: each node's clock against ours, as "SECONDS NODE", the earliest first; all are asked at once.
+# node::clocks: each node's clock compared with ours, as "SECONDS NODE", the earliest first; all are asked at once.
 node::clocks() {
   local node
   for node in $(node::list); do
@@ -66,8 +66,8 @@ node::clocks() {
 # node::is_alive NODE: can we run a command there?
 node::is_alive() { transport::is_alive "$1"; }
 
-# node::address NODE: the IP by which the other nodes reach it.
+# node::address NODE: the IP that the other nodes use to reach it.
 node::address() { transport::address "$1" </dev/null; }
 
-# node::identity NODE: what only the outside knows it by (a container's id), to hold against what it says of itself.
+# node::identity NODE: how it is known from outside (a container's id), to compare with what it reports about itself.
 node::identity() { transport::identity "$1"; }

@@ -1,17 +1,17 @@
-# owner: whose cluster it is. What `make up` makes carries the id of the WORKDIR that it was made from, the real path of that
-# directory and the user; a command that would change, stop or remove another checkout's cluster is refused here.
+# owner: who owns a cluster. What `make up` creates is labelled with the id of its WORKDIR, the real path of that directory and the
+# user. Commands that would change, stop or remove another checkout's cluster are refused here.
 # shellcheck shell=bash
 
-# owner::load: who we are: OWNER_ID (empty until `make up` has made it) and OWNER_USER; OWNER_WORDS says so to the helper.
+# owner::load: who we are: OWNER_ID (empty until `make up` has created it) and OWNER_USER; OWNER_WORDS passes it to the helper.
 owner::load() {
-  # The user of a container platform may have no name: then `id` prints the number, and fails.
+  # The user of a container platform may have no name: then `id` prints the number and fails.
   OWNER_USER=$(id -un 2>/dev/null) || OWNER_USER=$(id -u)
   OWNER_ID='' OWNER_WORDS=()
   [[ ! -e ${WORKDIR}/id ]] || owner::_read
   export OWNER_ID
 }
 
-# owner::ensure_id: WORKDIR has its id, made once however many do this at the same time.
+# owner::ensure_id: WORKDIR has its id, created once even if several scripts do this at the same time.
 owner::ensure_id() {
   local file="${WORKDIR}/id" young
   if [[ ! -e $file ]]; then
@@ -26,11 +26,11 @@ owner::ensure_id() {
   owner::_read
 }
 
-# owner::other [NODE...]: of those whom the nodes of this cluster belong to, the first that is not us, as ID|USER|WORKDIR. Nothing
-# where nothing is live or all of it is ours.
+# owner::other [NODE...]: the first owner of this cluster's nodes that is not us, as ID|USER|WORKDIR. Prints nothing if no node is
+# live or all of them are ours.
 owner::other() { nodes::owners "$@" | owner::first_other; }
 
-# owner::first_other: the same, of the lines on stdin.
+# owner::first_other: the same for the lines on stdin.
 owner::first_other() {
   local id user path other=''
   while IFS='|' read -r id user path; do
@@ -39,7 +39,7 @@ owner::first_other() {
   printf '%s' "$other"
 }
 
-# owner::told OTHER: whose it is, in words.
+# owner::told OTHER: the owner, in words.
 owner::told() {
   local id user path
   IFS='|' read -r id user path <<<"$1"
@@ -50,14 +50,14 @@ owner::told() {
   fi
 }
 
-# owner::need_own [NODE...]: nothing of this cluster is another's.
+# owner::need_own [NODE...]: no node of this cluster belongs to another checkout.
 owner::need_own() {
   local other
   other=$(owner::other "$@")
   [[ -z $other ]] || owner::_refuse "$other"
 }
 
-# owner::need_own_or_adopt OTHER: the same for what was found before, by those who may make the cluster ours (ADOPT=1).
+# owner::need_own_or_adopt OTHER: the same for an owner that was found before, for commands that may take the cluster over (ADOPT=1).
 owner::need_own_or_adopt() {
   [[ -n $1 ]] || return 0
   [[ $ADOPT == 1 ]] || owner::_refuse "$1"

@@ -1,4 +1,4 @@
-# The one `source` of every script: strict mode, then the nouns. Sourcing it does nothing else.
+# The only `source` of every script: strict mode, then the libraries. Sourcing it does nothing else.
 # shellcheck shell=bash
 set -euo pipefail
 shopt -s inherit_errexit

@@ -1,12 +1,12 @@
-# secret: the values of what a JobSpec names under `secrets`, from this machine to the stdin of a command in the head. They
-# are in this shell's memory alone: in no argument, no file and no environment that was not theirs, and in no trace (set -x).
+# secret: passes the values of a JobSpec's `secrets` from this machine to the stdin of a command in the head. They are only in this
+# shell's memory: in no argument, no file, no environment except the user's own, and no trace (set -x).
 # shellcheck shell=bash
 
 declare -gA _SECRET_VALUES=()
 declare -ga _SECRETS_PLANTED=()
 
-# secret::read_all ORIGIN ARGS...: reads each secret of a JobSpec, which the user knows as ORIGIN. Which they are says the helper's
-# subcommand `secrets`, with ARGS and our stdin.
+# secret::read_all ORIGIN ARGS...: reads each secret of a JobSpec, which the user knows as ORIGIN. The helper's subcommand `secrets`
+# lists them; it gets ARGS and our stdin.
 secret::read_all() {
   local - spec=$1 name file named=()
   set +x
@@ -25,8 +25,8 @@ secret::read_all() {
   done
 }
 
-# secret::plant NAME: every job of this script gets the secret NAME, of a random value. Hexadecimal digits are what JSON, URLs and
-# shells leave as they are: where it stands, it is found.
+# secret::plant NAME: every job of this script gets the secret NAME with a random value. JSON, URLs and shells do not change
+# hexadecimal digits, so a search finds it everywhere.
 secret::plant() {
   local -
   set +x
@@ -34,17 +34,17 @@ secret::plant() {
   _SECRETS_PLANTED+=("$1")
 }
 
-# secret::print NAME: its value, for a pipe.
+# secret::print NAME: prints its value, for a pipe.
 secret::print() {
   local -
   set +x
   printf '%s' "${_SECRET_VALUES[$1]}"
 }
 
-# secret::are_any: the JobSpec that was read last names some, or some were planted.
+# secret::are_any: the JobSpec that was read last has secrets, or some were planted.
 secret::are_any() { ((${#_SECRET_VALUES[@]} > 0)); }
 
-# secret::print_all: NAME=VALUE, each ended by a NUL, and one more NUL; nothing where there is none.
+# secret::print_all: NAME=VALUE, each ended by a NUL, and one more NUL; prints nothing if there are none.
 secret::print_all() {
   local - name
   set +x

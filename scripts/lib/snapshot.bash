@@ -1,12 +1,12 @@
-# snapshot: verl's source as an immutable tree on the shared root. Fetched on this host, streamed to the head.
+# snapshot: verl's source as an immutable tree on the shared root. Downloaded on this host, streamed to the head.
 # shellcheck shell=bash
 
-# The member of a dirty tree's stream that goes into its record; the same name as in py/verl_regress/store/snapshot.py.
+# The file in a dirty tree's stream that goes into its record; the same name as in py/verl_regress/store/snapshot.py.
 readonly SNAPSHOT_DIFF=.verl-regress.diff
-# The member of a release's stream that says what it requires; the same.
+# The file in a release's stream that lists its requirements; the same name there, too.
 readonly SNAPSHOT_METADATA=.verl-regress.metadata
 
-# snapshot::resolve CODE: a code id as it is; a source becomes the snapshot verl-<tree hash>. The code id on stdout.
+# snapshot::resolve CODE: a code id unchanged; a source becomes the snapshot verl-<tree hash>. Prints the code id on stdout.
 snapshot::resolve() {
   if [[ $1 == *:* ]]; then
     snapshot::ensure 'verl-{tree}' "$1"
@@ -15,7 +15,7 @@ snapshot::resolve() {
   fi
 }
 
-# snapshot::name CODE: a code id as it is, a source as snapshots record it.
+# snapshot::name CODE: a code id unchanged, a source as snapshots record it.
 snapshot::name() {
   case $1 in
     path:?*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
@@ -23,8 +23,8 @@ snapshot::name() {
   esac
 }
 
-# snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR (scripts/lib/knob.bash has checked its form). The code id on stdout: {tree} in it becomes the
-# first digits of the tree's hash.
+# snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR (scripts/lib/knob.bash has checked its form). Prints the
+# code id on stdout: {tree} in it is replaced by the first digits of the tree's hash.
 snapshot::ensure() {
   case $2 in
     pypi:?*) snapshot::_from_pypi "$@" "${2#pypi:}" ;;
@@ -33,8 +33,8 @@ snapshot::ensure() {
   esac
 }
 
-# snapshot::is_same CODE_ID SOURCE REVISION: the head has this very snapshot, intact; asked before anything is fetched.
-# Then its code id is on stdout.
+# snapshot::is_same CODE_ID SOURCE REVISION: the head has exactly this snapshot, complete; checked before anything is downloaded.
+# Then prints its code id on stdout.
 snapshot::is_same() {
   local state
   state=$(helper::run head snapshot check --code-id "$1" --source "$2" --revision "$3") || exit "$?"
@@ -46,7 +46,7 @@ snapshot::_create() {
   log::while 'storing the snapshot' -- helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3" "${@:4}"
 }
 
-# snapshot::pypi_cache VERSION: where what pip brought is kept.
+# snapshot::pypi_cache VERSION: where pip's download is kept.
 snapshot::pypi_cache() { printf '%s/cache/verl/pypi-%s\n' "$WORKDIR" "$1"; }
 
 snapshot::_from_pypi() {
@@ -62,13 +62,13 @@ snapshot::_from_pypi() {
       "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
       cli::die 2 "verl==${version} (from VERL_SOURCE=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
     chmod 755 "$temporary"
-    mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been first
+    mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been faster
     log::changed "fetched verl ${version} into ${cache}"
   fi
   for info in "$cache"/verl-*.dist-info; do
     [[ ! -f $info/METADATA ]] || metadata=(-C "$info" --transform "s,^METADATA\$,${SNAPSHOT_METADATA}," METADATA)
   done
-  # What pip adds makes an installation of it; a snapshot is a source tree.
+  # pip's additions make it an installation; a snapshot is a source tree.
   tar -C "$cache" --exclude='*.dist-info' --exclude=./bin -c . "${metadata[@]}" | snapshot::_create "$code_id" "$source" "$version"
 }
 
@@ -85,10 +85,10 @@ snapshot::_from_git() {
   git -C "$clone" archive --format=tar "$commit" | snapshot::_create "$code_id" "$source" "$commit"
 }
 
-# snapshot::_need_git WHY: the project itself runs without git; what is about a git repository does not.
+# snapshot::_need_git WHY: the project itself runs without git; only git repositories need it.
 snapshot::_need_git() { command -v git >/dev/null || cli::die 1 "$1, and this machine has no git: install git, then run this again."; }
 
-# One clone serves every URL: what a fork has besides is fetched into it.
+# One clone serves every URL: the commits of a fork are fetched into it.
 snapshot::_ensure_clone() {
   local clone=$1 url=$2 source=$3 temporary
   [[ ! -e $clone ]] || return 0
@@ -98,12 +98,12 @@ snapshot::_ensure_clone() {
   GIT_TERMINAL_PROMPT=0 log::while "cloning ${url}" log::size "$temporary" -- git clone --quiet --mirror -- "$url" "$temporary" ||
     cli::die 2 "${url} (from VERL_SOURCE=${source}) could not be cloned, as git says above: check the URL, or this host's network."
   chmod 755 "$temporary"
-  mv -T -- "$temporary" "$clone" 2>/dev/null || [[ -d $clone ]] # another run may have been first
+  mv -T -- "$temporary" "$clone" 2>/dev/null || [[ -d $clone ]] # another run may have been faster
   log::changed "cloned ${url} into ${clone}"
 }
 
-# snapshot::_commit CLONE URL REF: the commit, on stdout; nothing where there is none. Each call fetches into a name of
-# its own: two at once share no FETCH_HEAD, and a user's checkout at ${WORKDIR}/verl keeps its branches.
+# snapshot::_commit CLONE URL REF: prints the commit on stdout, or nothing if there is none. Each call fetches into its own ref: two
+# calls at once share no FETCH_HEAD, and a user's checkout at ${WORKDIR}/verl keeps its branches.
 snapshot::_commit() {
   local clone=$1 url=$2 ref=$3 own="refs/verl-regress/$$"
   if [[ $ref =~ ^[0-9a-f]{7,40}$ ]] && git -C "$clone" rev-parse --quiet --verify "${ref}^{commit}"; then return; fi
@@ -112,14 +112,14 @@ snapshot::_commit() {
   git -C "$clone" update-ref -d "$own"
 }
 
-# A git checkout gives what git would: all but what it ignores (environments, outputs, checkpoints of earlier runs).
+# From a git checkout we take what git would: everything except ignored files (environments, outputs, earlier checkpoints).
 snapshot::_from_path() {
   local code_id=$1 dir git commit='' argv=() list=(printf '.\0') diff=() temporary
   dir=$(env::path "$3")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
   [[ ! -e ${dir}/.git ]] || snapshot::_need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
-  # A checkout that belongs to another user is read all the same: it was named on purpose.
+  # A checkout of another user is read too, because it was named on purpose.
   git=(git -c "safe.directory=${dir}" -C "$dir")
   if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then
     commit=$("${git[@]}" rev-parse --quiet --verify HEAD) || commit=''
@@ -134,7 +134,7 @@ snapshot::_from_path() {
     snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
 }
 
-# How the working tree differs from COMMIT, for its record: the files that git does not know yet, and `git diff`.
+# How the working tree differs from COMMIT, for its record: the untracked files, and `git diff`.
 snapshot::_diff() {
   local commit=$1
   shift
@@ -142,7 +142,7 @@ snapshot::_diff() {
   [[ -z $commit ]] || "$@" diff --no-color --no-ext-diff --no-textconv "$commit"
 }
 
-# The files of the working tree, each ended by a NUL; one that was deleted is still in git's list.
+# The files of the working tree, each ended by a NUL; git still lists deleted files.
 snapshot::_list_checkout() {
   local dir=$1 file
   shift

@@ -1,27 +1,27 @@
-# venv: .venv, this host's own pip and tools, made from requirements-dev.lock by whoever needs it first.
+# venv: .venv, this host's own pip and tools, made from requirements-dev.lock by the first script that needs it.
 # shellcheck shell=bash
 
 readonly VENV_DIR="${REPO_DIR}/.venv"
 readonly VENV_LOCK="${REPO_DIR}/requirements-dev.lock"
-readonly VENV_TIMEOUT=600 # seconds that another script may take to make it
+readonly VENV_TIMEOUT=600 # seconds that another script may take to create it
 
-# venv::ensure: .venv is there, with what requirements-dev.lock says. One script makes it, others wait for that.
+# venv::ensure: .venv exists with the packages of requirements-dev.lock. One script creates it, others wait for it.
 venv::ensure() {
   local lock
   ! venv::is_current || return 0
-  exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves nothing behind, and ends with the process
+  exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves no file behind, and is released with the process
   log::while "waiting for another script that is making ${VENV_DIR}" -- flock --wait "$VENV_TIMEOUT" "$lock" ||
     cli::die 1 "Another script has been making ${VENV_DIR} for ${VENV_TIMEOUT} s (lock ${VENV_LOCK}): wait for it to end, or stop it."
   venv::is_current || venv::_make
   exec {lock}<&-
 }
 
-# venv::is_current: .venv is whole, and of today's requirements-dev.lock and python3.
+# venv::is_current: .venv is complete, and matches the current requirements-dev.lock and python3.
 venv::is_current() {
   [[ -x ${VENV_DIR}/bin/python && $(cat "${VENV_DIR}/.stamp" 2>/dev/null) == "$(venv::_stamp)" ]]
 }
 
-# venv::is_possible: this machine's python3 can make it.
+# venv::is_possible: this machine's python3 can create it.
 venv::is_possible() { python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 
 # venv::packages: how many packages requirements-dev.lock pins.
@@ -29,7 +29,7 @@ venv::packages() { grep -c '==' "$VENV_LOCK"; }
 
 venv::_stamp() { printf '%s %s\n' "$(sha256sum <"$VENV_LOCK")" "$(python3 --version 2>&1)"; }
 
-# venv::pip LOG ARG...: .venv's pip, without a word on the terminal: what it does goes to LOG, why it failed to stderr.
+# venv::pip LOG ARG...: .venv's pip, silent on the terminal: its output goes to LOG, its errors to stderr.
 venv::pip() {
   "${VENV_DIR}/bin/python" -m pip "${@:2}" --disable-pip-version-check >"$1" 2>"$1.errors" || {
     cat -- "$1.errors" >&2
@@ -37,10 +37,10 @@ venv::pip() {
   }
 }
 
-# venv::collected LOG...: how many packages pip has collected by what it wrote to LOG.
+# venv::collected LOG...: how many packages pip has collected, according to LOG.
 venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Processing|Requirement already satisfied)' || true; }
 
-# Without a stamp it is half made: pip would take half an installed package for a whole one, so it begins again.
+# Without a stamp it is incomplete: pip would treat a half-installed package as complete, so it starts again.
 venv::_make() {
   local log
   venv::is_possible ||

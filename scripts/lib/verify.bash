@@ -1,9 +1,9 @@
-# verify: one regression session, run on this side and judged in the head from what Ray, the files and the engine say.
+# verify: one regression session, run on this side and checked in the head with what Ray, the files and the engine report.
 # shellcheck shell=bash
 
-readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, as py/verl_regress/store/sessions.py calls it
+readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its name in py/verl_regress/store/sessions.py
 
-# verify::begin A B: makes a session and keeps what there was before it; its directory on stdout.
+# verify::begin A B: creates a session and records what existed before it; prints its directory on stdout.
 verify::begin() {
   local identity address
   identity=$(node::identity head)
@@ -12,7 +12,7 @@ verify::begin() {
     --head-identity "$identity" --head-address "$address"
 }
 
-# verify::prepare_again SESSION: everything is prepared by now; what a second time says and leaves is evidence.
+# verify::prepare_again SESSION: everything is prepared already; the output and the files of a second run are evidence.
 verify::prepare_again() {
   local log
   cli::temp_dir log
@@ -23,7 +23,7 @@ verify::prepare_again() {
   log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$1" <"${log}/said"
 }
 
-# verify::run_jobs SESSION A B: one after the other, each followed to its end and recorded however it ended.
+# verify::run_jobs SESSION A B: one after the other; each is followed to its end and recorded, however it ended.
 verify::run_jobs() {
   local session=$1 next=() id
   declare -A code=([A]=$2 [B]=$3)
@@ -35,8 +35,8 @@ verify::run_jobs() {
   done
 }
 
-# verify::search SESSION: now that the jobs are over, looks for the session's secret on the shared root, in Ray's answers and on
-# every node. Its value goes there by stdin.
+# verify::search SESSION: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value
+# goes there on stdin.
 verify::search() {
   local node
   secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$1"
@@ -45,14 +45,14 @@ verify::search() {
   done
 }
 
-# verify::judge SESSION: prints the table, writes the reports; exit status 9 if any line is false.
+# verify::judge SESSION: prints the table, writes the reports; exit status 9 if any check failed.
 verify::judge() {
   local args=(--session "$1")
   [[ $JSON != 1 ]] || args+=(--json)
   log::while 'checking every line of acceptance' -- helper::run head verify judge "${args[@]}"
 }
 
-# verify::_next SESSION NAME: the next job's words in the array NAME; false when none is left.
+# verify::_next SESSION NAME: puts the next job's words into the array NAME; false if none is left.
 verify::_next() {
   local -n _words=$2
   mapfile -d '' -t _words < <(helper::run head verify next --session "$1")

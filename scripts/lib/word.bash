@@ -1,10 +1,10 @@
-# word: which known word a wrong one was probably meant to be. Asked on the way to an error message only.
+# word: which known word a wrong one was probably meant to be. Used only for error messages.
 # shellcheck shell=bash
 
-# word::nearest WORD CANDIDATE...: the candidate with the fewest edits to WORD (a letter added, dropped, replaced, or two
-# neighbours swapped; case does not count) on stdout. Nothing where even that one needs more than a third of WORD's letters.
+# word::nearest WORD CANDIDATE...: prints the candidate with the fewest edits to WORD (a letter added, dropped, replaced, or two
+# neighbours swapped; ignores case) on stdout. Prints nothing if even that one needs more than a third of WORD's letters.
 word::nearest() {
-  ((${#1} <= 60)) || return 0 # no name is as long, and the time grows with it
+  ((${#1} <= 60)) || return 0 # no name is that long, and the time grows with the length
   LC_ALL=C awk '
     function distance(a, b,    i, j, cost, least) {
       for (i = 0; i <= length(a); i++) d[i, 0] = i

@@ -1,12 +1,12 @@
-# setup_suite and teardown_suite of the tests that reach nothing of the machine (unit, contract, rules), whoever runs them and
-# whatever runs beside them: as tests/py/hermetic.py does for pytest.
+# setup_suite and teardown_suite of the tests that touch nothing on the machine (unit, contract, rules), whoever runs them and
+# whatever else runs, like tests/py/hermetic.py for pytest.
 #
-# The environment is made new: no knob, token or socket of the user's, an empty HOME, an engine that is not there, a WORKDIR
-# of the run's own. docker, ssh and the like (tests/off_limits/) are first on PATH, and fail; a test stubs them.
-# At the end the suite fails where a test called one of them all the same, left a process, or a new file in the checkout.
+# Sets a clean environment: no knob, token or socket of the user's, an empty HOME, an engine that does not exist, a temporary
+# WORKDIR. docker, ssh and similar commands (tests/off_limits/) are first on PATH, and fail; a test stubs them. At the end the suite
+# fails if a test still called one of them, left a process, or left a new file in the checkout.
 # shellcheck shell=bash
 
-# What a test may see of the environment of whoever runs it; a name that ends in _ is a prefix.
+# Variables that a test may see from the environment of whoever runs it; a name that ends in _ is a prefix.
 HERMETIC_KEPT='^(BATS_.*|LANG|LC_.*|PATH|PWD|SHLVL|TERM|TZ|_)$'
 
 setup_suite() {
@@ -19,9 +19,9 @@ setup_suite() {
   mkdir "${BATS_SUITE_TMPDIR}/home" "${BATS_SUITE_TMPDIR}/tmp"
   : >"${BATS_SUITE_TMPDIR}/off-limits"
   export HOME="${BATS_SUITE_TMPDIR}/home" TMPDIR="${BATS_SUITE_TMPDIR}/tmp" WORKDIR="${BATS_SUITE_TMPDIR}/workdir"
-  export DOCKER_HOST="unix://${BATS_SUITE_TMPDIR}/no-engine.sock" DASHBOARD_PORT=65535 # no kernel hands that one out
+  export DOCKER_HOST="unix://${BATS_SUITE_TMPDIR}/no-engine.sock" DASHBOARD_PORT=65535 # no kernel assigns this port
   export OFF_LIMITS_LOG="${BATS_SUITE_TMPDIR}/off-limits" PATH="${checkout}/tests/off_limits:${PATH}"
-  # Without the user's own configuration git asks whether the checkout is the user's.
+  # Without the user's own configuration git checks whether the checkout belongs to the user.
   export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 }
 
@@ -41,14 +41,14 @@ teardown_suite() {
 
 hermetic::checkout() { (cd "${BASH_SOURCE[0]%/*}/../.." && pwd); }
 
-# hermetic::files CHECKOUT: what is there, without what tools and clusters keep there.
+# hermetic::files CHECKOUT: the files there, except what tools and clusters keep there.
 hermetic::files() {
   (cd "$1" && find . \( -path ./.git -o -path ./build -o -path ./.venv -o -path ./workdir -o -name '*_cache' -o -name __pycache__ \) -prune \
     -o ! -type d -printf '%P\n') | LC_ALL=C sort
 }
 
-# hermetic::processes: those that the tests have started, seen by the suite's directory in their environment or command line.
-# Bash alone looks, for every program that it started would be one of them.
+# hermetic::processes: the processes that the tests have started, found by the suite's directory in their environment or command
+# line. Uses only Bash, because every program that it started would be one of them.
 hermetic::processes() {
   local directory words
   for directory in /proc/[0-9]*; do

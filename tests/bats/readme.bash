@@ -1,11 +1,11 @@
-# The command lines of the README and of the pages that continue it, for the tests that read them (rules/readme.bats) and type
-# them (container/95_readme.bats).
+# The command lines of the README and of the pages that continue it, for the tests that read them (rules/readme.bats) and run them
+# (container/95_readme.bats).
 # shellcheck shell=bash
 
-# Every page whose command lines a user is told to type.
+# Every page with command lines for users.
 README_PAGES=(README.md docs/ssh.md docs/gpu.md docs/verify.md docs/rehearsal.md docs/layout.md docs/knobs.md docs/quickstart.md)
 
-# A line of an indented block that begins so is a command; what else is indented is output or a file's content.
+# A line of an indented block that begins like this is a command; other indented lines are output or a file's content.
 README_COMMAND='(make|bash|git clone|cp|printf|scripts/[^ ]*)( |$)'
 
 # readme::code [PAGE...]: the indented lines, without the captured output of the quick start. All pages, if none is named.

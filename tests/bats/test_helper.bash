@@ -1,5 +1,5 @@
-# The hostile sandbox of the unit tests: a copy of the scripts under a path with blanks, an empty HOME with blanks, and
-# a PATH that holds only what is put there. Copy tests/bats/unit/image.bats to begin a new file.
+# The hostile sandbox of the unit tests: a copy of the scripts under a path with spaces, an empty HOME with spaces, and a PATH that
+# contains only what a test puts there. Copy tests/bats/unit/image.bats to start a new file.
 # shellcheck shell=bash
 
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
@@ -9,7 +9,7 @@ export REPO
 SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find flock grep gzip head id install ln ls mkdir
   mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sleep sort stat tail tar tee timeout touch tr uname uniq wc xargs)
 
-# sandbox::make: sets BOX (the whole), HERE (the copy of the repo) and CALLS (what the stubs were called with).
+# sandbox::make: sets BOX (the sandbox), HERE (the copy of the repo) and CALLS (the log of the stubs' calls).
 sandbox::make() {
   local tools
   BOX="${BATS_TEST_TMPDIR}/a box with blanks"
@@ -23,7 +23,7 @@ sandbox::make() {
   ln -s -t "${BOX}/bin" -- "${tools[@]}"
 }
 
-# stub NAME [BODY]: a command that logs how it was called and then runs BODY (- : what is on stdin), which knows BOX.
+# stub NAME [BODY]: a command that logs its arguments and then runs BODY (- : what is on stdin), which can use BOX.
 stub() {
   local body=${2:-}
   [[ $body != - ]] || body=$(cat)
@@ -36,7 +36,7 @@ stub() {
   chmod +x "${BOX}/bin/$1"
 }
 
-# sandbox::venv: the copy has a .venv that needs nothing; its python is the stub "venv_python", made with `stub` afterwards.
+# sandbox::venv: the copy has a .venv that needs nothing; its python is the stub "venv_python", created with `stub` afterwards.
 sandbox::venv() {
   stub python3 '[[ $* != --version ]] || echo "Python 3.11.7"'
   mkdir -p "${HERE}/.venv/bin"
@@ -45,7 +45,7 @@ sandbox::venv() {
   printf '%s Python 3.11.7\n' "$(sha256sum <"${HERE}/requirements-dev.lock")" >"${HERE}/.venv/.stamp"
 }
 
-# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with nothing of our own environment.
+# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with a clean environment.
 sandbox::run() {
   local knobs=(PROFILE=cpu NO_COLOR=1 WORKDIR="${BOX}/work dir")
   while [[ $1 == *=* ]]; do
@@ -56,7 +56,7 @@ sandbox::run() {
     "${BOX}/bin/bash" "${HERE}/$1" "${@:2}"
 }
 
-# Assertions over bats' $status and $output; each says what it saw.
+# Assertions about bats' $status and $output; each prints what it saw.
 assert_status() { [[ ${status-} == "$1" ]] || fail "exit status ${status-}, not $1"; }
 assert_line() { grep -qxF -- "$1" <<<"${output-}" || fail "no line: $1"; }
 refute_text() { [[ ${output-} != *"$1"* ]] || fail "unwanted: $1"; }

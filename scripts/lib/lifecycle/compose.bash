@@ -1,11 +1,11 @@
-# lifecycle/compose: making and removing the containers of a cluster. Only what bears our label is ever removed.
+# lifecycle/compose: creating and removing the containers of a cluster. Only what has our label is ever removed.
 # shellcheck shell=bash
 
 readonly COMPOSE_LABEL='verl-regress.cluster'
-# Whose something with our label is, for --format: ID|USER|WORKDIR.
+# The owner of what has our label, for --format: ID|USER|WORKDIR.
 readonly COMPOSE_OWNER='{{.Label "verl-regress.owner"}}|{{.Label "verl-regress.user"}}|{{.Label "verl-regress.workdir"}}'
 
-# compose::need_image: the image is there; NODE_IMAGE holds its name for docker-compose.yaml.
+# compose::need_image: the image exists; NODE_IMAGE has its name for docker-compose.yaml.
 compose::need_image() {
   NODE_IMAGE=$(image::name)
   if ! image::is_present "$NODE_IMAGE"; then
@@ -14,14 +14,14 @@ compose::need_image() {
   fi
 }
 
-# compose::_template: the file whose service "worker" all workers extend, from REPO_DIR: the profile's own where it has one.
+# compose::_template: the file whose service "worker" all workers extend, from REPO_DIR: the profile's own if it has one.
 compose::_template() {
   local file="docker-compose.${PROFILE}.yaml"
   [[ -f ${REPO_DIR}/${file} ]] || file=docker-compose.yaml
   printf '%s\n' "$file"
 }
 
-# compose::render_workers: the worker services, as a compose file on stdout.
+# compose::render_workers: prints the worker services as a compose file on stdout.
 compose::render_workers() {
   local worker template
   template=$(compose::_template)
@@ -34,10 +34,10 @@ compose::render_workers() {
   done
 }
 
-# compose::_gpus INDEX: the ids, on this host, of the GPUs of worker-INDEX: the one place that knows them.
+# compose::_gpus INDEX: the ids, on this host, of the GPUs of worker-INDEX; no other function computes them.
 compose::_gpus() { seq -s, "$(($1 * GPUS_PER_WORKER))" "$((($1 + 1) * GPUS_PER_WORKER - 1))"; }
 
-# compose::_render_gpus INDEX: how worker-INDEX is given its GPUs, which is another way for each vendor.
+# compose::_render_gpus INDEX: how worker-INDEX gets its GPUs, which depends on the vendor.
 compose::_render_gpus() {
   local ids
   ids=$(compose::_gpus "$1")
@@ -53,7 +53,7 @@ compose::_render_gpus() {
   esac
 }
 
-# compose::run ARGS...: docker compose over the whole rendered cluster.
+# compose::run ARGS...: docker compose for the whole rendered cluster.
 compose::run() {
   local files=(--file "${REPO_DIR}/docker-compose.yaml") template
   template=$(compose::_template)
@@ -61,7 +61,7 @@ compose::run() {
   compose::render_workers | CLUSTER_USER=$(compose::_user) docker compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
 }
 
-# compose::_user: the user that the containers name. While they are ours it is whoever made them: `sudo make up` changes nothing.
+# compose::_user: the user of the containers. If they are ours, it is the user who created them: `sudo make up` changes nothing.
 compose::_user() {
   local other
   other=$(owner::other)
@@ -72,8 +72,8 @@ compose::_user() {
   fi
 }
 
-# compose::ensure_up: all containers of this cluster run, with today's settings; those beyond WORKERS are removed. What that does to
-# containers that run is known before anything is done, and refused where jobs would end with them.
+# compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it
+# changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
   local other why remade=() surplus=() missing=() ended=()
   other=$(compose::owners | owner::first_other)
@@ -107,7 +107,7 @@ compose::ensure_down() {
   compose::_remove_all
 }
 
-# compose::_remove_all: exactly what bears this cluster's label.
+# compose::_remove_all: removes exactly what has this cluster's label.
 compose::_remove_all() {
   local ids names networks
   mapfile -t ids < <(compose::list '{{.ID}}')
@@ -119,15 +119,15 @@ compose::_remove_all() {
   log::changed "removed ${#ids[@]} containers (${names:-none}) and $(wc -w <<<"$networks") network; ${WORKDIR}/shared is as it was"
 }
 
-# compose::owners: whose this cluster's containers and networks are, one line each.
+# compose::owners: the owners of this cluster's containers and networks, one line each.
 compose::owners() {
   docker ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
   docker network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
 
-# compose::_compare OTHER: fills its caller's arrays with nodes: what Compose would recreate (`remade`; all that is another's),
-# what there is beyond WORKERS (`surplus`), what is not there or does not run (`missing`), and what of the first two runs (`ended`).
-# Compose knows by these two labels whether a container is as it should be; its own --dry-run takes a second and a half.
+# compose::_compare OTHER: fills its caller's arrays with nodes: those that Compose would recreate (`remade`; also all that belong
+# to OTHER), those beyond WORKERS (`surplus`), those that do not exist or do not run (`missing`), and the running ones of the first
+# two (`ended`). Compose decides by these two labels whether a container is up to date; its own --dry-run takes 1.5 s.
 compose::_compare() {
   local other=$1 hashes image node name status hash of
   local -A wanted=() found=()
@@ -151,7 +151,7 @@ compose::_compare() {
   for node in $(node::list); do [[ -v found[$node] ]] || missing+=("$node"); done
 }
 
-# compose::_why OTHER: why containers that are there cannot stay, in words.
+# compose::_why OTHER: says why existing containers cannot stay.
 compose::_why() {
   local changed
   mapfile -t changed < <(made::changed containers)
@@ -166,7 +166,7 @@ compose::_why() {
   fi
 }
 
-# compose::_need_idle WHY: no job is on the cluster whose nodes `ended` go.
+# compose::_need_idle WHY: no job runs on the cluster whose nodes `ended` would be removed.
 compose::_need_idle() {
   local changed doing=() cure='wait for them'
   ((${#remade[@]} == 0)) || doing+=("Recreating $(compose::_joined "${remade[@]}")")
@@ -178,7 +178,7 @@ compose::_need_idle() {
 
 compose::_joined() { printf '%s\n' "$@" | paste -sd, | sed 's/,/, /g'; }
 
-# compose::_knobs: what decides how containers are made: all that the compose files name, and what rendering the workers reads.
+# compose::_knobs: the knobs that affect the containers: all that the compose files name, and all that rendering the workers reads.
 compose::_knobs() {
   {
     printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES
@@ -192,11 +192,11 @@ compose::list() {
   docker ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$1" | sort | cut -f2-
 }
 
-# compose::foreign: containers that have one of our names without our label.
+# compose::foreign: containers with one of our names but without our label.
 compose::foreign() {
   docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
     awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -
 }
 
-# Compose narrates every step; only what went wrong is worth a line. Its exit status still decides (pipefail).
+# Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
 compose::_errors_only() { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }

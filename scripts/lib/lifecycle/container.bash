@@ -1,22 +1,22 @@
-# lifecycle/container: nodes that are containers of ours: checked for, made and removed with Compose.
+# lifecycle/container: nodes that are our containers: checked, created and removed with Compose.
 # shellcheck shell=bash
 
-# nodes::dashboard_host: what Ray's dashboard listens on; compose publishes it on the host's 127.0.0.1 only.
+# nodes::dashboard_host: the address that Ray's dashboard listens on; compose publishes it only on the host's 127.0.0.1.
 nodes::dashboard_host() { printf '0.0.0.0\n'; }
 
-# nodes::gcs_path: where the GCS keeps what it knows, on the head (docker-compose.yaml): it outlives the container.
+# nodes::gcs_path: where the GCS keeps its state, on the head (docker-compose.yaml): it outlives the container.
 nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
 
-# nodes::check: what must hold before anything is touched.
+# nodes::check: what must be true before anything is changed.
 nodes::check() {
   prereq::run prereq::engine prereq::compose prereq::version1_leftovers prereq::names prereq::port prereq::disk prereq::memory \
     prereq::gpus prereq::shared_root prereq::shared_mount prereq::node_image prereq::verl_source
 }
 
-# nodes::need: what ensure_up cannot do without.
+# nodes::need: what ensure_up requires.
 nodes::need() { compose::need_image; }
 
-# nodes::shared_root_here: where our shared root is on this host, there or not.
+# nodes::shared_root_here: the path of our shared root on this host, even if it does not exist yet.
 nodes::shared_root_here() { printf '%s/shared\n' "$WORKDIR"; }
 
 nodes::need_shared_root_here() {
@@ -24,7 +24,7 @@ nodes::need_shared_root_here() {
     cli::die 2 "${WORKDIR}/shared (from WORKDIR=${WORKDIR}) has no jobs: name the WORKDIR of your cluster."
 }
 
-# nodes::shown PATH: a path of the nodes as whoever typed the command can use it.
+# nodes::shown PATH: a path of the nodes, as the user who typed the command can use it.
 nodes::shown() {
   if [[ $1/ == "${SHARED_ROOT}"/* ]]; then
     printf '%s/shared%s\n' "$WORKDIR" "${1#"$SHARED_ROOT"}"
@@ -33,12 +33,12 @@ nodes::shown() {
   fi
 }
 
-# nodes::tell_dashboard: where a browser and a client of Ray find the cluster.
+# nodes::tell_dashboard: prints where a browser and a client of Ray find the cluster.
 nodes::tell_dashboard() {
   log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT}, token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
 }
 
-# nodes::owners: whose the containers are that have our names, as ID|USER|WORKDIR, seen when the script began.
+# nodes::owners: the owners of the containers with our names, as ID|USER|WORKDIR, seen when the script started.
 nodes::owners() { ((${#_TRANSPORT_OWNERS[@]} == 0)) || printf '%s\n' "${!_TRANSPORT_OWNERS[@]}"; }
 
 nodes::ensure_up() { log::while 'bringing the containers up' -- compose::ensure_up; }
@@ -46,6 +46,6 @@ nodes::ensure_up() { log::while 'bringing the containers up' -- compose::ensure_
 nodes::ensure_down() {
   image::need_engine
   log::while 'removing the containers' -- compose::ensure_down
-  rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over by now
-  rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # what the head knew of jobs that are gone with it
+  rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over now
+  rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # the state of jobs that end with the head
 }

@@ -1,18 +1,18 @@
-# lifecycle/image: the node image. Its tag is a hash of what goes in, so the same inputs are never built twice.
+# lifecycle/image: the node image. Its tag is a hash of its inputs, so the same inputs are never built twice.
 # shellcheck shell=bash
 
 readonly IMAGE_LABEL='verl-regress.image'
-# What a base of our own making holds beyond Debian's essentials.
+# What our own base image contains in addition to Debian's essential packages.
 readonly IMAGE_BASE_PACKAGES='python3,python3-venv,ca-certificates,procps'
-# Without this Debian brings perl, to merge a /usr that is merged from the beginning here.
+# Without this Debian installs perl, to merge a /usr that is already merged here.
 readonly IMAGE_BASE_MERGED='/usr/share/mmdebstrap/hooks/maybe-merged-usr'
-# What is left out of it, as mmdebstrap wants it: a shell command over the root in $1.
+# What is removed from it, as mmdebstrap wants it: a shell command over the root in $1.
 # shellcheck disable=SC2016  # expanded by that shell
 readonly IMAGE_BASE_TRIM='rm -rf "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/usr/share/locale/*'
-# How many packages are fetched at once.
+# How many packages are downloaded at once.
 readonly IMAGE_FETCHERS=4
 
-# image::name: the image that the nodes run.
+# image::name: the image of the nodes.
 image::name() {
   if [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
@@ -25,13 +25,13 @@ image::is_present() { docker image inspect "$1" >/dev/null 2>&1; }
 
 image::need_engine() { image::engine >/dev/null; }
 
-# image::engine: the version of the container engine on stdout; one sentence instead of a page when none answers.
+# image::engine: prints the version of the container engine on stdout; if none answers, one sentence instead of a page.
 image::engine() {
   docker version --format '{{.Server.Version}}' 2>/dev/null ||
     cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
 }
 
-# image::ensure: the node image exists: the one that NODE_IMAGE names, or one built from today's inputs.
+# image::ensure: the node image exists: the one that NODE_IMAGE names, or one built from the current inputs.
 image::ensure() {
   local image said
   image=$(image::name)
@@ -47,7 +47,7 @@ image::ensure() {
   fi
 }
 
-# The packages and the base come from different places, so both are fetched at once.
+# The packages and the base come from different places, so both are downloaded at once.
 image::_make() {
   local said
   cli::temp_dir said
@@ -61,18 +61,18 @@ image::_ensure_inputs() {
   cli::await_parts
 }
 
-# image::_so_far DIR: how far both are, by what they wrote there.
+# image::_so_far DIR: the progress of both, from what they wrote there.
 image::_so_far() {
   local base=''
   [[ ! -s $1/base ]] || base=", base: $(log::last_line "$1/base")"
   printf '%s%s' "$(image::_wheels_so_far "$1/wheels")" "$base"
 }
 
-# --- the wheelhouse: every package as a wheel, fetched on the host with the host's own pip configuration
+# --- the wheelhouse: every package as a wheel, downloaded on the host with the host's own pip configuration
 
 image::_wheelhouse() { printf '%s/cache/wheelhouse/%s\n' "$WORKDIR" "$(image::_hash "$(image::_wheels)")"; }
 
-# What decides which wheels come.
+# The inputs that decide which wheels are downloaded.
 image::_wheels() {
   printf '%s\n' "$(uname -m)" "$IMAGE_VERL_VERSION" "$TORCH_INDEX_URL"
   grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
@@ -93,12 +93,12 @@ image::_ensure_wheelhouse() {
   mkdir -p "${new}/tmp"
   TMPDIR="${new}/tmp" image::_fetch_wheels "$new" "$1"
   rm -rf -- "${new}/tmp"
-  mv -T -- "$new" "$house" 2>/dev/null || [[ -d $house ]] # another run may have been first
+  mv -T -- "$new" "$house" 2>/dev/null || [[ -d $house ]] # another run may have been faster
   log::changed "wheelhouse ${house} ($(find "$house" -name '*.whl' | wc -l) wheels, $(du -sh "$house" | cut -f1))"
 }
 
-# image::_fetch_wheels DIR LOG: for Python 3.11 on glibc, whatever runs on this host; the few that come as source are pure
-# Python and built here. Most of the time is waiting for answers of the index: several at once.
+# image::_fetch_wheels DIR LOG: for Python 3.11 on glibc, whatever this host runs; the few packages that come as source are pure
+# Python and are built here. Most of the time is spent waiting for the index, so several run at once.
 image::_fetch_wheels() {
   local house=$1 log=$2 target=(--python-version 3.11 --implementation cp) minor wanted share i sources
   for minor in {36..17}; do target+=(--platform "manylinux_2_${minor}_$(uname -m)"); done
@@ -114,7 +114,7 @@ image::_fetch_wheels() {
   for ((i = 0; i < ${#sources[@]}; i++)); do
     cli::part image::_pip "${log}.build.${i}" wheel --no-deps --wheel-dir "$house" "${sources[i]}"
   done
-  # A CPU build of torch needs nothing more. A CUDA build names its libraries in its own metadata: bring those too.
+  # A CPU build of torch needs nothing more. A CUDA build names its libraries in its own metadata: download those too.
   cli::part image::_pip "${log}.torch" download --only-binary=:all: "${target[@]}" --dest "$house" --find-links "$house" \
     --constraint "${REPO_DIR}/docker/requirements.lock" torch
   cli::await_parts
@@ -123,7 +123,7 @@ image::_fetch_wheels() {
     log::warn "torch came as a CUDA build, so the image will be $(du -sh "$house" | cut -f1) larger than it need be: set TORCH_INDEX_URL to an index with CPU builds for a small one."
 }
 
-# Every package of the node image, as pip wants it named.
+# Every package of the node image, as pip expects the names.
 image::_packages() {
   grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
   printf 'verl==%s\n' "$IMAGE_VERL_VERSION"
@@ -148,7 +148,7 @@ image::_wheels_so_far() {
 
 # --- the base: BASE_IMAGE by name, or one made from this distribution's own packages
 
-# image::_ensure_base LOG: what the image starts from exists; its name goes to LOG.name, what is being done to LOG.
+# image::_ensure_base LOG: the base image exists; writes its name to LOG.name, and its progress to LOG.
 image::_ensure_base() {
   local base=$BASE_IMAGE
   if image::is_present "$base"; then
@@ -165,7 +165,7 @@ image::_ensure_base() {
 # image::_pull IMAGE LOG
 image::_pull() { timeout --foreground "$IMAGE_PULL_TIMEOUT" docker pull "$1" >"$2" 2>&1; }
 
-# image::_layers LOG: how far a pull is.
+# image::_layers LOG: the progress of a pull.
 image::_layers() {
   printf '%d of %d layers' "$(grep -cE ': (Pull complete|Already exists)$' "$1")" "$(grep -cE ': (Pulling fs layer|Already exists)$' "$1")"
 }
@@ -182,7 +182,7 @@ image::_own_base() {
 # image::_ensure_own_base BASE LOG
 image::_ensure_own_base() {
   local base=$1 log=$2 codename mirror root
-  : >"$log" # the pull's words
+  : >"$log" # the output of the pull
   if image::is_present "$base"; then
     log::skip "base image ${base} (exists; BASE_IMAGE=${BASE_IMAGE} could not be pulled)"
     return
@@ -212,8 +212,8 @@ image::_need_mmdebstrap() {
 
 # --- the build
 
-# image::_build IMAGE BASE: a container of BASE installs the wheels, without a network, and becomes the image. `docker build`
-# would copy the two gigabytes four times: as context, into a layer, into the second stage, and that into a layer.
+# image::_build IMAGE BASE: a container of BASE installs the wheels, without a network, and becomes the image. `docker build` would
+# copy the two gigabytes four times: as context, into a layer, into the second stage, and again into a layer.
 image::_build() {
   local image=$1 base=$2 id status config
   log::info "building ${image} on ${base}"
@@ -235,7 +235,7 @@ image::_build() {
 
 image::_remove() { docker rm --force "$1" >/dev/null 2>&1 || true; }
 
-# image::_installed ID: how far docker/install.sh is in that container.
+# image::_installed ID: the progress of docker/install.sh in that container.
 image::_installed() {
   # shellcheck disable=SC2016  # expanded in the container
   docker exec "$1" sh -c 'cd /opt/venv/lib/python3.11/site-packages &&

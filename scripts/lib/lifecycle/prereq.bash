@@ -1,12 +1,12 @@
-# lifecycle/prereq: what must hold before a cluster is brought up. Each check says what it saw; none changes anything.
+# lifecycle/prereq: the checks before a cluster is started. Each check reports what it saw; none changes anything.
 # shellcheck shell=bash
 
-# What the shared root holds; the helper makes it (py/verl_regress/base/layout.py).
+# The directories of the shared root; the helper creates them (py/verl_regress/base/layout.py).
 readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
 
 PREREQ_WARNINGS=0
 
-# prereq::_warn SENTENCE: what stops a later step, but not this one.
+# prereq::_warn SENTENCE: a problem for a later step, but not for this one.
 prereq::_warn() {
   PREREQ_WARNINGS=$((PREREQ_WARNINGS + 1))
   log::warn "$@"
@@ -46,7 +46,7 @@ prereq::version1_leftovers() {
   log::ok "no container of version 1 (mvp-ray-head, mvp-ray-worker-<n>)"
 }
 
-# prereq::node_image: whether `make up` will find the image. Without it a check still says all that it can.
+# prereq::node_image: whether `make up` will find the image. If it is missing, the other checks still run.
 prereq::node_image() {
   local image
   image=$(image::name)
@@ -57,7 +57,7 @@ prereq::node_image() {
   fi
 }
 
-# prereq::verl_source: a tree that `make snapshot` is to freeze is there; what is fetched can be fetched.
+# prereq::verl_source: the tree that `make snapshot` will freeze exists, or can be downloaded.
 prereq::verl_source() {
   local dir
   case $VERL_SOURCE in
@@ -77,7 +77,7 @@ prereq::verl_source() {
   log::ok "verl's source is at ${dir}"
 }
 
-# A cluster can come up without it, so what is missing is a warning.
+# A cluster can start without it, so a missing source is a warning.
 prereq::_verl_of_pypi() {
   local cache
   cache=$(snapshot::pypi_cache "$1")
@@ -92,7 +92,7 @@ prereq::_verl_of_pypi() {
   fi
 }
 
-# prereq::shared_root: every directory of the shared root is there and ours to write to, or can be made.
+# prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.
 prereq::shared_root() {
   local shared=${WORKDIR}/shared directory above missing=0
   for directory in "${SHARED_ROOT_DIRECTORIES[@]/#/${shared}/}"; do
@@ -105,7 +105,7 @@ prereq::shared_root() {
   log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
 }
 
-# prereq::shared_mount: a running cluster's nodes see the shared root and may write to it.
+# prereq::shared_mount: a running cluster's nodes see the shared root and can write to it.
 prereq::shared_mount() {
   local node seen=()
   local -A pids=()
@@ -124,7 +124,7 @@ prereq::shared_mount() {
   log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"
 }
 
-# prereq::names: the containers that have our names are ours.
+# prereq::names: the containers with our names are ours.
 prereq::names() {
   local foreign other
   foreign=$(compose::foreign | paste -sd' ')
@@ -139,8 +139,8 @@ prereq::names() {
   fi
 }
 
-# prereq::port: the dashboard's port is free, or ours. The engine listens before it says for whom, so it is asked for a moment
-# where there is a head of ours: another `make up` may be bringing it up.
+# prereq::port: the dashboard's port is free, or ours. The engine listens on it before it says for which container, so if we have a
+# head, the check repeats for a moment: another `make up` may be starting it.
 prereq::port() {
   local seconds=0
   if ! prereq::is_port_taken "$DASHBOARD_PORT"; then
@@ -157,7 +157,7 @@ prereq::is_port_ours() { [[ $(docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev
 
 prereq::is_port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# prereq::disk: the shared root, which may be a mount of its own, has room. A cluster that runs already is told of, not refused.
+# prereq::disk: the shared root, which may be a separate mount, has room. For a running cluster this is a warning, not an error.
 prereq::disk() {
   local directory=${WORKDIR}/shared free problem
   until [[ -d $directory ]]; do directory=$(dirname -- "$directory"); done
@@ -179,7 +179,7 @@ prereq::memory() {
   log::ok "${free} GiB of memory available (wanted: ${MIN_MEMORY_GIB})"
 }
 
-# prereq::gpus: the GPUs and devices that this profile's workers get are on this machine, and the engine can hand them out.
+# prereq::gpus: the GPUs and devices for this profile's workers exist on this machine, and the engine can pass them to containers.
 prereq::gpus() {
   case $PROFILE in
     gpu)

@@ -1,11 +1,11 @@
-# lifecycle/ssh: nodes that exist already. They are looked at, given Ray's token, and left as they were but for what we
+# lifecycle/ssh: nodes that exist already. We check them and give them Ray's token, and leave everything as it was except what we
 # started there.
 # shellcheck shell=bash
 
-# nodes::dashboard_host: what Ray's dashboard listens on. Nobody publishes it for us, so it is not for the network.
+# nodes::dashboard_host: the address that Ray's dashboard listens on: not the network, because nothing protects it there.
 nodes::dashboard_host() { printf '127.0.0.1\n'; }
 
-# nodes::gcs_path: where the GCS keeps what it knows, on the head: beside Ray's token, not on the shared root.
+# nodes::gcs_path: where the GCS keeps its state, on the head: next to Ray's token, not on the shared root.
 nodes::gcs_path() {
   # shellcheck disable=SC2016  # expanded on the node
   node::exec head sh -c 'printf "%s.gcs\n" "${RAY_AUTH_TOKEN_PATH%.token}"'
@@ -18,15 +18,15 @@ nodes::check() {
 
 nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
 
-# nodes::shared_root_here: nothing, it is on the nodes alone.
+# nodes::shared_root_here: prints nothing, because it is only on the nodes.
 nodes::shared_root_here() { :; }
 
 nodes::need_shared_root_here() {
   cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: mend that first."
 }
 
-# nodes::owners [NODE...]: whose this cluster is on those nodes (all of them), as ID|USER|WORKDIR, from the file beside Ray's token;
-# one that does not answer says nothing.
+# nodes::owners [NODE...]: the owners of this cluster on those nodes (default: all), as ID|USER|WORKDIR, from the file next to Ray's
+# token; prints nothing for a node that does not answer.
 nodes::owners() {
   local node pids=()
   # shellcheck disable=SC2046  # names, one word each
@@ -41,17 +41,17 @@ nodes::owners() {
   wait "${pids[@]}" || true
 }
 
-# nodes::shown PATH: a path of the nodes as whoever typed the command can use it: it is on the nodes alone.
+# nodes::shown PATH: a path of the nodes, as the user who typed the command can use it: it is only on the nodes.
 nodes::shown() {
   if [[ $1/ == "${SHARED_ROOT}"/* ]]; then printf 'head:%s\n' "$1"; else printf '%s\n' "$1"; fi
 }
 
-# nodes::tell_dashboard: where a browser and a client of Ray find the cluster. It listens on the head alone.
+# nodes::tell_dashboard: prints where a browser and a client of Ray find the cluster. It listens only on the head.
 nodes::tell_dashboard() {
   log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT} after 'ssh -N -L ${DASHBOARD_PORT}:127.0.0.1:8265 ${SSH_CONFIG:+-F ${SSH_CONFIG} }$(ssh::_place_alone head)', token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
 }
 
-# nodes::ensure_up: every node has this cluster's token, for its user alone and outside the shared root, and beside it whose it is.
+# nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
 nodes::ensure_up() {
   local node state other
   other=$(owner::other)
@@ -71,13 +71,13 @@ nodes::ensure_up() {
   log::ok "nodes: $(node::list | paste -sd' ')"
 }
 
-# nodes::ensure_down: nothing that we started runs on any node, and the token is gone. A node that does not answer does not
-# keep the others.
+# nodes::ensure_down: nothing that we started runs on any node, and the token is removed. If a node does not answer, the others are
+# still cleaned up.
 nodes::ensure_down() {
   local node stopped report lost=()
   owner::need_own_or_adopt "$(owner::other)"
   job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
-  # Ray takes its seconds to end: all nodes at once.
+  # Ray takes some seconds to stop, so all nodes are cleaned up at once.
   report=$(log::while 'ending Ray on the nodes' -- nodes::_release_all)
   while read -r node stopped; do
     ((stopped == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
@@ -94,10 +94,10 @@ nodes::_release_all() {
     nodes::_release "$node" &
     pids+=("$!")
   done
-  wait "${pids[@]}" || true # one that does not answer does not keep the others
+  wait "${pids[@]}" || true # a node that does not answer must not stop the others
 }
 
-# nodes::_release NODE: prints NODE and how many processes there were; nothing where it could not be asked.
+# nodes::_release NODE: prints NODE and how many processes there were; prints nothing if the node does not answer.
 nodes::_release() {
   local stopped
   stopped=$(cluster::stop_ray "$1")
@@ -109,7 +109,7 @@ nodes::_release() {
   printf '%s %s\n' "$1" "$stopped"
 }
 
-# nodes::_end_ray_of_other: with ADOPT=1 the nodes are ours from now on, and a Ray that was started with another token is of no use.
+# nodes::_end_ray_of_other: with ADOPT=1 the nodes are now ours, and a Ray that was started with another token is useless.
 nodes::_end_ray_of_other() {
   local node stopped
   job::need_idle "Taking ${CLUSTER_NAME} over (ADOPT=1) restarts Ray on every node and" 'let that checkout stop them'
@@ -142,7 +142,7 @@ nodes::_check_tools() {
   log::ok "every node has python3, ray, tar, setsid, bash and grep"
 }
 
-# Ray's token auth is all that stands between the network and the nodes: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
+# Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
 nodes::_check_ray() {
   local node version first=''
   for node in $(node::list); do
@@ -169,7 +169,7 @@ nodes::_check_addresses() {
   log::ok "every node has an address of its own:${seen% }"
 }
 
-# What the head writes every worker reads, and with the same user's rights writes too.
+# Every worker must read what the head writes, and with the same user's rights also write there.
 nodes::_check_shared_root() {
   local node nonce file
   nonce="$(date +%s)-$$-${RANDOM}"
@@ -200,7 +200,7 @@ nodes::_check_clocks() {
   log::ok "the clocks of the nodes differ by at most ${CLUSTER_MAX_SKEW} s"
 }
 
-# Ports that Ray listens on at fixed numbers; where our own Ray is at work they are its.
+# Ports that Ray listens on at fixed numbers; if our own Ray runs there, it uses them.
 nodes::_check_ports() {
   local node ports taken
   for node in $(node::list); do

@@ -1,15 +1,15 @@
-# transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; serves every engine with docker's words.
+# transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; works with every engine that has docker's commands.
 # shellcheck shell=bash
 
-# transport::load: one look at all containers serves the whole script: which of them run, since when, at what address, and whose
-# they are. It may be called again.
+# transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
+# them. It may be called again.
 transport::load() {
   local name running since address cluster id user workdir
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
   while IFS='|' read -r name running since address cluster id user workdir; do
     [[ $name == "/${CLUSTER_NAME}-"* ]] || continue
     name=${name#"/${CLUSTER_NAME}-"}
-    [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' workdir='' # not made by any checkout of this
+    [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' workdir='' # not created by any checkout of this project
     _TRANSPORT_OWNERS["${id}|${user}|${workdir}"]=1
     [[ $running == true && -n $address ]] || continue
     _TRANSPORT_ADDRESS[$name]=$address _TRANSPORT_SINCE[$name]=$since
@@ -25,8 +25,8 @@ transport::exec() { transport::_exec "$1" "${@:2}"; }
 
 transport::exec_in() { transport::_exec "$1" --interactive "${@:2}"; }
 
-# transport::_exec NODE [--interactive] ARGV...: a container may be removed or restarted at any moment. That is one sentence of
-# ours, in place of the engine's own and of the 137 that the command seems to end with.
+# transport::_exec NODE [--interactive] ARGV...: a container may be removed or restarted at any moment. Then we print one sentence,
+# instead of the engine's message and of the status 137 with which the command seems to end.
 transport::_exec() {
   local node=$1 option=() status=0
   shift
@@ -48,8 +48,8 @@ transport::_exec() {
   return "$status"
 }
 
-# transport::_without_engine: hands stdin on as it comes, without the engine's first line about a container that is gone. The first
-# line goes out in one piece, for stdout is another pipe; a live line has no end to wait for.
+# transport::_without_engine: passes stdin on as it comes, without the engine's first line about a removed container. Writes the
+# first line in one piece, because stdout is another pipe; a live line has no end to wait for.
 transport::_without_engine() {
   local first='' rest='' end=''
   IFS= read -r -N 5 first || true
@@ -63,8 +63,8 @@ transport::_without_engine() {
   exec cat
 }
 
-# transport::_is_gone NODE STATUS: it does not run, or was started again since we looked first. An engine that removes a container
-# kills what runs there some time before it says that the container does not run: after a kill it is asked for a moment.
+# transport::_is_gone NODE STATUS: it does not run, or was restarted since we listed it. An engine that removes a container kills
+# its processes some time before it reports that the container does not run, so after a kill the check repeats for a moment.
 transport::_is_gone() {
   local seconds=0
   (($2 != 137 && $2 != 143)) || seconds=2
@@ -89,7 +89,7 @@ transport::address() {
   fi
 }
 
-# Says in one sentence why a node cannot be reached; asked once a node and script, then remembered.
+# Says in one sentence why a node cannot be reached; checked once for each node and script, then remembered.
 declare -gA _TRANSPORT_SEEN=()
 transport::_need() {
   [[ -z ${_TRANSPORT_ADDRESS[$1]:-}${_TRANSPORT_SEEN[$1]:-} ]] || return 0

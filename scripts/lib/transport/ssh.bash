@@ -1,12 +1,12 @@
-# transport/ssh: nodes that exist already, and that we log in to. Which they are stands in NODES_FILE; how to get there
-# (keys, known hosts, jump hosts) is ssh's own configuration, or SSH_CONFIG. An unknown host key is refused, never taken.
+# transport/ssh: nodes that exist already and that we log in to. NODES_FILE lists them; how to reach them (keys, known hosts, jump
+# hosts) comes from ssh's own configuration, or SSH_CONFIG. An unknown host key is refused, never accepted.
 # shellcheck shell=bash
 
 declare -gA _SSH_TARGET=() _SSH_PORT=() _SSH_PATH=() _SSH_ADDRESS=() _SSH_SEEN=()
-# Short: the path of a socket ends at 107 bytes. Only tests set HOST_ROOT.
+# Short, because the path of a socket has at most 107 bytes. Only tests set HOST_ROOT.
 readonly SSH_SOCKETS="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
 
-# transport::load: reads NODES_FILE, whose lines are parsed and never run; WORKERS follows from it. It may be called again.
+# transport::load: reads NODES_FILE, parses its lines and never runs them; sets WORKERS to match. It may be called again.
 transport::load() {
   local file=$NODES_FILE line number=0 count
   _SSH_TARGET=()
@@ -51,7 +51,7 @@ ssh::_take_line() {
 
 transport::exec() { transport::exec_in "$@"; }
 
-# ssh's own words go to a file: what comes on stderr is the command's, and a 255 can be told from ssh's own.
+# ssh's own messages go to a file: so stderr is only the command's, and its exit status 255 can be told apart from ssh's.
 transport::exec_in() {
   local node=$1 said="${SSH_SOCKETS}/${BASHPID}.said" status=0
   transport::_need "$node"
@@ -70,13 +70,13 @@ transport::is_alive() {
   return "$status"
 }
 
-# transport::address NODE: address= of NODES_FILE, or the address of the node that our own connection ends at.
+# transport::address NODE: address= of NODES_FILE, or the address of the node at the other end of our connection.
 transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
 
-# ssh::disconnect NODE: ends the connection that is kept open for the next script.
+# ssh::disconnect NODE: closes the connection that is kept open for the next script.
 ssh::disconnect() { ssh::_client "$1" -O exit >/dev/null 2>&1 || true; }
 
-# Says in one sentence why a node cannot be reached; asked once a node and script, then remembered.
+# Says in one sentence why a node cannot be reached; checked once for each node and script, then remembered.
 transport::_need() {
   local said="${SSH_SOCKETS}/${BASHPID}.said"
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
@@ -87,12 +87,12 @@ transport::_need() {
   _SSH_SEEN[$1]=1
 }
 
-# One connection a node is opened and shared by all commands; it closes five minutes after the last one.
+# All commands share one connection for each node; it closes five minutes after the last one.
 ssh::_connect() {
   mkdir -m 700 -- "$SSH_SOCKETS" 2>/dev/null || [[ -d $SSH_SOCKETS && ! -L $SSH_SOCKETS && -O $SSH_SOCKETS ]] ||
     cli::die 1 "${SSH_SOCKETS}, where connections are kept, belongs to somebody else: have it removed."
   ssh::_is_connected "$1" || (
-    # The connection outlives this script: a lock of ours that it held would outlive it too.
+    # The connection outlives this script, and would keep our locks if it inherited them.
     [[ -z ${CLUSTER_LOCK:-} ]] || exec {CLUSTER_LOCK}>&-
     ssh::_client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
   )
@@ -100,7 +100,7 @@ ssh::_connect() {
 
 ssh::_is_connected() { ssh::_client "$1" -O check >/dev/null 2>&1; }
 
-# ssh::_client NODE ARGS...: the options are those of a robot: no question, no terminal, none of our keys handed on.
+# ssh::_client NODE ARGS...: non-interactive: no questions, no terminal, none of our keys forwarded.
 ssh::_client() {
   local node=$1 options=()
   shift
@@ -111,8 +111,8 @@ ssh::_client() {
     -o ControlPath="${SSH_SOCKETS}/%C" "${_SSH_TARGET[$node]}" "$@"
 }
 
-# ssh::_command NODE ARGV...: the one string that sshd hands to the login shell, whichever that is: sh, csh and fish agree on
-# what stands in it. It unpacks to plain sh, which gives the command its environment, as compose does in our own containers.
+# ssh::_command NODE ARGV...: the one string that sshd passes to the login shell, whichever it is: sh, csh and fish read it the same
+# way. It unpacks to plain sh, which gives the command its environment, as compose does in our own containers.
 ssh::_command() {
   local node=$1 script word single=\' escaped="'\\''"
   shift
@@ -125,13 +125,13 @@ export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$node]:-\$3}\" PATH=\"${_SSH_PATH[$
   printf 'exec sh -c '\''script=$(printf %%s %s | base64 -d) && eval "$script"'\' "$(printf '%s)\nexit "$?"\n' "$script" | base64 | tr -d '\n')"
 }
 
-# ssh::token_path: Ray's token on a node, below the HOME there.
+# ssh::token_path: Ray's token on a node, under the HOME there.
 ssh::token_path() { printf '.verl-regress/%s.token\n' "$CLUSTER_NAME"; }
 
 ssh::_place_alone() { printf '%s%s\n' "${_SSH_PORT[$1]:+-p ${_SSH_PORT[$1]} }" "${_SSH_TARGET[$1]}"; }
 ssh::_place() { printf '%s, from %s\n' "${_SSH_TARGET[$1]}${_SSH_PORT[$1]:+:${_SSH_PORT[$1]}}" "$NODES_FILE"; }
 
-# ssh::_last_words FILE: ssh's last line, without the full stop and the carriage return that it may end with.
+# ssh::_last_words FILE: ssh's last line, without a full stop and a carriage return at its end.
 ssh::_last_words() {
   local words
   words=$(tail -n 1 -- "$1" 2>/dev/null | tr -d '\r')

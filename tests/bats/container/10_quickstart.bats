@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make quickstart` from end to end, twice: what it must show, asked of its output, of the files and of Ray itself.
+# `make quickstart` from start to end, twice; checked against its output, the files and Ray itself.
 
 setup_file() {
   load container_helper

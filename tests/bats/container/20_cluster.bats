@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The cluster: it converges, grows and shrinks, submits side by side, and goes without touching what is not its own.
+# The cluster: it converges, grows and shrinks, runs jobs side by side, and is removed without touching what is not ours.
 
 setup_file() {
   load container_helper
@@ -46,7 +46,7 @@ setup() { load container_helper; }
 }
 
 @test "make submit twice at the same moment gives two ids and two directories" {
-  export WORKLOAD=sft # the quickest to train
+  export WORKLOAD=sft # the fastest to train
   make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/a" 2>&1 &
   make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/b" 2>&1
   wait "$!"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Two checkouts and one CLUSTER_NAME, knobs that were given once, commands that meet: nothing happens to a cluster or a job that
-# was not asked for. One cluster, and one job that trains while all this goes on.
+# Two checkouts with one CLUSTER_NAME, knobs that were given once, commands that run at the same time: clusters and jobs change only
+# if you ask for it. One cluster, and one job that trains during all tests.
 
 setup_file() {
   load container_helper
@@ -12,7 +12,7 @@ setup_file() {
   export OTHER="${BATS_FILE_TMPDIR}/other checkout"
   mkdir "$OTHER"
   git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$OTHER"
-  # Longer than what is tried below takes; it is stopped when that is done.
+  # Trains longer than the tests below take; it is stopped after them.
   SUBMISSION_ID=owner-1 OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=1000' scripts/40_submit_ppo_epoch1.sh \
     2>"${BATS_FILE_TMPDIR}/submitted"
 }
@@ -28,7 +28,7 @@ setup() {
   source scripts/lib/wait.bash
 }
 
-# other TARGET...: make in the second checkout, whose WORKDIR is its own and whose CLUSTER_NAME is the same.
+# other TARGET...: make in the second checkout, with its own WORKDIR and the same CLUSTER_NAME.
 other() { env -u WORKDIR make --no-print-directory -C "$OTHER" "$@"; }
 
 containers() { docker ps --all --no-trunc --filter "label=verl-regress.cluster=${CLUSTER_NAME}" --format '{{.ID}} {{.Names}} {{.State}}' | sort; }
@@ -113,14 +113,14 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
 }
 
 @test "Ctrl-C while a job is being submitted: it runs on, and the last words name it" {
-  # Nothing takes this one: it waits for as long as it is let.
+  # No node can take this one: it waits as long as we let it.
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   run .venv/bin/python - "${WORKDIR}/shared/jobs/owner-2" "${BATS_TEST_TMPDIR}/big.yaml" <<'PYTHON'
 import os, signal, subprocess, sys, time
 from pathlib import Path
 environ = {**os.environ, "SUBMISSION_ID": "owner-2"}
 def undo():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background has it ignored
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background ignores it
 job = subprocess.Popen(["scripts/44_submit_sdk.sh", sys.argv[2]], start_new_session=True, env=environ, preexec_fn=undo)
 while job.poll() is None and not Path(sys.argv[1]).exists():
     time.sleep(0.01)

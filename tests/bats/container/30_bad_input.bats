@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Bad input on a live cluster: one sentence with the value, where it came from and the cure, the exit status of the
-# table, and nothing created.
+# Bad input on a live cluster: one sentence with the value, where it came from and the cure, the right exit status, and nothing
+# created.
 
 setup_file() {
   load container_helper
@@ -19,11 +19,11 @@ setup() {
   remember
 }
 
-# remember, is_as_remembered: what there is under the shared root, and that nothing came to it.
+# remember, is_as_remembered: records what is under the shared root, and checks that nothing was added.
 remember() { container::listing >"${BATS_TEST_TMPDIR}/before"; }
 is_as_remembered() { diff "${BATS_TEST_TMPDIR}/before" <(container::listing); }
 
-# refused STATUS SENTENCE COMMAND...: that status, that whole sentence, and nothing created.
+# refused STATUS SENTENCE COMMAND...: exits with that status and that whole sentence, and creates nothing.
 refused() {
   local status_wanted=$1 sentence=$2
   shift 2
@@ -69,7 +69,7 @@ spec() {
   SECONDS=0
   refused 2 "The override 'trainer.totl_epochs=2' (from OVERRIDES_FILE ${BATS_TEST_TMPDIR}/overrides line 3) sets a key that ppo_trainer of CODE_ID=codeA (verl 0.9.1) lacks: did you mean trainer.total_epochs? To add a new key, write '+trainer.totl_epochs=2'." \
     env OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" scripts/44_submit_sdk.sh
-  ((SECONDS < 20)) # about one where nothing else runs
+  ((SECONDS < 20)) # about one second if nothing else runs
 }
 
 @test "a JobSpec that is not there" {
@@ -118,7 +118,7 @@ spec() {
   assert_line "# verl's config"
   assert_line '# runtime_env'
   line=$(grep '^ray job submit ' <<<"$output")
-  eval "set -- ${line}" # pasted: the shell that reads it gives back the words
+  eval "set -- ${line}" # as if pasted: the shell reads the line back into the same words
   [[ $# == 21 && ${*: -3:2} == */run.py\ launch ]] || fail "$# words"
   is_as_remembered
 }
@@ -239,11 +239,11 @@ sys.exit(subprocess.run(["scripts/00_prereq_check.sh"], env={**os.environ, "DASH
   assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'make cleanup-legacy'\."
 }
 
-# up_again: the cluster as it was, after a test that took something from it.
+# up_again: restores the cluster after a test that removed a part of it.
 up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail "$(tail -n 20 "${BATS_TEST_TMPDIR}/up")"; }
 
 @test "an override of 200 KiB in OVERRIDES_FILE (before: LOST with an empty log) and a variable of 1 MB (before: PENDING for 300 s)" {
-  up_again # the tests before end with the cluster down
+  up_again # the tests before leave the cluster down
   remember
   { printf "trainer.project_name='" && head -c 204800 /dev/zero | tr '\0' x && printf "'\n"; } >"${BATS_TEST_TMPDIR}/overrides"
   OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" run scripts/44_submit_sdk.sh
@@ -295,7 +295,7 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   SECONDS=0
   refused 2 "The job wants 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have 4; worker-1 is down: bring it back with 'make up', or ask for less." \
     env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' scripts/40_submit_ppo_epoch1.sh
-  ((SECONDS < 20)) || fail "took ${SECONDS} s" # about four where nothing else runs: three for a connection to nobody
+  ((SECONDS < 20)) || fail "took ${SECONDS} s" # about four if nothing else runs: three for a connection to a dead node
   up_again
   OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' SUBMISSION_ID="bad-up-${RANDOM}" run scripts/40_submit_ppo_epoch1.sh
   assert_status 0

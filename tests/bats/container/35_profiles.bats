@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The profiles gpu and rocm, as far as a machine without a GPU can tell: what Compose makes of them, and what happens where Ray
-# finds other GPUs than it should. Whether verl knows what they ask of it: 36_releases.bats.
+# The profiles gpu and rocm, as far as a machine without a GPU can test them: what Compose makes of them, and what happens if Ray
+# finds other GPUs than expected. Whether verl accepts their overrides: 36_releases.bats.
 
 setup_file() {
   load container_helper
@@ -10,7 +10,7 @@ setup_file() {
 
 setup() { load container_helper; }
 
-# profiles::is_expected PROFILE KNOB=VALUE...: `docker compose config` of it is tests/expected/compose.PROFILE.yaml.
+# profiles::is_expected PROFILE KNOB=VALUE...: its `docker compose config` equals tests/expected/compose.PROFILE.yaml.
 profiles::is_expected() {
   # shellcheck disable=SC2016  # expanded there
   env "PROFILE=$1" CLUSTER_NAME=mvp11 DASHBOARD_PORT=8265 WORKDIR=/srv/workdir RUN_AS=1000:1000 "${@:2}" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The overrides of the GPU profiles against the configuration of real releases of verl, composed on this machine as a submission
-# composes them: what each release takes and leaves out, and what DETERMINISTIC=1 makes of it. Needs no cluster.
+# The overrides of the GPU profiles, composed on this machine against the configuration of real releases of verl, as a submission
+# does it: what each release accepts and leaves out, and what DETERMINISTIC=1 adds. Needs no cluster.
 
 setup_file() {
   load container_helper
@@ -15,7 +15,7 @@ STORAGE=transfer_queue.backend.SimpleStorage.required_node_resource
 ENGINES='actor_rollout_ref.rollout.full_determinism=True, actor_rollout_ref.actor.fsdp_config.full_determinism=True, '
 ENGINES+='actor_rollout_ref.ref.fsdp_config.full_determinism=True, reward.reward_model.rollout.full_determinism=True'
 
-# releases::makes TREE VERSION: of env/ray/dev.yaml and env/ray/prod.yaml alike what is on stdin.
+# releases::makes TREE VERSION: env/ray/dev.yaml and env/ray/prod.yaml both compose to what is on stdin.
 releases::makes() {
   local expected base
   expected=$(cat)
@@ -26,13 +26,13 @@ releases::makes() {
   done
 }
 
-# releases::refusal VERSION: what DETERMINISTIC=1 says where the rollout cannot repeat itself.
+# releases::refusal VERSION: what DETERMINISTIC=1 says if the rollout cannot repeat itself.
 releases::refusal() {
   printf 'DETERMINISTIC=1 needs actor_rollout_ref.rollout.full_determinism, which ppo_trainer of CODE_ID=it (verl %s) lacks: ' "$1"
   printf 'name a snapshot whose verl has it, or leave DETERMINISTIC out.\n'
 }
 
-# releases::is_without_storage VERSION: a release that has no storage to place, and no full determinism but for SFT.
+# releases::is_without_storage VERSION: a release without TransferQueue's storage, and with full determinism only for SFT.
 releases::is_without_storage() {
   releases::makes "${BATS_FILE_TMPDIR}/$1" "$1" <<OUTPUT
 ppo - takes all but ${STORAGE}
@@ -44,7 +44,7 @@ sft DETERMINISTIC=1 takes all, engine.full_determinism=True
 OUTPUT
 }
 
-# releases::is_of_today TREE VERSION: all is taken, storage is placed on workers, and DETERMINISTIC=1 takes the V0 trainer.
+# releases::is_of_today TREE VERSION: accepts all overrides, places storage on workers, and DETERMINISTIC=1 selects the V0 trainer.
 releases::is_of_today() {
   releases::makes "$1" "$2" <<OUTPUT
 ppo - takes all, trainer.use_v1=True, ${STORAGE}=worker_node

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Somebody who is in the docker group but not root: brings a cluster up beside another one, trains, reads and deletes
-# what the job wrote.
+# A user who is in the docker group but not root: starts a cluster next to another one, trains, reads and deletes what the job
+# wrote.
 
 setup_file() {
   load container_helper
@@ -25,7 +25,7 @@ teardown_file() {
 
 setup() { load container_helper; }
 
-# as_user ARGV...: as a uid that no passwd file knows, whose one extra group is the engine's.
+# as_user ARGV...: as a uid without an entry in passwd, with only the engine's group added.
 as_user() {
   (cd "$HOUSE" && env -i PATH="$PATH" HOME="$HOUSE" DOCKER_CONFIG="${HOUSE}/docker-config" NO_COLOR=1 PROFILE=cpu \
     CLUSTER_NAME=vrtest-user DASHBOARD_PORT=18268 VERL_SOURCE="path:${HOUSE}/verl-source" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The rehearsal's hooks, inside the node image, against real torch and three real releases of verl: the default snapshot, the
-# image's own, and another one.
+# image's own release, and another one.
 
 setup_file() {
   load container_helper
@@ -15,8 +15,8 @@ setup_file() {
 
 setup() { load container_helper; }
 
-# hooks_against VERSION SNAPSHOT [TEST...]: these tests, or all of them, with that snapshot on PYTHONPATH; the image's own verl
-# where SNAPSHOT is empty.
+# hooks_against VERSION SNAPSHOT [TEST...]: these tests, or all of them, with that snapshot on PYTHONPATH; without a SNAPSHOT, with
+# the image's own verl.
 hooks_against() {
   run docker exec --env PYTHONPATH="${2:+/private/common/code/verl/$2:}${HELPER}/hooks:${HELPER}/rehearsal" \
     --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal vrtest-quick-worker-0 \
@@ -28,7 +28,7 @@ hooks_against() {
   [[ $output =~ [1-9][0-9]*' passed' ]]
 }
 
-# What does not touch verl is tested once.
+# Tests that do not touch verl run once.
 with_verl=(test_hooks_on_real_verl.py test_rollout.py test_sft_driver.py)
 
 @test "verl 0.9.1, the default snapshot" { hooks_against 0.9.1 codeA; }

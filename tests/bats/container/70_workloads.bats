@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# GRPO and SFT on the real trainers, a reward function of the user's, two releases at the same moment, and jobs that fail
-# because a process ran other code than was asked for.
+# GRPO and SFT on the real trainers, a user's reward function, two releases at the same time, and jobs that fail because a process
+# ran other code than the snapshot's.
 
 setup_file() {
   load container_helper
@@ -23,7 +23,7 @@ trained() {
   compgen -G "${job}/checkpoints/global_step_$1/*"
 }
 
-# actors: how many processes of actors the job had, by the word of Ray's own table.
+# actors: how many actor processes the job had, according to Ray's own table.
 actors() {
   local id
   id=$(container::api "/api/jobs/${job##*/}" | jq -r .job_id)
@@ -31,7 +31,7 @@ actors() {
     jq '[.data.result.result[] | select(.pid > 0)] | length'
 }
 
-# identity QUERY: of what was compared at the end of the job.
+# identity QUERY: of the comparison at the end of the job.
 identity() { jq -r "$1" "${job}/state/identity"; }
 
 @test "GRPO: ten steps of main_ppo without a critic, a checkpoint, and every actor proved its code" {
@@ -83,7 +83,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   for output in "$(<"${BATS_TEST_TMPDIR}/a")" "$b"; do
     trained 2
     jq -r '.argv[]' "${job}/config/resolved.json" | grep -x 'reward.custom_reward_function.path=/private/user/code/examples/reward_fn.py'
-    # A tenth for any number: GSM8K's own function knows only 0 and 1.
+    # 0.1 for any number: GSM8K's own function returns only 0 and 1.
     [[ $(jq -s 'any(.data["critic/score/mean"] * 8 | (. - floor) as $rest | $rest > 0.01 and $rest < 0.99)' "${job}/logs/metrics.jsonl") == true ]]
   done
   a=$(job_of "$(<"${BATS_TEST_TMPDIR}/a")") b=$(job_of "$b")
@@ -133,7 +133,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_k
 PY
   # shellcheck disable=SC2016  # filled in by the helper
   printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/shadow/reward_fn.py' >"${BATS_TEST_TMPDIR}/spec.yaml"
-  # Without the file logger, too: its steps come from the driver's log.
+  # Without the file logger as well: then the steps come from the driver's log.
   OVERRIDES='trainer.total_training_steps=2 trainer.logger=[console]' run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.yaml"
   assert_status 3
   assert_line ' *step 1 of 2, .* s a step, critic/score/mean .*'

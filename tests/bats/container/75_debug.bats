@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# Debug bundles, both ways of submitting, stopping, and what the helper needs of a bare node.
+# Debug bundles, both ways to submit, stopping, and installing the helper's packages on a bare node.
 
 setup_file() {
   load container_helper
   container::use quick 18265
   container::cluster
-  export FAILS=data.train_files=/no/such.parquet # the first process that verl starts fails over it
+  export FAILS=data.train_files=/no/such.parquet # the first process that verl starts fails because of it
 }
 
 setup() { load container_helper; }
@@ -18,14 +18,14 @@ teardown_file() {
 
 job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
 
-# bundle_of JOB PHASE: that bundle's directory; there is exactly one.
+# bundle_of JOB PHASE: the directory of that bundle; there is exactly one.
 bundle_of() {
   local found=("$(job_dir "$1")/debug/"*"Z-$2")
   [[ ${#found[@]} == 1 && -f ${found[0]}/bundle.json ]] || fail "${#found[@]} bundles of $2"
   printf '%s\n' "${found[0]}"
 }
 
-# whole BUNDLE: every kind of Ray's state is there, stamped with the moment, and no source failed.
+# whole BUNDLE: it has every kind of Ray's state, with a timestamp, and no source failed.
 whole() {
   local kind
   [[ $(jq -c .errors "$1/bundle.json") == '{}' ]] || fail "$(<"$1/bundle.json")"
@@ -98,7 +98,7 @@ whole() {
 
 @test "make stop ends a job that runs, which records its end and leaves no process, and then skips it" {
   job=$(SUBMISSION_ID=to-stop scripts/40_submit_ppo_epoch1.sh 2>/dev/null)
-  # Its driver has come to Ray: from here on it has processes on both workers.
+  # Its driver has reached Ray: from here on it has processes on both workers.
   run timeout 60 bash -c "source scripts/lib/wait.bash; driver_is_known() { [[ -s '$(job_dir to-stop)/logs/driver.log' ]] && grep -q TaskRunner '$(job_dir to-stop)/logs/driver.log'; }; wait::until 60 - driver_is_known"
   assert_status 0
   run make --no-print-directory stop JOB="$job"
@@ -152,7 +152,7 @@ whole() {
   WHEELHOUSE="${BATS_FILE_TMPDIR}/wheels" run scripts/12_install_py_deps.sh
   assert_status 0
   assert_line "changed head: brought the helper's packages, beside .*"
-  [[ -d ${WORKDIR}/shared/user/code ]] # the helper ran: it made the shared root's directories
+  [[ -d ${WORKDIR}/shared/user/code ]] # the helper ran: it created the shared root's directories
   run scripts/12_install_py_deps.sh
   assert_status 0
   assert_line "skip    the helper \(nothing to change\)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The life of a job on a real cluster: resumed, tried again, followed by a wait that is cut off, stopped to the last process,
-# and told of when the cluster is down.
+# The life of a job on a real cluster: resumed, retried, followed by a wait that is cut off, stopped with all its processes, and
+# listed while the cluster is down.
 
 setup_file() {
   load container_helper
@@ -17,16 +17,16 @@ teardown_file() {
 
 job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
 
-# await SECONDS COMMAND...: until it holds.
+# await SECONDS COMMAND...: waits until it is true.
 await() { timeout "$1" bash -c 'source scripts/lib/wait.bash; wait::until "$@"' await "$1" - "${@:2}"; }
 
-# too_big ID: a job that waits for a place as long as it is let.
+# too_big ID: a job that waits for resources as long as we let it.
 too_big() {
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   SUBMISSION_ID=$1 scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
 }
 
-# waits [SIGNAL]: the processes in the head that follow a job, one a line; with SIGNAL they get it.
+# waits [SIGNAL]: the processes in the head that follow a job, one a line; with SIGNAL they receive it.
 waits() {
   docker exec "${CLUSTER_NAME}-head" python3 -c '
 import os, pathlib, sys
@@ -45,7 +45,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   assert_status 0
   step=$(<"$(job_dir half)/checkpoints/latest_checkpointed_iteration.txt")
   [[ $step == [24] ]] || fail "it was stopped too late, after step ${step}"
-  mkdir "$(job_dir half)/checkpoints/global_step_5" # as one that died while it saved
+  mkdir "$(job_dir half)/checkpoints/global_step_5" # like a job that died while it saved
   before=$(cd "$(job_dir half)" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
   run make --no-print-directory resume JOB=half WAIT=1
   assert_status 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Turns on a real cluster: the order is kept, each place is told, and one that waits is stopped. The first job trains for as
-# long as it is let; the third fails over its data as soon as verl starts: what it would train does not matter here.
+# The queue on a real cluster: the order is kept, each position is reported, and a job that waits is stopped. The first job trains
+# as long as we let it; the third fails because of its data as soon as verl starts: what it would train does not matter.
 
 setup_file() {
   load container_helper
@@ -26,7 +26,7 @@ queue_up() { SUBMISSION_ID="turn-$1" OVERRIDES=$2 scripts/44_submit_sdk.sh >/dev
 
 state() { printf '%s/shared/jobs/turn-%s/state/%s\n' "$WORKDIR" "$1" "$2"; }
 
-# is_at JOB PLACE: the job waits for its turn, and there.
+# is_at JOB PLACE: the job waits in the queue, at that position.
 is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") == "$2" ]]; }
 
 @test "the second and the third wait, and status says behind whom" {

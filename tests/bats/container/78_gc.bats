@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# make gc on a real cluster: old jobs' checkpoints and a snapshot that nobody needs go, a job that runs is not touched.
+# make gc on a real cluster: removes old jobs' checkpoints and an unused snapshot, and does not touch a running job.
 
 setup_file() {
   load container_helper
@@ -7,7 +7,7 @@ setup_file() {
   container::cluster
 }
 
-# The last file that has this cluster: beside it those that follow would be slower.
+# The last file that uses this cluster: if it kept running, the files that follow would be slower.
 teardown_file() {
   load container_helper
   make --no-print-directory down >/dev/null 2>&1
@@ -18,14 +18,14 @@ setup() {
   shared=${WORKDIR}/shared
 }
 
-# listing DIR: every file there with its content, but for what says that it is still looked at.
+# listing DIR: every file there with its content, except the record of who observed the job.
 listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort -z | xargs -0 sha256sum); }
 
-# age JOB: as if it had ended two hours ago, and written nothing since.
+# age JOB: makes the job look as if it had ended two hours ago and written nothing since.
 age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -exec touch -d '2 hours ago' {} +; }
 
 @test "old checkpoints and an unused snapshot go, dry run and real run say the same, and a running job ends well" {
-  # Three that are over: the first process that verl starts fails, and what a trainer would have left is put there.
+  # Three jobs that are over: the first process that verl starts fails, and we add what a trainer would have left.
   for job in gc-1 gc-2 gc-3; do
     rm -rf "${shared}/jobs/${job}"
     OVERRIDES=data.train_files=/no/such.parquet SUBMISSION_ID=$job WAIT=1 run scripts/40_submit_ppo_epoch1.sh
@@ -34,7 +34,7 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
     head -c 300000 /dev/urandom >"${shared}/jobs/${job}/checkpoints/global_step_10/model.pt"
   done
   age gc-1 && age gc-2 # gc-3 ended a minute ago
-  # A snapshot that nobody refers to, made yesterday.
+  # A snapshot that no job or knob refers to, made yesterday.
   cp -a "${WORKDIR}/cache/verl/pypi-0.9.1" "${BATS_TEST_TMPDIR}/tree"
   printf 'CHANGED = 1\n' >>"${BATS_TEST_TMPDIR}/tree/verl/__init__.py"
   CODE_ID=gc-unused VERL_SOURCE="path:${BATS_TEST_TMPDIR}/tree" scripts/31_snapshot_verl_code.sh
@@ -82,7 +82,7 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
   DRY_RUN='' KEEP=1 run scripts/70_gc.sh
   assert_status 0
   assert_line 'skip    gc \(nothing that nobody needs\)'
-  run scripts/31_snapshot_verl_code.sh # reads every file of it
+  run scripts/31_snapshot_verl_code.sh # reads all its files
   assert_line 'skip    snapshot codeA .*'
 }
 

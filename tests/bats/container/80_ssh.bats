@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# Nodes that a platform made (TRANSPORT=ssh), over a real sshd: the transport contract, then a cluster that comes up, trains
-# and goes, on hosts where other people's processes live too.
-# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
+# Nodes that a platform made (TRANSPORT=ssh), over a real sshd: the transport contract, then a cluster that starts, trains and is
+# removed, on hosts where other people's processes run too.
+# shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup_file() {
   load container_helper
@@ -23,7 +23,7 @@ setup() {
   load ../contract/transport_contract
 }
 
-# in_node NODE ARGV...: seen from outside, not through ssh.
+# in_node NODE ARGV...: from outside, not through ssh.
 in_node() { docker exec "${CLUSTER_NAME}-$1" "${@:2}"; }
 programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make verify` on a live cluster: green as it is, and red for a line that is broken in the living thing.
+# `make verify` on a live cluster: green as it is, and red for a check that is broken in the running system.
 
 setup_file() {
   load container_helper
@@ -24,7 +24,7 @@ setup() { load container_helper; }
   grep -q '^# 13 of 13 checks passed$' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
   grep -q 'tests="13" failures="0"' "${session}/junit.xml"
-  # What the session costs over its bare jobs: shown, not asserted.
+  # What the session costs in addition to its bare jobs: printed, not asserted.
   printf '# jobs: %s s, session: %s\n' "$(jq '[.jobs[].seconds] | add' "${session}/report.json")" \
     "$(grep -oE '60_verify: done in [0-9.]+ s' <<<"$output")" >&3
 }
@@ -35,10 +35,10 @@ setup() { load container_helper; }
   assert_line "error   ONLY='everything' \(from the command line or environment\) is not usable: use some of submission, placement, head, .*"
 }
 
-# helper_in NODE ARG...: the helper's front door there.
+# helper_in NODE ARG...: runs the helper there.
 helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-root /private "${@:2}"; }
 
-# judged LINE JOB: a session that looks at that line of that job alone; sets status and output.
+# judged LINE JOB: a session with only that check of that job; sets status and output.
 judged() {
   local session
   session=$(helper_in head verify begin --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeB \
@@ -48,7 +48,7 @@ judged() {
   run helper_in head verify judge --session "$session"
 }
 
-# The helper as the scripts put it, and a stream of JobSpec and base config as they send it.
+# The helper as the scripts install it, and a stream of JobSpec and base config as they send it.
 stream() {
   HELPER=$(bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; env::load; helper::dir')
   cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/job_spec"
@@ -59,7 +59,7 @@ stream() {
 
 @test "red: a driver on the head" {
   stream
-  # The plan refuses to ask for it, so the submitter is changed on its way to Ray.
+  # The plan refuses such a request, so the submitter is changed just before it calls Ray.
   tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config | docker exec --interactive vrtest-verify-head python3 -c '
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -82,7 +82,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
     docker run --rm --interactive --network host --volume "${WORKDIR}/shared:/private" --env RAY_AUTH_MODE=token \
       --volume "${WORKDIR}/secrets/vrtest-verify.token:/run/secrets/ray_token:ro" --env RAY_AUTH_TOKEN_PATH=/run/secrets/ray_token \
       "$image" python3 "$HELPER/run.py" --shared-root /private "${SUBMIT[@]}" --submission-id=from-the-host
-  # Its address is the host's, which does not answer inside the head: its end is told by its own files.
+  # Its address is the host's, which does not answer inside the head: its own files show its end.
   make --no-print-directory wait JOB=from-the-host UNREACHABLE_TIMEOUT=300
   judged submission from-the-host
   assert_status 9

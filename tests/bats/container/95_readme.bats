@@ -1,9 +1,9 @@
 #!/usr/bin/env bats
-# Every command line of the README and of the pages that continue it (tests/bats/readme.bash), typed as it is written there in
-# clean clones that have no .venv yet. They share one cluster, one WORKDIR of their own (empty at first) and the node image; a job
-# trains for one step where its line names no other number.
+# Runs every command line of the README and of the pages that continue it (tests/bats/readme.bash) as it is written there, in clean
+# clones that have no .venv yet. They share one cluster, their own WORKDIR (empty at first) and the node image; a job trains for one
+# step unless its line names another number.
 #
-# A line that is new or changed fails the last test: type it in a test here, or leave it out with its reason.
+# A new or changed line fails the last test: run it in a test here, or add it to the exceptions with the reason.
 
 setup_file() {
   load container_helper
@@ -27,7 +27,7 @@ setup() {
 
 teardown() { printf '# %d s\n' "$SECONDS" >&3; }
 
-# clone NAME: a clean clone with what is here and not committed yet; the lines are typed there.
+# clone NAME: a clean clone with the uncommitted changes; the lines run there.
 clone() {
   mkdir "${BATS_FILE_TMPDIR}/$1"
   cd "${BATS_FILE_TMPDIR}/$1" || return
@@ -37,7 +37,7 @@ clone() {
   [[ ! -e .venv && ! -e workdir ]]
 }
 
-# types COMMAND: a line of these pages, in the directory where we are; fails with the end of what it printed.
+# types COMMAND: runs a line of these pages in the current directory; fails with the end of its output.
 types() {
   readme::commands | grep -qxF -- "$1" || fail "no page has the line: $1"
   printf '%s\n' "$1" >>"$TYPED"
@@ -51,7 +51,7 @@ types() {
   types 'cp env/nodes.example env/nodes'
   types "printf '%s\n' TRANSPORT=ssh PROFILE=cpu RAY_BASE_CONFIG=env/ray/cpu.yaml SHARED_ROOT=/private >>env/local.env"
   grep -qx TRANSPORT=ssh env/local.env
-  rm env/nodes env/local.env # the hosts of the example are nobody's; 80_ssh.bats logs in to real ones
+  rm env/nodes env/local.env # the hosts of the example do not exist; 80_ssh.bats logs in to real ones
   types 'make up prepare snapshot submit WAIT=1'
   assert_line 'ok      ppo-codeA-.* SUCCEEDED \(the trainer ended\)'
 }
@@ -64,7 +64,7 @@ types() {
 }
 
 @test "everyday use, line by line" {
-  # ~/verl is the user's working tree; what else is at home, such as pip's configuration, is as it was.
+  # ~/verl is the user's working tree; the rest of the home, such as pip's configuration, stays as it was.
   mkdir "${BATS_FILE_TMPDIR}/home"
   find "$HOME" -mindepth 1 -maxdepth 1 ! -name verl -exec ln -s -t "${BATS_FILE_TMPDIR}/home" {} +
   export HOME="${BATS_FILE_TMPDIR}/home"
@@ -81,7 +81,7 @@ types() {
   types 'make wait JOB=latest'
   types 'make resume JOB=latest OVERRIDES=trainer.total_training_steps=20'
   assert_line 'ppo-codeB-.*\.a2'
-  make --no-print-directory stop JOB=latest # a job that runs is not tried once more
+  make --no-print-directory stop JOB=latest # a running job cannot be retried
   types 'make retry JOB=latest'
   assert_line 'ppo-codeB-.*\.a3'
   types 'make stop JOB=latest'
@@ -94,10 +94,10 @@ types() {
   [[ -z $(docker ps --all --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}") ]]
 }
 
-# A line that is typed nowhere here, and why.
+# Lines that are not run here, and why.
 left_out() {
-  printf '%s\n' 'make quickstart' # 10_quickstart.bats runs it, twice, from end to end
-  # DETERMINISTIC=1 needs GPUs to change anything: 36_releases.bats and tests/py/test_deterministic.py compose what it adds.
+  printf '%s\n' 'make quickstart' # 10_quickstart.bats runs it twice, from start to end
+  # DETERMINISTIC=1 has an effect only on GPUs: 36_releases.bats and tests/py/test_deterministic.py compose what it adds.
   printf '%s\n' 'make submit WORKLOAD=grpo DETERMINISTIC=1' 'make verify CODE_A=pypi:0.9.1 CODE_B=path:../verl DETERMINISTIC=1'
 }
 

@@ -1,18 +1,18 @@
-# Real containers, real Ray, real verl. Every file names its cluster with container::use and brings it up itself, which
-# costs a second where it is up already; .ci/run takes down what is left. Copy 20_cluster.bats to begin a new file.
+# Real containers, real Ray, real verl. Every file names its cluster with container::use and starts it itself, which takes a second
+# if it is up already; .ci/run removes what is left. Copy 20_cluster.bats to start a new file.
 # shellcheck shell=bash
 
 bats_require_minimum_version 1.5.0
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 cd "$REPO" || exit 1
 
-# container::use NAME PORT [PREFIX]: the cluster of this file, beside whatever the person at this machine runs.
+# container::use NAME PORT [PREFIX]: the cluster of this file, next to whatever the user of this machine runs.
 container::use() {
   export PROFILE=cpu NO_COLOR=1 CLUSTER_NAME="${3:-vrtest}-$1" DASHBOARD_PORT="$2" WORKDIR="${REPO}/build/container/workdir"
   unset CODE_ID WORKLOAD JOB WAIT
 }
 
-# container::cluster: two workers ALIVE, data, model and codeA there.
+# container::cluster: two workers are ALIVE; data, model and codeA exist.
 container::cluster() {
   make --no-print-directory up prepare snapshot CODE_ID=codeA >"${BATS_FILE_TMPDIR}/up" 2>&1 || {
     tail -n 30 "${BATS_FILE_TMPDIR}/up" >&3
@@ -20,7 +20,7 @@ container::cluster() {
   }
 }
 
-# container::listing: every path and content under the shared root but for the helper, to see that nothing was created.
+# container::listing: every path and content under the shared root except the helper, to check that nothing was created.
 container::listing() {
   (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
 }
@@ -28,7 +28,7 @@ container::listing() {
 # job::ids: the submission ids there are, one a line.
 container::jobs() { ls "${WORKDIR}/shared/jobs"; }
 
-# container::api PATH: Ray's own answer, asked from inside the head with the token; not through our status code.
+# container::api PATH: Ray's own answer, from inside the head with the token; not through our status code.
 container::api() {
   docker exec "${CLUSTER_NAME}-head" python3 -c '
 import sys, urllib.request
@@ -39,8 +39,8 @@ print(urllib.request.urlopen(request, timeout=10).read().decode())' "$1"
 
 container::ip() { docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-$1"; }
 
-# container::same_metrics JOB_DIR JOB_DIR [STEPS]: both have the same (first) steps, and of each step every metric is equal but
-# for those that say how long it took, how fast that was and how much memory the machine had in use.
+# container::same_metrics JOB_DIR JOB_DIR [STEPS]: both have the same (first) steps, and every metric of each step is equal, except
+# those for the time, the speed and the machine's memory use.
 container::same_metrics() {
   local job seen
   for job in "${@:1:2}"; do
@@ -52,7 +52,7 @@ container::same_metrics() {
   diff "${BATS_TEST_TMPDIR}/metrics-${1##*/}" "${BATS_TEST_TMPDIR}/metrics-${2##*/}" || fail 'other metrics'
 }
 
-# Assertions; each says what it saw.
+# Assertions; each prints what it saw.
 fail() {
   printf '%s\n--- output\n%s\n' "$1" "${output:-}" >&2
   return 1

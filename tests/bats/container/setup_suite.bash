@@ -1,8 +1,8 @@
-# Before and after all tests on real clusters (tests/bats/faults too): nothing of an earlier run may help or hinder, and
-# nothing is left behind.
+# Before and after all tests on real clusters (tests/bats/faults too): an earlier run must have no influence, and nothing is left
+# behind.
 # shellcheck shell=bash
 
-SUITE_CLUSTERS=vrtest # the suite's clusters are named so, and no others are taken down
+SUITE_CLUSTERS=vrtest # prefix of the suite's clusters; no others are removed
 
 setup_suite() {
   suite::down

@@ -1,13 +1,13 @@
-# Three "hosts" that a platform made: containers of the node image with a real sshd, throw-away keys, one shared directory.
-# The cluster's own code sees nothing of the engine behind them.
+# Three "hosts" that a platform made: containers of the node image with a real sshd, temporary keys, one shared directory. The
+# cluster's own code does not see the engine behind them.
 # shellcheck shell=bash
 
-# ssh_nodes::make: head, worker-0 and worker-1 are up and let us in; NODES_FILE and SSH_CONFIG name them. The login shell is
+# ssh_nodes::make: head, worker-0 and worker-1 are up and accept our login; NODES_FILE and SSH_CONFIG name them. The login shell is
 # bash on head and worker-0, and dash on worker-1.
 ssh_nodes::make() {
   local dir=$1 node ip
   SSH_UID=$(id -u)
-  ((SSH_UID != 0)) || SSH_UID=4242 # nobody who trains should have to be root
+  ((SSH_UID != 0)) || SSH_UID=4242 # training must not need root
   mkdir -p "${dir}/shared"
   [[ $(id -u) != 0 ]] || chown "$SSH_UID" "${dir}/shared"
   ssh-keygen -q -t ed25519 -N '' -f "${dir}/key"
@@ -28,7 +28,7 @@ ssh_nodes::make() {
   export NODES_FILE="${dir}/nodes" SSH_CONFIG="${dir}/config"
 }
 
-# ssh_nodes::remove: the containers, the network, the image, and what read-only snapshots would keep.
+# ssh_nodes::remove: removes the containers, the network, the image, and files that read-only snapshots would keep.
 ssh_nodes::remove() {
   docker rm --force "${CLUSTER_NAME}"-{head,worker-0,worker-1} >/dev/null 2>&1
   docker network rm "$CLUSTER_NAME" >/dev/null 2>&1
@@ -36,7 +36,7 @@ ssh_nodes::remove() {
   chmod -R u+w "$1/shared"
 }
 
-# The node image and openssh-server, from what apt finds missing there: no registry, no network in the build.
+# The node image with openssh-server and the packages that apt finds missing there: no registry, no network in the build.
 ssh_nodes::_image() {
   local dir=$1 image
   image=$(TRANSPORT=container scripts/10_build_image.sh --name 2>/dev/null)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bats
-# What every transport must do: hand words over as they are, status, stdin and output back. Here with stand-ins for engine
-# and ssh that run the words on this machine; the same lines run on real containers in tests/bats/container/50_transport.bats
-# and over a real sshd in 80_ssh.bats.
-# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
+# What every transport must do: pass words unchanged, and return status, stdin and output. Here with stubs for engine and ssh that
+# run the words on this machine; the same tests run on real containers in tests/bats/container/50_transport.bats and over a real
+# sshd in 80_ssh.bats.
+# shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup() {
   load transport_contract
-  # A copy, for a checkout has its user's env/local.env and env/nodes; connections are kept below HOST_ROOT.
+  # A copy, because the user's checkout has env/local.env and env/nodes; connections are kept below HOST_ROOT.
   REPO="${BATS_TEST_TMPDIR}/checkout"
   mkdir -p "$REPO" "${BATS_TEST_TMPDIR}/tmp"
   cp -r "${BATS_TEST_DIRNAME}/../../.."/{scripts,env,py,jobspecs} "$REPO"
@@ -25,7 +25,7 @@ case $1 in
     ;;
 esac
 STANDIN
-  # Joins what follows the host with blanks and gives it to the login shell, as sshd does.
+  # Joins the words after the host with spaces and gives them to the login shell, as sshd does.
   cat >"${BATS_TEST_TMPDIR}/bin/ssh" <<'STANDIN'
 #!/bin/bash
 host=''
@@ -70,7 +70,7 @@ over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes"; }
     export LOGIN_SHELL
     contract::hostile_words
   done
-  # fish, csh and the like read other things into a line: but nothing into letters between single quotes.
+  # fish, csh and others interpret other characters, but no letters between single quotes.
   run on ssh::_command worker-0 printf '%s\n' "it's" $'two\nlines' '$HOME' '!!'
   [[ $output =~ ^'exec sh -c '\''script=$(printf %s '[A-Za-z0-9+/=]+' | base64 -d) && eval "$script"'\'$ ]]
 }

@@ -1,11 +1,11 @@
-# The contract of scripts/lib/node.bash over any transport; NODE is one that is alive.
+# The contract of scripts/lib/node.bash for every transport; NODE is alive.
 # shellcheck shell=bash
 
 bats_require_minimum_version 1.5.0
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 NODE=worker-0
 
-# on ARGV...: a call of the node library in a shell of its own, as scripts make it.
+# on ARGV...: calls the node library in a separate shell, as scripts do.
 on() { PROFILE=cpu bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; env::load; "$@"' "$REPO" "$@"; }
 
 contract::hostile_words() {
@@ -46,7 +46,7 @@ contract::put_and_get() {
   printf 'x' >"${from}/__pycache__/left.out"
   on node::put "$NODE" "$from" "$to" __pycache__
   [[ $(on node::get "$NODE" "$to" | tar -t | sort) == $'./\n./sub/\n./sub/a b' ]]
-  printf 'y' >"${from}/sub/a b" # there already: it stays what it is
+  printf 'y' >"${from}/sub/a b" # it exists already and must not change
   on node::put "$NODE" "$from" "$to"
   [[ $(on node::exec "$NODE" cat "${to}/sub/a b") == x ]]
 }

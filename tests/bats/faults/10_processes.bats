@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Processes of a job that are killed: what is told, how soon, and that nothing of the job runs on.
+# Processes of a job are killed: what is reported, how soon, and that no process of the job runs on.
 
 setup_file() {
   load fault_helper

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Nodes that die, stand still or cannot be reached while a job trains on them.
+# Nodes die, are paused or cannot be reached while a job trains on them.
 
 setup_file() {
   load fault_helper
@@ -10,7 +10,7 @@ setup_file() {
 setup() { load fault_helper; }
 
 teardown() {
-  # Whatever a test left undone: the next one begins with nodes that run.
+  # Whatever a test left: the next one starts with running nodes.
   docker unpause "${CLUSTER_NAME}-worker-0" "${CLUSTER_NAME}-worker-1" >/dev/null 2>&1 || true
 }
 
@@ -66,7 +66,7 @@ teardown_file() {
   fault::recovered
 }
 
-# sever NODE, heal NODE: nothing passes between that worker and the head; the workers still reach each other.
+# sever NODE, heal NODE: cut and restore the network between that worker and the head; the workers still reach each other.
 sever() { network_of "$1" --append; }
 heal() { network_of "$1" --delete; }
 network_of() {
@@ -106,13 +106,13 @@ network_of() {
   fault::nothing_left
 }
 
-# limit_memory SIZE: of both workers. Ray reads the limit once, when it starts.
+# limit_memory SIZE: for both workers. Ray reads the limit once, when it starts.
 limit_memory() {
   docker update --memory "$1" --memory-swap "$1" "${CLUSTER_NAME}-worker-0" "${CLUSTER_NAME}-worker-1" >/dev/null
   docker kill "${CLUSTER_NAME}-worker-0" "${CLUSTER_NAME}-worker-1" >/dev/null
 }
 
-# fill_memory NODE: takes what is left up to 96.5 % of the node's limit and keeps it there, for 20 s; Ray acts at 95 %.
+# fill_memory NODE: fills the memory up to 96.5 % of the node's limit and keeps it for 20 s; Ray acts at 95 %.
 fill_memory() {
   docker exec --interactive "${CLUSTER_NAME}-$1" python3 - <<'END'
 import time
@@ -134,7 +134,7 @@ END
   limit_memory 3g
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/limited" 2>&1
   fault::submit "Ray's memory monitor kills the job's supervisor" 60
-  fault::await fault::has_started # until verl has made its actors there is nothing else for Ray to kill on this node
+  fault::await fault::has_started # before that, verl has no actors, and Ray has nothing else to kill on this node
   fault::find_driver
   fill_memory "$DRIVER" 3>&- &
   fault::inject true

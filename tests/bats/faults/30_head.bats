@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Ray's head dies under a job, with a GCS that is kept on disk. (With one in memory: 50_cluster.bats.)
+# Ray's head dies under a job, with a GCS that is kept on disk. (In memory: 50_cluster.bats.)
 
 setup_file() {
   load fault_helper
@@ -16,7 +16,7 @@ teardown_file() {
 
 setup() { load fault_helper; }
 
-# in_ray: the jobs that Ray itself knows, with what it says of them, one a line.
+# in_ray: the jobs that Ray itself lists, with their status, one a line.
 in_ray() { container::api /api/jobs/ | jq -r '.[] | "\(.submission_id) \(.status) \(.driver_info.node_ip_address)"' | sort; }
 
 @test "GCS_STORAGE=rocksdb: the head is killed, its container removed even, and history and job live on" {
@@ -26,7 +26,7 @@ in_ray() { container::api /api/jobs/ | jq -r '.[] | "\(.submission_id) \(.status
   grep -q "^${JOB} RUNNING " <<<"$before" || fail "Ray knows: ${before}"
   fault::inject docker rm --force vrfault-head-head
 
-  # A knob that somebody forgot would cost all this.
+  # Without this refusal a forgotten knob would lose all of it.
   run env GCS_STORAGE=memory make --no-print-directory up
   [[ $status != 0 ]] || fail 'taken'
   assert_line "error   GCS_STORAGE=memory \(from the command line or environment\) would forget what the GCS of vrfault-head has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first\."

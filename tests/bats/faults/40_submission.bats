@@ -1,12 +1,12 @@
 #!/usr/bin/env bats
-# The submitter is killed in the head at one moment after the other. tests/py/test_submit_killed.py does it before each of
-# its steps, with a Ray that answers what the test says; here Ray is real.
+# The submitter is killed in the head at one moment after another. tests/py/test_submit_killed.py does it before each of its steps,
+# with a fake Ray; here Ray is real.
 
 setup_file() {
   load fault_helper
   fault::use submit 18292
   fault::cluster
-  export OVERRIDES=data.train_files=/no/such.parquet # an accepted job ends by itself, and FAILED
+  export OVERRIDES=data.train_files=/no/such.parquet # an accepted job ends without help, and is FAILED
 }
 
 teardown_file() {
@@ -17,8 +17,8 @@ teardown_file() {
 
 setup() { load fault_helper; }
 
-# submit_killed ID FACT: `make submit` whose process in the head gets SIGKILL when FACT (Python, of the job directory `job` and
-# of Ray, `in_ray()`) holds. Prints what FACT saw: how far the submission was.
+# submit_killed ID FACT: `make submit` whose process in the head gets SIGKILL when FACT (Python, with the job directory `job` and
+# Ray's `in_ray()`) is true. Prints what FACT saw: how far the submission was.
 submit_killed() {
   SUBMISSION_ID=$1 timeout 120 scripts/40_submit_ppo_epoch1.sh >"${BATS_TEST_TMPDIR}/submit" 2>&1 3>&- &
   docker exec --interactive "${CLUSTER_NAME}-head" python3 - "$1" "$2" <<'END'
@@ -56,14 +56,14 @@ END
 
 status_of() { LIMIT=1000 JSON=1 scripts/50_status.sh 2>/dev/null | jq -r --arg id "$1" '.jobs[] | select(.submission_id == $id) | .status'; }
 
-# refused_again ID: the same id is taken, whatever came of it.
+# refused_again ID: the id is in use, whatever became of the job.
 refused_again() {
   SUBMISSION_ID=$1 run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
   assert_line "error   submission_id '$1' is taken: ${WORKDIR}/shared/jobs/$1 exists and is never reused; give another one, or leave it out and one is made\."
 }
 
-# followed ID STATUS LINE: what `make wait` says of it.
+# followed ID STATUS LINE: what `make wait` reports for it.
 followed() {
   JOB=$1 run timeout 240 scripts/52_wait.sh
   assert_status "$2"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The cluster itself: brought up twice at once, with dead and foreign containers in its way, with half a Ray in it, taken down
-# or restarted under a job, with clocks that differ.
+# The cluster itself: started twice at once, with dead and foreign containers in its way, with half of Ray running, removed or
+# restarted under a job, with clocks that differ.
 
 setup_file() {
   load fault_helper
@@ -18,15 +18,15 @@ setup() { load fault_helper; }
 
 FORGOTTEN='Ray has forgotten it: its head was started anew \(GCS_STORAGE=rocksdb keeps what it knows\), or it was deleted there'
 
-# containers: names and states of what bears our label.
+# containers: names and states of the containers with our label.
 containers() { docker ps --all --filter label=verl-regress.cluster=vrfault-cluster --format '{{.Names}} {{.State}}' | sort; }
 
-# all_run: one head and two workers, and no more.
+# all_run: one head and two workers, and no others.
 all_run() {
   diff <(containers) <(printf 'vrfault-cluster-%s running\n' head worker-0 worker-1) || fail "$(containers)"
 }
 
-# kill_ray NODE PROGRAM: SIGKILL to the process of Ray there that is PROGRAM; a child of it that has no title yet is not it.
+# kill_ray NODE PROGRAM: SIGKILL to Ray's process there that is PROGRAM, but not to its child that has no title yet.
 kill_ray() {
   docker exec --interactive "vrfault-cluster-$1" python3 - "$2" <<'END'
 import os, signal, sys
@@ -78,7 +78,7 @@ END
   assert_status 0
   assert_line 'changed containers brought up: vrfault-cluster-head vrfault-cluster-worker-0 vrfault-cluster-worker-1'
   all_run
-  status=1 fault::recovered # that of the refusal, whose sentence it is
+  status=1 fault::recovered # the status of the refusal, like its sentence
 }
 
 # bats test_tags=full
@@ -138,7 +138,7 @@ END
   fault::recovered
 }
 
-# faketime: where libfaketime is, taken from the distribution where it is not installed.
+# faketime: the path of libfaketime, downloaded from the distribution if it is not installed.
 faketime() {
   local library
   for library in /usr/lib/*/faketime/libfaketime.so.1 "${BATS_FILE_TMPDIR}"/usr/lib/*/faketime/libfaketime.so.1; do
@@ -151,7 +151,7 @@ faketime() {
   printf '%s\n' "$library"
 }
 
-# has_clock_of LIBRARY: the job's processes on worker-1 were started with it.
+# has_clock_of LIBRARY: the job's processes on worker-1 started with it.
 has_clock_of() {
   local pid count=0
   while read -r pid _; do
@@ -166,8 +166,8 @@ has_clock_of() {
 @test "the clock of a worker is five minutes behind, and of all that a job starts there: told by make up, and the job trains" {
   local library behind='-(299|30[0-9])'
   library=$(faketime) || skip 'libfaketime is neither installed nor in the distribution'
-  # Not the raylet itself, which ran before: Ray's native parts wait by the kernel's clock, and one that is started with a
-  # false one is not there in time ("The current node timed out during startup", Ray 2.60).
+  # Not the raylet itself, which was started before: Ray's native parts wait by the kernel's clock, and one that starts with a wrong
+  # clock is not ready in time ("The current node timed out during startup", Ray 2.60).
   docker cp "$library" vrfault-cluster-worker-1:/usr/lib/libfaketime.so.1
   docker exec --user 0 vrfault-cluster-worker-1 sh -c 'echo -300s >/etc/faketimerc; echo /usr/lib/libfaketime.so.1 >/etc/ld.so.preload'
   run make --no-print-directory up

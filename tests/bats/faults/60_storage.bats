@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The disk of the shared root is full while a job saves: told as what it is, by everybody.
+# The disk of the shared root is full while a job saves: every command reports it as such.
 
 setup_file() {
   load fault_helper
@@ -12,7 +12,7 @@ setup_file() {
   [[ ! -d ${WORKDIR%/*}/workdir/shared/common/models ]] ||
     cp -a "${WORKDIR%/*}/workdir/shared/"{datasets,common} "${WORKDIR}/shared"
   container::cluster
-  # One that is finished, and quickly.
+  # One job that is finished, a quick one.
   OVERRIDES=data.train_files=/no/such.parquet scripts/40_submit_ppo_epoch1.sh
   scripts/52_wait.sh || [[ $? == 3 ]]
   fault::cluster
@@ -50,7 +50,7 @@ storage::fill() {
   fault::told 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, and nothing can be written to ${WORKDIR}/shared/jobs/${JOB} \(No space left on device\): free some space there\): read 'make logs JOB=${JOB}'\."
   [[ $(jq -r .exit_code "${JOB_DIR}/state/ended") == 1 ]]
 
-  # The last byte too.
+  # Fill the last byte too.
   head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>/dev/null || true
   run make --no-print-directory up
   assert_status 0

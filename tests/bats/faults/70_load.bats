@@ -1,17 +1,17 @@
 #!/usr/bin/env bats
-# Many submissions at the same moment, on a cluster that trains one job at a time: none is lost, none overwrites another,
-# the first three train to their end, in the order in which they came, and the rest are stopped, at once, while they wait.
+# Many submissions at the same moment, on a cluster that trains one job at a time: none is lost, none overwrites another, the first
+# three train to their end in queue order, and the rest are stopped, all at once, while they wait.
 
 setup_file() {
   load fault_helper
   fault::use work 18285
   fault::cluster
-  export MAX_RUNNING=1 WORKLOAD=sft # the quickest to train
+  export MAX_RUNNING=1 WORKLOAD=sft # the fastest to train
 }
 
 setup() { load fault_helper; }
 
-# load::submit COUNT: that many at once; their ids, one a line, in the file ids, and what each said beside it.
+# load::submit COUNT: submits that many at once; their ids, one a line, go to the file ids, their output next to it.
 load::submit() {
   local i pids=()
   for ((i = 0; i < $1; i++)); do
@@ -34,7 +34,7 @@ load::in_order() {
 
 load::is_queued() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued ]]; }
 
-# load::stop ID...: all of them at once, while they wait for their turn.
+# load::stop ID...: stops all of them at once, while they wait in the queue.
 load::stop() {
   local job pids=() i
   for job; do
@@ -53,7 +53,7 @@ load::stop() {
   printf '# %d stopped while they waited\n' "${#pids[@]}" >&3
 }
 
-# load::run COUNT: behind one job that keeps the only place until the others have come and all but three of them have gone.
+# load::run COUNT: behind one job that keeps the only slot until all others are submitted and all but three are stopped.
 load::run() {
   local jobs job dir moments first
   fault::begin "$1 submissions at once, one trains at a time"
@@ -73,7 +73,7 @@ load::run() {
     JOB=$job timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 || fail "${job}: $(<"${BATS_TEST_TMPDIR}/wait")"
     grep -q '"step":2' <(tr -d ' ' <"${WORKDIR}/shared/jobs/${job}/logs/metrics.jsonl") || fail "${job} did not take its steps"
   done
-  # One at a time, in the order in which they came.
+  # One at a time, in queue order.
   moments=$(cd "${WORKDIR}/shared/jobs" && for job in "${jobs[@]:0:3}"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)
   [[ $(wc -l <<<"$moments") == 6 && $moments == "$(sort <<<"$moments")" ]] || fail "they did not train one after the other: ${moments}"
   fault::answered 0 "$1 accepted, 3 trained, $(($1 - 3)) stopped while they waited"

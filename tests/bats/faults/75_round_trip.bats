@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Values with blanks, quotes, newlines, $(…), backticks, $HOME, unicode and leading dashes, from a JobSpec, from the environment and
-# from OVERRIDES_FILE: a real job shows that verl, its driver and its Ray actors have them byte for byte.
+# Values with spaces, quotes, newlines, $(…), backticks, $HOME, unicode and leading dashes, from a JobSpec, from the environment and
+# from OVERRIDES_FILE: a real job shows that verl, its driver and its Ray actors get them byte for byte.
 
 setup_file() {
   load fault_helper
@@ -14,7 +14,7 @@ round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.
 
 @test "hostile values reach verl unchanged: the driver's argv and environment, an actor's arguments and environment" {
   round_trip make "$BATS_TEST_TMPDIR" "${WORKDIR}/shared"
-  # By way of make, which hands on what is in the environment as it is.
+  # Through make, which passes the environment on unchanged.
   OVERRIDES=$(<"${BATS_TEST_TMPDIR}/environment") OVERRIDES_FILE="${BATS_TEST_TMPDIR}/file" \
     run make --no-print-directory submit WAIT=1 SUBMISSION_ID="round-trip-${EPOCHSECONDS}" JOBSPEC="${BATS_TEST_TMPDIR}/spec.json"
   assert_status 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The secrets of a job: they reach its processes, stand nowhere else while it runs and nowhere at all when it is over, however it
-# ended. And what the ports of a cluster tell one who has no token.
+# The secrets of a job: they reach its processes, are in no other place while it runs and nowhere after it, however it ended. And
+# what the ports of a cluster answer without the token.
 
 setup_file() {
   load fault_helper
@@ -16,8 +16,8 @@ teardown_file() {
   fault::down
 }
 
-# secret::submit NAME STEPS: a job with the secret API_KEY, up to its first step; nobody follows it. Sets JOB, JOB_DIR, CANARY (its
-# value, which no command gets as an argument) and FILE, where it travels.
+# secret::submit NAME STEPS: a job with the secret API_KEY, up to its first step; no command follows it. Sets JOB, JOB_DIR, CANARY
+# (its value, which no command gets as an argument) and FILE, the file with it.
 secret::submit() {
   local spec="${BATS_TEST_TMPDIR}/spec.yaml"
   fault::begin "$1"
@@ -38,13 +38,13 @@ secret::is_over() { [[ -s ${JOB_DIR}/state/ended ]]; }
 
 secret::is_gone() { [[ ! -e $FILE ]]; }
 
-# secret::search NODE DIRECTORY...: sets output; fails where nothing was looked at.
+# secret::search NODE DIRECTORY...: sets output; fails if nothing was searched.
 secret::search() {
   output=$(printf '%s' "$CANARY" | docker exec --interactive "${CLUSTER_NAME}-$1" python3 -c "$(<tests/bats/faults/search.py)" "${@:2}")
   assert_line 'looked at [1-9][0-9]* files and [1-9][0-9]* processes'
 }
 
-# secret::nowhere DIRECTORY...: not there, nor on any node's own disk or process list, nor in any answer of Ray.
+# secret::nowhere DIRECTORY...: not there, nor on any node's own disk or in its process list, nor in any answer of Ray.
 secret::nowhere() {
   local node path answers="${BATS_TEST_TMPDIR}/answers" number=0
   for node in head worker-0 worker-1; do
@@ -63,12 +63,12 @@ secret::nowhere() {
   [[ $output != *FOUND* ]] || fail 'Ray tells it, or the process list of this machine does'
 }
 
-# secret::reached: every process that reports what it has loaded of verl, the driver and each of Ray's actors, has it.
+# secret::reached: every process that reports its verl modules, the driver and each of Ray's actors, has it.
 secret::reached() {
   local ray_job report actors reached=0
   ray_job=$(container::api "/api/jobs/${JOB}" | jq -r .job_id)
   for report in "${JOB_DIR}"/state/reports/identity-*.json; do
-    [[ $(jq -r .job_id "$report") == "$ray_job" ]] || continue # Ray's supervisor is an actor of another job of Ray's
+    [[ $(jq -r .job_id "$report") == "$ray_job" ]] || continue # for Ray, its supervisor is an actor of another job
     jq -e '.names == ["API_KEY"]' "${report%/*}/secrets-${report##*/identity-}" >/dev/null || fail "${report##*/} did not get it"
     reached=$((reached + 1))
   done
@@ -82,7 +82,7 @@ secret::reached() {
   fault::follow
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"
   secret::search head "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
-  # Who searches for what is not there must have found what is.
+  # First show that the search finds what is there.
   [[ $(grep FOUND <<<"$output") == "FOUND ${SHARED_ROOT}/secrets/${CLUSTER_NAME}/${JOB}" ]] || fail 'it stands elsewhere, or the search is blind'
   scripts/55_debug.sh >"${BATS_TEST_TMPDIR}/debug" 2>&1
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}"
@@ -98,7 +98,7 @@ secret::reached() {
 @test "the launcher of a job with a secret is killed: its file goes at once" {
   secret::submit 'the launcher of a job with a secret is killed -9' 60
   fault::inject fault::kill '^python3 .*run\.py launch'
-  # Nobody has asked what became of the job: it is the keeper that removes it.
+  # No command has asked for the job's state: the keeper removes the file.
   wait::until 10 - secret::is_gone || fail "${FILE} is there still"
   fault::follow
   fault::told 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
@@ -127,7 +127,7 @@ secret::is_swept() {
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
 }
 
-# ports::of NODE: "ADDRESS:PORT" of each TCP port there that others than itself might reach (proc(5): 0A is listening).
+# ports::of NODE: "ADDRESS:PORT" of each TCP port there that other hosts might reach (proc(5): 0A is listening).
 ports::of() {
   docker exec --interactive "${CLUSTER_NAME}-$1" python3 - "$(container::ip "$1")" <<'END'
 import sys
@@ -140,12 +140,12 @@ for port in sorted({int(port, 16) for address, port in local if not address.ends
 END
 }
 
-# ports::ask NETWORK PLACE...: from a container of its own in that network, which has no token. Sets output.
+# ports::ask NETWORK PLACE...: from a separate container in that network, without a token. Sets output.
 ports::ask() {
   output=$(docker run --rm --interactive --network "$1" "$IMAGE" python3 - "${@:2}" <tests/bats/faults/ports.py)
 }
 
-# ports::of_kind KIND: the places that answered so, one a line.
+# ports::of_kind KIND: the ports that answered like that, one a line.
 ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sort -u; }
 
 @test "ports, asked without the token: nothing from another network, 401 or no HTTP from the same one, but for metrics and a page" {
@@ -168,7 +168,7 @@ ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sor
   assert_line "401 ${head}:8265 /api/jobs/"
   for node in head worker-0 worker-1; do
     assert_line "401 $(container::ip "$node"):52365 /"
-    # The agent's on each node; on the head the autoscaler's monitor and the dashboard have some too.
+    # The agent's metrics on each node; on the head the autoscaler's monitor and the dashboard have some too.
     metrics=$(ports::of_kind metrics | grep -F "$(container::ip "$node"):") || fail "no metrics of ${node}"
     if [[ $node == head ]]; then
       [[ $(grep -cxE '.*:(44217|44227)' <<<"$metrics") == 2 ]] || fail "metrics of the head: ${metrics}"
@@ -180,7 +180,7 @@ ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sor
   run docker run --rm --network "${CLUSTER_NAME}_ray" "$IMAGE" timeout 60 ray status --address "${head}:6379"
   [[ $status != 0 && $output != *'Node status'* ]] || fail 'the GCS answers without the token'
 
-  # This machine: one port of one node is published, on one address, and wants the token too.
+  # This machine: one port of one node is published, on one address, and needs the token too.
   [[ $(docker port "${CLUSTER_NAME}-head") == "8265/tcp -> 127.0.0.1:${DASHBOARD_PORT}" ]] || fail "$(docker port "${CLUSTER_NAME}-head")"
   [[ -z $(docker port "${CLUSTER_NAME}-worker-0")$(docker port "${CLUSTER_NAME}-worker-1") ]] || fail 'a worker publishes a port'
   mapfile -t own < <(hostname -I | tr ' ' '\n' | grep -F .)

@@ -1,11 +1,11 @@
 # Faults on a real cluster with a real job. One test is one fault:
 #
 #   fault::train 'the driver is killed' 6        a job of six steps, followed by `make wait`; returns after its first step
-#   fault::inject docker exec …                  the fault; the clock runs from here
-#   fault::told 3 'error   …'                    `make wait` ended so, with this line (an extended regular expression)
-#   fault::recovered                             `make up` converges, finished jobs are as they were, the record is written
+#   fault::inject docker exec …                  the fault; the clock starts here
+#   fault::told 3 'error   …'                    `make wait` exits with this status and line (an extended regular expression)
+#   fault::recovered                             `make up` repairs the cluster, finished jobs are unchanged, the record is written
 #
-# What is too long for CI is tagged: "# bats test_tags=full" above the test, "# bats file_tags=full" at the head of a file.
+# Tests that are too slow for CI are tagged: "# bats test_tags=full" above the test, "# bats file_tags=full" at the head of a file.
 # shellcheck shell=bash
 source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
 source "${REPO}/scripts/lib/wait.bash"
@@ -19,8 +19,8 @@ fault::use() {
   export SHARED_ROOT=/private
 }
 
-# fault::cluster: two workers ALIVE, data, model and codeA there, and a job that has trained to its end: after every fault
-# it must be what it was.
+# fault::cluster: two workers are ALIVE; data, model, codeA and a job that has trained to its end exist: no fault may change that
+# job.
 fault::cluster() {
   container::cluster
   [[ -n $(fault::finished) ]] ||
@@ -30,7 +30,7 @@ fault::cluster() {
   }
 }
 
-# fault::down: takes the cluster of this file away; for teardown_file.
+# fault::down: removes the cluster of this file; for teardown_file.
 fault::down() { make --no-print-directory down FORCE=1 >/dev/null 2>&1; }
 
 # fault::train NAME STEPS [OVERRIDE...]: see above.
@@ -39,7 +39,7 @@ fault::train() {
   fault::await fault::has_step 1
 }
 
-# The data of one epoch are used up after 32 steps, and the trainer ends there whatever total_training_steps says.
+# One epoch has data for 32 steps, and the trainer ends there whatever total_training_steps says.
 readonly FAULT_EPOCHS='trainer.total_epochs=99'
 
 # fault::submit NAME STEPS [OVERRIDE...]: the same, and returns at once. Sets JOB and JOB_DIR.
@@ -54,21 +54,21 @@ fault::submit() {
   fault::follow
 }
 
-# fault::await FACT...: until it holds for JOB; not beyond the job's end.
+# fault::await FACT...: waits until it is true for JOB, but not beyond the job's end.
 fault::await() {
   wait::until 180 fault::is_told "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/told")"
 }
 
 fault::has_started() { [[ -s ${JOB_DIR}/state/started ]]; }
 
-# fault::before: remembers the finished jobs, for tests that make their job in another way.
+# fault::before: records the finished jobs, for tests that create their job in another way.
 fault::before() {
   fault::finished >"${BATS_TEST_TMPDIR}/finished"
   [[ -s ${BATS_TEST_TMPDIR}/finished ]] || fail 'no finished job: there is nothing that the fault could harm'
   BEFORE=$(fault::digest)
 }
 
-# fault::begin NAME: for a fault without a job, or with one that is made in another way: the clock runs from here.
+# fault::begin NAME: for a fault without a job, or with a job that is created in another way: the clock starts here.
 fault::begin() {
   FAULT=$1
   unset JOB
@@ -76,10 +76,10 @@ fault::begin() {
   INJECTED=$EPOCHREALTIME
 }
 
-# fault::answered STATUS LINE: what was told of it, now.
+# fault::answered STATUS LINE: what was reported for it, now.
 fault::answered() { status=$1 LINE=$2 SECONDS_TO_TELL=$(fault::_since "$INJECTED"); }
 
-# fault::follow: `make wait` of JOB in the background, as from another terminal.
+# fault::follow: `make wait` for JOB in the background, as from another terminal.
 fault::follow() {
   timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
   FOLLOWER=$!
@@ -87,16 +87,16 @@ fault::follow() {
 
 fault::is_told() { ! kill -0 "$FOLLOWER" 2>/dev/null; }
 
-# fault::has_step N: the job's own metrics have that step.
+# fault::has_step N: the job's own metrics contain that step.
 fault::has_step() { grep -qs "\"step\": *$1[,}]" "${JOB_DIR}/logs/metrics.jsonl"; }
 
-# fault::inject COMMAND...: does it, and remembers when.
+# fault::inject COMMAND...: runs it, and records the time.
 fault::inject() {
   INJECTED=$EPOCHREALTIME
   "$@"
 }
 
-# fault::kill PATTERN [NODE]: SIGKILL to the one process of JOB whose command line has it, on whichever node it is.
+# fault::kill PATTERN [NODE]: SIGKILL to the one process of JOB whose command line matches it, on any node.
 fault::kill() {
   local node killed=0
   for node in ${2:-worker-0 worker-1}; do
@@ -105,8 +105,8 @@ fault::kill() {
   ((killed == 1)) || fail "${killed} processes of ${JOB} are like '$1', not one"
 }
 
-# fault::_processes NODE PATTERN [kill]: pid and command line of the job's processes there that are like PATTERN. A worker that
-# Ray keeps for the next job (ray::IDLE) is none of the job's any more.
+# fault::_processes NODE PATTERN [kill]: pid and command line of the job's processes there that match PATTERN. A worker that Ray
+# keeps for the next job (ray::IDLE) no longer belongs to the job.
 fault::_processes() {
   docker exec --interactive "${CLUSTER_NAME}-$1" python3 - "${SHARED_ROOT}/jobs/${JOB}" "${@:2}" <<'END'
 import os, re, signal, sys
@@ -137,7 +137,7 @@ fault::told() {
   printf '# %s: told after %s s: %s\n' "$FAULT" "$SECONDS_TO_TELL" "$LINE" >&3
 }
 
-# fault::recovered [KEY=VALUE...]: see above; further words go into the record.
+# fault::recovered [KEY=VALUE...]: see above; adds further words to the record.
 fault::recovered() {
   local began=$EPOCHREALTIME up=0 seconds after sentence=${LINE//"$JOB"/JOB}
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || up=$?
@@ -157,13 +157,13 @@ fault::find_driver() {
   export OTHER=worker-$((1 - ${DRIVER#worker-}))
 }
 
-# fault::trains_now: a job that is submitted at this moment trains to its end. SFT takes half as long as PPO.
+# fault::trains_now: a job that is submitted now trains to its end. SFT takes half as long as PPO.
 fault::trains_now() {
   WAIT=1 OVERRIDES=trainer.total_training_steps=1 run scripts/42_submit_sft_minimal.sh
   assert_status 0
 }
 
-# fault::nothing_left: no process of JOB on any node.
+# fault::nothing_left: no process of JOB runs on any node.
 fault::nothing_left() {
   wait::until 30 - fault::_is_nothing_left || fail "left of ${JOB}: $(<"${BATS_TEST_TMPDIR}/left")"
 }
@@ -174,7 +174,7 @@ fault::_is_nothing_left() {
   [[ ! -s ${BATS_TEST_TMPDIR}/left ]]
 }
 
-# fault::finished: the jobs whose end is known to the launcher and to whoever asked Ray, one a line: nothing writes there any more.
+# fault::finished: the jobs whose end is known to the launcher and to Ray's clients, one a line: no process writes there any more.
 fault::finished() {
   local job
   for job in "${WORKDIR}/shared/jobs"/*; do
@@ -192,9 +192,9 @@ fault::digest() {
   printf '%d %s\n' "$(wc -l <"${BATS_TEST_TMPDIR}/digest")" "$(sha256sum <"${BATS_TEST_TMPDIR}/digest" | cut -c 1-16)"
 }
 
-# fault::record KEY=VALUE...: one line of the record. Keys: kind (fault, input or load; fault unless given), name, tries (1
-# unless given), status, sentence, seconds (until the truth was told), files_before, hash_before, files_after, hash_after
-# (finished jobs), up_status, up_seconds (`make up` afterwards).
+# fault::record KEY=VALUE...: one line of the record. Keys: kind (fault, input or load; default: fault), name, tries (default: 1),
+# status, sentence, seconds (until the right answer), files_before, hash_before, files_after, hash_after (finished jobs), up_status,
+# up_seconds (`make up` afterwards).
 fault::record() {
   mkdir -p "${FAULT_RECORD%/*}"
   jq --null-input --compact-output '$ARGS.positional

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# env/defaults.env: every knob has a type that scripts/lib/knob.bash knows and that its default is of.
+# env/defaults.env: every knob has a type that scripts/lib/knob.bash knows, and a default of that type.
 
 setup() {
   load rules_helper
@@ -9,7 +9,7 @@ setup() {
 # type_of KNOB
 type_of() { sed -n "/^#: /{h; n; /^$1=/{x; s/^#: //p; }; }" env/defaults.env; }
 
-# libraries COMMAND...: with our libraries and nothing of our environment.
+# libraries COMMAND...: with our libraries and a clean environment.
 libraries() {
   # shellcheck disable=SC2016  # expanded by that shell
   env -i PATH="$PATH" bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; knob::read; eval "$1"' scripts/any "$1"

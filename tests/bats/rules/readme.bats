@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The README and the pages in docs/ tell the truth: their tables are those of the code, their links and command lines work.
+# The README and the pages in docs/ are correct: their tables match the code, and their links and command lines work.
 
 bats_require_minimum_version 1.5.0
 
@@ -38,7 +38,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   mapfile -t targets < <({ grep -ohE '`?make( [a-z-]+)+' README.md CONTRIBUTING.md && grep -ohE '`make( [a-z-]+)+' "${FILES[@]}"; } | grep -oE '[a-z-]+' | grep -vx make | sort -u)
   ((${#targets[@]} > 5))
   for target in "${targets[@]}"; do grep -qE "^${target}:" Makefile || { printf '%s\n' "$target" && false; }; done
-  # Not ours: patterns of names, what git ignores, and verl's own docker/.
+  # Not ours: patterns of names, files that git ignores, and verl's own docker/.
   # shellcheck disable=SC2016  # backticks of Markdown
   mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs)/[A-Za-z0-9_./-]+`' "${FILES[@]}" | tr -d '`' | grep -vE '^env/(local.env|nodes)$|NN|/HOOK\.py|^docker/(Dockerfile|README|rocm)' | sort -u)
   ((${#files[@]} > 10))

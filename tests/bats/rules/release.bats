@@ -9,13 +9,13 @@ setup() {
   [[ ${#FILES[@]} == 2 ]]
 }
 
-# agreement ROOT: what the release scripts say about the version and the changelog in ROOT.
+# agreement ROOT: what the release scripts report about the version and the changelog in ROOT.
 agreement() {
   # shellcheck disable=SC2016  # expanded by that shell
   run bash -c 'source scripts/lib/regress.bash; source scripts/dev/release.bash; release::need_agreement "$1"' any "$1"
 }
 
-# planted VERSION: a copy of the two files in which the version is VERSION.
+# planted VERSION: a copy of the two files with that version.
 planted() {
   mkdir -p "${BATS_TEST_TMPDIR}/py/verl_regress"
   cp CHANGELOG.md "$BATS_TEST_TMPDIR"
@@ -81,7 +81,7 @@ planted() {
 
 @test "pre-commit runs the linters of make lint, with the same options, from .venv" {
   rules::files .pre-commit-config.yaml scripts/dev/lint.sh
-  # import-linter is about all files at once, and lint.sh has a function for it.
+  # import-linter checks all files at once, and lint.sh has a function for it.
   imports=$(sed -nE 's/^  said=\$\((PYTHONPATH=py lint-imports [^ ]+) .*/\1/p' scripts/dev/lint.sh)
   in_lint=$(sed -nE 's/^lint::run .* -- //p' scripts/dev/lint.sh | sed "s/^lint::imports\$/${imports}/" | sort)
   in_hooks=$(sed -nE 's|^ +entry: (env )?([A-Z]+=py )?\.venv/bin/|\2|p' .pre-commit-config.yaml | sort)

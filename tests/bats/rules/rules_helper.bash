@@ -1,19 +1,19 @@
-# How house rules look at our files. A rule has its reason in its name and one escape: a line that must break it says
-# "rule-ok: why".
+# How house rules check our files. A rule has its reason in its name and one escape:
+# a line that must break it says "rule-ok: why".
 # shellcheck shell=bash
 
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 cd "$REPO" || exit 1
 source "${REPO}/scripts/dev/files.bash"
 
-# rules::files PATTERN...: sets FILES (tracked or about to be), says how many; none is a failure, not a pass.
+# rules::files PATTERN...: sets FILES (tracked files, or files that git would add), prints how many; none is a failure, not a pass.
 rules::files() {
   mapfile -t FILES < <(files::ours "$@")
   printf '# looked at %d files\n' "${#FILES[@]}" >&3
   ((${#FILES[@]} > 0))
 }
 
-# rules::leave_out REGEX: the places where the rule does not hold.
+# rules::leave_out REGEX: files that the rule does not apply to.
 rules::leave_out() {
   local file kept=()
   for file in "${FILES[@]}"; do [[ $file =~ $1 ]] || kept+=("$file"); done
@@ -21,7 +21,7 @@ rules::leave_out() {
   ((${#FILES[@]} > 0))
 }
 
-# rules::none REGEX: no line of FILES matches, comments aside. Prints those that do.
+# rules::none REGEX: no line of FILES matches, except comments. Prints the lines that match.
 rules::none() {
   local found stripped="${BATS_TEST_TMPDIR}/stripped"
   rm -rf "$stripped" && mkdir "$stripped"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The rules can fail: a check that finds nothing to look at, or cannot see a sin, would be a green light for nothing.
+# The rules can fail: a check that finds no files, or misses a violation, would be a green light for nothing.
 
 setup() { load rules_helper; }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# docs/safety.md makes promises; each names the test that holds it.
+# docs/safety.md makes promises; each names the test that proves it.
 
 setup() { load rules_helper; }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What we ship to be copied and edited is right, and cannot drift apart.
+# The files that we ship as templates are valid, and cannot drift apart.
 
 setup() { load rules_helper; }
 

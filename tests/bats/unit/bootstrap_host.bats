@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# bootstrap_host: looks first, changes nothing where it cannot finish, and says skip the second time.
+# bootstrap_host: checks first, changes nothing if it cannot finish, and says skip the second time.
 
 setup() {
   load ../test_helper
   sandbox::make
   printf 'ID=debian\n' >"${BOX}/root/etc/os-release"
-  # A machine that has everything but .venv.
+  # A machine that has everything except .venv.
   for tool in make jq ssh apt-get iptables mmdebstrap dockerd; do stub "$tool"; done
   stub apt-cache
   stub parallel 'echo "GNU parallel 2022"'
@@ -33,7 +33,7 @@ detached_starts() {
     ("$@" &)
 SH
 }
-# An engine that never answers, with what it says.
+# An engine that never answers, with its messages.
 no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2; exit 1"; }
 
 @test "makes .venv from the lock, and skips everything the second time" {
@@ -87,7 +87,7 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
   mkfifo "${BOX}/engine" "${BOX}/pip"
   no_engine
   mkdir -p "${BOX}/root/run/systemd/system"
-  # Each waits for the other: one after the other, both would wait in vain.
+  # Each waits for the other: one after the other, both would wait forever.
   stub systemctl - <<'SH'
     echo >"${BOX}/pip"
     read -r <"${BOX}/engine"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What is rendered and waited for, without an engine: compose's services, the last line of a script, waiting for a fact.
+# Rendering and waiting, without an engine: compose's services, the last line of a script, waiting for a condition.
 
 setup() {
   load ../test_helper
@@ -58,7 +58,7 @@ STUB
   assert_line 'changed worker-1: listed its packages'
 }
 
-# storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk ends with KEPT.
+# storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk exits with KEPT.
 storage_stub() {
   stub docker - <<STUB
 case "\$*" in

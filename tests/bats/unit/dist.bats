@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# make dist: a tarball that is the same whoever makes it, and that runs without git in a folder with spaces in its path.
+# make dist: the tarball is the same for every user, and runs without git in a folder with spaces in its path.
 
 setup_file() {
   REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
@@ -14,12 +14,12 @@ setup_file() {
 setup() {
   bats_require_minimum_version 1.5.0
   load ../test_helper
-  BOX="$BATS_TEST_TMPDIR" # what a machine without git has
+  BOX="$BATS_TEST_TMPDIR" # the tools of a machine without git
   mkdir "${BOX}/bin"
   for tool in "${SANDBOX_TOOLS[@]}" make; do ln -s "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
 }
 
-# unpacked COMMAND...: in the unpacked folder, with no git and nothing of our environment.
+# unpacked COMMAND...: in the unpacked folder, without git and with a clean environment.
 unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" HOME="$BOX" NO_COLOR=1 "$@"; }
 
 @test "the tarball is named after the version, and unpacks into one folder of that name" {

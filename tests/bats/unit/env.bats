@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The knobs: who wins, what is refused, and which profile is taken.
+# The knobs: which value wins, what is refused, and which profile is chosen.
 
 setup() {
   load ../test_helper
@@ -176,7 +176,7 @@ CASES
 
 @test "that no GPU is visible is said once a make command" {
   mkdir "${BOX}/dev"
-  # There is no engine here: of each script what loads the knobs is left.
+  # There is no engine here: of each script we keep only the lines that load the knobs.
   for script in "${HERE}"/scripts/[0-9][0-9]_*.sh; do sed -i '/^env::load/q' "$script"; done
   cp "${REPO}/Makefile" "$HERE"
   ln -s "$(command -v make)" "${BOX}/bin/make"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bats
-# Hostile values through the real scripts up to the node: each knob arrives as one word, byte for byte, and no shell has read it.
+# Hostile values through the real scripts up to the node: each knob arrives as one word, byte for byte, and no shell interprets it.
 
 setup() {
   load ../test_helper
   sandbox::make
-  # An engine whose head has the helper, and keeps what it is sent: the words, each ended by a NUL, and the stream.
+  # An engine whose head has the helper, and records what it gets: the words, each ended by a NUL, and the stream.
   stub docker - <<'SH'
     case "$1" in
       inspect) echo true ;;
@@ -17,7 +17,7 @@ setup() {
 SH
 }
 
-# The values: what a shell would run, split, expand or take for an option; none of them may be run.
+# The values: text that a shell would run, split, expand or take for an option; none of them may be run.
 hostile() {
   # shellcheck disable=SC2016  # hostile on purpose
   printf '%s\0' '$(touch ran)' '`touch ran`' ';touch ran;' '|touch ran' '&& touch ran' '$(touch${IFS}ran)' '$HOME' '${HOME}' '$$' \
@@ -25,7 +25,7 @@ hostile() {
     'é💥' $'two\nlines' $'tab\there' $'\a\e[2J' 'a[$(touch ran)]'
 }
 
-# sent OPTION: the value with which the submission got that option.
+# sent OPTION: the value that the submission got for that option.
 sent() {
   local word
   while IFS= read -r -d '' word; do

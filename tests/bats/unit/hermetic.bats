@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The guard of tests/bats/hermetic.bash: in a checkout of its own, what reaches for the machine fails its suite.
+# The guard of tests/bats/hermetic.bash: in a separate checkout, a test that touches the machine makes its suite fail.
 
 setup() {
   load ../test_helper
@@ -10,7 +10,7 @@ setup() {
   cp "${REPO}/tests/bats/unit/setup_suite.bash" "${INNER}/tests/bats/unit"
 }
 
-# suite: runs the tests on stdin as a suite, with what a user may have exported.
+# suite: runs the tests on stdin as a suite, with variables that a user may have exported.
 suite() {
   cat >"${INNER}/tests/bats/unit/inner.bats"
   run env -i PATH="${PATH#*/off_limits:}" TMPDIR="$BATS_TEST_TMPDIR" HOME=/root WORKERS=3 PROFILE=gpu CODE_ID=x JOB=y WANDB_API_KEY=sk-1 \

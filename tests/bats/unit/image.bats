@@ -1,12 +1,12 @@
 #!/usr/bin/env bats
-# 10_build_image: the tag, the wheelhouse, the base, and every sentence it can end with.
+# 10_build_image: the tag, the wheelhouse, the base, and every message that it can end with.
 
 setup() {
   bats_require_minimum_version 1.5.0
   load ../test_helper
   sandbox::make
   WORKDIR="${BOX}/work dir"
-  # An engine that has the images listed in the file "images", and adds what it builds or pulls.
+  # An engine that has the images listed in the file "images", and adds those that it builds or pulls.
   : >"${BOX}/images"
   stub docker - <<'SH'
     images="${BOX}/images"
@@ -24,7 +24,7 @@ SH
   touch "${BOX}/registry"
 }
 
-# The pip of .venv: "download" and "wheel" leave that wheel where they were told to.
+# The pip of .venv: "download" and "wheel" put that wheel where they are told to.
 pip_brings() {
   stub venv_python - <<SH
     while ((\$#)); do [[ \$1 != --dest && \$1 != --wheel-dir ]] || touch "\$2/$1"; shift; done
@@ -82,11 +82,11 @@ name() {
   (($(grep -c '^venv_python -m pip download --no-deps' "$CALLS") > 1))
   grep '^venv_python -m pip download --no-deps' "$CALLS" | grep -oE '[^ ]+==[^ ]+' | sort >"${BOX}/asked"
   (grep -v '^#' "${HERE}/docker/requirements.lock" && echo verl==0.7.1) | sort | diff - "${BOX}/asked"
-  # Each of them has the plain name of a package of its own, so none is fetched twice under another version.
+  # Each of them has the plain name of its own package, so none is downloaded twice in another version.
   [[ $(wc -l <"${BOX}/asked") == $(cut -d= -f1 "${BOX}/asked" | sort -u | wc -l) ]]
 }
 
-# A registry and an index that answer only after the other was asked: one after the other, both would wait in vain.
+# A registry and an index that answer only after the other was asked: one after the other, both would wait forever.
 meet() {
   mkfifo "${BOX}/to pip" "${BOX}/to docker"
   stub docker - <<SH
@@ -120,7 +120,7 @@ SH
     "${BOX}/bin/bash" "${HERE}/scripts/10_build_image.sh"
   assert_status 1
   assert_line "ERROR: no index answers"
-  [[ $(grep -c '^error ' <<<"$output") == 2 ]] # that one, and the script's last line
+  [[ $(grep -c '^error ' <<<"$output") == 2 ]] # this one, and the script's last line
   assert_line "error   pip could not fetch the packages of the node image (docker/requirements.lock); its lines are above. It uses this machine's own pip configuration."
   run ! kill -0 "$(<"${BOX}/pull")"
   nothing_is_left
@@ -130,7 +130,7 @@ SH
   # shellcheck disable=SC2016  # expanded when the stubs run
   meet 'echo $$ >"${BOX}/pip"; echo >"${BOX}/both"; exec cat "${BOX}/to pip"' 'exec cat "${BOX}/to docker"'
   mkfifo "${BOX}/both"
-  # A shell's background job ignores SIGINT for good; what Python starts does not.
+  # A shell's background job always ignores SIGINT; what Python starts does not.
   run python3 - "${BOX}" "${HERE}" "$WORKDIR" <<'PYTHON'
 import os, signal, subprocess, sys
 box, here, workdir = sys.argv[1:]
@@ -146,7 +146,7 @@ PYTHON
   nothing_is_left
 }
 
-# A build whose log::while says at once what it would say later: WHAT, and DETAIL as it is when COMMAND has ended.
+# A build whose log::while prints at once what it would print later: WHAT, and DETAIL as it is when COMMAND has ended.
 build_telling() {
   cat >"${HERE}/scripts/telling.sh" <<'SH'
     source "$(dirname "$0")/lib/regress.bash"
@@ -184,7 +184,7 @@ SH
   all=$(($(grep -vc '^#' "${HERE}/docker/requirements.lock") + 1))
   assert_line "        while getting what the node image is built from: ${all} of ${all} packages, 5 MB so far, base: a: Pull complete"
   assert_line "        while installing the packages: 54 of 135 packages, 720 files compiled"
-  # While .venv is being made there is no wheelhouse.
+  # There is no wheelhouse while .venv is being made.
   rm -r "$WORKDIR"
   printf 'W: a\nconfiguring python3\n' >"${BOX}/base"
   # shellcheck disable=SC2016  # expanded when the script runs

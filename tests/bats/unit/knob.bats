@@ -1,10 +1,10 @@
 #!/usr/bin/env bats
-# The types of knobs, each with values that it takes and values that it does not; and the nearest word.
+# The types of knobs, each with values that it accepts and values that it refuses; and the nearest word.
 
 setup() {
   load ../test_helper
   sandbox::make
-  # types: a type on one line, then lines "+VALUE" and "-VALUE"; prints each value that is judged otherwise, and how many there were.
+  # types: a type on one line, then lines "+VALUE" and "-VALUE"; prints each value with the wrong result, and how many there were.
   cat >"${HERE}/scripts/types.sh" <<'SH'
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin

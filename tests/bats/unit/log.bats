@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Signs of life while a command runs (log::while), by a clock of our own, and paths as they are where the command was typed.
+# Progress lines while a command runs (log::while), with a fake clock, and paths as they are where the command was typed.
 
 setup() {
   load ../test_helper
@@ -16,7 +16,7 @@ in_log() {
   sandbox::run "$@" scripts/lines.sh
 }
 
-# Each read of the pulse is a second that passes, SECONDS_LEFT of them.
+# Each read of the pulse is one second, SECONDS_LEFT of them.
 # shellcheck disable=SC2016  # expanded in the script that is written there
 fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && return 142 || return 1; }; SECONDS=0'
 

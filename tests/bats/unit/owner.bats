@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Whose a cluster is, and what is never ended in passing: every sentence, with an engine that says what the test wrote into files.
+# Who owns a cluster, and what is never ended by accident: every message, with an engine that returns what the test wrote into files.
 
 setup() {
   load ../test_helper
@@ -33,7 +33,7 @@ setup() {
 SH
 }
 
-# cluster_of ID USER WORKDIR [NODE...]: these nodes run, and name that owner.
+# cluster_of ID USER WORKDIR [NODE...]: these nodes run, and have that owner.
 cluster_of() {
   local owner="$1|$2|$3" node
   shift 3
@@ -280,7 +280,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
     'echo "Error response from daemon: No such container: mine-head" >&2; exit 1' \
     'echo "Error response from daemon: Container 61c is not running" >&2; exit 1' 'exit 137'; do
     printf '%s\n' "$said" >"${BOX}/exec"
-    printf 'true later\n' >"${BOX}/now" # it was started again
+    printf 'true later\n' >"${BOX}/now" # it was restarted
     in_lib <<<'node::exec_in head tar -x </dev/null'
     assert_status 8
     assert_line "$sentence"
@@ -299,22 +299,22 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   [[ $output == *'no newline'* ]]
 }
 
-# interrupted WORD...: a submission whose helper prints the first WORD and, after SIGINT has come, the others.
+# interrupted WORD...: a submission whose helper prints the first WORD and, after SIGINT, the others.
 interrupted() {
   ours
   rm -f "${BOX}"/{go,under-way}
   mkfifo "${BOX}/go" "${BOX}/under-way"
   printf '%s\n' "cat >/dev/null; printf '${1:+$1\\n}'; echo >'${BOX}/under-way'; read -r _ <'${BOX}/go'; printf '${2:+$2\\n}'" >"${BOX}/exec"
   sed -i 's/^      exec\*) sh/      *" test -d "*) ;;\n      exec*) sh/' "${BOX}/bin/docker"
-  # A pipe that nobody opens would be waited for for ever.
+  # Opening a pipe that has no other end would wait forever.
   run timeout 60 env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" PROFILE=cpu NO_COLOR=1 CLUSTER_NAME=mine WORKERS=1 \
     WORKDIR="$WORK" BOX="$BOX" HERE="$HERE" "${BOX}/bin/python3" -c '
 import os, signal, subprocess
 box = os.environ["BOX"]
 def undo():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background has it ignored
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background ignores it
 job = subprocess.Popen(["bash", os.environ["HERE"] + "/scripts/40_submit_ppo_epoch1.sh"], start_new_session=True, preexec_fn=undo)
-open(box + "/under-way").read()  # to its end: who writes to a pipe that nobody reads dies of it
+open(box + "/under-way").read()  # to its end: whoever writes to a pipe without a reader dies of it
 os.killpg(job.pid, signal.SIGINT)  # as a terminal does it
 with open(box + "/go", "w") as go:
     go.write("\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# cli::part: steps beside each other; what fails or is interrupted ends all of them, and each cleans up after itself.
+# cli::part: steps that run at the same time; a failure or an interrupt ends all of them, and each cleans up after itself.
 
 setup() {
   bats_require_minimum_version 1.5.0
@@ -8,7 +8,7 @@ setup() {
   mkfifo "${BOX}/begun" "${BOX}/never"
 }
 
-# script: one that knows BOX and runs what is on stdin; `stays` is a part that says it has begun, keeps a temporary folder, and
+# script: one that can use BOX and runs what is on stdin; `stays` is a part that says it has started, keeps a temporary folder, and
 # does not end.
 script() {
   {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# 00_prereq_check, its look at the GPUs: what the profile wants, and every sentence it can end with.
+# 00_prereq_check, the check of GPUs: what the profile needs, and every message that it can end with.
 
 setup() {
   load ../test_helper
@@ -11,7 +11,7 @@ setup() {
   runtimes 'io.containerd.runc.v2 nvidia runc '
 }
 
-# As many GPUs as nvidia-smi lists; MIG slices stand below theirs, indented.
+# As many GPUs as nvidia-smi lists; MIG slices are listed below theirs, indented.
 nvidia_gpus() { stub nvidia-smi "for ((i = 0; i < $1; i++)); do echo \"GPU \$i: NVIDIA H200 (UUID: GPU-\$i)\"; echo '  MIG 1g'; done"; }
 runtimes() { stub docker "[[ \$1 == info ]] && printf '%s\n' '$1'"; }
 amd_devices() {

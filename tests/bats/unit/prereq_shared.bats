@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Looking before anything is touched: version 1, the shared root, verl's source; and removing what version 1 left.
+# Checks before anything changes: version 1, the shared root, verl's source; and removing what version 1 left.
 
 setup() {
   load ../test_helper
@@ -12,7 +12,7 @@ esac
 SH
 }
 
-# check NAME [KNOB=VALUE...]: that one check.
+# check NAME [KNOB=VALUE...]: only that check.
 check() {
   local name=$1
   shift
@@ -74,7 +74,7 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   run bash -c 'cd "$1" && source scripts/lib/regress.bash && printf "%s\n" "${SHARED_ROOT_DIRECTORIES[@]}"' - "$REPO"
   for directory in "${lines[@]}"; do [[ " ${made[*]} " == *" ${directory} "* ]] || fail "$directory"; done
   for directory in "${made[@]}"; do
-    # One that holds a looked-at one, or lies in one, goes with it.
+    # A directory that contains a checked one, or is inside one, is covered by it.
     grep -q "^${directory}\(/\|$\)" <<<"$output" || grep -qxF "$(cut -d/ -f1,2 <<<"$directory")" <<<"$output" || fail "$directory"
   done
 }

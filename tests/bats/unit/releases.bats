@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# scripts/dev/releases.sh: which rows it runs, on which cluster, and how it ends; what a row does is tests/py/test_releases.py.
+# scripts/dev/releases.sh: which rows it runs, on which cluster, and how it ends; tests/py/test_releases.py tests what a row does.
 
 setup() {
   load ../test_helper
@@ -13,7 +13,7 @@ printf 'CLUSTER_NAME=%s FORCE=%s CODE_ID=%s VERL_SOURCE=%s make %s\n' "$CLUSTER_
 [[ $* != *' up '* || ! -e ${BOX}/found/broken ]] || { echo 'error   no engine' >&2; exit 2; }
 SH
   sandbox::venv
-  # The rows are the real ones; whether one works is in the file of its name.
+  # The rows are the real ones; whether a row works is in the file with its name.
   stub venv_python - <<SH
 case "\$1 \$2" in
   *'releases.py rows'*) exec $(python3 -c "import sys; print(sys.executable)") "\$@" ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The values of a JobSpec's secrets on their way from this machine to the head's stdin, with this machine's own Python as head.
+# The values of a JobSpec's secrets on their way from this machine to the head's stdin; this machine's own Python plays the head.
 
 setup() {
   bats_require_minimum_version 1.5.0
@@ -13,7 +13,7 @@ setup() {
 # spec LINE...: a JobSpec with these secrets.
 spec() { printf '%s\n' 'workload: ppo' 'secrets:' "$@" >"$SPEC"; }
 
-# sent [BASH OPTION...]: what would go to the head in front of the tar, its NULs as |. What is said goes to stderr.
+# sent [BASH OPTION...]: what would go to the head in front of the tar, with | for each NUL. Messages go to stderr.
 sent() {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   run --separate-stderr bash "$@" -c '

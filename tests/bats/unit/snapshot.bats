@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# 31_snapshot_verl_code from a git checkout: what goes into the stream, with a head that is this machine's own Python.
+# 31_snapshot_verl_code from a git checkout: what goes into the stream; this machine's own Python plays the head.
 
 setup() {
   bats_require_minimum_version 1.5.0
@@ -30,11 +30,11 @@ snap() {
   RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
 }
 
-# recorded FILTER: of the snapshot that was made last.
+# recorded FILTER: of the newest snapshot.
 recorded() { jq -r "$1" "$RECORD"; }
 
 @test "a path may begin with ~, which the shell leaves as it is behind path:" {
-  # shellcheck disable=SC2088  # as a person types it
+  # shellcheck disable=SC2088  # as a user types it
   TREE='~/my verl' snap codeA
   [[ $(recorded .source) == "path:${TREE}" ]]
 }
@@ -55,7 +55,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(recorded .dirty) == true ]]
   [[ $(recorded .diff | head -n 1) == '# untracked: verl/new one.py' ]]
   [[ $(recorded .diff) == *$'-one = 1\n+one = 2'* && $(recorded .diff) == *'deleted file mode'* ]]
-  # The record is enough to make that tree again, but for what git did not know.
+  # The record is enough to make that tree again, except for untracked files.
   recorded .diff | my_git apply --reverse
   [[ $(my_git status --porcelain) == '?? "verl/new one.py"' ]]
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/__init__.py\n./verl/new one.py' ]]

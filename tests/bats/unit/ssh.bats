@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# Nodes that exist already: their file, and what they are refused for, with a stand-in ssh that runs the words on this machine
-# as the host it was asked for.
-# shellcheck disable=SC2016  # what stands in single quotes is expanded on the node
+# Nodes that exist already: their file, and why they are refused; a stub of ssh runs the words on this machine as the host that was
+# asked for.
+# shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup() {
   load ../test_helper
@@ -9,7 +9,7 @@ setup() {
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2' >"${HERE}/env/nodes"
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
   mkdir "${BATS_TEST_TMPDIR}/shared"
-  # 10.0.0.9 lets nobody in.
+  # 10.0.0.9 refuses every login.
   stub ssh - <<'STUB'
     said=/dev/null
     until [[ $1 == -- ]]; do
@@ -34,7 +34,7 @@ STUB
   done
 }
 
-# on_ssh [KNOB=VALUE...] ARGV...: a verb of the libraries with TRANSPORT=ssh.
+# on_ssh [KNOB=VALUE...] ARGV...: a function of the libraries with TRANSPORT=ssh.
 on_ssh() {
   local knobs=(TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared")
   while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
@@ -163,7 +163,7 @@ CASES
   assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a question; mend that first."
 }
 
-# as_hosts: every host has a HOME of its own, as hosts do; what our libraries ask there of processes is answered with "none".
+# as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".
 as_hosts() {
   sed -i 's|^    exec bash -c|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec bash -c|' "${BOX}/bin/ssh"
   stub python3 'cat >/dev/null; case "$*" in *stop*) echo 0 ;; *" live "*) cat "${BOX}/live" 2>/dev/null || true ;; esac'
@@ -208,7 +208,7 @@ as_hosts() {
   on_ssh ADOPT=1 nodes::ensure_up
   assert_status 0
   [[ $(<"${OWNERS[1]}") == "00000000000000aa|$(id -un)|${BOX}/work dir" ]]
-  rm "${OWNERS[1]}" # an older version put a token alone
+  rm "${OWNERS[1]}" # an older version wrote only a token
   on_ssh owner::need_own
   assert_status 2
   assert_line "error   The cluster mvp11 names no owner (an older version made it, or another tool): ${cure} if it is yours."

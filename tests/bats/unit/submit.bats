@@ -1,10 +1,10 @@
 #!/usr/bin/env bats
-# What a submission hands to the head for a knob that is a word of its own.
+# What a submission sends to the head for a knob that is one word.
 
 setup() {
   load ../test_helper
   sandbox::make
-  # An engine whose head has the helper, and keeps the words that it is sent, one a line.
+  # An engine whose head has the helper, and records the words that it gets, one a line.
   stub docker - <<'SH'
     case "$1" in
       inspect) echo true ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# .venv: whoever needs it makes it, once, whole, and says so.
+# .venv: the first script that needs it creates it, once and completely, and says so.
 
 setup() {
   bats_require_minimum_version 1.5.0
@@ -14,7 +14,7 @@ SH
   pip_does true
 }
 
-# pip_does BODY: of .venv, when it installs.
+# pip_does BODY: what .venv's pip does when it installs.
 pip_does() {
   stub venv_python - <<SH
     case "\$*" in
@@ -24,7 +24,7 @@ pip_does() {
 SH
 }
 
-# with_venv COMMAND...: runs it in a script that has made sure of .venv.
+# with_venv COMMAND...: runs it in a script that has ensured .venv.
 with_venv() {
   # shellcheck disable=SC2016  # expanded when the script runs
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nvenv::ensure\n%s\n' "$*" >"${HERE}/scripts/needs_venv.sh"

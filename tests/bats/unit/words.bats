@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Unknown words are refused before anything happens: script arguments, and what make is given. What is known arrives byte for
-# byte, and no value is ever read by make or by a shell.
+# Unknown words are refused before anything happens: script arguments, and what make is given. Known ones arrive byte for byte, and
+# neither make nor a shell interprets a value.
 
 setup() {
   load ../test_helper
@@ -10,7 +10,7 @@ setup() {
   stub docker
 }
 
-# with_recorder SCRIPT...: those scripts only keep the knobs that they were given, after the checks that every script begins with.
+# with_recorder SCRIPT...: those scripts only record the knobs that they get, after the checks that every script starts with.
 with_recorder() {
   local script
   for script in "$@"; do
@@ -24,7 +24,7 @@ SH
   done
 }
 
-# make_in [VARIABLE=VALUE...] -- WORD...: make, in the copy, with nothing else of our environment.
+# make_in [VARIABLE=VALUE...] -- WORD...: make, in the copy, with an otherwise clean environment.
 make_in() {
   local environment=()
   while [[ $1 != -- ]]; do environment+=("$1") && shift; done
