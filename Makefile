@@ -114,7 +114,7 @@ test-container: ## the whole path on real containers with the real trainer
 test-faults: ## faults, hostile values and load on real clusters, as far as an hour's CI can hold them
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh faults
-test-faults-full: ## all of them, after the property tests, and docs/reliability.md anew
+test-faults-full: ## all of them, after the slow unit tests; writes docs/reliability.md
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh unit-slow py-slow faults-full
 bench: ## how fast it all is, against what one would type without us [BENCH_ROWS]

@@ -42,7 +42,9 @@ SUBCOMMANDS = {
     "secrets": _Subcommand("which secrets a JobSpec names", "submit.asked_secrets", "add_arguments", "run"),
     "submit": _Subcommand("submit a JobSpec", "submit.submit", "add_arguments", "run"),
     "resume": _Subcommand("go on with a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
-    "retry": _Subcommand("begin a job anew as a new attempt", "submit.resume", "add_arguments", "run_retry"),
+    "retry": _Subcommand(
+        "run a job again from its first step, as a new attempt", "submit.resume", "add_arguments", "run_retry"
+    ),
     "launch": _Subcommand("the Ray entrypoint of a job", "worker.launcher", "add_arguments", "run"),
     "wait": _Subcommand("follow a job to its end", "jobs.watch", "add_arguments", "run"),
     "status": _Subcommand("what the cluster and its jobs are", "jobs.overview", "add_arguments", "run"),
@@ -116,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
         return int(Exit.OWN_ERROR)
     except OSError as error:
-        say.error(f"{args.subcommand}: {error}: mend what stands in the way, then run it again.")
+        say.error(f"{args.subcommand}: {error}: fix that, then run it again.")
         return int(Exit.OWN_ERROR)
     except KeyboardInterrupt:
         return 130

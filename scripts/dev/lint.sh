@@ -35,7 +35,7 @@ lint::run() {
     result='not ok'
     LINT_FAILED=$((LINT_FAILED + 1))
   fi
-  printf '%s %d %s looked at %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
+  printf '%s %d %s checked %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
 }
 
 # lint::imports FILE...: checks the contracts of pyproject.toml between the helper's packages; they cover all files at once.

@@ -31,7 +31,7 @@ def main(action: str) -> int:
         if made != (DOCS / "reliability.md").read_text():
             print("docs/reliability.md is not what docs/reliability.json makes: 'make test-faults-full' writes both.")
             return 1
-        print(f"docs/reliability.md: looked at {made.count(chr(10))} lines, 0 differ")
+        print(f"docs/reliability.md: checked {made.count(chr(10))} lines, 0 differ")
         return 0
     run = {**machine(), "records": records()}
     if action == "write":
@@ -39,7 +39,7 @@ def main(action: str) -> int:
         (DOCS / "reliability.md").write_text(page(run))
     else:
         (REPORTS / "reliability.md").write_text(page(run))
-    print(f"looked at {len(run['records'])} records")
+    print(f"checked {len(run['records'])} records")
     return 0 if run["records"] else 1
 
 
@@ -69,7 +69,7 @@ def page(run: dict[str, Any]) -> str:
         "# Reliability",
         "What was done to real clusters with real (tiny) jobs, and what was told. Written from the records that the tests of\n"
         "`tests/bats/faults/` leave, each of which asserts the exit status and the whole sentence; `make test-faults-full` makes\n"
-        "all of it anew, `make test-faults` what an hour's CI can hold, in `build/reports/`.",
+        "all of it, `make test-faults` what an hour's CI can hold, in `build/reports/`.",
         f"Records up to {run['written']}, the last at commit {run['commit']}, on {run['machine']}.",
         "## Faults",
         "*told after*: seconds from the fault until `make wait` ended. *finished jobs*: number of files of all jobs that had ended\n"

@@ -1,7 +1,7 @@
 """The shipped JobSpecs and Ray base configs: specs.py check | write [ROOT].
 
 `check` looks at every one, YAML and JSON: its schema accepts it, its first line leads an editor to that schema, its JSON
-template is the same document, and docs/jobspec.md has the fields of the schemas. Prints how many files it looked at;
+template is the same document, and docs/jobspec.md has the fields of the schemas. Prints how many files it checked;
 none is a failure. `write` makes the JSON templates and the tables. Exits 1 when anything is wrong.
 """
 
@@ -29,7 +29,7 @@ _MODELINE = "# yaml-language-server: $schema="
 
 
 def check(root: Path) -> tuple[int, list[str]]:
-    """How many files were looked at, and one sentence for each thing that is wrong with them."""
+    """How many files were checked, and one sentence for each thing that is wrong with them."""
     problems: list[str] = []
     looked = 0
     for folder, kind, templates in KINDS:
@@ -130,7 +130,7 @@ def main(action: str, root: Path = REPO) -> int:
     looked, problems = check(root)
     for problem in problems:
         print(f"error   {problem}", file=sys.stderr)
-    print(f"looked at {looked} files, {len(problems)} problems")
+    print(f"checked {looked} files, {len(problems)} problems")
     return 1 if problems else 0
 
 

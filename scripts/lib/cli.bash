@@ -74,7 +74,7 @@ cli::_refuse_argument() {
   [[ -n $knob ]] || cli::die 2 "${shown}: ${takes,}, see --help."
   [[ -e ${REPO_DIR}/${command} ]] || command=scripts/dev/${0##*/}
   [[ ${KNOB_TYPE[$knob]} == boolean ]] && knob+='=1' || knob+='=…'
-  cli::die 2 "${shown}: a knob stands before the command, as in '${knob} ${command}'."
+  cli::die 2 "${shown}: a knob comes before the command, as in '${knob} ${command}'."
 }
 
 # cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile).

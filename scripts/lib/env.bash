@@ -93,7 +93,7 @@ env::_pick_profile() {
   fi
   if compgen -G "${root}/nvidia[0-9]*" >/dev/null; then
     nvidia-smi -L >/dev/null 2>&1 ||
-      cli::die 1 "${root} has $(compgen -G "${root}/nvidia[0-9]*" | wc -l) NVIDIA devices but 'nvidia-smi -L' fails: mend the driver, or set PROFILE=cpu to rehearse without them."
+      cli::die 1 "${root} has $(compgen -G "${root}/nvidia[0-9]*" | wc -l) NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
     printf 'gpu\n'
   elif [[ -e ${root}/kfd ]]; then
     [[ -r ${root}/kfd && -w ${root}/kfd ]] ||

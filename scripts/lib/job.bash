@@ -160,7 +160,7 @@ job::end_leftovers() {
     ((count == 0)) || log::changed "${node}: ended ${count} processes that were left of $1"
     looked=$((looked + 1)) total=$((total + count))
   done
-  log::ok "nothing is left of $1: ${looked} nodes looked at, ${total} processes found and ended"
+  log::ok "nothing is left of $1: ${looked} nodes checked, ${total} processes found and ended"
   ((${#silent[@]} == 0)) ||
     cli::die 8 "What is left of $1 on ${silent[*]} is not known, for they cannot be reached: run this again when 'make up' has brought them back."
 }

@@ -30,7 +30,7 @@ verify::run_jobs() {
   while verify::_next "$session" next; do
     log::step "verify: ${next[0]} (${next[1]} with ${next[2]}, ${code[${next[2]}]})"
     id=$(WAIT=1 CODE_ID="${code[${next[2]}]}" OVERRIDES="${next[*]:3}" job::submit "$(job::spec_of "${next[1]}")") || true
-    [[ -n $id ]] || cli::die 1 "The job ${next[0]} of this session was not submitted: the reason is above; mend it and run 'make verify' again."
+    [[ -n $id ]] || cli::die 1 "The job ${next[0]} of this session was not submitted: the reason is above; fix it and run 'make verify' again."
     log::while "recording the job ${next[0]}" -- helper::run head verify record --session "$session" --name "${next[0]}" --job "$id"
   done
 }

@@ -12,7 +12,7 @@ SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname
 # sandbox::make: sets BOX (the sandbox), HERE (the copy of the repo) and CALLS (the log of the stubs' calls).
 sandbox::make() {
   local tools
-  BOX="${BATS_TEST_TMPDIR}/a box with blanks"
+  BOX="${BATS_TEST_TMPDIR}/a box with spaces"
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "${BOX}/root/tmp" "$HERE"

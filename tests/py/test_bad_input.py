@@ -13,7 +13,7 @@ KEYS = (
 )
 FIXED = "is refused: a job writes under its own directory and nowhere else; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
-MAKE = ", a value with blanks in quotes, and $ twice on a make command line."
+MAKE = ", a value with spaces in quotes, and $ twice on a make command line."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 
 
@@ -48,31 +48,31 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         ),
         (
             f"{SPEC}workload: ppo\n",
-            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' is there twice): fix that line.",
         ),
         (
             '{"workload": "ppo",\n "workload": "ppo"}',
-            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' stands twice): mend that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' is there twice): fix that line.",
         ),
         (
             f"{SPEC}env_vars: {{NO: x}}\n",
-            f"{FILE} is not YAML or JSON at line 2 (the key False is not text on one line, put it in quotes): mend that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key False is not text on one line, put it in quotes): fix that line.",
         ),
         (
             f"{SPEC}? [a]\n: 1\n",
-            f"{FILE} is not YAML or JSON at line 2 (the key ['a'] is not text on one line, put it in quotes): mend that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key ['a'] is not text on one line, put it in quotes): fix that line.",
         ),
         (
             f'{SPEC}env_vars: {{"A\\n": x}}\n',
-            f"{FILE} is not YAML or JSON at line 2 (the key 'A\\n' is not text on one line, put it in quotes): mend that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key 'A\\n' is not text on one line, put it in quotes): fix that line.",
         ),
         (
             f"{SPEC}model: [\n",
-            f"{FILE} is not YAML or JSON at line 3 (expected the node content, but found '<stream end>'): mend that line.",
+            f"{FILE} is not YAML or JSON at line 3 (expected the node content, but found '<stream end>'): fix that line.",
         ),
         (
             "workload: \x01\n",
-            f"{FILE} is not YAML or JSON (unacceptable character #x0001: special characters are not allowed): mend that line.",
+            f"{FILE} is not YAML or JSON (unacceptable character #x0001: special characters are not allowed): fix that line.",
         ),
         (b"workload: \xff\n", f"{FILE} is not UTF-8 (byte 10): save it as UTF-8."),
         (
@@ -250,7 +250,7 @@ def test_a_code_path_that_climbs_out_of_the_snapshots(submit, shared):
 def test_another_shared_root(submit, shared):
     assert submit(spec=f"{SPEC}shared_root: /mnt/other\n").is_refusal(
         f"shared_root=/mnt/other (from {FILE}) is not this cluster's {shared.path} (SHARED_ROOT): "
-        "leave it out, or set SHARED_ROOT and bring the cluster up anew."
+        "leave it out, or set SHARED_ROOT and bring the cluster up again."
     )
 
 
@@ -354,7 +354,7 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
     ("spec", "sentence"),
     [
         *(
-            (f"{SPEC}{text}\n", f"{FILE} is not YAML or JSON at line {line} (tags are not taken): mend that line.")
+            (f"{SPEC}{text}\n", f"{FILE} is not YAML or JSON at line {line} (tags are not taken): fix that line.")
             for text, line in (
                 ("model: !!python/object/apply:os.system ['touch x']", 2),
                 ("model: !!float ''", 2),
@@ -365,7 +365,7 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
             (
                 f"{SPEC}{text}\n",
                 f"{FILE} is not YAML or JSON at line {line} (at most 100 references are taken, and none to what has some itself): "
-                "mend that line.",
+                "fix that line.",
             )
             for text, line in (
                 ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", 4),

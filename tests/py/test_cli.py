@@ -57,9 +57,7 @@ def test_what_the_file_system_refuses_is_one_sentence(run, shared):
     shared.jobs.write_text("a file in its place")
     outcome = run("layout")
     assert (outcome.status, outcome.out) == (1, "")
-    assert outcome.err == (
-        f"error   layout: [Errno 17] File exists: '{shared.jobs}': mend what stands in the way, then run it again.\n"
-    )
+    assert outcome.err == (f"error   layout: [Errno 17] File exists: '{shared.jobs}': fix that, then run it again.\n")
 
 
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, 130)])

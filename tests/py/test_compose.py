@@ -100,7 +100,7 @@ def test_a_key_that_an_earlier_override_adds_is_real(snapshot):
 def test_what_hydra_cannot_parse(snapshot, override, said):
     message = refusal(snapshot, override)
     assert message.startswith(f"The override {override!r} (from OVERRIDES) cannot be parsed by Hydra (")
-    assert message.endswith(f"{said}): mend it, or quote its value as in key='a, b'.")
+    assert message.endswith(f"{said}): fix it, or quote its value as in key='a, b'.")
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_what_hydra_cannot_parse(snapshot, override, said):
 )
 def test_a_value_that_hydra_refuses(snapshot, override, said):
     assert refusal(snapshot, "trainer.total_epochs=1", override) == (
-        f"The override {override!r} (from OVERRIDES) does not fit {WHOLE}, as Hydra says ({said}): mend it, or leave it out."
+        f"The override {override!r} (from OVERRIDES) does not fit {WHOLE}, as Hydra says ({said}): fix it, or leave it out."
     )
 
 
 def test_what_hydra_says_of_no_override_in_particular(snapshot):
     assert refusal(snapshot, "trainer.total_epochs=1", "hydra.searchpath=x") == (
-        f"The overrides do not fit {WHOLE}, as Hydra says (hydra.searchpath must be a list of strings. Got: x): mend them."
+        f"The overrides do not fit {WHOLE}, as Hydra says (hydra.searchpath must be a list of strings. Got: x): fix them."
     )
 
 
@@ -282,7 +282,7 @@ def test_only_the_base_config_may_call_an_override_optional(submit, where):
     given = {"spec": f"{SPEC}trainer_overrides: ['{text}']\n"} if where == "spec" else {}
     outcome = submit(*([] if given else [f"--overrides={text}"]), **given)
     origin = "my/ppo.yaml" if given else "OVERRIDES"
-    more = "" if given else ", a value with blanks in quotes, and $ twice on a make command line"
+    more = "" if given else ", a value with spaces in quotes, and $ twice on a make command line"
     assert outcome.is_refusal(
         f"The override '{text}' (from {origin}) is not Hydra's key=value: write it as a.b.c=value{more}."
     )

@@ -153,7 +153,7 @@ def test_an_unknown_source_is_refused(root):
         (
             GOOD * 2 + b'{"question": "?", "answer": "three"}',
             "/data/train.jsonl line 3: the answer has no '#### number' at its end: "
-            "GSM8K's answers do; mend or drop that line.",
+            "GSM8K's answers do; fix or drop that line.",
         ),
     ],
 )

@@ -176,8 +176,8 @@ def test_a_token_given_as_a_jobspec_is_not_repeated(submit):
         (["RAY_AUTH_TOKEN"], "", f"The secret RAY_AUTH_TOKEN (from {FILE}) is refused: that variable is not a job's to set; name another."),
         (["VERL_REGRESS_JOB_DIR"], "", f"The secret VERL_REGRESS_JOB_DIR (from {FILE}) is refused: that variable is not a job's to set; name another."),
         (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: that variable is not a job's to set; name another."),
-        (["API_KEY", "API_KEY"], "", f"The secret API_KEY stands twice in {FILE}: leave one out."),
-        (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY stands in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray serves in clear."),
+        (["API_KEY", "API_KEY"], "", f"The secret API_KEY is there twice in {FILE}: leave one out."),
+        (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY is in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray serves in clear."),
         (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is set in clear by env/ray/cpu.yaml or by the job's own environment: name another, or leave it out there."),
     ],
 )  # fmt: skip

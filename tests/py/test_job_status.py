@@ -25,7 +25,7 @@ HEADLESS = {
     "head_gone": True,
 }
 FORGOTTEN = (
-    "Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
+    "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
 )
 
 

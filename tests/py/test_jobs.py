@@ -70,6 +70,6 @@ def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
     job = make_job("one")
     (job.config / "resolved.json").unlink()
     assert run("wait", "one", "--deadlines=1,2,3").is_refusal(
-        f"one was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it anew, with "
+        f"one was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it again, with "
         "another id."
     )

@@ -348,7 +348,7 @@ def test_verl_from_elsewhere_is_refused_before_training(launched, tmp_path):
     refused(
         launched,
         f"The job imported verl from {tmp_path}/elsewhere/verl/__init__.py with marker codeA, but "
-        f"{launched.code_path}/verl/__init__.py with marker codeA was asked for: something stands before the snapshot on "
+        f"{launched.code_path}/verl/__init__.py with marker codeA was asked for: something is before the snapshot on "
         "PYTHONPATH.",
     )
     assert f"MVP_PRECHECK_VERL_FILE: {tmp_path}/elsewhere/verl/__init__.py\n".encode() in launched.log
@@ -359,7 +359,7 @@ def test_another_marker_is_refused_before_training(launched):
     refused(
         launched,
         f"The job imported verl from {launched.code_path}/verl/__init__.py with marker codeA, but "
-        f"{launched.code_path}/verl/__init__.py with marker codeB was asked for: something stands before the snapshot on "
+        f"{launched.code_path}/verl/__init__.py with marker codeB was asked for: something is before the snapshot on "
         "PYTHONPATH.",
     )
 
@@ -369,7 +369,7 @@ def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
     launched.start("print('trained')")
     refused(
         launched,
-        f"verl cannot be imported from {launched.code_path} (ModuleNotFoundError: No module named 'no_such_part'): mend the "
+        f"verl cannot be imported from {launched.code_path} (ModuleNotFoundError: No module named 'no_such_part'): fix the "
         "snapshot, or the image that it needs.",
     )
     assert b"Traceback" in launched.log
@@ -388,7 +388,7 @@ def test_a_job_directory_without_a_plan(shared):
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         f"error   job was never submitted, its submitter ended before {shared.jobs}/job/config/resolved.json was written: "
-        "submit it anew, with another id.\n"
+        "submit it again, with another id.\n"
     )
 
 
@@ -436,7 +436,7 @@ def other(launched, make_job):
 
 
 def await_place(launched):
-    launched.await_line("verl-regress: waits for its turn, position 1 of 1: behind other (MAX_RUNNING=1)")
+    launched.await_line("verl-regress: waits for a slot, position 1 of 1: behind other (MAX_RUNNING=1)")
     end = time.monotonic() + 30
     while launched.job.read_state("queued") is None:
         assert time.monotonic() < end
@@ -464,7 +464,7 @@ def test_one_that_is_told_to_stop_while_it_waits_ends_at_once_and_records_it(lau
     await_place(launched)
     launched.process.send_signal(number)
     assert launched.finish()[0] == 128 + number
-    assert launched.ended == (-number, "stopped while it waited for its turn")
+    assert launched.ended == (-number, "stopped while it waited for a slot")
     assert (launched.bundles, b"MVP_PRECHECK" in launched.log) == ([], False)
     assert [path.name[21:] for path in launched.job.root.queue("c").glob("0*")] == ["other"]
     os.close(other)
@@ -488,7 +488,7 @@ def test_one_that_was_told_off_by_its_submitter_never_trains(launched):
     launched.start("print('trained')")
     refused(
         launched,
-        "job is marked as never submitted (Ray refused the job: no answer in 60 s), yet Ray got it late: submit it anew.",
+        "job is marked as never submitted (Ray refused the job: no answer in 60 s), yet Ray got it late: submit it again.",
     )
 
 

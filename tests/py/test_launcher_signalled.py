@@ -64,7 +64,7 @@ def test_a_signal_before_any_bytecode_and_the_end_is_recorded(signalled, shared)
         assert [path.name for path in shared.queue("c").iterdir()] in ([], [".lock"]), moment
         seen.add((ended["exit_code"], ended["reason"]))
     assert seen == {
-        (-15, "stopped while it waited for its turn"),
+        (-15, "stopped while it waited for a slot"),
         (-15, "stopped while it waited for the proof of its code"),
         (-15, "the trainer was ended by SIGTERM"),
         (0, "the trainer ended"),

@@ -139,7 +139,7 @@ def test_without_a_whole_checkpoint_there_is_nothing_to_resume(ended, run):
     job = ended()
     write_checkpoint(job, 2, "actor")
     assert run("resume", "me").is_refusal(
-        f"JOB=me has no whole checkpoint under {job.path}: begin it anew with 'make retry JOB=me'."
+        f"JOB=me has no whole checkpoint under {job.path}: start it again with 'make retry JOB=me'."
     )
 
 
@@ -178,7 +178,7 @@ def test_a_job_of_an_older_version_says_so(ended, run):
     (job.config / "asked.json").unlink()
     assert run("retry", "me").is_refusal(
         f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or its "
-        "submitter died): submit it anew with 'make submit'.",
+        "submitter died): submit it again with 'make submit'.",
         status=1,
     )
 

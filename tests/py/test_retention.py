@@ -85,7 +85,7 @@ def test_the_newest_jobs_keep_their_checkpoints_and_of_the_others_only_those_go(
         }
         assert json.loads(new[2])["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
     assert (
-        "looked at 4 jobs (4 with checkpoints, of which the newest 2 keep them, 0 younger than an hour, 0 not surely over, 0 "
+        "checked 4 jobs (4 with checkpoints, of which the newest 2 keep them, 0 younger than an hour, 0 not surely over, 0 "
         "read from by those, 0 of another checkout), 0 sessions (0 at work), " in said
     )
     assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
@@ -100,7 +100,7 @@ def test_keep_counts_jobs_that_have_checkpoints_and_no_others(run, ray, old):
         for path in sorted(failed.checkpoints.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
     said = gc(run, "--keep=1")
-    assert "looked at 5 jobs (2 with checkpoints, of which the newest 1 keep them, " in said
+    assert "checked 5 jobs (2 with checkpoints, of which the newest 1 keep them, " in said
     assert (len(list(good.checkpoints.iterdir())), list(older.checkpoints.iterdir())) == (2, [])
 
 

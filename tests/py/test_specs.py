@@ -118,7 +118,7 @@ def test_write_mends_what_is_generated(specs, root, capsys):
     edit(root / "docs/jobspec.md", "| `model` | string |", "| `model` | number |")
     assert specs.main("write", root) == 0
     assert {path: path.read_bytes() for path in root.glob("**/*.*")} == before
-    assert capsys.readouterr().out == f"looked at {specs.check(root)[0]} files, 0 problems\n"
+    assert capsys.readouterr().out == f"checked {specs.check(root)[0]} files, 0 problems\n"
 
 
 def test_a_json_template_is_planned_as_its_yaml(shared):

@@ -110,5 +110,5 @@ def test_one_that_died_before_its_config_was_whole_is_told(run, shared):
     (shared.jobs / "half" / "config").mkdir(parents=True)
     assert run("wait", "half", "--deadlines=1,1,1").is_refusal(
         f"half was never submitted, its submitter ended before {shared.jobs}/half/config/resolved.json was written: submit "
-        "it anew, with another id."
+        "it again, with another id."
     )

@@ -266,7 +266,7 @@ def test_a_job_is_launched_once(make_job):
     with pytest.raises(liveness.LaunchedBefore) as caught:
         liveness.hold(job)
     assert str(caught.value) == (
-        f"{job.launcher} is there, so a was launched before, and a job directory is never used twice: submit it anew with "
+        f"{job.launcher} is there, so a was launched before, and a job directory is never used twice: submit it again with "
         "'make submit'."
     )
 
@@ -281,7 +281,7 @@ def test_a_file_system_without_locks(make_job, monkeypatch):
     with pytest.raises(RegressError) as caught:
         liveness.hold(job)
     assert str(caught.value) == (
-        f"{job.state} is on a file system without locks or hard links (No locks available), by which jobs take turns: put "
+        f"{job.state} is on a file system without locks or hard links (No locks available), by which jobs queue: put "
         "SHARED_ROOT on one that has them (a local disk, NFS 4)."
     )
     assert list(job.state.glob(".*")) == []

@@ -56,7 +56,7 @@ class _PlainYaml(yaml.SafeLoader):
             if not isinstance(key, str) or not key.isprintable():
                 problem = f"the key {shown(repr(key))} is not text on one line, put it in quotes"
             elif key in seen:
-                problem = f"the key {shown(repr(key))} stands twice"
+                problem = f"the key {shown(repr(key))} is there twice"
             if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
@@ -83,9 +83,9 @@ def parse(text: str, origin: str, kind: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise BadInput(f"{origin} is not YAML or JSON{where} ({shown(problem)}): mend that line.") from None
+        raise BadInput(f"{origin} is not YAML or JSON{where} ({shown(problem)}): fix that line.") from None
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{origin} is not YAML or JSON ({shown(str(error))}): mend it.") from None
+        raise BadInput(f"{origin} is not YAML or JSON ({shown(str(error))}): fix it.") from None
     _check_values(document, origin)
     problem = _worst(document, kind)
     if problem is not None:

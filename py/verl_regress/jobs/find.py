@@ -93,7 +93,7 @@ def plan_of(job: JobDir) -> dict[str, Any]:
     if plan is None:
         raise BadInput(
             f"{job.ray_id} was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it "
-            "anew, with another id."
+            "again, with another id."
         )
     return plan
 

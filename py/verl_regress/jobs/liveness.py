@@ -48,14 +48,14 @@ def hold(job: JobDir) -> int:
         os.close(descriptor)
         raise LaunchedBefore(
             f"{job.launcher} is there, so {job.ray_id} was launched before, and a job directory is never used twice: submit "
-            "it anew with 'make submit'."
+            "it again with 'make submit'."
         ) from None
     except OSError as error:
         os.close(descriptor)
         if error.errno not in _WITHOUT:
             raise
         raise RegressError(
-            f"{job.state} is on a file system without locks or hard links ({error.strerror}), by which jobs take turns: put "
+            f"{job.state} is on a file system without locks or hard links ({error.strerror}), by which jobs queue: put "
             "SHARED_ROOT on one that has them (a local disk, NFS 4)."
         ) from error
     finally:

@@ -107,7 +107,7 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
 
 
 _FORGOTTEN = (
-    "Ray has forgotten it: its head was started anew (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
+    "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
 )
 
 

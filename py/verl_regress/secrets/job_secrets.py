@@ -60,10 +60,10 @@ def named(spec: Document) -> tuple[Secret, ...]:
                 f"The secret {name} (from {spec.origin}) is refused: that variable is not a job's to set; name another."
             )
         if names.count(name) > 1:
-            raise BadInput(f"The secret {name} stands twice in {spec.origin}: leave one out.")
+            raise BadInput(f"The secret {name} is there twice in {spec.origin}: leave one out.")
         if name in spec.content.get("env_vars", {}):
             raise BadInput(
-                f"{name} stands in secrets and in env_vars of {spec.origin}: leave it out of env_vars, which Ray serves in clear."
+                f"{name} is in secrets and in env_vars of {spec.origin}: leave it out of env_vars, which Ray serves in clear."
             )
     return secrets
 

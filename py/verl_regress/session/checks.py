@@ -243,7 +243,7 @@ def _token_nowhere(evidence: Evidence) -> list[str]:
     search = evidence["end"]["token"]
     if not (search["token_characters"] and search["files"] and search["answers"]):
         return ["nothing was searched"]
-    return [f"the token stands in {place}" for place in search["found_in"]]
+    return [f"the token is in {place}" for place in search["found_in"]]
 
 
 def _searched(evidence: Evidence) -> str:
@@ -266,8 +266,8 @@ def _canary_nowhere(evidence: Evidence) -> list[str]:
     if not all(one["canary_characters"] for one in (search, *nodes.values())):
         problems.append("nothing was searched for")
     problems += [f"Ray did not answer about {what}" for what in search["unanswered"]]
-    problems += [f"it stands in {place}" for place in search["found_in"]]
-    problems += [f"it stands in {place} on {node}" for node, one in nodes.items() for place in one["found_in"]]
+    problems += [f"it is in {place}" for place in search["found_in"]]
+    problems += [f"it is in {place} on {node}" for node, one in nodes.items() for place in one["found_in"]]
     return [*problems, *_each(evidence, reached)]
 
 
@@ -299,6 +299,6 @@ LINES = (
     Line("imports", "every process loaded the snapshot that was asked for, and A and B are told apart", ("ppo_a", "ppo_b"), _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in jobs_of(evidence).values())} processes"),
     Line("workloads", "PPO, GRPO and SFT ran and are at their step count", _ALL, _workloads_ran, _n_jobs),
     Line("rules", "GRPO and SFT keep the same directory and debug rules as PPO", ("ppo_a", "grpo", "sft"), _same_rules, lambda _: "3 jobs"),
-    Line("token", "Ray's token stands in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),
-    Line("secrets", "a secret reached every process of the jobs, and stands nowhere when they are over", ("ppo_a",), _canary_nowhere, _canary_looked_at),
+    Line("token", "Ray's token is in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),
+    Line("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", ("ppo_a",), _canary_nowhere, _canary_looked_at),
 )  # fmt: skip

@@ -61,7 +61,7 @@ class Override:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
         match = _OVERRIDE.fullmatch(self.text)
         if match is None or (match["value"] is None and match["prefix"] != "~"):
-            where_make_reads = ", a value with blanks in quotes, and $ twice on a make command line"
+            where_make_reads = ", a value with spaces in quotes, and $ twice on a make command line"
             raise BadInput(
                 f"{self.shown} is not Hydra's key=value: write it as a.b.c=value"
                 f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
@@ -244,12 +244,12 @@ def _value(config: Any, key: str) -> Any:
 def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], told: str) -> BadInput:
     culprit = refused.culprit
     if culprit is None:
-        return BadInput(f"The overrides do not fit {name} of {told}, as Hydra says ({refused}): mend them.")
+        return BadInput(f"The overrides do not fit {name} of {told}, as Hydra says ({refused}): fix them.")
     given = culprit.shown
     if refused.is_grammar:
-        return BadInput(f"{given} cannot be parsed by Hydra ({refused}): mend it, or quote its value as in key='a, b'.")
+        return BadInput(f"{given} cannot be parsed by Hydra ({refused}): fix it, or quote its value as in key='a, b'.")
     if not refused.lacks_key:
-        return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): mend it, or leave it out.")
+        return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): fix it, or leave it out.")
     if culprit.origin == DETERMINISTIC:
         return BadInput(
             f"{DETERMINISTIC} needs {culprit.parts()[1]}, which {name} of {told} lacks: name a snapshot whose verl has it, or "

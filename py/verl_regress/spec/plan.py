@@ -317,7 +317,7 @@ def recorded(job: JobDir) -> tuple[Document, Document, CommandLine, Defaults]:
     if asked is None:
         raise RegressError(
             f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or "
-            "its submitter died): submit it anew with 'make submit'."
+            "its submitter died): submit it again with 'make submit'."
         )
     given = job.config / "job_spec.yaml"
     origins, said = asked["origins"], {**asked["said"], "secrets": ()}
@@ -336,7 +336,7 @@ def _check_shared_root(root: SharedRoot, spec: Document) -> None:
     if Path(given) != root.path:
         raise BadInput(
             f"shared_root={shown(given)} (from {spec.origin}) is not this cluster's {root.path} (SHARED_ROOT): "
-            "leave it out, or set SHARED_ROOT and bring the cluster up anew."
+            "leave it out, or set SHARED_ROOT and bring the cluster up again."
         )
 
 

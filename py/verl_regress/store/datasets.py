@@ -91,7 +91,7 @@ def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) ->
         final = _FINAL_ANSWER.search(example["answer"])
         if final is None:
             raise BadInput(
-                f"{place}: the answer has no '#### number' at its end: GSM8K's answers do; mend or drop that line."
+                f"{place}: the answer has no '#### number' at its end: GSM8K's answers do; fix or drop that line."
             )
         rows.append(
             {

@@ -173,7 +173,7 @@ def survey(
         if path.name not in in_use and path.stat().st_ctime < now - _SETTLED
     ]
     looked_at = (
-        f"looked at {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
+        f"checked {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
         f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
         f"({len(unused)} that nobody needs), {len(versions)} helpers"

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     """From waiting in the queue to the record of the end."""
-    waits_for = "its turn"
+    waits_for = "a slot"
     try:
         with _stoppable():
             _need_submission(job)
@@ -160,14 +160,14 @@ def _need_submission(job: JobDir) -> None:
     submitted = job.read_state("submitted")
     if submitted is not None and not submitted["accepted"]:
         raise RegressError(
-            f"{job.ray_id} is marked as never submitted ({submitted['error']}), yet Ray got it late: submit it anew."
+            f"{job.ray_id} is marked as never submitted ({submitted['error']}), yet Ray got it late: submit it again."
         )
 
 
 def _tell_place(job: JobDir, tee: Tee, place: queue.Place) -> None:
     """Record the queue position for `judge`, and log it the first time."""
     if job.read_state("queued") is None:
-        tee.line(f"verl-regress: waits for its turn, {place}")
+        tee.line(f"verl-regress: waits for a slot, {place}")
     job.write_state("queued", {"reason": str(place), "position": place.position, "waiting": place.waiting})
 
 
@@ -202,7 +202,7 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str
         last = (probe.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
         tee.line(probe.stderr.rstrip())
         raise RegressError(
-            f"verl cannot be imported from {code_path} ({last}): mend the snapshot, or the image that it needs."
+            f"verl cannot be imported from {code_path} ({last}): fix the snapshot, or the image that it needs."
         )
     imported: dict[str, str] = json.loads(probe.stdout.strip().splitlines()[-1])
     tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
@@ -211,7 +211,7 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str
     if imported["verl_file"] != wanted or imported["marker"] != code_id:
         raise RegressError(
             f"The job imported verl from {imported['verl_file']} with marker {imported['marker']}, but {wanted} with "
-            f"marker {code_id} was asked for: something stands before the snapshot on PYTHONPATH."
+            f"marker {code_id} was asked for: something is before the snapshot on PYTHONPATH."
         )
     return imported
 

@@ -99,7 +99,7 @@ prereq::shared_root() {
     above=$directory
     until [[ -e $above ]]; do above=$(dirname -- "$above"); done
     [[ -d $above && -w $above && -x $above ]] ||
-      cli::die 1 "${above} is no directory that $(id -un 2>/dev/null || true) (uid $(id -u)) can write to, and ${directory} wants to be one: mend its mode or owner, or point WORKDIR elsewhere."
+      cli::die 1 "${above} is no directory that $(id -un 2>/dev/null || true) (uid $(id -u)) can write to, and ${directory} wants to be one: fix its mode or owner, or point WORKDIR elsewhere."
     [[ $above == "$directory" ]] || missing=$((missing + 1))
   done
   log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
@@ -118,7 +118,7 @@ prereq::shared_mount() {
     if wait "${pids[$node]}"; then
       seen+=("$node")
     elif node::is_alive "$node"; then
-      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): mend the directory's owner, or run 'make down up' with another RUN_AS."
+      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS."
     fi
   done
   log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"

@@ -22,7 +22,7 @@ nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
 nodes::shared_root_here() { :; }
 
 nodes::need_shared_root_here() {
-  cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: mend that first."
+  cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: fix that first."
 }
 
 # nodes::owners [NODE...]: the owners of this cluster on those nodes (default: all), as ID|USER|WORKDIR, from the file next to Ray's

@@ -34,7 +34,7 @@ ssh::_take_line() {
   read -r -a words <<<"$1"
   name=${words[0]} target=${words[1]:-}
   [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is no node: use head, worker-0, worker-1, …."
-  [[ ! -v _SSH_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) stands there twice: name each node once."
+  [[ ! -v _SSH_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) is there twice: name each node once."
   [[ $target =~ ^(([A-Za-z0-9_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[([0-9A-Fa-f:.]+)\]))(:([1-9][0-9]{0,4}))?$ ]] ||
     cli::die 2 "'${target}' (${where}) is no place to log in to: use user@host or user@host:port."
   _SSH_TARGET[$name]=${BASH_REMATCH[2]}${BASH_REMATCH[4]:-${BASH_REMATCH[3]}} _SSH_PORT[$name]=${BASH_REMATCH[6]}
@@ -82,7 +82,7 @@ transport::_need() {
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
   [[ -v _SSH_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
   ssh::_connect "$1" "$said" ||
-    cli::die 8 "The node '$1' ($(ssh::_place "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_place_alone "$1") true' must work without a question; mend that first."
+    cli::die 8 "The node '$1' ($(ssh::_place "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_place_alone "$1") true' must work without a question; fix that first."
   rm -f -- "$said"
   _SSH_SEEN[$1]=1
 }

@@ -78,7 +78,7 @@ setup() {
   [[ $(jq -s '[.[].data["actor/lr"] >= 0.0001] | all' "${JOB_DIR}/logs/metrics.jsonl") == true ]]
 }
 
-@test "the seconds of every phase stand at the end" {
+@test "the seconds of every phase are at the end" {
   for phase in bootstrap_host 10_build_image 01_up 20_start_head 21_start_workers 30_prepare_data_and_model \
     31_snapshot_verl_code 40_submit_ppo_epoch1; do
     assert_line " +[0-9.]+ s  ${phase}"
@@ -91,7 +91,7 @@ setup() {
   [[ $(jq -r .submitted_from_ip <<<"$metadata") == "$(container::ip head)" ]]
 }
 
-@test "the token is readable by its owner alone, and stands in no file of the job and in no answer of Ray" {
+@test "the token is readable by its owner alone, and is in no file of the job and in no answer of Ray" {
   token=$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
   [[ ${#token} == 64 && $(stat -c %a "${WORKDIR}/secrets/${CLUSTER_NAME}.token") == 600 ]]
   run ! grep -rF "$token" "${WORKDIR}/shared/jobs"

@@ -76,7 +76,7 @@ spec() {
   refused 2 "the JobSpec '/no/such.yaml' is not a readable file: name one that is." scripts/44_submit_sdk.sh /no/such.yaml
 }
 
-@test "bad submission ids: ../x, 300 characters, empty, blanks" {
+@test "bad submission ids: ../x, 300 characters, empty, spaces" {
   pattern='it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made.'
   long=$(printf 'a%.0s' {1..300})
   refused 2 "submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: ${pattern}" \
@@ -139,7 +139,7 @@ for split, rows in (("train", 1024), ("test", 256)):
 
 @test "a misspelt argument or knob, as it is typed: one sentence, and nothing is submitted, removed or changed" {
   argument="is not an argument of"
-  refused 2 "'--dryrun' ${argument} 70_gc.sh: a knob stands before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'." scripts/70_gc.sh --dryrun
+  refused 2 "'--dryrun' ${argument} 70_gc.sh: a knob comes before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'." scripts/70_gc.sh --dryrun
   refused 2 "'--hlep' ${argument} 40_submit_ppo_epoch1.sh: did you mean --help? It takes none." scripts/40_submit_ppo_epoch1.sh --hlep
   tail="Use the knobs of env/defaults.env; export other variables, such as secrets, before you run make."
   refused 2 "COD_ID on make's command line is not a knob: did you mean CODE_ID? ${tail}" make submit COD_ID=codeB

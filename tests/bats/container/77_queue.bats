@@ -43,13 +43,13 @@ is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") 
   run make --no-print-directory stop JOB=turn-two
   assert_status 0
   assert_line 'changed turn-two was QUEUED, is STOPPED .*'
-  [[ $(jq -r .reason "$(state two ended)") == 'stopped while it waited for its turn' && ! -e $(state two started) ]]
+  [[ $(jq -r .reason "$(state two ended)") == 'stopped while it waited for a slot' && ! -e $(state two started) ]]
   JOB=turn-two run scripts/52_wait.sh
   assert_status 4
   wait::until 60 - is_at three 'position 1 of 1: behind turn-one (MAX_RUNNING=1)' || fail "$(<"$(state three queued)")"
 }
 
-@test "the next has its turn when the first is over, and leaves the queue empty" {
+@test "the next gets a slot when the first is over, and leaves the queue empty" {
   JOB=turn-three timeout 300 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
   wait::until 60 - grep -q 'turn-three is QUEUED' "${BATS_TEST_TMPDIR}/told"
   JOB=turn-one scripts/54_stop.sh

@@ -14,7 +14,7 @@ teardown_file() {
 
 setup() { load container_helper; }
 
-@test "a whole session: two releases of verl, all workloads, every line holds" {
+@test "a whole session: two releases of verl, all workloads, every check passes" {
   run make --no-print-directory verify
   assert_status 0
   assert_line '13 of 13 checks passed'

@@ -85,7 +85,7 @@ NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it d
     JOB=$id run timeout 60 scripts/52_wait.sh
     assert_status 2
     line=$(grep -m 1 '^error ' <<<"$output")
-    [[ $line == *"${NOWHERE//\\/}"* || $line == *"${id} was never submitted, its submitter ended before "*": submit it anew, with another id." ]] ||
+    [[ $line == *"${NOWHERE//\\/}"* || $line == *"${id} was never submitted, its submitter ended before "*": submit it again, with another id." ]] ||
       fail 'another sentence'
     refused_again "$id"
   done

@@ -16,7 +16,7 @@ teardown_file() {
 
 setup() { load fault_helper; }
 
-FORGOTTEN='Ray has forgotten it: its head was started anew \(GCS_STORAGE=rocksdb keeps what it knows\), or it was deleted there'
+FORGOTTEN='Ray has forgotten it: its head was restarted \(GCS_STORAGE=rocksdb keeps what it knows\), or it was deleted there'
 
 # containers: names and states of the containers with our label.
 containers() { docker ps --all --filter label=verl-regress.cluster=vrfault-cluster --format '{{.Names}} {{.State}}' | sort; }

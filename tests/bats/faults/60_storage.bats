@@ -60,7 +60,7 @@ storage::fill() {
   assert_line "${JOB} +codeA +FAILED .*"
   SUBMISSION_ID="late-$(date +%s)" run scripts/40_submit_ppo_epoch1.sh
   assert_status 1
-  assert_line "error   submit: \[Errno 28\] No space left on device.*: mend what stands in the way, then run it again\."
+  assert_line "error   submit: \[Errno 28\] No space left on device.*: fix that, then run it again\."
 
   rm "${WORKDIR}/shared/"filler*
   status=3

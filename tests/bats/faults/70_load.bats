@@ -38,7 +38,7 @@ load::is_queued() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued ]]; }
 load::stop() {
   local job pids=() i
   for job; do
-    wait::until 300 - load::is_queued "$job" || fail "${job} does not wait for its turn"
+    wait::until 300 - load::is_queued "$job" || fail "${job} does not wait for a slot"
   done
   for job; do
     JOB=$job scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop.${job}" 2>&1 3>&- &
@@ -47,7 +47,7 @@ load::stop() {
   for i in "${!pids[@]}"; do
     job=${*:i+1:1}
     wait "${pids[i]}" || fail "$(<"${BATS_TEST_TMPDIR}/stop.${job}")"
-    [[ $(jq -r .reason "${WORKDIR}/shared/jobs/${job}/state/ended") == 'stopped while it waited for its turn' ]] || fail "$(<"${BATS_TEST_TMPDIR}/stop.${job}")"
+    [[ $(jq -r .reason "${WORKDIR}/shared/jobs/${job}/state/ended") == 'stopped while it waited for a slot' ]] || fail "$(<"${BATS_TEST_TMPDIR}/stop.${job}")"
     [[ ! -e ${WORKDIR}/shared/jobs/${job}/state/started ]] || fail "${job} has trained"
   done
   printf '# %d stopped while they waited\n' "${#pids[@]}" >&3

@@ -41,7 +41,7 @@ secret::is_gone() { [[ ! -e $FILE ]]; }
 # secret::search NODE DIRECTORY...: sets output; fails if nothing was searched.
 secret::search() {
   output=$(printf '%s' "$CANARY" | docker exec --interactive "${CLUSTER_NAME}-$1" python3 -c "$(<tests/bats/faults/search.py)" "${@:2}")
-  assert_line 'looked at [1-9][0-9]* files and [1-9][0-9]* processes'
+  assert_line 'checked [1-9][0-9]* files and [1-9][0-9]* processes'
 }
 
 # secret::nowhere DIRECTORY...: not there, nor on any node's own disk or in its process list, nor in any answer of Ray.
@@ -49,7 +49,7 @@ secret::nowhere() {
   local node path answers="${BATS_TEST_TMPDIR}/answers" number=0
   for node in head worker-0 worker-1; do
     secret::search "$node" /tmp/ray "$@"
-    [[ $output != *FOUND* ]] || fail "it stands on ${node}"
+    [[ $output != *FOUND* ]] || fail "it is on ${node}"
   done
   mkdir -p "$answers"
   for path in /api/jobs/ "/api/jobs/${JOB}" "/api/jobs/${JOB}/logs" '/api/v0/actors?limit=1000&detail=1' \
@@ -59,7 +59,7 @@ secret::nowhere() {
     [[ -s ${answers}/${number} ]] || fail "no answer about ${path}"
   done
   output=$(printf '%s' "$CANARY" | "${REPO}/.venv/bin/python" tests/bats/faults/search.py "$answers")
-  assert_line "looked at ${number} files and [1-9][0-9]* processes"
+  assert_line "checked ${number} files and [1-9][0-9]* processes"
   [[ $output != *FOUND* ]] || fail 'Ray tells it, or the process list of this machine does'
 }
 
@@ -83,7 +83,7 @@ secret::reached() {
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"
   secret::search head "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   # First show that the search finds what is there.
-  [[ $(grep FOUND <<<"$output") == "FOUND ${SHARED_ROOT}/secrets/${CLUSTER_NAME}/${JOB}" ]] || fail 'it stands elsewhere, or the search is blind'
+  [[ $(grep FOUND <<<"$output") == "FOUND ${SHARED_ROOT}/secrets/${CLUSTER_NAME}/${JOB}" ]] || fail 'it is elsewhere, or the search is blind'
   scripts/55_debug.sh >"${BATS_TEST_TMPDIR}/debug" 2>&1
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}"
   ! secret::is_over || fail 'the job ended before everything was searched: it is to have more steps'

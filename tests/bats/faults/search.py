@@ -1,6 +1,6 @@
 """Searches for a secret, whose value comes on stdin: `search.py DIRECTORY…`, all files below and every command line here.
 
-Prints a line for each place, `FOUND PLACE`, and at the end how much was looked at. Its forms are spelled here once more, so
+Prints a line for each place, `FOUND PLACE`, and at the end how much was checked. Its forms are spelled here once more, so
 that a mistake in py/hooks/redaction.py is not made twice.
 """
 
@@ -27,4 +27,4 @@ for sort, places in (("files", files), ("processes", list(Path("/proc").glob("[0
         looked[sort] += 1
         if any(form in content for form in forms):
             print("FOUND", path)
-print(f"looked at {looked['files']} files and {looked['processes']} processes")
+print(f"checked {looked['files']} files and {looked['processes']} processes")

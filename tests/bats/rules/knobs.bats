@@ -22,7 +22,7 @@ libraries() {
   run libraries 'for name in "${KNOB_NAMES[@]}"; do
     (knob::is_of "${KNOB_TYPE[$name]}" "${KNOB_DEFAULT[$name]}") || { echo "$name"; exit 1; }
   done; echo "${#KNOB_NAMES[@]}"'
-  printf '# looked at %s knobs\n' "$output" >&3
+  printf '# checked %s knobs\n' "$output" >&3
   [[ $status == 0 && $output == "$(grep -cE '^[A-Z][A-Z0-9_]*=' env/defaults.env)" ]]
 }
 

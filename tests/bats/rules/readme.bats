@@ -48,7 +48,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 @test "every command line of the README and of all other pages asks for targets and knobs that exist" {
   rules::files README.md CONTRIBUTING.md 'docs/*.md'
   mapfile -t commands < <(readme::commands "${FILES[@]}")
-  printf '# looked at %d command lines\n' "${#commands[@]}" >&3
+  printf '# checked %d command lines\n' "${#commands[@]}" >&3
   ((${#commands[@]} > 15))
   for command in "${commands[@]}"; do
     [[ $command != scripts/* || -x ${command%% *} ]] || fail "no such script: ${command}"

@@ -9,7 +9,7 @@ source "${REPO}/scripts/dev/files.bash"
 # rules::files PATTERN...: sets FILES (tracked files, or files that git would add), prints how many; none is a failure, not a pass.
 rules::files() {
   mapfile -t FILES < <(files::ours "$@")
-  printf '# looked at %d files\n' "${#FILES[@]}" >&3
+  printf '# checked %d files\n' "${#FILES[@]}" >&3
   ((${#FILES[@]} > 0))
 }
 

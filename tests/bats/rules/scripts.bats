@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "docker, podman, ssh and srun stand only where their subject is: everything else goes through node::exec" {
+@test "docker, podman, ssh and srun are only where their subject is: everything else goes through node::exec" {
   rules::files 'scripts/*.sh' 'scripts/*.bash'
   rules::leave_out '^scripts/(lib/(transport|lifecycle)/|dev/|00_prereq_check\.sh)'
   rules::none '(^|[^A-Za-z0-9_./-])(docker|podman|ssh|srun)([^A-Za-z0-9_.:-]|$)'

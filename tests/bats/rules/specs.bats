@@ -6,7 +6,7 @@ setup() { load rules_helper; }
 @test "every shipped JobSpec and Ray base config: schema, modeline, JSON template, table of fields" {
   rules::files 'jobspecs/*.yaml' 'jobspecs/*.json' 'env/ray/*.yaml'
   run scripts/dev/specs.sh
-  [[ $status == 0 && $output == *"looked at ${#FILES[@]} files, 0 problems"* ]] || {
+  [[ $status == 0 && $output == *"checked ${#FILES[@]} files, 0 problems"* ]] || {
     printf '%s\n' "$output"
     return 1
   }

@@ -121,7 +121,7 @@ STUB
   [[ $(grep -cE 'ray_start.py start --node-name=worker-[12] ' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
 }
 
-@test "make up starts no worker anew where nobody says whether it is in the cluster" {
+@test "make up does not restart a worker where nobody says whether it is in the cluster" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -195,11 +195,11 @@ LINES
 cli::temp_dir dir
 printf '%s\n' "$dir" >"${HOME}/dir"
 cli::on_exit printf 'first\n'
-cli::on_exit printf 'second %s\n' 'with blanks'
+cli::on_exit printf 'second %s\n' 'with spaces'
 false
 LINES
   assert_status 1
-  [[ $output == *$'second with blanks\nfirst'* ]]
+  [[ $output == *$'second with spaces\nfirst'* ]]
   [[ ! -e $(<"${BOX}/home dir/dir") ]]
 }
 

@@ -222,5 +222,5 @@ CASES
   stub nvidia-smi 'exit 9'
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE
   assert_status 1
-  assert_line "error   ${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: mend the driver, or set PROFILE=cpu to rehearse without them."
+  assert_line "error   ${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
 }

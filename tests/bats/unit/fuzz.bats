@@ -21,7 +21,7 @@ SH
 hostile() {
   # shellcheck disable=SC2016  # hostile on purpose
   printf '%s\0' '$(touch ran)' '`touch ran`' ';touch ran;' '|touch ran' '&& touch ran' '$(touch${IFS}ran)' '$HOME' '${HOME}' '$$' \
-    "it's" 'two  blanks' ' led and trailed ' 'a"b' $'back\\slash\\' '*' '~' '{a,b}' '[!x]' '-rf' '--help' '--dry-run' '=' '#' '!!' '%s%n' \
+    "it's" 'two  spaces' ' led and trailed ' 'a"b' $'back\\slash\\' '*' '~' '{a,b}' '[!x]' '-rf' '--help' '--dry-run' '=' '#' '!!' '%s%n' \
     'é💥' $'two\nlines' $'tab\there' $'\a\e[2J' 'a[$(touch ran)]'
 }
 

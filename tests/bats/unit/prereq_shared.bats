@@ -60,10 +60,10 @@ check() {
   touch "${shared}/hf"
   check prereq::shared_root
   assert_status 1
-  [[ $output == *"error   ${shared}/hf is no directory that "*" can write to, and ${shared}/hf wants to be one: mend its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
+  [[ $output == *"error   ${shared}/hf is no directory that "*" can write to, and ${shared}/hf wants to be one: fix its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
 }
 
-@test "the directories that are looked at are those that the helper makes" {
+@test "the directories that are checked are those that the helper makes" {
   mapfile -t made < <(cd "$REPO" && python3 -c '
 import pathlib, sys, tempfile
 sys.path.insert(0, "py")
@@ -108,7 +108,7 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   assert_line "ok      1 of 1 checks passed"
 }
 
-@test "verl's source as a path is looked at" {
+@test "verl's source as a path is checked" {
   check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
   assert_status 2
   assert_line "error   ${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."

@@ -72,7 +72,7 @@ refused() {
   API_KEY='' sent
   refused 'The secret API_KEY (from my.yaml) is empty in the environment: give it its value.'
   MAKE_GIVEN='WAIT API_KEY' API_KEY=sk-0123456789 sent
-  refused "The secret API_KEY (from my.yaml) stands on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
+  refused "The secret API_KEY (from my.yaml) is on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
 }
 
 @test "a file that is not there, empty, a directory, or has a NUL; its name may be a value, and is not repeated" {

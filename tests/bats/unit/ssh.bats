@@ -58,7 +58,7 @@ on_ssh() {
     assert_line "error   ${sentence}"
   done <<'CASES'
 boss me@10.0.0.2|'boss' (line 2 of env/nodes) is no node: use head, worker-0, worker-1, ….
-head me@10.0.0.2|'head' (line 2 of env/nodes) stands there twice: name each node once.
+head me@10.0.0.2|'head' (line 2 of env/nodes) is there twice: name each node once.
 worker-0|'' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
 worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
 worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
@@ -160,7 +160,7 @@ CASES
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.9:2222' >"${HERE}/env/nodes"
   on_ssh nodes::check
   assert_status 8
-  assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a question; mend that first."
+  assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a question; fix that first."
 }
 
 # as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".

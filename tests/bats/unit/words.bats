@@ -45,12 +45,12 @@ arrived() {
     assert_status 2
     [[ ${lines[0]} == "error   '${argument%%=*}${sentence}" ]] || fail "not: '${argument%%=*}${sentence}"
   done <<'CASES'
-70_gc.sh|--dryrun|' is not an argument of 70_gc.sh: a knob stands before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'.
-70_gc.sh|--dry-run|' is not an argument of 70_gc.sh: a knob stands before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'.
-70_gc.sh|KEEP=1|=…' is not an argument of 70_gc.sh: a knob stands before the command, as in 'KEEP=… scripts/70_gc.sh'.
-70_gc.sh|--keep=1|=…' is not an argument of 70_gc.sh: a knob stands before the command, as in 'KEEP=… scripts/70_gc.sh'.
+70_gc.sh|--dryrun|' is not an argument of 70_gc.sh: a knob comes before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'.
+70_gc.sh|--dry-run|' is not an argument of 70_gc.sh: a knob comes before the command, as in 'DRY_RUN=1 scripts/70_gc.sh'.
+70_gc.sh|KEEP=1|=…' is not an argument of 70_gc.sh: a knob comes before the command, as in 'KEEP=… scripts/70_gc.sh'.
+70_gc.sh|--keep=1|=…' is not an argument of 70_gc.sh: a knob comes before the command, as in 'KEEP=… scripts/70_gc.sh'.
 40_submit_ppo_epoch1.sh|--hlep|' is not an argument of 40_submit_ppo_epoch1.sh: did you mean --help? It takes none.
-44_submit_sdk.sh|COD_ID=x|=…' is not an argument of 44_submit_sdk.sh: a knob stands before the command, as in 'CODE_ID=… scripts/44_submit_sdk.sh'.
+44_submit_sdk.sh|COD_ID=x|=…' is not an argument of 44_submit_sdk.sh: a knob comes before the command, as in 'CODE_ID=… scripts/44_submit_sdk.sh'.
 44_submit_sdk.sh|--|' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
 44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
 54_stop.sh|my-job|' is not an argument of 54_stop.sh: it takes none, see --help.
