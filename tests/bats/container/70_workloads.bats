@@ -55,7 +55,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   assert_status 0
   first=$(job_of "$output")
   OVERRIDES=trainer.total_training_steps=4 MAX_RUNNING=2 scripts/41_submit_grpo_epoch1.sh >"${BATS_TEST_TMPDIR}/second" 2>&1 &
-  wait::until 200 - grep -q 'step 2 of 10' "${BATS_TEST_TMPDIR}/second" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
+  wait::until 200 - grep -q 'step 2 of 4' "${BATS_TEST_TMPDIR}/second" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
   [[ -s ${first}/state/started && -s ${first}/logs/metrics.jsonl && ! -e ${first}/state/ended ]]
   JOB=${first##*/} scripts/54_stop.sh
   wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/second")"
