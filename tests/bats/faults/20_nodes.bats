@@ -20,7 +20,8 @@ teardown_file() {
 }
 
 @test "the worker without the driver is killed: LOST within seconds, and which; a job submitted right after make up trains" {
-  fault::train 'the worker without the driver is killed' 60
+  # With the V1 trainer of 0.9.1 verl may wait forever for the rollouts that were running on a killed node (docs/lifecycle.md).
+  fault::train 'the worker without the driver is killed' 60 trainer.use_v1=False
   fault::find_driver
   lost="${OTHER} \($(container::ip "$OTHER")\)"
   fault::inject docker kill "${CLUSTER_NAME}-${OTHER}"
