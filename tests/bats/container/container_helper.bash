@@ -39,12 +39,12 @@ print(urllib.request.urlopen(request, timeout=10).read().decode())' "$1"
 
 container::ip() { docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-$1"; }
 
-# container::same_metrics JOB_DIR JOB_DIR [STEPS]: both have the same (first) steps, and every metric of each step is equal, except
-# those for the time, the speed and the machine's memory use.
+# container::same_metrics JOB_DIR JOB_DIR: both have the same steps, and every metric of each step is equal, except those for
+# the time, the speed and the machine's memory use.
 container::same_metrics() {
   local job seen
-  for job in "${@:1:2}"; do
-    jq -c --argjson steps "${3:-null}" 'select($steps == null or .step <= $steps) | .step, (.data | to_entries[] | select(.key | test("^(timing|perf/)|/perf/") | not) | [.key, .value])' \
+  for job in "$@"; do
+    jq -c '.step, (.data | to_entries[] | select(.key | test("^(timing|perf/)|/perf/") | not) | [.key, .value])' \
       "${job}/logs/metrics.jsonl" >"${BATS_TEST_TMPDIR}/metrics-${job##*/}"
   done
   seen=$(wc -l <"${BATS_TEST_TMPDIR}/metrics-${1##*/}")
