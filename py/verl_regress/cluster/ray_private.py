@@ -53,16 +53,10 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     Asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone. Runs in a
     process of its own, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
     """
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _ACTORS, gcs, job_id], capture_output=True, text=True, timeout=timeout, check=False
-        )
-        problem = None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    except subprocess.TimeoutExpired:
-        problem = f"no answer in {timeout:g} s"
+    answer, problem = _ask(_ACTORS, gcs, job_id, timeout)
     if problem is not None:
         raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
-    rows: list[dict[str, Any]] = json.loads(asked.stdout.strip().splitlines()[-1])
+    rows: list[dict[str, Any]] = json.loads(answer.strip().splitlines()[-1])
     return rows
 
 
@@ -72,13 +66,19 @@ def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
     A raylet makes this call when it exits (NodeInfoGcsService.UnregisterNode, read in Ray 2.60). A killed raylet could
     not, and until the GCS gives it up half a minute later, Ray sends jobs there. `timeout` is in seconds.
     """
+    return _ask(_FORGET, gcs, node_id, timeout)[1]
+
+
+def _ask(program: str, gcs: str, subject: str, timeout: float) -> tuple[str, str | None]:
+    """Run `program` in a process of its own, with the GCS and what it is about; returns its stdout, and the problem or None."""
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", _FORGET, gcs, node_id], capture_output=True, text=True, timeout=timeout, check=False
+            [sys.executable, "-c", program, gcs, subject], capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"no answer in {timeout:g} s"
-    return None if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        return "", f"no answer in {timeout:g} s"
+    problem = (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    return asked.stdout, None if asked.returncode == 0 else problem
 
 
 _FORGET = """
