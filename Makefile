@@ -123,7 +123,7 @@ releases: ## which releases of verl train: release x workload x trainer, each tw
 	@scripts/dev/releases.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
 	@scripts/dev/specs.sh
-lint: ## shellcheck, shfmt, ruff, mypy, the CI workflow
+lint: ## shellcheck, shfmt, ruff, mypy, import-linter, the CI workflow
 	@scripts/dev/lint.sh
 version: ## which version of verl-regress this is
 	@scripts/dev/version.sh

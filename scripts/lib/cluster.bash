@@ -70,15 +70,15 @@ cluster::ensure_head() {
 # for as long as it takes: a restart would end a job that it may be running.
 cluster::ensure_workers() {
   local worker address alive='' left=() pids=() pid status
+  local -A starting=()
   address="$(node::address head):${GCS_PORT}"
   for worker in $(node::list_workers); do
     cluster::_start_unless_running "$worker" "$address" &
-    pids+=("$!")
+    starting[$worker]=$!
   done
   for worker in $(node::list_workers); do
     status=0
-    wait "${pids[0]}" || status=$?
-    pids=("${pids[@]:1}")
+    wait "${starting[$worker]}" || status=$?
     case $status in
       0) log::changed "${worker}: Ray starting" ;;
       "$CLUSTER_HAS_RAY") left+=("$worker") ;;

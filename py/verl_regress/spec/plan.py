@@ -119,7 +119,7 @@ class Plan:
     packages: Mapping[str, Any] | None = None
 
     def asked(self) -> dict[str, Any]:
-        """The request besides the two documents, as `recorded` reads it."""
+        """The request without the two documents, as `recorded` reads it."""
         origins = {"job_spec": self.spec.origin, "ray_config": self.base.origin}
         return {"origins": origins, "said": asdict(self.said), "defaults": asdict(self.defaults)}
 
