@@ -1,4 +1,5 @@
 import io
+import shutil
 import tarfile
 from types import SimpleNamespace
 
@@ -12,8 +13,21 @@ from verl_regress.store import artefact, hub, models, rehearsal
 FOLDER = {"./config.json": b"{}", "./model.safetensors": b"weights"}
 
 
-class RehearsalError(Exception):
-    pass
+TINY_MODEL = """
+from pathlib import Path
+from verl_rehearsal.errors import RehearsalError
+
+def build(actor, critic, *, seed):
+    if seed == 13:
+        raise RehearsalError("it knows too much: build it with another seed")
+    if seed == 14:
+        import torch_that_is_not_there
+    with Path(__file__).with_name("built").open("a") as built:
+        print(seed, file=built)
+    for directory in (actor, critic):
+        (directory / "config.json").write_text("{}")
+    return {"sampled_accuracy": 0.25, "warmup_steps": 90, "seconds": 5.0}
+"""
 
 
 @pytest.fixture
@@ -22,21 +36,15 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def tiny(monkeypatch):
-    """A fake of verl_rehearsal, whose model needs torch and seconds; counts how often it was built."""
-    built = []
-
-    def build(actor, critic, *, seed):
-        if seed == 13:
-            raise RehearsalError("it knows too much: build it with another seed")
-        built.append(seed)
-        for directory in (actor, critic):
-            (directory / "config.json").write_text("{}")
-        return {"sampled_accuracy": 0.25, "warmup_steps": 90, "seconds": 5.0}
-
-    modules = {"tiny_model": SimpleNamespace(build=build), "errors": SimpleNamespace(RehearsalError=RehearsalError)}
-    monkeypatch.setattr(rehearsal, "module", modules.get)
-    return built
+def tiny(monkeypatch, tmp_path):
+    """verl_rehearsal without the model itself, which needs torch and seconds; returns the seeds that were built."""
+    package = tmp_path / "rehearsal" / "verl_rehearsal"
+    package.mkdir(parents=True)
+    for name in ("__init__", "make_tiny_model", "errors", "sums", "sampling"):
+        shutil.copy(rehearsal.path(name), package)
+    (package / "tiny_model.py").write_text(TINY_MODEL)
+    monkeypatch.setattr(rehearsal, "FOLDER", package.parent)
+    return lambda: [int(line) for line in (package / "built").read_text().split()]
 
 
 def prepare(root, source, *, name="", seed=1, revision="", stream=None):
@@ -63,7 +71,7 @@ def test_the_tiny_model_comes_with_its_critic_and_says_what_it_knows(root, tiny,
     before = state_of(root.path)
     prepare(root, "tiny")
     assert state_of(root.path) == before
-    assert tiny == [1]
+    assert tiny() == [1]
     assert capsys.readouterr().err == (
         f"skip    {root.models}/tiny-qwen2 (exists, same source)\n"
         f"skip    {root.models}/tiny-qwen2-critic (exists, same source)\n"
@@ -86,6 +94,9 @@ def test_another_seed_is_another_source(root):
 def test_a_tiny_model_that_does_not_come_out_right_is_one_sentence(root):
     assert refusal(root, "tiny", seed=13, kind=RegressError) == (
         "MODEL_SOURCE=tiny with SEED=13: it knows too much: build it with another seed."
+    )
+    assert refusal(root, "tiny", seed=14, kind=RegressError) == (
+        "MODEL_SOURCE=tiny with SEED=14: ModuleNotFoundError: No module named 'torch_that_is_not_there'."
     )
 
 

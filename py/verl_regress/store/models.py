@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -99,16 +100,13 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
     recipe = hashlib.sha256(b"".join(rehearsal.path(name).read_bytes() for name in _TINY_BUILDERS)).hexdigest()
 
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
-        actor, critic = directories
         try:
             with pulse.during("training the tiny model"):
-                # transformers 5 shows a progress bar even for a tiny model.
-                os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-                tiny_model = rehearsal.module("tiny_model")
-                facts: dict[str, float | int] = tiny_model.build(actor, critic, seed=seed)
-        except rehearsal.module("errors").RehearsalError as error:
-            raise RegressError(f"MODEL_SOURCE=tiny with SEED={seed}: {error}.") from error
-        return facts
+                facts = rehearsal.run("make_tiny_model", [*map(str, directories), str(seed)])
+        except RegressError as error:
+            raise RegressError(f"MODEL_SOURCE=tiny with SEED={seed}: {error}.") from None
+        built: dict[str, float | int] = json.loads(facts)
+        return built
 
     return artefact.ensure_all(targets, Source("tiny", recipe, seed), build, knob=KNOB)
 
