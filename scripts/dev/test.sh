@@ -10,7 +10,8 @@
 #   scripts/dev/test.sh faults-full      all faults; if all pass, docs/reliability.md is written
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
-# Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR
+# Of the container and fault tests with a tag turn:N, TEST_TURN=N runs that third (CI chooses it by the commit); without it all run.
+# Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR TEST_TURN
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
@@ -27,15 +28,23 @@ suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
 suite::contract() { suite::_bats contract contract "${PARALLEL[@]}"; }
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
-suite::container() { suite::_bats container container; } # one machine, one cluster at a time
+suite::container() { suite::_bats container container --filter-tags "$(suite::_in_turn)"; } # one machine, one cluster at a time
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow; }
 # The same suites as `make test`, once more while a cluster with the default name and port is up (.ci/run): no test may touch it.
 suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::contract-again() { suite::_bats contract contract-again "${PARALLEL[@]}"; }
 suite::py-again() { suite::_pytest py-again -m 'not slow'; }
-suite::faults() { suite::_faults report faults --filter-tags '!full'; }
+suite::faults() { suite::_faults report faults --filter-tags "!full,$(suite::_in_turn)"; }
 suite::faults-full() { suite::_faults write faults-full; }
+
+# suite::_in_turn: the tags that leave out the tests of the two other turns; with TEST_TURN empty, a tag that no test has.
+suite::_in_turn() {
+  local turn others=()
+  for turn in 0 1 2; do [[ ${TEST_TURN:-$turn} == "$turn" ]] || others+=("!turn:${turn}"); done
+  ((${#others[@]})) || others=('!never')
+  (IFS=, && printf '%s\n' "${others[*]}")
+}
 
 # suite::_bats DIRECTORY REPORT OPTION...
 suite::_bats() {

@@ -118,6 +118,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   [[ $(jq -r .submitted_from_ip "${SHARED}/jobs/over-ssh/state/submitted") == "$(container::ip head)" ]]
 }
 
+# bats test_tags=turn:0
 @test "make verify ONLY=placement: the session's own line, over ssh" {
   ONLY=placement CODE_A=codeA CODE_B=codeA run scripts/60_verify.sh
   assert_status 0

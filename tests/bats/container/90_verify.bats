@@ -57,6 +57,7 @@ stream() {
     --default-dataset sums --default-code-id codeA --overrides=trainer.total_training_steps=1)
 }
 
+# bats test_tags=turn:1
 @test "red: a driver on the head" {
   stream
   # The plan refuses such a request, so the submitter is changed just before it calls Ray.
@@ -75,6 +76,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   assert_line " +- the driver of ppo_a ran on $(container::ip head); workers are .*"
 }
 
+# bats test_tags=turn:1
 @test "red: a submission from the host" {
   stream http://127.0.0.1:18269
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
@@ -101,6 +103,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   assert_line " +- ppo_a did not print 'MVP_PRECHECK_MARKER: swapped'"
 }
 
+# bats test_tags=turn:0
 @test "red: a checkpoint every step" {
   WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=1' run scripts/40_submit_ppo_epoch1.sh
   assert_status 0

@@ -96,6 +96,7 @@ NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it d
   fault::recovered "tries=${tries}"
 }
 
+# bats test_tags=turn:2
 @test "killed when Ray has the job, before and after that is written down: the job is what Ray and its launcher say" {
   local id line tries=0 fact
   fault::begin 'the submitter is killed when Ray has the job (whose data are not there)'

@@ -44,6 +44,7 @@ storage::fill() {
   truncate --size=-1M "$filler"
 }
 
+# bats test_tags=turn:0
 @test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
   fault::train 'the disk of the shared root is full while a job saves' 4 trainer.save_freq=2
   fault::inject storage::fill
