@@ -1,3 +1,5 @@
+import ast
+import hashlib
 import io
 import shutil
 import tarfile
@@ -41,7 +43,7 @@ def tiny(monkeypatch, tmp_path):
     package = tmp_path / "rehearsal" / "verl_rehearsal"
     package.mkdir(parents=True)
     for name in ("__init__", "make_tiny_model", "errors", "sums", "sampling"):
-        shutil.copy(rehearsal.path(name), package)
+        shutil.copy(rehearsal.FOLDER / "verl_rehearsal" / f"{name}.py", package)
     (package / "tiny_model.py").write_text(TINY_MODEL)
     monkeypatch.setattr(rehearsal, "FOLDER", package.parent)
     return lambda: [int(line) for line in (package / "built").read_text().split()]
@@ -76,6 +78,19 @@ def test_the_tiny_model_comes_with_its_critic_and_says_what_it_knows(root, tiny,
         f"skip    {root.models}/tiny-qwen2 (exists, same source)\n"
         f"skip    {root.models}/tiny-qwen2-critic (exists, same source)\n"
     )
+
+
+def test_a_change_to_the_code_that_makes_the_tiny_model_needs_a_new_recipe():
+    """Without one, users keep a model that the new code would not make; with one for a comment, they have to remove it."""
+    code = []
+    for name in ("tiny_model", "sums", "sampling"):
+        tree = ast.parse((rehearsal.FOLDER / "verl_rehearsal" / f"{name}.py").read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        code.append(ast.unparse(tree))
+    made_by = hashlib.sha256("\n".join(code).encode()).hexdigest()[:12]
+    assert (models.TINY_RECIPE[:12], made_by) == ("7ef1c8670dd3", "39b3d92e4556"), "give models.TINY_RECIPE a new value"
 
 
 @pytest.mark.usefixtures("tiny")

@@ -36,8 +36,3 @@ def run(name: str, arguments: Sequence[str]) -> str:
     if done.returncode != 0:
         raise RegressError((done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1])
     return done.stdout
-
-
-def path(name: str) -> Path:
-    """Return the file of `verl_rehearsal.<name>` without importing it."""
-    return FOLDER / "verl_rehearsal" / f"{name}.py"
