@@ -53,7 +53,7 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     Asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone. Runs in a
     process of its own, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
     """
-    answer, problem = _ask(_ACTORS, gcs, job_id, timeout)
+    answer, problem = _ask(_ACTORS, timeout, gcs, job_id)
     if problem is not None:
         raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
     rows: list[dict[str, Any]] = json.loads(answer.strip().splitlines()[-1])
@@ -66,14 +66,27 @@ def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
     A raylet makes this call when it exits (NodeInfoGcsService.UnregisterNode, read in Ray 2.60). A killed raylet could
     not, and until the GCS gives it up half a minute later, Ray sends jobs there. `timeout` is in seconds.
     """
-    return _ask(_FORGET, gcs, node_id, timeout)[1]
+    return _ask(_FORGET, timeout, gcs, node_id)[1]
 
 
-def _ask(program: str, gcs: str, subject: str, timeout: float) -> tuple[str, str | None]:
-    """Run `program` in a process of its own, with the GCS and what it is about; returns its stdout, and the problem or None."""
+def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout: float) -> list[str]:
+    """The nodes with which actors of a driver died, as `worker-0 (10.0.0.2)`, sorted; within `timeout` seconds.
+
+    The driver is the process `driver_pid` on the node with `driver_address`. An actor that Ray starts again elsewhere
+    does not count. Read in Ray 2.60. Raises RegressError.
+    """
+    answer, problem = _ask(_LOST, timeout, gcs, driver_address, str(driver_pid))
+    if problem is not None:
+        raise RegressError(f"Ray's GCS at {gcs} does not list its nodes and actors ({problem})", Exit.UNREACHABLE)
+    names: list[str] = json.loads(answer.strip().splitlines()[-1])
+    return names
+
+
+def _ask(program: str, timeout: float, *arguments: str) -> tuple[str, str | None]:
+    """Run `program` in a process of its own, for at most `timeout` seconds; returns its stdout, and the problem or None."""
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", program, gcs, subject], capture_output=True, text=True, timeout=timeout, check=False
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         return "", f"no answer in {timeout:g} s"
@@ -92,7 +105,7 @@ request = gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(sys.argv[2
 gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(sys.argv[1])).UnregisterNode(request, timeout=5)
 """
 
-_ACTORS = """
+_STATE = """
 import json, sys, ray
 from ray._private.state import GlobalState
 from ray._raylet import GcsClientOptions
@@ -100,6 +113,24 @@ state = GlobalState()
 state._initialize_global_state(
     GcsClientOptions.create(sys.argv[1], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
 )
+"""
+
+_ACTORS = f"""{_STATE}
 actors = state.actor_table(None, ray.JobID.from_hex(sys.argv[2])).values()
-print(json.dumps([{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")} for actor in actors]))
+print(json.dumps([{{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")}} for actor in actors]))
+"""
+
+_LOST = f"""{_STATE}
+from ray.core.generated import common_pb2
+driver = (sys.argv[2], int(sys.argv[3]))
+jobs = [job["JobID"] for job in state.job_table() if (job["DriverIPAddress"], job["DriverPid"]) == driver]
+dead = [
+    actor
+    for job in jobs
+    for actor in state.actor_table(None, ray.JobID.from_hex(job)).values()
+    if actor["State"] == "DEAD"
+    and actor["DeathCause"].actor_died_error_context.reason == common_pb2.ActorDiedErrorContext.NODE_DIED
+]
+names = {{node["NodeID"]: node["NodeName"] + " (" + node["NodeManagerAddress"] + ")" for node in state.node_table()}}
+print(json.dumps(sorted({{names[actor["Address"]["NodeID"]] for actor in dead}})))
 """

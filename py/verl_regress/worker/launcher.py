@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError
@@ -30,6 +30,7 @@ from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
 from verl_regress.store import snapshot
 from verl_regress.worker import aftermath, identity, queue
+from verl_regress.worker.lost_nodes import Watch
 from verl_regress.worker.tee import Tee
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -95,9 +96,12 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         },
     )
     running = partial(debug.attempt_beside, job, plan["address"], "running")
-    pid, code, told_to_stop = _run_child(plan["argv"], job, tee, running)
+    pid, code, told_to_stop, lost_nodes = _run_child(plan["argv"], job, tee, running)
     tee.end()
-    reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0
+    reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0 and not lost_nodes
+    if lost_nodes:
+        reason = f"the trainer waited for {' and '.join(lost_nodes)}, which Ray had given up, and was ended"
+        tee.line(f"verl-regress: {reason}")
     if code == 0 and not told_to_stop:
         try:
             identity.check(job, plan, pid)
@@ -106,7 +110,9 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
             code, reason = 1, str(error)
     cause = failure.of_job(job, plan, code) if is_trainers and not told_to_stop else None
     ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop, "cause": cause}
-    if code != 0:
+    if lost_nodes:
+        ended["lost_nodes"] = lost_nodes
+    elif code != 0:
         ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
         if cause is not None and ended["reason"] == reason:  # an outside cause says more than the trainer's own words
             ended["reason"] = f"{reason}: {failure.sentence(cause)}"
@@ -216,10 +222,18 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str
     return imported
 
 
-def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], object]) -> tuple[int, int, bool]:
+class _Trained(NamedTuple):
+    """How verl ended. A negative `code` is the signal that ended it; with `lost_nodes` we ended it, because it waited for them."""
+
+    pid: int
+    code: int
+    told_to_stop: bool
+    lost_nodes: tuple[str, ...]
+
+
+def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], object]) -> _Trained:
     """Run verl in its own process group; signals are forwarded to the whole group.
 
-    Returns its process id, its exit status (negative: ended by a signal) and whether we were told to stop it.
     `on_start` is called once it runs: there must be no thread before, because the fork runs Python in the child.
     """
     child = subprocess.Popen(
@@ -244,6 +258,7 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     on_start()
+    watch = Watch(job, child)
     assert child.stdout is not None
     pipe = child.stdout.fileno()
     is_open = True
@@ -251,12 +266,13 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
         if select.select([pipe], [], [], 0.2)[0]:
             is_open = tee.move(pipe)
     code = child.wait()
+    watch.stop()
     # A grandchild may keep the pipe open and write to it after verl has ended, so we wait for the child, not for the
     # pipe. Everything that the child wrote is in the pipe by now.
     end = time.monotonic() + 5
     while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
         pass
-    return child.pid, code, told_to_stop
+    return _Trained(child.pid, code, told_to_stop, watch.lost if code != 0 else ())
 
 
 def _prepare_child() -> None:

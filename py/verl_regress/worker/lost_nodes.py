@@ -1,0 +1,85 @@
+"""Ends a trainer that would wait forever for a node that died.
+
+verl 0.9.1's V1 trainer waits for rollouts that ran on such a node: nothing in the job fails, and it makes no more steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from verl_regress.base import this_node
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster import ray_private
+from verl_regress.jobs import progress
+
+_CHECK_EVERY = 15.0
+_QUIET = 30.0  # without a step, before Ray is asked at all: it costs a process that loads Ray
+_PATIENCE = (
+    30.0  # a trainer that notices the loss ends within seconds; Ray itself needs half a minute to give up a node
+)
+_ASK_SECONDS = 20.0
+
+
+class Patience:
+    """Decides when a trainer has waited long enough. All times are in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._step: int | None = None
+        self._moved = now
+        self._lost_since: float | None = None
+
+    def spent(self, step: int | None, now: float, ask: Callable[[], Sequence[str]]) -> tuple[str, ...]:
+        """The nodes that the trainer has waited for in vain; empty while it may go on.
+
+        `step` is its last training step. `ask` returns the nodes that actors of the job died with; it is called only
+        after a while without a step.
+        """
+        if step != self._step:
+            self._step, self._moved, self._lost_since = step, now, None
+        if now - self._moved < _QUIET:
+            return ()
+        nodes = tuple(ask())
+        if not nodes:
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = now
+        return nodes if self._lost_since is not None and now - self._lost_since >= _PATIENCE else ()
+
+
+class Watch:
+    """Watches a trainer in a daemon thread, until `stop`; `lost` has the nodes if it had to end the trainer."""
+
+    def __init__(self, job: JobDir, trainer: subprocess.Popen[bytes]) -> None:
+        self._job, self._trainer = job, trainer
+        self._is_over = threading.Event()
+        self.lost: tuple[str, ...] = ()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def stop(self) -> None:
+        """From now on the trainer is left alone."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        patience = Patience(time.monotonic())
+        while not self._is_over.wait(_CHECK_EVERY):
+            lost = patience.spent(progress.last_step(self._job), time.monotonic(), self._lost_nodes)
+            if lost and self._trainer.poll() is None:
+                self.lost = lost
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._trainer.pid, signal.SIGKILL)
+                return
+
+    def _lost_nodes(self) -> list[str]:
+        """The nodes that actors of the trainer died with, as `worker-0 (10.0.0.2)`; none if Ray does not say."""
+        with contextlib.suppress(RegressError):
+            return ray_private.nodes_lost_from_gcs(
+                os.environ.get("RAY_ADDRESS", ""), this_node.address(), self._trainer.pid, _ASK_SECONDS
+            )
+        return []

@@ -1,0 +1,161 @@
+"""The launcher ends a trainer that waits for a node that died, and no other trainer."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from verl_regress.base.errors import RegressError
+from verl_regress.cluster import ray_private
+from verl_regress.worker import lost_nodes
+from verl_regress.worker.lost_nodes import Patience, Watch
+
+LOST = ["worker-1 (10.0.0.3)"]
+ALIVE = []
+
+
+def outcomes(*moments):
+    """What `spent` returns at each (second, last step, nodes that Ray calls lost); None: Ray must not be asked."""
+    patience = Patience(0.0)
+
+    def ask(nodes):
+        assert nodes is not None, "Ray was asked although the trainer has just made a step"
+        return nodes
+
+    return [list(patience.spent(step, second, lambda nodes=nodes: ask(nodes))) for second, step, nodes in moments]
+
+
+def test_a_trainer_that_waits_for_a_lost_node_is_given_half_a_minute():
+    assert outcomes((15, 3, None), (45, 3, ALIVE), (60, 3, LOST), (75, 3, LOST), (90, 3, LOST)) == [
+        [],
+        [],
+        [],
+        [],
+        LOST,
+    ]
+
+
+def test_a_trainer_that_goes_on_without_the_node_is_left_alone():
+    assert (
+        outcomes((15, 3, None), (45, 3, LOST), (60, 4, None), (90, 4, LOST), (105, 4, LOST), (110, 5, None)) == [[]] * 6
+    )
+
+
+def test_one_that_has_no_lost_node_may_take_as_long_as_it_wants():
+    assert outcomes(*((15 * number, 7 if number else None, ALIVE) for number in range(3, 100))) == [[]] * 97
+
+
+def test_the_time_counts_from_the_last_answer_that_named_a_node():
+    """An answer without one, such as from a head that was just restarted, is no reason to end a trainer."""
+    assert outcomes((15, 3, None), (45, 3, LOST), (60, 3, ALIVE), (75, 3, LOST), (90, 3, LOST)) == [[]] * 5
+
+
+def test_one_that_never_made_a_step_is_ended_too():
+    assert outcomes((15, None, None), (30, None, LOST), (45, None, LOST), (60, None, LOST)) == [[], [], [], LOST]
+
+
+@pytest.fixture
+def trainer(make_job, monkeypatch):
+    """A process group that would run for an hour, and what is asked about it."""
+    for name in ("_CHECK_EVERY", "_QUIET", "_PATIENCE"):
+        monkeypatch.setattr(lost_nodes, name, 0.02)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
+    monkeypatch.setenv("VERL_REGRESS_NODE_IP", "10.0.0.2")
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+    yield make_job("job"), started
+    started.kill()
+    started.wait()
+
+
+def asked_of(monkeypatch, answer):
+    asked, was_asked = [], threading.Event()
+
+    def nodes_lost(*question):
+        asked.append(question)
+        if len(asked) > 5:
+            was_asked.set()
+        return answer()
+
+    monkeypatch.setattr(ray_private, "nodes_lost_from_gcs", nodes_lost)
+    return asked, was_asked
+
+
+def test_a_real_trainer_is_ended_by_sigkill_with_the_node_named(trainer, monkeypatch):
+    job, process = trainer
+    asked, _ = asked_of(monkeypatch, lambda: LOST)
+    watch = Watch(job, process)
+    assert process.wait(timeout=20) == -9
+    assert list(watch.lost) == LOST
+    assert set(asked) == {("10.0.0.9:6379", "10.0.0.2", process.pid, 20.0)}
+
+
+def test_a_real_trainer_runs_on_while_ray_names_no_node_or_does_not_answer(trainer, monkeypatch):
+    job, process = trainer
+    answers = iter([[], LOST] * 100)
+
+    def answer():
+        if (nodes := next(answers)) == LOST:
+            raise RegressError("Ray's GCS at 10.0.0.9:6379 does not list its nodes and actors (no answer in 20 s)")
+        return nodes
+
+    _, was_asked = asked_of(monkeypatch, answer)
+    watch = Watch(job, process)
+    assert was_asked.wait(20)
+    watch.stop()
+    assert process.poll() is None
+    assert watch.lost == ()
+
+
+STATE = """
+from types import SimpleNamespace as Row
+def died(reason): return Row(actor_died_error_context=Row(reason=reason))
+def actor(state, node, reason=0): return {"State": state, "Address": {"NodeID": node}, "DeathCause": died(reason)}
+class GlobalState:
+    def _initialize_global_state(self, options): assert options == "10.0.0.9:6379"
+    def job_table(self):
+        return [{"JobID": job, "DriverIPAddress": ip, "DriverPid": pid} for job, ip, pid in JOBS]
+    def actor_table(self, _, job): return dict(enumerate(ACTORS[job]))
+    def node_table(self):
+        return [{"NodeID": node, "NodeName": f"worker-{node}", "NodeManagerAddress": f"10.0.0.{node}"} for node in "345"]
+JOBS = [("01", "10.0.0.2", 8), ("02", "10.0.0.2", 7), ("03", "10.0.0.1", 7)]
+ACTORS = {
+    "01": [actor("DEAD", "3", 2)],
+    "02": [actor("DEAD", "4", 2), actor("DEAD", "4", 2), actor("DEAD", "5", 1), actor("RESTARTING", "5", 2), actor("ALIVE", "3")],
+    "03": [actor("DEAD", "5", 2)],
+}
+"""
+
+
+@pytest.fixture
+def fake_ray(tmp_path, monkeypatch):
+    """A module `ray` with three jobs; 2 is NODE_DIED."""
+    files = {
+        "__init__": "class JobID: from_hex = str\n",
+        "_private/__init__": "",
+        "_private/state": STATE,
+        "_raylet": "class GcsClientOptions: create = lambda gcs, *_, **__: gcs\n",
+        "core/__init__": "",
+        "core/generated/__init__": "",
+        "core/generated/common_pb2": "class ActorDiedErrorContext: NODE_DIED = 2\n",
+    }
+    for name, text in files.items():
+        file = tmp_path / "ray" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("fake_ray")
+@pytest.mark.parametrize(
+    ("pid", "nodes"), [(7, ["worker-4 (10.0.0.4)"]), (8, ["worker-3 (10.0.0.3)"]), (9, [])], ids=str
+)
+def test_only_nodes_that_took_actors_of_this_driver_with_them_are_named(pid, nodes):
+    assert ray_private.nodes_lost_from_gcs("10.0.0.9:6379", "10.0.0.2", pid, 20.0) == nodes
+
+
+@pytest.mark.usefixtures("fake_ray")
+def test_a_head_that_does_not_answer_is_a_regress_error():
+    with pytest.raises(RegressError) as caught:
+        ray_private.nodes_lost_from_gcs("10.0.0.8:6379", "10.0.0.2", 7, 20.0)
+    assert str(caught.value) == "Ray's GCS at 10.0.0.8:6379 does not list its nodes and actors (AssertionError)"
