@@ -99,7 +99,7 @@ def test_a_job_that_waits_for_a_place_is_cancelled_and_is_stopped_not_failed(job
 
     cluster.on_kill = on_kill
     outcome = run("stop", "job", "--deadline=5")
-    assert outcome.err == "changed job was PENDING, is STOPPED (stopped while it waited for a place)\n"
+    assert outcome.err == "changed job was PENDING, is STOPPED (stopped while it waited for resources)\n"
     assert cluster.killed == [("SUPERVISOR_ACTOR_RAY_NAMESPACE/_ray_internal_job_actor_job", True)]
     assert (cluster.inits[0]["address"], cluster.inits[-1]) == ("auto", "shut down")
     assert seen_by_others == [Status.STOPPED]

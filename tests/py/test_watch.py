@@ -242,7 +242,7 @@ def test_a_job_without_a_place(follow):
     assert lines == [
         "job is PENDING",
         last(
-            "job found no place in 10 s (PENDING_TIMEOUT): it asked for {'CPU': 1, 'worker_node': 1}, the nodes have "
+            "job got no resources in 10 s (PENDING_TIMEOUT): it asked for {'CPU': 1, 'worker_node': 1}, the nodes have "
             "{'head': {'CPU': 0, 'worker_node': 0}, 'worker-0': {'CPU': 64.0, 'worker_node': 0.0}}; wait for room, or ask "
             "for less (resources)."
         ),

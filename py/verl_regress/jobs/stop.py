@@ -76,5 +76,5 @@ def _has_actors(job: JobDir, api: RayApi) -> bool:
 def _cancel(job: JobDir, api: RayApi) -> bool:
     """End a job that Ray has not started, and record what Ray will not say: that it was stopped, and did not fail."""
     details = api.job(job.ray_id) or {}
-    said = {**details, "status": "STOPPED", "message": "stopped while it waited for a place"}
+    said = {**details, "status": "STOPPED", "message": "stopped while it waited for resources"}
     return api.cancel(job.ray_id, lambda: observe(job, said))

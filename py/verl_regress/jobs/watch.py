@@ -222,4 +222,4 @@ def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
     plan = find.plan_of(job)
     asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
     has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
-    return f"{job.ray_id} found no place in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."
+    return f"{job.ray_id} got no resources in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

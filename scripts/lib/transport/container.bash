@@ -4,13 +4,14 @@
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.
 transport::load() {
-  local name running since address cluster id user workdir
+  local name running since address cluster id user path mounts
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
-  while IFS='|' read -r name running since address cluster id user workdir; do
+  while IFS='|' read -r name running since address cluster id user path mounts; do
     [[ $name == "/${CLUSTER_NAME}-"* ]] || continue
     name=${name#"/${CLUSTER_NAME}-"}
-    [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' workdir='' # not created by any checkout of this project
-    _TRANSPORT_OWNERS["${id}|${user}|${workdir}"]=1
+    [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' path='' # not created by any checkout of this project
+    # Before 1.1 there was no owner label: those of this checkout have its shared root.
+    [[ $cluster == "$CLUSTER_NAME" && -z $id && $mounts == *"|${WORKDIR}/shared|"* ]] || _TRANSPORT_OWNERS["${id}|${user}|${path}"]=1
     [[ $running == true && -n $address ]] || continue
     _TRANSPORT_ADDRESS[$name]=$address _TRANSPORT_SINCE[$name]=$since
   done < <(node::list | sed "s/^/${CLUSTER_NAME}-/" | xargs docker inspect --format "$_TRANSPORT_LOOK" 2>/dev/null)
@@ -19,6 +20,7 @@ declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
 _TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.cluster"}}|{{index .Config.Labels "verl-regress.owner"}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.user"}}|{{index .Config.Labels "verl-regress.workdir"}}'
+_TRANSPORT_LOOK+='||{{range .Mounts}}{{.Source}}|{{end}}'
 readonly _TRANSPORT_LOOK
 
 transport::exec() { transport::_exec "$1" "${@:2}"; }

@@ -96,7 +96,7 @@ setup() { load container_helper; }
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   WAIT=1 PENDING_TIMEOUT=3 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
   assert_status 5
-  [[ $output == *"found no place in 3 s (PENDING_TIMEOUT): it asked for "*"'worker_node': 1000"* ]] || fail 'does not say why'
+  [[ $output == *"got no resources in 3 s (PENDING_TIMEOUT): it asked for "*"'worker_node': 1000"* ]] || fail 'does not say why'
 }
 
 @test "make down removes exactly what bears our label, and leaves the shared directory and other people's containers" {

@@ -115,12 +115,12 @@ whole() {
   assert_status 4
 }
 
-@test "make stop ends a job that waits for a place, and it never runs" {
+@test "make stop ends a job that waits for resources, and it never runs" {
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   SUBMISSION_ID=too-big scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
   run make --no-print-directory stop JOB=too-big
   assert_status 0
-  assert_line 'changed too-big was PENDING, is STOPPED \(stopped while it waited for a place\)'
+  assert_line 'changed too-big was PENDING, is STOPPED \(stopped while it waited for resources\)'
   run make --no-print-directory status
   assert_line 'too-big +codeA +STOPPED +-'
   [[ $(container::api /api/jobs/too-big | jq -r .status) != PENDING ]]

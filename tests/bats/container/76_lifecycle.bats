@@ -82,7 +82,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/other "${CLUSTER_NAME}-worker-1" sleep 1001
   run make --no-print-directory stop JOB=waiting
   assert_status 0
-  assert_line 'changed waiting was PENDING, is STOPPED \(stopped while it waited for a place\)'
+  assert_line 'changed waiting was PENDING, is STOPPED \(stopped while it waited for resources\)'
   assert_line 'changed worker-1: ended 1 processes that were left of waiting'
   assert_line 'ok      nothing is left of waiting: 3 nodes checked, 1 processes found and ended'
   left=$(docker top "${CLUSTER_NAME}-worker-1" -eo pid,args)
@@ -117,7 +117,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   assert_status 0
   assert_line 'orphan +ppo +codeA +UNKNOWN +1 +0 +20.*Z  Ray does not answer and the job recorded no end'
   assert_line 'half +ppo +codeA +SUCCEEDED +2 +6 +20.*Z'
-  assert_line 'waiting +ppo +codeA +STOPPED +1 +0 +20.*Z  stopped while it waited for a place'
+  assert_line 'waiting +ppo +codeA +STOPPED +1 +0 +20.*Z  stopped while it waited for resources'
   [[ $(JSON=1 LIMIT=1 scripts/58_jobs.sh 2>/dev/null | jq -c '[.jobs[].submission_id, .ray_answers]') == '["orphan",false]' ]]
   [[ $(METRICS=1 JOB=half scripts/51_logs.sh 2>/dev/null | jq -c .step | paste -sd' ') == '1 2 3 4 5 6' ]]
   JOB=half.a1 run scripts/51_logs.sh

@@ -42,7 +42,7 @@ cluster_of() {
   : >"${BOX}/states"
   printf '%s\n' "$owner" >"${BOX}/owners"
   for node in "$@"; do
-    printf '/mine-%s|true|since|10.0.0.1 |mine|%s\n' "$node" "$owner" >>"${BOX}/containers"
+    printf '/mine-%s|true|since|10.0.0.1 |mine|%s||%s/shared|/other|\n' "$node" "$owner" "${MOUNTED:-/elsewhere}" >>"${BOX}/containers"
     printf 'mine-%s\tmine-%s|running|hash1|image1\n' "$node" "$node" >>"${BOX}/states"
   done
   printf '%s hash1\n' head worker-0 >"${BOX}/hashes"
@@ -110,6 +110,26 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   rm "${BOX}"/{containers,owners}
   in_lib <<<$'owner::need_own\nprereq::names'
   assert_line 'ok      the names mine-head, mine-worker-<n> are free'
+}
+
+@test "a cluster without an owner label, as earlier versions made it, is ours if its nodes have our shared root; make up asks to adopt it" {
+  MOUNTED=$WORK cluster_of '' '' ''
+  in_lib <<<'owner::need_own'
+  assert_status 0
+  in_lib <<<'prereq::names'
+  assert_status 2
+  assert_line "error   The cluster mine names no owner (an older version made it, or another tool): ${CURE} if it is yours."
+  # Another checkout's label says more than the mount, and our mount proves nothing for a container that no checkout made.
+  MOUNTED=$WORK cluster_of 00000000000000bb alice /home/a/verl-regress/workdir
+  in_lib <<<'owner::need_own'
+  assert_status 2
+  MOUNTED=$WORK cluster_of '' '' ''
+  sed -i 's/ |mine|/ ||/' "${BOX}/containers"
+  in_lib <<<'owner::need_own'
+  assert_status 2
+  MOUNTED="${WORK}/shared/x" cluster_of '' '' ''
+  in_lib <<<'owner::need_own'
+  assert_status 2
 }
 
 @test "status, jobs and logs say whose it is, show our own jobs and ask nothing of that cluster" {
