@@ -9,7 +9,7 @@ from fuzzing import fuzz, hostile, is_refused, long
 from hypothesis import strategies as st
 from test_fuzz_documents import quoted, section
 
-from verl_regress.spec.compose import words
+from verl_regress.spec.overrides import words
 
 # What no process can be given as an argument; bytes that are not UTF-8 come in as halves of surrogate pairs.
 arguments = st.one_of(hostile, hostile, long).filter(lambda text: "\x00" not in text)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from verl_regress.base.errors import BadInput
 from verl_regress.spec import limits
-from verl_regress.spec.compose import Override
+from verl_regress.spec.overrides import Override
 
 ORIGINS = {"A": "my.yaml"}
 

@@ -6,10 +6,12 @@ import pytest
 from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
 
 from verl_regress.base import documents, layout
+from verl_regress.base.base_config import BaseConfig
+from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.spec import plan
-from verl_regress.spec.compose import Override
-from verl_regress.spec.plan import CommandLine, Defaults
+from verl_regress.spec.overrides import Override
+from verl_regress.spec.request import CommandLine, Defaults, Request
 
 HELPER = str(layout.HELPER_DIR)
 
@@ -23,25 +25,25 @@ def planned(shared):
         defaults = Defaults(
             **{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", "cluster": "c", **knobs}
         )
-        return plan.make(
-            shared,
-            documents.parse(spec, "ppo.yaml", "jobspec"),
-            documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config"),
+        request = Request(
+            JobSpec.of(documents.parse(spec, "ppo.yaml", "jobspec")),
+            BaseConfig.of(documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")),
             CommandLine(**{**(said or {}), "overrides": given}),
             defaults,
         )
+        return plan.make(shared, request)
 
     return make
 
 
 def overrides_of(planned):
-    return {override.parts()[1]: override.text for override in planned.overrides}
+    return {override.parts()[1]: override.text for override in planned.composed.overrides}
 
 
 def test_the_first_overrides_are_where_this_job_lives(planned, shared):
     job = planned(said={"submission_id": "me"})
     assert job.argv[:3] == ("python3", "-m", "verl.trainer.main_ppo")
-    assert [override.text for override in job.overrides if override.origin == "verl-regress"] == [
+    assert [override.text for override in job.composed.overrides if override.origin == "verl-regress"] == [
         f"hydra.run.dir={shared.jobs}/me/logs/hydra",
         "trainer.project_name=verl-regress",
         "trainer.experiment_name=me",
@@ -55,7 +57,7 @@ def test_the_first_overrides_are_where_this_job_lives(planned, shared):
         f"actor_rollout_ref.model.path={shared.models}/tiny",
         f"critic.model.path={shared.models}/tiny",
     ]
-    assert job.argv[3:] == tuple(override.text for override in job.overrides)
+    assert job.argv[3:] == tuple(override.text for override in job.composed.overrides)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_the_nearest_to_the_user_wins(planned, base, spec, command_line, result,
         said={"overrides": tuple(command_line)},
     )
     key = Override(result, origin).parts()[1]
-    won = [override for override in job.overrides if override.parts()[1] == key]
+    won = [override for override in job.composed.overrides if override.parts()[1] == key]
     assert [(override.text, override.origin) for override in won] == [(result, origin)]
 
 
@@ -107,8 +109,8 @@ def test_shared_root_is_filled_in_and_what_is_hydras_stays(planned, shared):
     assert [overrides[f"{layer}.a"] for layer in ("base", "spec", "line")] == [
         f"+{layer}.a{filled}" for layer in ("base", "spec", "line")
     ]
-    assert job.dataset == shared.datasets / "sums"
-    assert job.env_vars["HERE"] == f"{shared.path}/y"
+    assert job.places.dataset == shared.datasets / "sums"
+    assert job.environment.variables["HERE"] == f"{shared.path}/y"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_shared_root_is_filled_in_and_what_is_hydras_stays(planned, shared):
 )
 def test_which_code(planned, shared, spec, said, code_id):
     job = planned(spec=SPEC + spec, said=said)
-    assert (job.code["code_id"], job.code_path) == (code_id, shared.snapshots / code_id)
+    assert (job.code.code_id, job.code.path) == (code_id, shared.snapshots / code_id)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_which_code(planned, shared, spec, said, code_id):
 )
 def test_which_submission_id(planned, shared, spec, said, submission_id):
     job = planned(spec=SPEC + spec, said=said)
-    assert (job.submission_id, job.job_dir.path) == (submission_id, shared.jobs / submission_id)
+    assert (job.job.submission_id, job.job.path) == (submission_id, shared.jobs / submission_id)
 
 
 def test_what_the_jobspec_says_wins_over_the_base_config(planned):
@@ -144,15 +146,15 @@ def test_what_the_jobspec_says_wins_over_the_base_config(planned):
         spec=f"{SPEC}ray: {{address: 'http://other:2'}}\nresources: {{entrypoint_num_cpus: 0.5, entrypoint_resources: "
         "{worker_node: 2, more: 1}}\nenv_vars: {TORCHDYNAMO_DISABLE: '0'}\n"
     )
-    assert (job.address, job.entrypoint_num_cpus) == ("http://other:2", 0.5)
-    assert job.entrypoint_resources == {"worker_node": 2, "more": 1}
-    assert job.env_vars["TORCHDYNAMO_DISABLE"] == "0"
+    assert (job.driver.address, job.driver.num_cpus) == ("http://other:2", 0.5)
+    assert job.driver.resources == {"worker_node": 2, "more": 1}
+    assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "0"
 
 
 def test_what_the_base_config_says_where_the_jobspec_is_silent(planned):
     job = planned()
-    assert (job.address, job.entrypoint_num_cpus, job.entrypoint_resources) == ("http://ray:1", 1, {"worker_node": 1})
-    assert job.env_vars["TORCHDYNAMO_DISABLE"] == "1"
+    assert (job.driver.address, job.driver.num_cpus, job.driver.resources) == ("http://ray:1", 1, {"worker_node": 1})
+    assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
 
 
 @pytest.mark.parametrize("node", [None, "", "/node/a:/node/b", ":/node/a::/node/b:"])
@@ -175,17 +177,21 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(planned, shared, m
         *(entry for entry in (asked or "").split(":") if entry),
         *(["/node/a", "/node/b"] if node else []),
     ]
-    assert job.env_vars["PYTHONPATH"].split(os.pathsep) == wanted
+    assert job.environment.variables["PYTHONPATH"].split(os.pathsep) == wanted
 
 
 def test_only_a_profile_that_names_the_rehearsal_gets_it(planned):
-    entries = planned(base=BASE.replace("python_layers: [rehearsal]\n", "")).env_vars["PYTHONPATH"].split(os.pathsep)
+    entries = (
+        planned(base=BASE.replace("python_layers: [rehearsal]\n", ""))
+        .environment.variables["PYTHONPATH"]
+        .split(os.pathsep)
+    )
     assert f"{HELPER}/hooks" in entries
     assert f"{HELPER}/rehearsal" not in entries
 
 
 def test_a_job_is_told_its_own_places(planned, shared):
-    env_vars = planned(said={"submission_id": "me"}).env_vars
+    env_vars = planned(said={"submission_id": "me"}).environment.variables
     assert env_vars["VERL_REGRESS_JOB_DIR"] == f"{shared.jobs}/me"
     assert env_vars["VERL_FILE_LOGGER_PATH"] == f"{shared.jobs}/me/logs/metrics.jsonl"
     assert env_vars["HF_HOME"] == f"{shared.path}/hf"
@@ -195,20 +201,20 @@ def test_the_command_line_comes_back_whole_from_a_shell(planned):
     job = planned(spec=f"{SPEC}env_vars: {{QUOTES: 'it''s \"HOME\" \\ new\n\n  line'}}\n")
     argv = job.command_line()
     assert shlex.split(shlex.join(argv)) == argv
-    assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == job.runtime_env()
+    assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == job.environment.runtime_env()
     assert json.loads(argv[argv.index("--entrypoint-resources") + 1]) == {"worker_node": 1}
-    assert argv[argv.index("--submission-id") + 1] == job.submission_id
-    assert argv[argv.index("--") + 1 :] == ["python3", f"{HELPER}/run.py", "launch", str(job.job_dir.path)]
+    assert argv[argv.index("--submission-id") + 1] == job.job.submission_id
+    assert argv[argv.index("--") + 1 :] == ["python3", f"{HELPER}/run.py", "launch", str(job.job.path)]
 
 
 def test_values_in_which_ray_would_fill_in_something_do_not_go_through_ray(planned, submit, shared):
     spec = f"{SPEC}env_vars: {{PLAIN: 'a b', HERE: '${{shared_root}}/y', PRICE: '5 $', REF: '${{HOME}}', SUB: '$(touch x)'}}\n"
     job = planned(spec=spec, base=BASE.replace("env_vars: {", "env_vars: {VERL_REGRESS_HOOKS: mine, BASE: $HOME, "))
     literal = {"PRICE": "5 $", "REF": "${HOME}", "SUB": "$(touch x)", "BASE": "$HOME"}
-    sent = job.runtime_env()["env_vars"]
+    sent = job.environment.runtime_env()["env_vars"]
     assert (sent["PLAIN"], sent["HERE"]) == ("a b", f"{shared.path}/y")
     assert not literal.keys() & sent.keys()
-    assert job.literal_env_vars() == literal
+    assert job.environment.set_by_hook() == literal
     assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,transfer_queue_names,mine"  # the others see what it sets
     assert not any("$" in word for word in job.command_line())
 
@@ -264,25 +270,25 @@ def test_sft_has_its_own_trainer_data_and_driver(planned, shared):
         f"data.val_files={shared.datasets}/sums_sft/val.parquet",
         f"model.path={shared.models}/tiny",
     ]
-    assert job.env_vars["RAY_ADDRESS"] == "auto"
-    assert job.env_vars["VERL_REGRESS_HOOKS"] == "identity,sft_driver,mine"
+    assert job.environment.variables["RAY_ADDRESS"] == "auto"
+    assert job.environment.variables["VERL_REGRESS_HOOKS"] == "identity,sft_driver,mine"
 
 
 @pytest.mark.usefixtures("sft_trainer")
 def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
     write(shared.datasets / "mine" / "train.parquet", "")
     write(shared.datasets / "mine" / "val.parquet", "")
-    assert planned(spec="workload: sft\ndataset: mine\n").dataset == shared.datasets / "mine"
+    assert planned(spec="workload: sft\ndataset: mine\n").places.dataset == shared.datasets / "mine"
 
 
 def test_every_job_reports_its_identity_whatever_it_says_of_hooks(planned):
-    assert planned().env_vars["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names"
+    assert planned().environment.variables["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names"
     job = planned(spec=f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: mine}}\n")
-    assert job.env_vars["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names,mine"
+    assert job.environment.variables["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names,mine"
 
 
 def test_ray_address_auto_harms_nobody(planned):
-    assert planned(spec=f"{SPEC}env_vars: {{RAY_ADDRESS: auto}}\n").env_vars["RAY_ADDRESS"] == "auto"
+    assert planned(spec=f"{SPEC}env_vars: {{RAY_ADDRESS: auto}}\n").environment.variables["RAY_ADDRESS"] == "auto"
 
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo"])

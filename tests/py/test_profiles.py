@@ -13,10 +13,13 @@ import yaml
 from conftest import write
 
 from verl_regress.base import documents, layout
+from verl_regress.base.base_config import BaseConfig
+from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.owner import Owner
 from verl_regress.spec import plan
 from verl_regress.spec.compose import Composed
 from verl_regress.spec.devices import Devices
+from verl_regress.spec.request import CommandLine, Defaults, Request
 
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
@@ -147,15 +150,15 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
         PROFILE=profile,
     )
     base, *defaults = printed.splitlines()
-    planned = plan.make(
-        prepared,
-        documents.parse((REPO / "jobspecs/ppo.yaml").read_text(), "jobspecs/ppo.yaml", "jobspec"),
-        documents.parse((REPO / base).read_text(), base, "base_config"),
-        plan.CommandLine(submission_id="expected"),
-        plan.Defaults(*defaults),
+    request = Request(
+        JobSpec.of(documents.parse((REPO / "jobspecs/ppo.yaml").read_text(), "jobspecs/ppo.yaml", "jobspec")),
+        BaseConfig.of(documents.parse((REPO / base).read_text(), base, "base_config")),
+        CommandLine(submission_id="expected"),
+        Defaults(*defaults),
         owner=Owner("alice", "0123456789abcdef", "/srv/workdir"),
     )
-    text = json.dumps({"resolved": planned.resolved(), "runtime_env": planned.runtime_env()})
+    planned = plan.make(prepared, request)
+    text = json.dumps({"resolved": planned.resolved(), "runtime_env": planned.environment.runtime_env()})
     text = text.replace(str(prepared.path), "/private").replace(str(layout.HELPER_DIR), "/helper")
     assert json.loads(text) == expected(f"plan.ppo.{profile}")
 

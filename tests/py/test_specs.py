@@ -9,8 +9,10 @@ from conftest import BASE
 from dev_scripts import REPO
 
 from verl_regress.base import documents
+from verl_regress.base.base_config import BaseConfig
+from verl_regress.base.jobspec import JobSpec
 from verl_regress.spec import plan
-from verl_regress.spec.plan import CommandLine, Defaults
+from verl_regress.spec.request import CommandLine, Defaults, Request
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +128,8 @@ def test_a_json_template_is_planned_as_its_yaml(shared):
 
     def planned(name):
         spec = documents.parse((REPO / "jobspecs" / name).read_text(encoding="utf-8"), name, "jobspec")
-        said = CommandLine(submission_id="me")
-        return plan.make(shared, spec, base, said, Defaults("cpu", "tiny", "sums", "codeA", "c"))
+        said, defaults = CommandLine(submission_id="me"), Defaults("cpu", "tiny", "sums", "codeA", "c")
+        return plan.make(shared, Request(JobSpec.of(spec), BaseConfig.of(base), said, defaults))
 
     from_yaml, from_json = (planned(name).resolved() for name in ("ppo.yaml", "ppo.json"))
     assert from_json == json.loads(json.dumps(from_yaml).replace("ppo.yaml", "ppo.json"))

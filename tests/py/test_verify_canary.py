@@ -14,7 +14,7 @@ from test_job_secrets import sent
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.session import evidence
-from verl_regress.spec import plan
+from verl_regress.spec import request
 from verl_regress.store.sessions import CANARY, Session
 
 VALUE = "0123456789abcdef0123456789abcdef01234567"
@@ -155,5 +155,5 @@ def test_a_secret_of_the_command_line_comes_beside_those_of_the_jobspec(planted,
 
 def test_a_further_attempt_is_asked_for_without_it(planted, shared):
     assert planted({CANARY: VALUE}).status == 0
-    _, _, said, _ = plan.recorded(JobDir(shared.jobs / "me"))
+    said = request.of_job(JobDir(shared.jobs / "me")).said
     assert said.secrets == ()

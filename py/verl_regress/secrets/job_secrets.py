@@ -15,17 +15,14 @@ import re
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from verl_regress.base import lock, say
 from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.jobspec import JobSpec, Secret
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.secrets.redaction import Redactor
-
-if TYPE_CHECKING:
-    from verl_regress.base.documents import Document
 
 HOOK = "job_secrets"
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
@@ -38,22 +35,9 @@ _OURS = re.compile(r"(VERL_|RAY_|PYTHON|LD_|CUDA_|HIP_|ROCR_|NCCL_).*|PATH|HOME|
 _KEEPER = "trap '' TERM INT HUP; read -r _; rm -f -- \"$1\""
 
 
-@dataclass(frozen=True)
-class Secret:
-    """The name of the job's variable, and the file with its value; None: the caller's variable of that name."""
-
-    name: str
-    file: str | None = None
-
-    def told(self) -> str:
-        """Where the value comes from."""
-        return f"{self.name} ({f'the file {self.file}' if self.file else 'the variable of that name'})"
-
-
-def named(spec: Document) -> tuple[Secret, ...]:
+def named(spec: JobSpec) -> tuple[Secret, ...]:
     """The secrets that a JobSpec names. Raises BadInput, without quoting the entry: it may be a secret's value."""
-    secrets = tuple(Secret(given["name"], given.get("file")) for given in spec.content.get("secrets", []))
-    names = [secret.name for secret in secrets]
+    names = [secret.name for secret in spec.secrets]
     for name in names:
         if _OURS.fullmatch(name):
             raise BadInput(
@@ -61,11 +45,11 @@ def named(spec: Document) -> tuple[Secret, ...]:
             )
         if names.count(name) > 1:
             raise BadInput(f"The secret {name} is there twice in {spec.origin}: leave one out.")
-        if name in spec.content.get("env_vars", {}):
+        if name in spec.env_vars:
             raise BadInput(
                 f"{name} is in secrets and in env_vars of {spec.origin}: leave it out of env_vars, which Ray serves in clear."
             )
-    return secrets
+    return spec.secrets
 
 
 def read_values(stream: BinaryIO) -> dict[str, str]:

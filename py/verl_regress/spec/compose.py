@@ -20,62 +20,12 @@ import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.spec.devices import Devices
+from verl_regress.spec.overrides import DETERMINISTIC, Override
 from verl_regress.spec.reward_fn import Function
 
-# Only ~key needs no value.
-_OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
-# The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
-DETERMINISTIC = "DETERMINISTIC=1"
-# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3,
-# OverrideLexer.g4). Quotes are kept: they are Hydra's. An unclosed quote takes the rest, and Hydra reports what is
-# wrong.
-_WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
-
-
-def words(text: str) -> list[str]:
-    """The overrides in the knob OVERRIDES, separated by spaces and newlines."""
-    return _WORD.findall(text)
-
-
-@dataclass(frozen=True)
-class Override:
-    """One Hydra override and the layer it comes from.
-
-    An optional one is left out if its key does not exist; one that adds its key (+, ++), if the surrounding mapping
-    does not.
-    """
-
-    text: str
-    origin: str
-    optional: bool = False
-
-    @property
-    def shown(self) -> str:
-        """As messages show it."""
-        return f"The override {shown(repr(self.text))} (from {self.origin})"
-
-    def parts(self) -> tuple[str, str]:
-        """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
-        match = _OVERRIDE.fullmatch(self.text)
-        if match is None or (match["value"] is None and match["prefix"] != "~"):
-            where_make_reads = ", a value with spaces in quotes, and $ twice on a make command line"
-            raise BadInput(
-                f"{self.shown} is not Hydra's key=value: write it as a.b.c=value"
-                f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
-            )
-        return match["prefix"] or "", match["key"]
-
-    @property
-    def is_optional_addition(self) -> bool:
-        """Whether it adds its key, and may be left out."""
-        return self.optional and "+" in self.parts()[0]
-
-    def told(self) -> dict[str, str]:
-        """The override as config/resolved.json records it."""
-        return {"text": self.text, "origin": self.origin}
 
 
 @dataclass(frozen=True)

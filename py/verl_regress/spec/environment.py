@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from verl_regress.base.documents import Document
 from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.jobspec import Secret
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.secrets import job_secrets
-from verl_regress.secrets.job_secrets import Secret
-from verl_regress.spec.compose import DETERMINISTIC
-from verl_regress.spec.workloads import Workload
+from verl_regress.spec.overrides import DETERMINISTIC
+from verl_regress.spec.request import Request
 
 # Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES if env_vars has it, and corrects a RAY_ADDRESS there for the
 # driver but not for its actors; only "auto" does no harm.
@@ -28,34 +29,54 @@ _REFUSED_ENV = {
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
 
-def of_job(
-    root: SharedRoot,
-    job_dir: JobDir,
-    code_path: Path,
-    workload: Workload,
-    spec: Document,
-    base: Document,
-    deterministic: Mapping[str, str],
-) -> dict[str, str]:
-    """The environment of every process of the job. The snapshot comes first on PYTHONPATH, and no entry is empty.
-
-    Precedence, highest first: DETERMINISTIC=1, JobSpec, base config. Raises BadInput for a variable that a job may not
-    set.
+@dataclass(frozen=True)
+class Environment:
+    """The variables of every process of a job, where they were asked for by name, and the names of those that
+    DETERMINISTIC=1 adds. Of secrets it has the names, and nobody's values.
     """
-    asked: dict[str, str] = {}
-    for origin, layer in (*_layers(spec, base), (DETERMINISTIC, deterministic)):
-        for name, value in layer.items():
-            asked[name] = root.fill_in(value)
-            reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
-            if name in _READ_AT_START and "$" in asked[name]:
-                reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
-            if reason is not None:
-                raise BadInput(
-                    f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
-                )
+
+    variables: Mapping[str, str]
+    origins: Mapping[str, str]
+    deterministic: frozenset[str]
+    secrets: tuple[Secret, ...]
+
+    @classmethod
+    def of(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> Environment:
+        """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
+        variables = _variables(root, request, code_path, job)
+        secrets = (*job_secrets.named(request.spec), *map(Secret, request.said.secrets))
+        file = job_secrets.file_of(root, request.defaults.cluster, job)
+        return cls(
+            variables={**variables, **_of_secrets(secrets, variables, file, request.base.origin)},
+            origins={name: origin for origin, layer in _layers(request) for name in layer},
+            deterministic=frozenset(request.deterministic.env_vars),
+            secrets=secrets,
+        )
+
+    def runtime_env(self) -> dict[str, Any]:
+        """The job's runtime_env: environment variables only, nothing is uploaded."""
+        late = self.set_by_hook()
+        return {"env_vars": {name: value for name, value in self.variables.items() if name not in late}}
+
+    def set_by_hook(self) -> dict[str, str]:
+        """The variables that the hook env_vars sets in each process: those with a `$`, which Ray would expand, and those
+        of DETERMINISTIC=1, which verl passes to its actors itself: Ray takes no variable from both.
+        """
+        return {name: value for name, value in self.variables.items() if "$" in value or name in self.deterministic}
+
+    @property
+    def secrets_file(self) -> Path | None:
+        """Where the values of its secrets are until it is over; None if it has none."""
+        return Path(self.variables[job_secrets.FILE_VARIABLE]) if self.secrets else None
+
+
+def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> dict[str, str]:
+    """The variables, without those for secrets. The snapshot comes first on PYTHONPATH, and no entry is empty."""
+    asked = _asked(root, request)
+    workload = request.workload
     # Hooks before this one would not see what it sets.
-    first = "env_vars" if deterministic or any("$" in value for value in asked.values()) else ""
-    layers = [HELPER_DIR / layer for layer in ("hooks", *base.content.get("python_layers", []))]
+    first = "env_vars" if request.deterministic.env_vars or any("$" in value for value in asked.values()) else ""
+    layers = [HELPER_DIR / layer for layer in ("hooks", *request.base.python_layers)]
     python_path = [
         str(code_path),
         *map(str, layers),
@@ -68,40 +89,48 @@ def of_job(
         "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot has its own bytecode, made once
         "PYTHONUNBUFFERED": "1",
         "RAY_JOB_STOP_WAIT_TIME_S": "15",  # Ray's 3 s leave the launcher no time to record the end
-        "VERL_FILE_LOGGER_PATH": str(job_dir.metrics),
+        "VERL_FILE_LOGGER_PATH": str(job.metrics),
         **workload.env_vars,
         **asked,
         "VERL_REGRESS_HOOKS": ",".join(
             filter(None, (first, "identity", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
         ),
-        "VERL_REGRESS_JOB_DIR": str(job_dir.path),
+        "VERL_REGRESS_JOB_DIR": str(job.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
     }
 
 
-def origins(spec: Document, base: Document) -> dict[str, str]:
-    """Where each variable was asked for, by name."""
-    return {name: origin for origin, layer in _layers(spec, base) for name in layer}
+def _asked(root: SharedRoot, request: Request) -> dict[str, str]:
+    """The variables that were asked for. Precedence, highest first: DETERMINISTIC=1, JobSpec, base config."""
+    asked: dict[str, str] = {}
+    for origin, layer in (*_layers(request), (DETERMINISTIC, request.deterministic.env_vars)):
+        for name, value in layer.items():
+            asked[name] = root.fill_in(value)
+            reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
+            if name in _READ_AT_START and "$" in asked[name]:
+                reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
+            if reason is not None:
+                raise BadInput(
+                    f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
+                )
+    return asked
 
 
-def _layers(spec: Document, base: Document) -> tuple[tuple[str, Mapping[str, str]], ...]:
+def _layers(request: Request) -> tuple[tuple[str, Mapping[str, str]], ...]:
     """The documents' variables, the higher layer last."""
-    return (
-        (base.origin, base.content.get("runtime_env", {}).get("env_vars", {})),
-        (spec.origin, spec.content.get("env_vars", {})),
-    )
+    return ((request.base.origin, request.base.env_vars), (request.spec.origin, request.spec.env_vars))
 
 
-def of_secrets(secrets: Iterable[Secret], env_vars: Mapping[str, str], file: Path, base: Document) -> dict[str, str]:
+def _of_secrets(secrets: Iterable[Secret], variables: Mapping[str, str], file: Path, origin: str) -> dict[str, str]:
     """The variables that secrets add: the path of their file, and its hook before all others. Raises BadInput."""
     names = [secret.name for secret in secrets]
     for name in names:
-        if name in env_vars:
+        if name in variables:
             raise BadInput(
-                f"The secret {name} is set in clear by {base.origin} or by the job's own environment: name another, or leave "
-                "it out there."
+                f"The secret {name} is set in clear by {origin} or by the job's own environment: name another, "
+                "or leave it out there."
             )
     if not names:
         return {}
-    hooks = f"{job_secrets.HOOK},{env_vars['VERL_REGRESS_HOOKS']}"
+    hooks = f"{job_secrets.HOOK},{variables['VERL_REGRESS_HOOKS']}"
     return {job_secrets.FILE_VARIABLE: str(file), "VERL_REGRESS_HOOKS": hooks}

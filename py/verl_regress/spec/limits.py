@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.spec.compose import Override
+from verl_regress.spec.overrides import Override
 
 _ONE = 131072  # MAX_ARG_STRLEN, 32 pages of 4 KiB: one argument or one NAME=VALUE, with its NUL
 _ALL = 2097152  # argv and environment together: a quarter of RLIMIT_STACK, which is 8 MiB by default

@@ -12,11 +12,12 @@ from verl_regress.base.naming import SFT_SUFFIX
 
 @dataclass(frozen=True)
 class Places:
-    """The paths that a job's overrides name, as every node sees them."""
+    """What a job reads, and where it writes, as every node sees them."""
 
     model: Path
     dataset: Path
     job: JobDir
+    reward_fn: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import argparse
 import sys
 
 from verl_regress.base import documents
-from verl_regress.base.documents import Document
 from verl_regress.base.errors import BadInput
+from verl_regress.base.jobspec import JobSpec, Secret, secrets_in
 from verl_regress.jobs import find
-from verl_regress.secrets.job_secrets import Secret, named
+from verl_regress.secrets import job_secrets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,19 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the secrets that a JobSpec names: name and file (empty: the variable of that name), each ended by a NUL."""
-    for secret in _recorded(args) if args.job else named(_given(args.spec_name)):
+    for secret in _recorded(args) if args.job else job_secrets.named(_given(args.spec_name)):
         sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
     return 0
 
 
-def _given(name: str) -> Document:
+def _given(name: str) -> JobSpec:
     try:
         text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{name} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
-    return documents.parse(text, name, "jobspec")
+    return JobSpec.of(documents.parse(text, name, "jobspec"))
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Secret, ...]:
-    spec = find.asked_for(args).read_config("job_spec.json") or {}
-    return tuple(Secret(given["name"], given.get("file")) for given in spec.get("secrets", []))
+    return secrets_in(find.asked_for(args).read_config("job_spec.json") or {})

@@ -22,8 +22,9 @@ from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.status import judge
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import compose, plan
-from verl_regress.spec.compose import Override
+from verl_regress.spec import overrides, plan, request
+from verl_regress.spec.overrides import Override
+from verl_regress.spec.request import Attempt
 from verl_regress.submit import submit
 
 _OVERRIDES = "overrides"
@@ -32,12 +33,7 @@ _OVERRIDES = "overrides"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`resume JOB`, `retry JOB`, with further overrides as `submit` takes them."""
     find.add_job(parser)
-    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
-    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
-    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
-    submit.add_announce(parser)
-    submit.add_allow_mismatch(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+    submit.add_shared_arguments(parser)
 
 
 def run_resume(args: argparse.Namespace) -> int:
@@ -77,37 +73,35 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     """Submit a new attempt with the same request as the last of `before`; its Ray id is the one line on stdout."""
     newest = before[-1].attempts()[-1]
     asked = before[-1]
-    attempt = plan.Attempt(
+    attempt = Attempt(
         newest.numbered(newest.attempt + 1),
         parent or asked,
         checkpoints.newest(parent) if parent is not None else None,
     )
-    spec, base, said, defaults = plan.recorded(asked)
+    earlier = request.of_job(asked)
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
-    further = _further(args)
-    said = replace(said, overrides=(*said.overrides, *further))
-    planned = plan.make(SharedRoot(args.shared_root), spec, base, said, defaults, attempt, args.owner)
+    said = replace(earlier.said, overrides=(*earlier.said.overrides, *_further(args)))
+    planned = plan.make(SharedRoot(args.shared_root), replace(earlier, said=said, attempt=attempt, owner=args.owner))
     _need_steps_left(planned, attempt, args.job)
     submit.say_left_out(planned)
     if args.dry_run:
         submit.print_plan(planned)
         return 0
-    api = RayApi(planned.address)
+    api = RayApi(planned.driver.address)
     _need_over(newest, api)
     submit.send(planned, api, "sdk", values, announce=args.announce, allow_mismatch=args.allow_mismatch)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
-    say.info(f"attempt {attempt.job_dir.attempt} of {planned.submission_id}, as asked for {asked.ray_id}, from {where}")
+    say.info(
+        f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"
+    )
     print(attempt.job_dir.ray_id, flush=True)
     return 0
 
 
-def _further(args: argparse.Namespace) -> list[Override]:
+def _further(args: argparse.Namespace) -> tuple[Override, ...]:
     name = args.overrides_name
     text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
-    return [
-        *submit.override_lines(text, f"OVERRIDES_FILE {name}"),
-        *(Override(word, "OVERRIDES") for word in compose.words(args.overrides)),
-    ]
+    return overrides.of_command_line(name, text, args.overrides)
 
 
 def _need_over(job: JobDir, api: RayApi) -> None:
@@ -120,9 +114,9 @@ def _need_over(job: JobDir, api: RayApi) -> None:
         )
 
 
-def _need_steps_left(planned: plan.Plan, attempt: plan.Attempt, asked: str) -> None:
+def _need_steps_left(planned: plan.Plan, attempt: Attempt, asked: str) -> None:
     """From a checkpoint of the last step verl would train one step too many (0.7.1, 0.8.0). Raises BadInput."""
-    trainer: dict[str, Any] = yaml.safe_load(planned.verl_config)["trainer"]
+    trainer: dict[str, Any] = yaml.safe_load(planned.composed.text)["trainer"]
     total = trainer.get("total_training_steps")
     if total is None and trainer.get("total_epochs") == _epochs(attempt.parent):
         total = progress.total_steps(attempt.parent)

@@ -16,15 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from verl_regress.base import documents, lock, say, this_node
+from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
+from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import SharedRoot, as_json, write_atomically
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import compose, plan
-from verl_regress.spec.compose import Override
+from verl_regress.spec import overrides, plan
+from verl_regress.spec.request import CommandLine, Defaults, Request
 from verl_regress.store import mismatch
 from verl_regress.submit import beside
 from verl_regress.worker import queue
@@ -40,8 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", help="command line's WORKLOAD")
     parser.add_argument("--code-id", help="command line's CODE_ID")
     parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
-    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes on stdin")
-    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
     parser.add_argument("--profile", required=True, help="the profile's name")
     parser.add_argument(
         "--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in, whose secrets it has"
@@ -51,52 +51,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
     parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
-    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
-    add_announce(parser)
-    add_allow_mismatch(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+    add_shared_arguments(parser)
 
 
-def add_announce(parser: argparse.ArgumentParser) -> None:
-    """`--announce`, for callers that may be interrupted during the submission."""
+def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that `submit`, `resume` and `retry` have in common."""
+    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
+    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
-
-
-def add_allow_mismatch(parser: argparse.ArgumentParser) -> None:
-    """`--allow-mismatch`, the knob ALLOW_MISMATCH."""
     parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
 
 
 def run(args: argparse.Namespace) -> int:
     """Submit one job; the submission id is the one line on stdout."""
     root = SharedRoot(args.shared_root)
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
-    names = {_SPEC: args.spec_name, _BASE: args.base_name}
-    if args.overrides_name is not None:
-        names[_OVERRIDES] = args.overrides_name
-    texts = read_stream(names)
-    spec = documents.parse(texts[_SPEC], args.spec_name, "jobspec")
-    base = documents.parse(texts[_BASE], args.base_name, "base_config")
-    overrides = [
-        *override_lines(texts.get(_OVERRIDES, ""), f"OVERRIDES_FILE {args.overrides_name}"),
-        *(Override(text, "OVERRIDES") for text in compose.words(args.overrides)),
-    ]
-    said = plan.CommandLine(
-        args.workload, args.code_id, args.submission_id, tuple(overrides), tuple(args.secret), args.deterministic
-    )
-    defaults = plan.Defaults(
-        args.profile, args.default_model, args.default_dataset, args.default_code_id, args.cluster, args.max_running
-    )
-    is_given = args.submission_id is not None or "submission_id" in spec.content
+    request = _read_request(args)
+    is_given = args.submission_id is not None or request.spec.submission_id is not None
     while True:
         try:
             with lock.held(root.jobs, fcntl.LOCK_SH):  # `make gc` keeps what the plan uses until Ray has the job
-                planned = _plan(
-                    partial(plan.make, root, spec, base, said, defaults, owner=args.owner),
-                    needs_sdk=args.via == "sdk" and not args.dry_run,
-                )
+                planned = _plan(partial(plan.make, root, request), needs_sdk=args.via == "sdk" and not args.dry_run)
                 say_left_out(planned)
                 if args.dry_run:
                     print_plan(planned)
@@ -106,30 +85,60 @@ def run(args: argparse.Namespace) -> int:
         except IdTaken:
             if is_given:
                 raise  # a generated id is generated again: many submit in the same second
-    print(planned.submission_id)
+    print(planned.job.submission_id)
     return 0
+
+
+def _read_request(args: argparse.Namespace) -> Request:
+    """The request in the arguments and on stdin. Raises BadInput."""
+    names = {_SPEC: args.spec_name, _BASE: args.base_name}
+    if args.overrides_name is not None:
+        names[_OVERRIDES] = args.overrides_name
+    texts = read_stream(names)
+    return Request(
+        spec=JobSpec.of(documents.parse(texts[_SPEC], args.spec_name, "jobspec")),
+        base=BaseConfig.of(documents.parse(texts[_BASE], args.base_name, "base_config")),
+        said=CommandLine(
+            workload=args.workload,
+            code_id=args.code_id,
+            submission_id=args.submission_id,
+            overrides=overrides.of_command_line(args.overrides_name, texts.get(_OVERRIDES, ""), args.overrides),
+            secrets=tuple(args.secret),
+            deterministic=args.deterministic,
+        ),
+        defaults=Defaults(
+            profile=args.profile,
+            model=args.default_model,
+            dataset=args.default_dataset,
+            code_id=args.default_code_id,
+            cluster=args.cluster,
+            max_running=args.max_running,
+        ),
+        owner=args.owner,
+    )
 
 
 def _send_new(
     planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool, allow_mismatch: bool
 ) -> None:
     """Submit the plan to its Ray, unless that has a job with this id. Raises IdTaken."""
-    api = RayApi(planned.address)
+    api = RayApi(planned.driver.address)
     api.version()  # if the cluster does not answer, nothing is created
-    if api.job(planned.submission_id) is not None:
-        raise IdTaken(f"submission_id '{planned.submission_id}' is taken in Ray: give another one.")
+    if api.job(planned.job.submission_id) is not None:
+        raise IdTaken(f"submission_id '{planned.job.submission_id}' is taken in Ray: give another one.")
     send(planned, api, via, secrets, announce=announce, allow_mismatch=allow_mismatch)
 
 
 def say_left_out(planned: plan.Plan) -> None:
     """Print which optional overrides the snapshot's config has no key for, and if DETERMINISTIC=1 adds nothing."""
-    if planned.repeats_anyway:
+    request = planned.request
+    if request.said.deterministic and request.base.repeats_anyway:
         say.skip(
-            f"{compose.DETERMINISTIC} (nothing to add: {planned.base.origin} says that its jobs repeat themselves anyway)"
+            f"{overrides.DETERMINISTIC} (nothing to add: {request.base.origin} says that its jobs repeat themselves anyway)"
         )
-    for override in planned.left_out:
+    for override in planned.composed.left_out:
         say.skip(
-            f"override {override.text} (optional in {override.origin}, verl {planned.code['verl_version']} has no such key)"
+            f"override {override.text} (optional in {override.origin}, verl {planned.code.record['verl_version']} has no such key)"
         )
 
 
@@ -138,31 +147,20 @@ def _plan(make: Callable[[], plan.Plan], *, needs_sdk: bool) -> plan.Plan:
     return beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
 
 
-def override_lines(text: str, origin: str) -> list[Override]:
-    """The overrides in a file, one per line, taken as they are; empty lines and lines that begin with # are skipped."""
-    return [
-        Override(line, f"{origin} line {number}")
-        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
-        if line.strip() and not line.startswith("#")
-    ]
-
-
 def print_plan(planned: plan.Plan) -> None:
     """The dry run: prints the resolved config, verl's own with all overrides, runtime_env and a command line to paste."""
     print("# resolved config")
     print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
     print("# verl's config")
-    print(planned.verl_config, end="")
-    for secret in planned.secrets:
+    print(planned.composed.text, end="")
+    for secret in planned.environment.secrets:
         print(f"# secret: {secret.told()}")
     print("# runtime_env")
-    print(json.dumps(planned.runtime_env(), indent=2, ensure_ascii=False))
-    if planned.literal_env_vars():
+    print(json.dumps(planned.environment.runtime_env(), indent=2, ensure_ascii=False))
+    if planned.environment.set_by_hook():
         print("# environment that the hook env_vars sets")
-        print(json.dumps(planned.literal_env_vars(), indent=2, ensure_ascii=False))
-    print(
-        f"# the same as a command in the head (it needs {planned.job_dir.path}/config, which a dry run does not write)"
-    )
+        print(json.dumps(planned.environment.set_by_hook(), indent=2, ensure_ascii=False))
+    print(f"# the same as a command in the head (it needs {planned.job.path}/config, which a dry run does not write)")
     print(shlex.join(planned.command_line()))
 
 
@@ -180,41 +178,42 @@ def send(
 
     The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
-    job_secrets.check(secrets, planned.secrets, planned.spec.origin)
+    job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up, down = nodes.up(api)
     planned = _with_packages(_with_room(planned, up, down), up, is_allowed=allow_mismatch)
-    job, origin = planned.job_dir, {**submitted_from(), "submitted_via": via}
+    job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _reserve(planned)
     if announce:
         print(job.ray_id, flush=True)
-    with submission_of(job), job_secrets.written(planned.secrets_file, secrets):
+    with submission_of(job), job_secrets.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
-        queue.line_up(job, planned.cluster)
+        queue.line_up(job, cluster)
         try:
             _hand_over(planned, api, via, origin)
         except RegressError as error:
-            queue.leave(job, planned.cluster)
+            queue.leave(job, cluster)
             job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
             raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
         job.write_state("submitted", {"accepted": True, **origin})
-    debug.attempt(job, planned.address, "submitted")
+    debug.attempt(job, planned.driver.address, "submitted")
     say.changed(
-        f"submitted {job.ray_id} ({planned.workload}, code {planned.code['code_id']}, profile {planned.profile})"
+        f"submitted {job.ray_id} ({planned.request.spec.workload}, code {planned.code.code_id}, "
+        f"profile {planned.request.defaults.profile})"
     )
 
 
 def _reserve(planned: plan.Plan) -> None:
     """Make the attempt's directory, which must not exist yet, and its contents. Raises BadInput."""
-    job = planned.job_dir
-    if planned.attempt is not None:
+    job, is_first = planned.job, planned.request.attempt is None
+    if not is_first:
         job.path.parent.mkdir(exist_ok=True)
     try:
         job.path.mkdir()
     except FileExistsError:
         raise IdTaken(
-            f"submission_id '{planned.submission_id}' is taken: {job.path} exists and is never reused; give another one."
-            if planned.attempt is None
-            else f"{job.path} was made a moment ago by another resume or retry of {planned.submission_id}: see 'make jobs'."
+            f"submission_id '{job.submission_id}' is taken: {job.path} exists and is never reused; give another one."
+            if is_first
+            else f"{job.path} was made a moment ago by another resume or retry of {job.submission_id}: see 'make jobs'."
         ) from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
         directory.mkdir()
@@ -222,23 +221,22 @@ def _reserve(planned: plan.Plan) -> None:
 
 def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:
     if via == "cli":
-        api.submit_by_command(planned.job_dir.ray_id, planned.command_line(**origin))
+        api.submit_by_command(planned.job.ray_id, planned.command_line(**origin))
         return
     api.submit(
-        submission_id=planned.job_dir.ray_id,
-        entrypoint=planned.entrypoint,
-        entrypoint_num_cpus=planned.entrypoint_num_cpus,
-        entrypoint_resources=planned.entrypoint_resources,
-        runtime_env=planned.runtime_env(),
+        submission_id=planned.job.ray_id,
+        entrypoint=planned.driver.entrypoint,
+        entrypoint_num_cpus=planned.driver.num_cpus,
+        entrypoint_resources=planned.driver.resources,
+        runtime_env=planned.environment.runtime_env(),
         metadata={**origin, **planned.metadata()},
     )
 
 
 def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) -> plan.Plan:
     """Add the nodes' packages to the plan. Raises BadInput if the snapshot needs others and the user did not allow that."""
-    root = planned.job_dir.root
-    known, unknown = packages.of_nodes(root, planned.cluster, up)
-    found = mismatch.compare(planned.code, known, unknown)
+    known, unknown = packages.of_nodes(planned.job.root, planned.request.defaults.cluster, up)
+    found = mismatch.compare(planned.code.record, known, unknown)
     if not is_allowed:
         found.check()
     for note in found.notes:
@@ -257,14 +255,14 @@ def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> p
     As long as no node is down, a driver that asks for more than any node has is left for Ray to refuse, in its own
     time.
     """
-    wanted = planned.devices
+    wanted = planned.composed.devices
     has = sum(wanted.on_node(node.resources) for node in up)
     if wanted.count > has:
         raise BadInput(
             f"The job wants {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
             f"config) and the nodes that are up have {has}{_more_room(down)}."
         )
-    driver = {**planned.entrypoint_resources, "CPU": planned.entrypoint_num_cpus}
+    driver = {**planned.driver.resources, "CPU": planned.driver.num_cpus}
     if down and not any(all(node.resources.get(name, 0) >= driver[name] for name in driver) for node in up):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in driver.items())
         raise BadInput(
@@ -282,24 +280,24 @@ def _more_room(down: Sequence[str]) -> str:
 
 
 def _write_config(planned: plan.Plan) -> None:
-    config = planned.job_dir.config
+    spec, base = planned.request.spec.document, planned.request.base.document
     files = {
-        "job_spec.json": as_json(planned.spec.content),
-        "ray_config.yaml": planned.base.text,
-        "asked.json": as_json(planned.asked()),
+        "job_spec.json": as_json(spec.content),
+        "ray_config.yaml": base.text,
+        "asked.json": as_json(planned.request.recorded()),
         "resolved.json": as_json(planned.resolved()),
-        "verl_config.yaml": planned.verl_config,
-        "runtime_env.json": as_json(planned.runtime_env()),
+        "verl_config.yaml": planned.composed.text,
+        "runtime_env.json": as_json(planned.environment.runtime_env()),
         "submit_cmd.txt": shlex.join(planned.command_line()) + "\n",
-        "code.json": as_json(planned.code),
+        "code.json": as_json(planned.code.record),
         "packages.json": as_json(planned.packages),
     }
-    if planned.literal_env_vars():
-        files["env_vars.json"] = as_json(planned.literal_env_vars())
-    if not planned.spec.origin.endswith(".json"):
-        files["job_spec.yaml"] = planned.spec.text
+    if planned.environment.set_by_hook():
+        files["env_vars.json"] = as_json(planned.environment.set_by_hook())
+    if not spec.origin.endswith(".json"):
+        files["job_spec.yaml"] = spec.text
     for name, text in files.items():
-        write_atomically(config / name, text)
+        write_atomically(planned.job.config / name, text)
 
 
 def submitted_from() -> dict[str, str]:

@@ -12,9 +12,11 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[3] / "py"))
 
 from verl_regress.base import documents
+from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.spec import compose, plan
+from verl_regress.spec import compose
+from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
 from verl_regress.spec.workloads import WORKLOADS, Places
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
@@ -28,16 +30,16 @@ READ = {
 
 def main(base_config: str, tree: str, version: str) -> None:
     """Print the lines of one release."""
-    base = documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config")
+    base = BaseConfig.of(documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config"))
     root = SharedRoot(Path("/private"))
     places = Places(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
     for name, workload in WORKLOADS.items():
-        for knob in ("", compose.DETERMINISTIC):
-            added = plan._deterministic(base).get("overrides", {}) if knob else {}
-            overrides = plan._merge(
-                [compose.Override(text, "verl-regress") for text in workload.overrides(places)],
-                *plan._of_profile(root, workload, base.content["trainer_overrides"], base.origin),
-                *plan._of_profile(root, workload, added, knob),
+        for knob in ("", DETERMINISTIC):
+            added = base.deterministic.overrides if knob else {}
+            overrides = merge(
+                [Override(text, "verl-regress") for text in workload.overrides(places)],
+                *of_profile(root, workload, base.trainer_overrides, base.origin),
+                *of_profile(root, workload, added, knob),
             )
             try:
                 code = {"code_id": "it", "verl_version": version}

@@ -1,0 +1,112 @@
+"""Hydra overrides: where they come from, and how the layers become one list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.layout import SharedRoot
+from verl_regress.spec.workloads import FIXED_KEYS, Workload
+
+# The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
+DETERMINISTIC = "DETERMINISTIC=1"
+# Only ~key needs no value.
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
+# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3,
+# OverrideLexer.g4). Quotes are kept: they are Hydra's. An unclosed quote takes the rest, and Hydra reports what is
+# wrong.
+_WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Override:
+    """One Hydra override and the layer it comes from.
+
+    An optional one is left out if its key does not exist; one that adds its key (+, ++), if the surrounding mapping
+    does not.
+    """
+
+    text: str
+    origin: str
+    optional: bool = False
+
+    @property
+    def shown(self) -> str:
+        """As messages show it."""
+        return f"The override {shown(repr(self.text))} (from {self.origin})"
+
+    def parts(self) -> tuple[str, str]:
+        """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
+        match = _OVERRIDE.fullmatch(self.text)
+        if match is None or (match["value"] is None and match["prefix"] != "~"):
+            where_make_reads = ", a value with spaces in quotes, and $ twice on a make command line"
+            raise BadInput(
+                f"{self.shown} is not Hydra's key=value: write it as a.b.c=value"
+                f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
+            )
+        return match["prefix"] or "", match["key"]
+
+    @property
+    def is_optional_addition(self) -> bool:
+        """Whether it adds its key, and may be left out."""
+        return self.optional and "+" in self.parts()[0]
+
+    def told(self) -> dict[str, str]:
+        """The override as config/resolved.json records it."""
+        return {"text": self.text, "origin": self.origin}
+
+
+def words(text: str) -> list[str]:
+    """The overrides in the knob OVERRIDES, separated by spaces and newlines."""
+    return _WORD.findall(text)
+
+
+def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, ...]:
+    """The overrides in the `text` of OVERRIDES_FILE, then those in the knob OVERRIDES.
+
+    The file has one per line, taken as it is; empty lines and lines that begin with # are skipped.
+    """
+    return (
+        *(
+            Override(line, f"OVERRIDES_FILE {file} line {number}")
+            for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+            if line.strip() and not line.startswith("#")
+        ),
+        *(Override(word, "OVERRIDES") for word in words(knob)),
+    )
+
+
+def of_profile(
+    root: SharedRoot, workload: Workload, by_workload: Mapping[str, Sequence[str]], origin: str
+) -> Iterator[list[Override]]:
+    """The layers from lists in the base config; ? makes an override optional."""
+    for key in workload.profile_keys:
+        yield [
+            Override(root.fill_in(text.removeprefix("?")), origin, optional=text.startswith("?"))
+            for text in by_workload.get(key, [])
+        ]
+
+
+def merge(*layers: Sequence[Override]) -> list[Override]:
+    """Later layers win key by key, in the order of first mention. Keys of FIXED_KEYS stay as in the first layer.
+
+    A key that one layer adds (+, ++) stays an added key when a later one only sets it: Hydra would refuse it otherwise.
+    A key that is added and then deleted (~) is left out, for the same reason.
+    """
+    merged: dict[str, Override] = {}
+    for number, layer in enumerate(layers):
+        for override in layer:
+            prefix, key = override.parts()
+            if number > 0 and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
+                raise BadInput(
+                    f"{override.shown} is refused: a job writes under its own directory and nowhere else; leave it out."
+                )
+            earlier = merged[key].parts()[0] if key in merged else ""
+            if (earlier, prefix) == ("+", "~"):
+                del merged[key]
+                continue
+            kept = earlier.replace("~", "") if not prefix else ""
+            merged[key] = replace(override, text=kept + override.text)
+    return list(merged.values())

@@ -1,0 +1,124 @@
+"""What was asked for a submission: two documents, the command line and the knobs; for further attempts what they continue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import documents
+from verl_regress.base.base_config import BaseConfig, Deterministic
+from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.layout import JobDir
+from verl_regress.base.owner import Owner
+from verl_regress.jobs.checkpoints import continuing, step_of
+from verl_regress.spec.overrides import DETERMINISTIC, Override
+from verl_regress.spec.workloads import WORKLOADS, Workload
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What the command line (or a knob in the environment) said; None or empty for what it did not set."""
+
+    workload: str | None = None
+    code_id: str | None = None
+    submission_id: str | None = None
+    overrides: tuple[Override, ...] = ()
+    secrets: tuple[str, ...] = ()  # names of secrets in addition to the JobSpec's
+    deterministic: bool = False  # the knob DETERMINISTIC
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The knobs that JobSpec and base config override; `max_running` is None for no limit by number."""
+
+    profile: str
+    model: str
+    dataset: str
+    code_id: str
+    cluster: str
+    max_running: int | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A further attempt of a job: its directory, which does not exist yet, and what it continues."""
+
+    job_dir: JobDir
+    parent: JobDir
+    checkpoint: Path | None = None  # None: it starts at the first step
+
+    @property
+    def step(self) -> int:
+        """The step after which it continues."""
+        return step_of(self.checkpoint.name) if self.checkpoint else 0
+
+    def overrides(self) -> list[Override]:
+        """Overrides that make the trainer continue, above all other layers; a parent's checkpoint is never removed."""
+        if self.checkpoint is None:
+            return []
+        kept = Override("trainer.del_local_ckpt_after_load=False", "make resume", optional=True)  # SFT lacks it
+        return [*(Override(text, "make resume") for text in continuing(self.checkpoint)), kept]
+
+    def told(self) -> dict[str, Any]:
+        """The attempt that it comes from, the checkpoint and its step."""
+        checkpoint = str(self.checkpoint) if self.checkpoint else None
+        return {"attempt": self.parent.attempt, "checkpoint": checkpoint, "step": self.step}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that decides a plan, apart from the shared root. A new job has no `attempt`."""
+
+    spec: JobSpec
+    base: BaseConfig
+    said: CommandLine
+    defaults: Defaults
+    attempt: Attempt | None = None
+    owner: Owner | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """The workload that the JobSpec names."""
+        return WORKLOADS[self.spec.workload]
+
+    @property
+    def deterministic(self) -> Deterministic:
+        """What DETERMINISTIC=1 adds; nothing if it was not asked for. Raises BadInput if the base config does not say."""
+        if not self.said.deterministic:
+            return Deterministic()
+        if self.base.deterministic is None:
+            raise BadInput(
+                f"{DETERMINISTIC} is not possible with {self.base.origin} (RAY_BASE_CONFIG), which does not say under "
+                "'deterministic' what it takes: copy that from env/ray/dev.yaml, or leave DETERMINISTIC out."
+            )
+        return self.base.deterministic
+
+    def recorded(self) -> dict[str, Any]:
+        """The request without the two documents, for config/asked.json."""
+        origins = {"job_spec": self.spec.origin, "ray_config": self.base.origin}
+        return {"origins": origins, "said": asdict(self.said), "defaults": asdict(self.defaults)}
+
+
+def of_job(job: JobDir) -> Request:
+    """The request for an attempt, as its `config/` records it. Raises RegressError.
+
+    Secrets that only the command line named are left out: their values are no longer available.
+    """
+    asked = job.read_config("asked.json")
+    if asked is None:
+        raise RegressError(
+            f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or "
+            "its submitter died): submit it again with 'make submit'."
+        )
+    given = job.config / "job_spec.yaml"
+    origins, said = asked["origins"], {**asked["said"], "secrets": ()}
+    spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
+    base = (job.config / "ray_config.yaml").read_bytes().decode("utf-8")
+    return Request(
+        JobSpec.of(documents.parse(spec, origins["job_spec"], "jobspec")),
+        BaseConfig.of(documents.parse(base, origins["ray_config"], "base_config")),
+        CommandLine(**{**said, "overrides": tuple(Override(**override) for override in said["overrides"])}),
+        Defaults(**asked["defaults"]),
+    )
