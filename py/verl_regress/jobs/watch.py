@@ -87,55 +87,113 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `judge`
     decides here whether the job is over.
     """
-    shown: Status | None = None
-    place = ""  # in the queue
-    known: Status | None = None  # the last one while Ray answered: an outage does not reset the clocks
-    life = _Life(job, api)
-    moved = answered = time.monotonic()
-    judgement: Judgement | None = None
+    life, clocks = _Life(job, api), _Clocks(deadlines)
+    before: Judgement | None = None
     while True:
-        try:
-            ray: Mapping[str, Any] | None = api.job(job.ray_id)
-            reachable, answered = True, time.monotonic()
-            observe(job, ray)
-        except Unreachable:
-            ray, reachable = None, False
-        before, judgement = judgement, judge(job, ray, reachable=reachable)
-        if judgement.status is not shown or (judgement.status is Status.QUEUED and judgement.reason != place):
-            shown, place = judgement.status, judgement.reason
-            say.info(f"{job.ray_id} is {judgement.shown}")
-        if shown not in (Status.UNKNOWN, known):
-            known, moved = shown, time.monotonic()
-        if life.has_moved():
-            moved = time.monotonic()
-        life.show(judgement.status)
-        # The files and Ray's answer are not of the same moment: a submission may have finished in between.
-        is_sure = ray is not None or judgement.status not in (Status.NOT_SUBMITTED, Status.LOST) or judgement == before
-        if is_sure and (end := judgement.status.exit) is not None:
-            if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
-                # The launcher, which makes the bundles, never ran or is gone.
-                debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
-            job_secrets.forget(job)
-            summarise(job, judgement)
+        seen = _look(job, api)
+        _show_change(job, before, seen.judgement)
+        clocks.note(seen, has_moved=life.has_moved())
+        life.show(seen.judgement.status)
+        if (end := seen.end(before)) is not None:
+            _conclude(job, api, seen.judgement, end)
             return end
-        waited = time.monotonic() - moved
-        if not reachable and time.monotonic() - answered > deadlines.unreachable:
-            say.error(
-                f"Ray has not answered for {deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."
-            )
-            return Exit.UNREACHABLE
-        if shown is Status.PENDING and waited > deadlines.pending:
-            debug.attempt(job, api.address, "not-schedulable")
-            say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
-            return Exit.NOT_SCHEDULABLE
-        if shown is Status.RUNNING and waited > deadlines.stall:
-            debug.attempt(job, api.address, "stalled", logs=True)
-            say.error(
-                f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}: "
-                f"read 'make logs JOB={job.ray_id}'."
-            )
-            return Exit.STALLED
+        if (missed := clocks.missed(seen)) is not None:
+            _report_missed(job, api, deadlines, missed, life)
+            return missed
+        before = seen.judgement
         time.sleep(_LOOK_EVERY)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look at a job: Ray's details of it (None: Ray does not know it, or is not reachable), and the judgement."""
+
+    ray: Mapping[str, Any] | None
+    is_reachable: bool
+    judgement: Judgement
+
+    def end(self, before: Judgement | None) -> Exit | None:
+        """How the job ended; None while it goes on, or if that is not sure.
+
+        The files and Ray's answer are not of the same moment: a submission may have finished in between. So a job that
+        Ray does not know is over when a second look finds the same.
+        """
+        may_change = self.ray is None and self.judgement.status in (Status.NOT_SUBMITTED, Status.LOST)
+        return None if may_change and self.judgement != before else self.judgement.status.exit
+
+
+def _look(job: JobDir, api: RayApi) -> _Look:
+    """Ask Ray, keep its answer for later, and judge."""
+    try:
+        ray: Mapping[str, Any] | None = api.job(job.ray_id)
+        observe(job, ray)
+        is_reachable = True
+    except Unreachable:
+        ray, is_reachable = None, False
+    return _Look(ray, is_reachable, judge(job, ray, reachable=is_reachable))
+
+
+def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
+    """Print a new status, or a new position in the queue."""
+    has_moved_up = now.status is Status.QUEUED and before is not None and before.reason != now.reason
+    if before is None or before.status is not now.status or has_moved_up:
+        say.info(f"{job.ray_id} is {now.shown}")
+
+
+class _Clocks:
+    """Since when Ray has not answered, since when the job has made no progress, and whether that is too long."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._answered = self._moved = time.monotonic()
+        self._known: Status | None = None  # the last one while Ray answered: an outage is no progress
+
+    def note(self, seen: _Look, *, has_moved: bool) -> None:
+        """Restart the clock of answers, and that of progress for a new status or if the job `has_moved`."""
+        now, status = time.monotonic(), seen.judgement.status
+        if seen.is_reachable:
+            self._answered = now
+        if has_moved or status not in (Status.UNKNOWN, self._known):
+            self._moved = now
+        if status is not Status.UNKNOWN:
+            self._known = status
+
+    def missed(self, seen: _Look) -> Exit | None:
+        """The deadline that has passed, as an exit status; None if there is none."""
+        now, status = time.monotonic(), seen.judgement.status
+        if not seen.is_reachable and now - self._answered > self._deadlines.unreachable:
+            return Exit.UNREACHABLE
+        if status is Status.PENDING and now - self._moved > self._deadlines.pending:
+            return Exit.NOT_SCHEDULABLE
+        if status is Status.RUNNING and now - self._moved > self._deadlines.stall:
+            return Exit.STALLED
+        return None
+
+
+def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None:
+    """What is left to do for a job that is over, and its summary."""
+    if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
+        # The launcher, which makes the bundles, never ran or is gone.
+        debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
+    job_secrets.forget(job)
+    summarise(job, judgement)
+
+
+def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit, life: _Life) -> None:
+    """Say which deadline the job missed, with a debug bundle if Ray answers."""
+    if missed is Exit.UNREACHABLE:
+        say.error(
+            f"Ray has not answered for {deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."
+        )
+    elif missed is Exit.NOT_SCHEDULABLE:
+        debug.attempt(job, api.address, "not-schedulable")
+        say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
+    else:
+        debug.attempt(job, api.address, "stalled", logs=True)
+        say.error(
+            f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}: "
+            f"read 'make logs JOB={job.ray_id}'."
+        )
 
 
 class _Life:
