@@ -212,7 +212,8 @@ def test_no_verl_is_imported_even_where_hydra_would_look_into_a_package(snapshot
         write(place / "verl" / "__init__.py", ends)
         write(place / "verl" / "trainer" / "__init__.py", ends)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom verl_regress.spec.compose import compose\nfrom verl_regress.spec.overrides import Override\n"
+        "import sys\nfrom pathlib import Path\nfrom verl_regress.spec.compose import compose\n"
+        "from verl_regress.spec.overrides import Override\n"
         f"compose(Path({str(snapshot)!r}), {CODE!r}, 'verl.trainer.main_ppo', "
         "[Override('hydra.searchpath=[pkg://verl.trainer]', 'x')])\n"
         "assert not [name for name in sys.modules if name.split('.')[0] in ('verl', 'torch')]\n"

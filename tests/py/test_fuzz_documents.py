@@ -188,7 +188,7 @@ def test_a_reward_function_of_any_text(shared, source, encoding):
     path.write_bytes(source.encode(encoding, "surrogatepass" if encoding == "utf-8" else "backslashreplace"))
     function = reward_fn.Function(str(path), "compute_score", "reward.custom_reward_function")
     try:
-        reward_fn.check_function(shared, function, path, SPEC_FILE, {})
+        reward_fn.check_function(shared, function, path, SPEC_FILE, ())
     except BadInput as refused:
         sentence = str(refused)
     else:

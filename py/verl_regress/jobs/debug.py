@@ -17,6 +17,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Non
         say.info(f"no debug bundle '{phase}' of {job.ray_id}: {type(error).__name__}: {error}")
 
 
-def attempt_once(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
-    """`attempt`, unless there is a bundle of that phase: the first one has everything, a later one would add nothing."""
+def attempt_once(job: JobDir, address: str, phase: str) -> None:
+    """`attempt` with logs, unless there is a bundle of that phase: a later one would add nothing."""
     if not any(job.debug.glob(f"*-{phase}")):
-        attempt(job, address, phase, logs=logs)
+        attempt(job, address, phase, logs=True)
 
 
 def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
@@ -236,10 +237,10 @@ def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict
         key=_most_telling_first(_rows(asked["actors.json"]), {node["node_id"]: node["node_name"] for node in nodes})
     )
 
-    sources: dict[str, Callable[[], Any]] = {"logs/driver.log": lambda: tail(job.driver_log)}
+    sources: dict[str, Callable[[], Any]] = {"logs/driver.log": partial(tail, job.driver_log)}
     for node, name in found[:_LOG_FILES]:
         path = f"logs/{node}/{name}"
-        sources[path] = _remote_tail(api, remote[node], name) if node in remote else _local_tail(_LOCAL_LOGS / name)
+        sources[path] = _remote_tail(api, remote[node], name) if node in remote else partial(tail, _LOCAL_LOGS / name)
     return sources
 
 
@@ -283,10 +284,6 @@ def _died_of_itself(actor: Mapping[str, Any]) -> bool:
     if context is None:
         return bool(cause)
     return context["reason"] not in _ENDED_BY_OTHERS and "INTENDED_" not in context["error_message"]
-
-
-def _local_tail(path: Path) -> Callable[[], str]:
-    return lambda: tail(path)
 
 
 def _remote_tail(api: RayApi, node_id: str, name: str) -> Callable[[], str]:

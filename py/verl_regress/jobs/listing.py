@@ -13,8 +13,8 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, progress
-from verl_regress.jobs.overview import table
-from verl_regress.jobs.status import Judgement, Status, judge
+from verl_regress.jobs.overview import job_table
+from verl_regress.jobs.status import Judgement, Status, judge_among
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
 
@@ -49,7 +49,7 @@ def _ask_ray() -> dict[str, dict[str, Any]] | None:
 
 def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, Any]:
     """The columns of a job: its newest attempt's status, code and steps."""
-    judgement = judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
+    judgement = judge_among(job, known)
     plan = job.read_config("resolved.json") or {}
     made = datetime.fromtimestamp(find.made(job), timezone.utc)
     return {
@@ -67,8 +67,6 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, A
 
 
 def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
-    if not total:
-        return ["no job yet: submit one with 'make submit'"]
     lines: list[tuple[str, ...]] = [("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")]
     for row in rows:
         lines.append(
@@ -78,5 +76,4 @@ def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
                 Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why,
             )
         )  # fmt: skip
-    rest = [f"… {total - len(rows)} earlier jobs are not shown (LIMIT={total} shows all)"] if len(rows) < total else []
-    return [*table(lines), *rest]
+    return job_table(lines, total)

@@ -13,7 +13,7 @@ from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find
 from verl_regress.jobs.liveness import Launcher, launcher_of
-from verl_regress.jobs.status import Status, judge
+from verl_regress.jobs.status import Status, judge_among
 
 _AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
 
@@ -53,7 +53,7 @@ def _status_if_live(job: JobDir, cluster: str, known: Mapping[str, Mapping[str, 
     plan = job.read_config("resolved.json")
     if plan is not None and plan.get("cluster") != cluster:
         return None  # several clusters may share a root
-    status = judge(job, (known or {}).get(job.ray_id), reachable=known is not None).status
+    status = judge_among(job, known).status
     if status in _AT_WORK:
         return status
     with contextlib.suppress(OSError):  # a file system without locks, on which no launcher runs

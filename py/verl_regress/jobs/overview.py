@@ -12,7 +12,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find
-from verl_regress.jobs.status import Judgement, Status, judge
+from verl_regress.jobs.status import Judgement, Status, judge_among
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,15 +39,15 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
 
     Changes nothing. Without an `api`, Ray is not asked.
     """
-    known: dict[str, dict[str, Any]] = {}
-    table: list[Node] = []
+    known: dict[str, dict[str, Any]] | None = None
+    listed: list[Node] = []
     problem: str | None = "Ray was not asked: these are what the jobs' own files say"
     if api is not None:
         try:
-            known, table, problem = api.jobs(), api.nodes(), None
+            known, listed, problem = api.jobs(), api.nodes(), None
         except RegressError as error:
-            known, table, problem = {}, [], str(error)
-    names = {node.address: node.name for node in table}
+            problem = str(error)
+    names = {node.address: node.name for node in listed}
     everything = find.newest_first(root)
     return {
         "profile": profile,
@@ -60,17 +60,16 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
                 "state": "ALIVE" if node.alive else "DEAD",
                 "resources": dict(node.resources),
             }
-            for node in sorted(table, key=lambda node: (not node.is_head, node.name))
-            if node.alive or not any(other.alive and other.name == node.name for other in table)
+            for node in sorted(listed, key=lambda node: (not node.is_head, node.name))
+            if node.alive or not any(other.alive and other.name == node.name for other in listed)
         ],
         "jobs_total": len(everything),
-        "jobs": [_job(job, known, names, problem is None) for job in everything[:limit]],
+        "jobs": [_job(job, known, names) for job in everything[:limit]],
     }
 
 
-def _job(job: JobDir, known: dict[str, dict[str, Any]], names: dict[str, str], reachable: bool) -> dict[str, Any]:
-    ray = known.get(job.ray_id)
-    judgement = judge(job, ray, reachable=reachable)
+def _job(job: JobDir, known: dict[str, dict[str, Any]] | None, names: dict[str, str]) -> dict[str, Any]:
+    judgement = judge_among(job, known)
     plan = job.read_config("resolved.json") or {}
     return {
         "submission_id": job.submission_id,
@@ -104,11 +103,16 @@ def _page(facts: dict[str, Any]) -> list[str]:
         jobs_rows.append((job["ray_id"], job["code_id"] or "?", judgement.shown, driver, why))
     if any(row[-1] for row in jobs_rows):
         jobs_rows[0] = (*jobs_rows[0][:-1], "WHY")
-    shown, total = len(facts["jobs"]), facts["jobs_total"]
-    lines += table(jobs_rows) if total else ["no job yet: submit one with 'make submit'"]
-    if shown < total:
-        lines.append(f"… {total - shown} earlier jobs are not shown (LIMIT={total} shows all)")
-    return lines
+    return [*lines, *job_table(jobs_rows, facts["jobs_total"])]
+
+
+def job_table(rows: list[tuple[str, ...]], total: int) -> list[str]:
+    """The latest jobs as lines, under their heading, and how many of all are not shown."""
+    if not total:
+        return ["no job yet: submit one with 'make submit'"]
+    hidden = total - len(rows[1:])
+    rest = [f"… {hidden} earlier jobs are not shown (LIMIT={total} shows all)"] if hidden else []
+    return [*table(rows), *rest]
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:

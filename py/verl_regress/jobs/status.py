@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,11 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     return Judgement(Status.LOST, f"the job recorded no end, and {_FORGOTTEN}", driver_ip)
 
 
+def judge_among(job: JobDir, known: Mapping[str, Mapping[str, Any]] | None) -> Judgement:
+    """The status of a job; `known` is what Ray says of each of its jobs, None if it does not answer."""
+    return judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
+
+
 _FORGOTTEN = (
     "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
 )
@@ -118,11 +123,9 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
     return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
 
 
-@contextlib.contextmanager
-def submission_of(job: JobDir) -> Iterator[None]:
+def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
     """Hold the lock that marks the job as being submitted; it ends with the process, however that ends."""
-    with lock.owning(job.state / "submitting"):
-        yield
+    return lock.owning(job.state / "submitting")
 
 
 def _is_being_submitted(job: JobDir) -> bool:

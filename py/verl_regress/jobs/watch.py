@@ -174,7 +174,7 @@ def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None
     """What is left to do for a job that is over, and its summary."""
     if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
         # The launcher, which makes the bundles, never ran or is gone.
-        debug.attempt_once(job, api.address, judgement.status.value.lower(), logs=True)
+        debug.attempt_once(job, api.address, judgement.status.value.lower())
     job_secrets.forget(job)
     summarise(job, judgement)
 

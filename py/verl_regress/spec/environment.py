@@ -31,8 +31,9 @@ _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
 @dataclass(frozen=True)
 class Environment:
-    """The variables of every process of a job, where they were asked for by name, and the names of those that
-    DETERMINISTIC=1 adds. Of secrets it has the names, and nobody's values.
+    """The variables of every process of a job, and its secrets by name, never their values.
+
+    `origins` says where a variable was asked for, and `deterministic` which ones DETERMINISTIC=1 adds.
     """
 
     variables: Mapping[str, str]

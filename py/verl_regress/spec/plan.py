@@ -152,7 +152,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     limits.check(overrides, environment.variables, environment.origins)
     snapshot.need_whole(code.path, code.record, code.origin)
     composed = compose(code.path, code.record, request.workload.module, overrides)
-    _check_reward_fn(root, request, places, composed)
+    reward_fn.check_function(root, composed.reward, places.reward_fn, request.spec.origin, composed.overrides)
     return Plan(request, code, places, driver, environment, composed)
 
 
@@ -220,10 +220,10 @@ def _places(root: SharedRoot, request: Request, job: JobDir) -> Places:
     spec, defaults, workload = request.spec, request.defaults, request.workload
     default_dataset = defaults.dataset + workload.dataset_suffix
     return Places(
-        _artefact(root, request, "model", root.models, spec.model, defaults.model, ("config.json",)),
-        _artefact(root, request, "dataset", root.datasets, spec.dataset, default_dataset, workload.data_files),
-        job,
-        _reward_fn(root, request),
+        model=_artefact(root, request, "model", root.models, spec.model, defaults.model, ("config.json",)),
+        dataset=_artefact(root, request, "dataset", root.datasets, spec.dataset, default_dataset, workload.data_files),
+        job=job,
+        reward_fn=_reward_fn(root, request),
     )
 
 
@@ -298,8 +298,3 @@ def _driver(request: Request, job: JobDir) -> Driver:
                 f"The resource {shown(name)}={shown(str(amount))} (from {told}) is not usable: ask for 0 to {_MOST:,}."
             )
     return driver
-
-
-def _check_reward_fn(root: SharedRoot, request: Request, places: Places, composed: Composed) -> None:
-    set_by = {override.parts()[1]: override.origin for override in composed.overrides}
-    reward_fn.check_function(root, composed.reward, places.reward_fn, request.spec.origin, set_by)

@@ -1,4 +1,4 @@
-"""What was asked for a submission: two documents, the command line and the knobs; for further attempts what they continue."""
+"""What was asked for: the two documents, the command line, the knobs; and what a further attempt continues."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Request:
 
     @property
     def deterministic(self) -> Deterministic:
-        """What DETERMINISTIC=1 adds; nothing if it was not asked for. Raises BadInput if the base config does not say."""
+        """What DETERMINISTIC=1 adds if it was asked for. Raises BadInput if the base config does not say it."""
         if not self.said.deterministic:
             return Deterministic()
         if self.base.deterministic is None:

@@ -10,7 +10,7 @@ import difflib
 import errno
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.spec.overrides import Override
 
 # Where verl's configuration names the function's file, newest first: the key, the file of verl/trainer/config that
 # defines it, and the key in that file. Read in verl 0.7.0 (the second) and in 0.7.1 and 0.8.0, where the second still
@@ -77,11 +78,11 @@ def check(root: SharedRoot, given: str, origin: str) -> Path:
 
 
 def check_function(
-    root: SharedRoot, function: Function | None, given: Path | None, origin: str, origins: Mapping[str, str]
+    root: SharedRoot, function: Function | None, given: Path | None, origin: str, overrides: Iterable[Override]
 ) -> None:
     """Refuse a job whose reward function verl could not load. Raises BadInput.
 
-    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `origins` says by key where an override is from.
+    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `overrides` are those of the job.
     A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
     """
     if function is None:
@@ -95,11 +96,8 @@ def check_function(
     if root.escape_of(path) is not None:
         return
     key = f"{function.key}.path"
-    told = (
-        f"reward_fn_path={given} (from {origin})"
-        if path == given
-        else f"{key}={shown(str(path))} (from {origins.get(key, 'an override')})"
-    )
+    set_by = next((override.origin for override in overrides if override.parts()[1] == key), "an override")
+    told = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
     if function.name is None:
         raise BadInput(
             f"{told} names no function, for {function.key}.name is empty: set it, for example to compute_score."

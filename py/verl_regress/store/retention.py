@@ -29,7 +29,7 @@ from verl_regress.base.owner import Owner
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, sweep
-from verl_regress.jobs.status import Status, judge
+from verl_regress.jobs.status import Status, judge_among
 from verl_regress.store import objects, snapshot
 from verl_regress.store.sessions import Session, jobs_of
 
@@ -227,7 +227,7 @@ def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
 
 def _attempt_is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
     """Is it over? LOST and NOT_SUBMITTED are also what jobs of other clusters and submissions in progress look like."""
-    judged = judge(attempt, (known or {}).get(attempt.ray_id), reachable=known is not None)
+    judged = judge_among(attempt, known)
     if judged.status in (Status.LOST, Status.NOT_SUBMITTED):
         return _last_written(attempt) < now - _SETTLED
     return judged.status.exit is not None

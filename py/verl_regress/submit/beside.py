@@ -1,4 +1,8 @@
-"""Runs two CPU-bound functions at once: one in a child process, the other here."""
+"""Runs two CPU-bound functions at once: one in a child process, the other here.
+
+Not with concurrent.futures: its pool takes 5 ms longer, its child prints a traceback at Ctrl-C, and it does not say how
+a child died.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import shlex
 import socket
 import sys
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,12 +75,17 @@ def run(args: argparse.Namespace) -> int:
     while True:
         try:
             with lock.held(root.jobs, fcntl.LOCK_SH):  # `make gc` keeps what the plan uses until Ray has the job
-                planned = _plan(partial(plan.make, root, request), needs_sdk=args.via == "sdk" and not args.dry_run)
+                make = partial(plan.make, root, request)
+                # Composing the config and loading Ray's SDK take half a second each, so both run at the same time.
+                needs_sdk = args.via == "sdk" and not args.dry_run
+                planned = beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
                 say_left_out(planned)
                 if args.dry_run:
                     print_plan(planned)
                     return 0
-                _send_new(planned, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
+                api = RayApi(planned.driver.address)
+                _need_new(planned, api)
+                send(planned, api, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
             break
         except IdTaken:
             if is_given:
@@ -118,15 +123,11 @@ def _read_request(args: argparse.Namespace) -> Request:
     )
 
 
-def _send_new(
-    planned: plan.Plan, via: str, secrets: Mapping[str, str], *, announce: bool, allow_mismatch: bool
-) -> None:
-    """Submit the plan to its Ray, unless that has a job with this id. Raises IdTaken."""
-    api = RayApi(planned.driver.address)
-    api.version()  # if the cluster does not answer, nothing is created
+def _need_new(planned: plan.Plan, api: RayApi) -> None:
+    """Raises IdTaken if Ray has a job with this id, and RegressError if it does not answer."""
+    api.version()
     if api.job(planned.job.submission_id) is not None:
         raise IdTaken(f"submission_id '{planned.job.submission_id}' is taken in Ray: give another one.")
-    send(planned, api, via, secrets, announce=announce, allow_mismatch=allow_mismatch)
 
 
 def say_left_out(planned: plan.Plan) -> None:
@@ -140,11 +141,6 @@ def say_left_out(planned: plan.Plan) -> None:
         say.skip(
             f"override {override.text} (optional in {override.origin}, verl {planned.code.record['verl_version']} has no such key)"
         )
-
-
-def _plan(make: Callable[[], plan.Plan], *, needs_sdk: bool) -> plan.Plan:
-    """Make the plan. Composing it and loading Ray's SDK take half a second each, so both run at the same time."""
-    return beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
 
 
 def print_plan(planned: plan.Plan) -> None:
@@ -170,8 +166,8 @@ def send(
     via: str,
     secrets: Mapping[str, str],
     *,
-    announce: bool = False,
-    allow_mismatch: bool = False,
+    announce: bool,
+    allow_mismatch: bool,
 ) -> None:
     """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the
     result.
