@@ -92,7 +92,7 @@ def test_a_base_config_that_says_everything():
 def test_a_base_config_that_says_only_what_it_must():
     required = "".join(BASE_CONFIG.splitlines(keepends=True)[:3])
     base = base_config(required)
-    assert (base.python_layers, base.env_vars, base.trainer_overrides) == ([], {}, {})
+    assert (base.python_layers, base.env_vars, base.trainer_overrides) == ((), {}, {})
     assert (base.deterministic, base.repeats_anyway) == (None, False)
     assert base_config(f"{required}deterministic: {{}}\n").repeats_anyway
 

@@ -26,25 +26,19 @@ class BaseConfig:
     address: str
     entrypoint_num_cpus: float
     entrypoint_resources: Mapping[str, float]
-    python_layers: Sequence[str]
-    env_vars: Mapping[str, str]
-    trainer_overrides: Mapping[str, Sequence[str]]
-    deterministic: Deterministic | None
+    python_layers: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    trainer_overrides: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    deterministic: Deterministic | None = None
 
     @classmethod
     def of(cls, document: Document) -> BaseConfig:
-        """The base config in a document that its schema accepted."""
-        content = document.content
-        return cls(
-            document=document,
-            address=content["address"],
-            entrypoint_num_cpus=content["entrypoint_num_cpus"],
-            entrypoint_resources=content["entrypoint_resources"],
-            python_layers=content.get("python_layers", []),
-            env_vars=content.get("runtime_env", {}).get("env_vars", {}),
-            trainer_overrides=content.get("trainer_overrides", {}),
-            deterministic=Deterministic(**content["deterministic"]) if "deterministic" in content else None,
-        )
+        """The base config in a document that its schema accepted; what is under `runtime_env` has its own field."""
+        said = dict(document.content)
+        said |= said.pop("runtime_env", {})
+        if "deterministic" in said:
+            said["deterministic"] = Deterministic(**said["deterministic"])
+        return cls(document, **said)
 
     @property
     def origin(self) -> str:

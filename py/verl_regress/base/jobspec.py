@@ -28,42 +28,27 @@ class JobSpec:
 
     document: Document = field(repr=False)
     workload: str
-    submission_id: str | None
-    shared_root: str | None
-    code_id: str | None
-    code_path: str | None
-    model: str | None
-    dataset: str | None
-    reward_fn_path: str | None
-    address: str | None
-    entrypoint_num_cpus: float | None
-    entrypoint_resources: Mapping[str, float]
-    trainer_overrides: Sequence[str]
-    env_vars: Mapping[str, str]
-    secrets: tuple[Secret, ...]
+    submission_id: str | None = None
+    shared_root: str | None = None
+    code_id: str | None = None
+    code_path: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    reward_fn_path: str | None = None
+    address: str | None = None
+    entrypoint_num_cpus: float | None = None
+    entrypoint_resources: Mapping[str, float] = field(default_factory=dict)
+    trainer_overrides: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[Secret, ...] = ()
 
     @classmethod
     def of(cls, document: Document) -> JobSpec:
-        """The JobSpec in a document that its schema accepted."""
-        content = document.content
-        resources = content.get("resources", {})
-        return cls(
-            document=document,
-            workload=content["workload"],
-            submission_id=content.get("submission_id"),
-            shared_root=content.get("shared_root"),
-            code_id=content.get("code_id"),
-            code_path=content.get("code_path"),
-            model=content.get("model"),
-            dataset=content.get("dataset"),
-            reward_fn_path=content.get("reward_fn_path"),
-            address=content.get("ray", {}).get("address"),
-            entrypoint_num_cpus=resources.get("entrypoint_num_cpus"),
-            entrypoint_resources=resources.get("entrypoint_resources", {}),
-            trainer_overrides=content.get("trainer_overrides", []),
-            env_vars=content.get("env_vars", {}),
-            secrets=secrets_in(content),
-        )
+        """The JobSpec in a document that its schema accepted; what is under `ray` and `resources` has its own fields."""
+        said = dict(document.content)
+        said |= said.pop("ray", {}) | said.pop("resources", {})
+        said["secrets"] = secrets_in(said)
+        return cls(document, **said)
 
     @property
     def origin(self) -> str:
