@@ -2,8 +2,8 @@
 
 What a report proves: the import system found each module named `verl` or `verl.…` in the process (and its main module,
 if that is one of verl's) at that path, and the source file there had those bytes when the process loaded it, or up to a
-second later. If Python loaded the module from bytecode, it had checked that the bytecode was made from a source of the
-same size and time. The bytecode itself is not hashed: it is in the read-only snapshot and was made from that source.
+second later. If Python loaded the module from bytecode, it had checked that the bytecode names the hash of that source. The
+bytecode itself is not hashed: it is in the read-only snapshot and was made from that source.
 Modules loaded less than a second before a process is killed may be missing from its report.
 
 A thread writes the report, because Ray ends actors with SIGKILL and nothing can be written then. It writes as soon as

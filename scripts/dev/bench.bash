@@ -46,8 +46,7 @@ bench::prepare() {
   rm -rf "${BENCH_DIR}/tree"
   bench::quietly cp -a "${WORKDIR}/shared/common/code/verl/codeA" "${BENCH_DIR}/tree"
   chmod -R u+w "${BENCH_DIR}/tree"
-  find "${BENCH_DIR}/tree" -name __pycache__ -type l -delete
-  bench::record snapshot_disk 'first snapshot' "$(bench::disk)"
+  find "${BENCH_DIR}/tree" -name __pycache__ -prune -exec rm -rf {} +
   bench::change_tree 0
   bench::quietly bench::make snapshot CODE_ID=codeB VERL_SOURCE="path:${BENCH_DIR}/tree"
   printf 'workload: ppo\nresources: {entrypoint_resources: %s}\n' "$BENCH_NO_PLACE" >"${BENCH_DIR}/waits.yaml"
@@ -75,8 +74,6 @@ bench::_knobs() (
   [[ -z $WORKER_CPUS ]] || printf '%s\0' "--num-cpus=${WORKER_CPUS}" >&3
   [[ -z $WORKER_GPUS ]] || printf '%s\0' "--num-gpus=${WORKER_GPUS}" >&3
 )
-
-bench::disk() { du -s --block-size=1 "${WORKDIR}/shared/common/code/verl" "${WORKDIR}/shared/common/code/objects" | awk '{ sum += $1 } END { print sum }'; }
 
 bench::change_tree() { printf '# changed %s\n' "$1" >>"${BENCH_DIR}/tree/verl/trainer/main_ppo.py"; }
 
@@ -185,12 +182,10 @@ bench::_move() {
 }
 
 row::snapshot() {
-  local round before
+  local round
   for ((round = 1; round <= BENCH_ROUNDS; round++)); do
     bench::change_tree "$round"
-    before=$(bench::disk)
     bench::time snapshot ours bench::make snapshot CODE_ID="bench-${round}" VERL_SOURCE="path:${BENCH_DIR}/tree"
-    bench::record snapshot_disk ours "$(($(bench::disk) - before))"
     rm -rf "${BENCH_DIR}/workdir/copy"
     bench::time snapshot 'cp -a' cp -a "${BENCH_DIR}/tree" "${BENCH_DIR}/workdir/copy"
   done

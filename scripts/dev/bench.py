@@ -43,8 +43,6 @@ class Row:
     against: str
     aim: float
     is_difference: bool = False
-    scale: float = 1.0
-    unit: str = "s"
 
 
 ROWS = (
@@ -56,7 +54,6 @@ ROWS = (
     Row("status_many", "`make status`, 1,000 jobs", "status_many", "10 jobs", "10 jobs", 2.0),
     Row("debug", "debug bundle", "debug", "four commands", "the same four commands", 0.15),
     Row("snapshot", "snapshot of a changed tree", "snapshot", "cp -a", "`cp -a`", 1.0),
-    Row("snapshot_disk", "disk of a changed tree's snapshot", "snapshot_disk", "first snapshot", "the first snapshot", 0.05, scale=1 / 1024, unit="KiB"),
     Row("verify", "`make verify`", "verify", "its training jobs, bare", "the sum of its bare training jobs", 1.1),
 )  # fmt: skip
 
@@ -81,7 +78,6 @@ def _compared(row: Row, sides: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     return {
         "what": row.what,
         "against": row.against,
-        "unit": row.unit if row.scale == 1 else "bytes",
         "ours": ours,
         "other": other,
         "difference" if row.is_difference else "ratio": round(value, 3),
@@ -115,8 +111,8 @@ def table(found: Mapping[str, Any]) -> str:
 
 def _line(row: Row, found: Mapping[str, Any]) -> str:
     def told(side: Mapping[str, Any]) -> str:
-        median, low, high = (f"{side[key] * row.scale:.2f}" for key in ("median", "min", "max"))
-        return f"{median} {row.unit} ({low} - {high})"
+        median, low, high = (f"{side[key]:.2f}" for key in ("median", "min", "max"))
+        return f"{median} s ({low} - {high})"
 
     value = f"{found['difference']:+.2f} s" if row.is_difference else f"{found['ratio']:.2f}"
     aim = f"within {row.aim} s" if row.is_difference else f"≤ {row.aim}"

@@ -42,13 +42,6 @@ def test_what_is_to_be_within_half_a_second_is_a_difference():
     assert "| +0.60 s | within 0.5 s | **missed** |" in bench.table(found)
 
 
-def test_disk_is_told_in_kib():
-    found = bench.results(runs(snapshot_disk={"first snapshot": [10240000], "ours": [409600]}), FACTS)
-    assert "| 400.00 KiB (400.00 - 400.00) | 10000.00 KiB (10000.00 - 10000.00) | 0.04 | ≤ 0.05 | met |" in bench.table(
-        found
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "there is no run of any row"), (runs(submit={"ours": [1]}), "the row submit has no run of 'ray job submit'")],
@@ -73,7 +66,7 @@ def test_a_page_without_the_markers_is_refused():
 def test_every_row_that_the_script_runs_is_one_of_the_table():
     script = (REPO / "scripts" / "dev" / "bench.bash").read_text(encoding="utf-8")
     sides = {row.side for row in bench.ROWS}
-    assert {row.runs for row in bench.ROWS} - {"snapshot_disk"} == {
+    assert {row.runs for row in bench.ROWS} == {
         line[len("row::") : -len("() {")] for line in script.splitlines() if line.startswith("row::")
     }
     assert all(f"'{side}'" in script for side in sides)

@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from conftest import write
+from conftest import as_in_version_1_1, write
 from streams import state_of, tar
 
 from verl_regress.base import layout, lock
@@ -51,11 +51,15 @@ def old(make_job, shared):
 
 @pytest.fixture
 def snapshots(shared):
-    """Real snapshots, a day old, that share most of their files."""
+    """Real snapshots, a day old."""
     for number, code_id in enumerate(("codeA", "codeB", "codeC")):
         if (shared.snapshots / code_id).exists():
             snapshot._remove(shared.snapshots / code_id)
-        files = {"verl/__init__.py": b"", "verl/same.py": b"x = 1\n" * 3000, "verl/own.py": b"y = %d\n" % number * 3000}
+        files = {
+            "verl/__init__.py": b"",
+            "verl/same.py": b"x = 1\n" * 3000,
+            "verl/own/a.py": b"y = %d\n" % number * 3000,
+        }
         snapshot.create(shared, code_id, f"pypi:{number}", str(number), tar(files), dirty=False)
         age(shared.snapshots / code_id, 24)
     yield shared
@@ -266,13 +270,32 @@ def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeC"]
     for code_id in ("codeA", "codeC"):
         snapshot.verify(snapshots, code_id)
-        assert all(link.is_dir() for link in (snapshots.snapshots / code_id).rglob("__pycache__"))
 
 
-def test_bytecode_and_contents_of_the_last_snapshot_go_with_it(run, ray, snapshots):
-    said = gc(run, "--keep=5", "--named=codeX")
-    assert [snapshot.list_snapshots(snapshots), list(snapshots.objects.iterdir())] == [[], []]
-    assert " objects that no snapshot shares any more: " in said
+def test_of_what_snapshots_of_version_1_1_shared_the_bytecode_that_one_links_to_stays(run, ray, snapshots):
+    """And the bytes that are reported as free are those that become free."""
+    shared = {code_id: as_in_version_1_1(snapshots, code_id) for code_id in ("codeA", "codeB")}
+    (snapshots.objects / "unused").mkdir()
+    before, kept = disk(snapshots.path), state_of(snapshots.snapshots / "codeA")
+    said = gc(run, "--keep=0", "--named=codeA", "--named=codeC")
+    assert {path.name for path in snapshots.objects.iterdir()} == {path.name for path in shared["codeA"]}
+    assert state_of(snapshots.snapshots / "codeA") == kept
+    assert all(link.is_dir() for link in (snapshots.snapshots / "codeA").rglob("__pycache__"))
+    assert " objects that no snapshot uses: " in said
+    assert f"\nok      freed {retention.human(before - disk(snapshots.path))} in all\n" in said
+    assert " objects " not in gc(run, "--keep=0", "--named=codeA", "--named=codeC")
+    gc(run, "--keep=0")
+    assert list(snapshots.objects.iterdir()) == []
+
+
+def test_objects_of_another_user_stay_and_those_that_version_1_1_is_sharing(run, ray, snapshots, monkeypatch):
+    as_in_version_1_1(snapshots, "codeA")
+    before = state_of(snapshots.objects)
+    with lock.held(snapshots.objects, fcntl.LOCK_SH):
+        gc(run, "--keep=0")
+    monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
+    gc(run, "--keep=0")
+    assert (state_of(snapshots.objects), snapshot.list_snapshots(snapshots)) == (before, [])
 
 
 def test_young_snapshots_and_foreign_directories_stay(run, ray, snapshots):
@@ -281,12 +304,6 @@ def test_young_snapshots_and_foreign_directories_stay(run, ray, snapshots):
     (snapshots.snapshots / ".123.abc.tmp").mkdir()
     gc(run, "--keep=0")
     assert sorted(path.name for path in snapshots.snapshots.iterdir()) == [".123.abc.tmp", "codeB", "mine"]
-
-
-def test_while_a_snapshot_is_being_made_they_all_stay(run, ray, snapshots):
-    with lock.held(snapshots.objects, fcntl.LOCK_SH):
-        assert "a snapshot is being made, so all of them stay" in gc(run, "--keep=0")
-    assert len(snapshot.list_snapshots(snapshots)) == 3
 
 
 def test_while_a_submission_is_planned_gc_waits_and_then_gives_up(run, ray, shared, monkeypatch):

@@ -4,11 +4,13 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import tarfile
 import threading
 
 import pytest
+from conftest import as_in_version_1_1
 from streams import special, state_of, tar
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
@@ -47,10 +49,9 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
     record = make(root)
     target = root.snapshots / "codeA"
     files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
-    assert files == {*TREE, "mvp_marker.py", "snapshot.json"}
     tag = sys.implementation.cache_tag
-    assert [path.name for path in (target / "verl" / "__pycache__").iterdir()] == [f"__init__.{tag}.pyc"]
-    assert [path.name for path in (target / "verl/trainer/__pycache__").iterdir()] == [f"main_ppo.{tag}.pyc"]
+    bytecode = {f"verl/__pycache__/__init__.{tag}.pyc", f"verl/trainer/__pycache__/main_ppo.{tag}.pyc"}
+    assert files == {*TREE, *bytecode, "mvp_marker.py", "snapshot.json"}
     assert (target / "mvp_marker.py").read_text() == 'MARKER = "codeA"\n'
     assert record == json.loads((target / "snapshot.json").read_text()) == snapshot.load(root, "codeA")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record.pop("created"))
@@ -66,7 +67,7 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "requirements": {"from": None, "problem": "it has no dist-info, pyproject.toml or setup.py"},
     }
     assert capsys.readouterr().err == (
-        f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files (0 shared) at {target}\n"
+        f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files at {target}\n"
     )
 
 
@@ -78,8 +79,53 @@ def test_nothing_in_it_can_be_written_and_all_may_read_it(root):
     modes = {
         path.relative_to(target).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in [target, *target.rglob("*")]
     }
-    assert modes["."] == modes["verl"] == modes["verl/trainer"] == modes["run.sh"] == 0o555
+    assert modes["."] == modes["verl"] == modes["verl/trainer"] == modes["verl/__pycache__"] == modes["run.sh"] == 0o555
     assert modes["verl/__init__.py"] == modes["mvp_marker.py"] == modes["snapshot.json"] == 0o444
+
+
+def test_python_takes_the_snapshots_own_bytecode_which_names_its_own_path(root):
+    make(root, tree={**TREE, "verl/fails.py": b"import time\n1 / 0\n", "verl/template.py": b"{{ no Python }}"})
+    target = root.snapshots / "codeA"
+    ended = subprocess.run(
+        [sys.executable, "-v", "-c", "import verl.fails"],
+        env={"PYTHONPATH": str(target)}, capture_output=True, text=True,
+    )  # fmt: skip
+    compiled = target / "verl/__pycache__" / f"fails.{sys.implementation.cache_tag}.pyc"
+    assert f"# code object from '{compiled}'" in ended.stderr
+    assert f'  File "{target}/verl/fails.py", line 2, in <module>' in ended.stderr
+    assert (compiled.stat().st_mode & 0o777, compiled.is_symlink(), compiled.stat().st_nlink) == (0o444, False, 1)
+    assert str(target).encode() in compiled.read_bytes()
+
+
+def test_bytecode_that_came_with_a_tree_is_dropped(root):
+    brought = {"verl/__pycache__/__init__.cpython-311.pyc": b"", "other/__pycache__/x.pyc": b"", "verl/a/b.py": b""}
+    link = special("verl/a/__pycache__", tarfile.SYMTYPE, "../__pycache__")
+    assert make(root, tree={**TREE, **brought}, members=[link])["file_count"] == 4
+    found = sorted(path.parent.relative_to(root.snapshots / "codeA").as_posix() for path in root.path.rglob("*.pyc"))
+    assert found == ["verl/__pycache__", "verl/a/__pycache__", "verl/trainer/__pycache__"]
+
+
+def test_a_file_that_was_changed_in_place_does_not_run_from_old_bytecode(root):
+    make(root, tree={"verl/__init__.py": b"print('old')\n"})
+    file = root.snapshots / "codeA/verl/__init__.py"
+    before = file.stat()
+    file.chmod(0o644)
+    file.write_text("print('new')\n")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    run = [sys.executable, "-c", "import verl"]
+    assert subprocess.run(run, env={"PYTHONPATH": str(file.parents[1])}, capture_output=True).stdout == b"new\n"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_snapshot_of_version_1_1_is_read_listed_and_verified(root, is_whole):
+    """Its bytecode is a link into common/code/objects."""
+    record = make(root)
+    shared = as_in_version_1_1(root, "codeA")
+    if not is_whole:
+        for folder in shared:
+            shutil.rmtree(folder)
+    assert (snapshot.list_snapshots(root), snapshot.verify(root, "codeA")) == (["codeA"], record)
+    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "same"
 
 
 def test_a_second_run_changes_no_byte_and_no_time(root, capsys):

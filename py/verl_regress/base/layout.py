@@ -42,7 +42,7 @@ class SharedRoot:
 
     @property
     def objects(self) -> Path:
-        """Contents that snapshots share."""
+        """What snapshots of version 1.1 shared: their bytecode still is here, until `make gc` removes them."""
         return self.path / "common" / "code" / "objects"
 
     @property
@@ -103,7 +103,7 @@ class SharedRoot:
         """
         wanted = [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
         open_to_all = [
-            *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl", "code/objects")),
+            *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
             *(self.path / "user" / part for part in ("", "code")),
         ]
         created = [directory for directory in [*wanted, *open_to_all] if not directory.is_dir()]

@@ -17,7 +17,7 @@ import shutil
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Status, judge_among
-from verl_regress.store import objects, snapshot
+from verl_regress.store import snapshot
 from verl_regress.store.sessions import Session, jobs_of
 
 _SETTLED = 3600.0  # seconds: what was made or written since then may be about to be used
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         sweep.attempt(root, args.cluster)
     with (
         lock.alone(root.jobs, _LOCK_SECONDS),
-        lock.held(root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as no_snapshot_is_made,
+        lock.held(root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as are_objects_free,  # version 1.1 shares it meanwhile
     ):
         known = _ask_ray(RayApi(nodes.ADDRESS))
         found = survey(
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             time.time(),
             # The helper's global option; without it, the caller owns no job that names an owner.
             owner=args.owner,
-            snapshots_too=no_snapshot_is_made,
+            objects_too=are_objects_free,
         )
         say.info(found.looked_at)
         total = human(sum(waste.bytes for waste in found.waste))
@@ -121,13 +121,12 @@ def survey(
     now: float,
     *,
     owner: Owner | None = None,
-    snapshots_too: bool = True,
+    objects_too: bool = True,
 ) -> Survey:
     """Check everything and change nothing.
 
     `named` are code ids and sources to keep; `known` is what Ray says of each of its jobs, None if it does not answer;
-    `now` is in seconds since the epoch; `owner` is the caller. Without `snapshots_too`, snapshots and their objects are
-    kept, because one is being made.
+    `now` is in seconds since the epoch; `owner` is the caller. Without `objects_too`, no objects are waste.
     """
     everything = find.newest_first(root)
     foreign = [job for job in everything if not all(_is_ours(attempt, owner) for attempt in job.attempts())]
@@ -160,11 +159,11 @@ def survey(
         if (paths := tuple(sorted(attempt.checkpoints.glob("*"))))
     ]
     unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
-    unused = [path for path in unused if snapshots_too and _is_settled(path, now)]
+    unused = [path for path in unused if _is_settled(path, now)]
     waste += [Waste(f"snapshot {path.name}", (path,), disk.free([path])) for path in unused]
-    shared = objects.unused(root.objects, root.snapshots, gone=unused) if snapshots_too else []
-    if shared:
-        waste.append(Waste(f"{len(shared)} objects that no snapshot shares any more", tuple(shared), disk.free(shared)))
+    objects = _unused_objects(root, gone=unused) if objects_too else []
+    if objects:
+        waste.append(Waste(f"{len(objects)} objects that no snapshot uses", tuple(objects), disk.free(objects)))
     in_use = _mentioned(going_on, root.helpers) | {layout.HELPER_DIR.name}
     versions = [path for path in root.helpers.glob("*") if _HELPER.fullmatch(path.name)]
     waste += [
@@ -178,8 +177,6 @@ def survey(
         f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
         f"({len(unused)} that nobody needs), {len(versions)} helpers"
     )
-    if not snapshots_too:
-        looked_at += "; a snapshot is being made, so all of them stay"
     return Survey(looked_at, waste)
 
 
@@ -263,6 +260,16 @@ def _snapshots(root: SharedRoot) -> list[Path]:
     """The snapshots that this user may remove."""
     found = [root.snapshots / code_id for code_id in snapshot.list_snapshots(root)]
     return [path for path in found if path.stat().st_uid == os.geteuid()]
+
+
+def _unused_objects(root: SharedRoot, gone: Collection[Path]) -> list[Path]:
+    """What this user's snapshots of version 1.1 shared, except folders of bytecode that a snapshot not in `gone` links to.
+
+    The other objects are second names of the snapshots' own files.
+    """
+    links = (path for path in root.snapshots.glob(f"*/verl/**/{snapshot.BYTECODE}") if path.is_symlink())
+    used = {link.readlink().name for link in links if not any(link.is_relative_to(path) for path in gone)}
+    return [path for path in root.objects.glob("*") if path.name not in used and path.lstat().st_uid == os.geteuid()]
 
 
 def _is_named(path: Path, named: set[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import hashlib
 import json
 import os
@@ -12,12 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any, BinaryIO
 
 from verl_regress.base import naming, say
 from verl_regress.base.errors import BadInput, Exit, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import objects, requirements, tarball
+from verl_regress.store import requirements, tarball
 
 MARKER_FILE = "mvp_marker.py"
 RECORD_FILE = "snapshot.json"
@@ -25,6 +27,7 @@ RECORD_FILE = "snapshot.json"
 DIFF_MEMBER = ".verl-regress.diff"
 # The METADATA of the release that a tree comes from, which pip stores next to it: another such member.
 METADATA_MEMBER = ".verl-regress.metadata"
+BYTECODE = "__pycache__"
 KNOB = "CODE_ID"
 TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
 
@@ -114,7 +117,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         if os.path.lexists(target):
             return _keep(target, record, tree)
         _write_ours(directory, record)
-        shared = objects.share(root.objects, directory, tree)
+        _compile(directory, target)
         _make_read_only(directory)
         try:
             directory.rename(target)
@@ -124,10 +127,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             return _keep(target, record, tree)
     finally:
         _remove(directory)
-    objects.prune(root.objects, root.snapshots)
-    say.changed(
-        f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files ({shared} shared) at {target}"
-    )
+    say.changed(f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files at {target}")
     return record
 
 
@@ -299,10 +299,10 @@ def _tree(directory: Path) -> dict[str, str]:
 
 def _files(directory: Path) -> Iterator[tuple[str, Path]]:
     for folder, directories, files in os.walk(directory):
-        directories[:] = [name for name in directories if name != objects.BYTECODE]
+        # In snapshots of version 1.1 it is a link, which os.walk calls a file if it leads nowhere.
+        directories[:] = [name for name in directories if name != BYTECODE]
         links = [name for name in directories if (Path(folder) / name).is_symlink()]
-        for name in [*files, *links]:
-            path = Path(folder) / name
+        for path in (Path(folder) / name for name in [*files, *links] if name != BYTECODE):
             yield path.relative_to(directory).as_posix(), path
 
 
@@ -329,9 +329,28 @@ def _take(directory: Path, member: str) -> str | None:
 
 
 def _drop_bytecode(directory: Path) -> None:
-    """Remove bytecode that came with a tree: it was compiled elsewhere. Job processes get ours, as they cannot write any."""
-    for brought in [path for path in directory.rglob(objects.BYTECODE) if path.is_dir()]:
-        shutil.rmtree(brought)
+    """Remove bytecode that came with a tree: it was compiled elsewhere."""
+    for brought in list(directory.rglob(BYTECODE)):
+        if brought.is_dir() and not brought.is_symlink():
+            shutil.rmtree(brought)
+        else:
+            brought.unlink()
+
+
+def _compile(directory: Path, target: Path) -> None:
+    """Give `verl/` in `directory`, which becomes `target`, the bytecode that job processes use but never write.
+
+    It is bound to its source by hash (PEP 552), not by time. What does not compile (a template, or for another Python) is
+    left out: importing it reports the error.
+    """
+    compileall.compile_dir(
+        directory / "verl",
+        quiet=2,
+        workers=0,
+        stripdir=directory,
+        prependdir=target,
+        invalidation_mode=PycInvalidationMode.CHECKED_HASH,
+    )
 
 
 def _verl_version(directory: Path) -> str:
@@ -371,7 +390,7 @@ def _told(record: Record) -> str:
 
 
 def _cure(target: Path) -> str:
-    # Only the directories: its files are shared with other snapshots and must stay read-only there.
+    # Only the directories: its files may be shared with other snapshots of version 1.1 and must stay read-only there.
     return f"remove it ({_removal(target)}) and make it again with '{_make(target.name)}'"
 
 
