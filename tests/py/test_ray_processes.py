@@ -54,6 +54,14 @@ def test_one_without_a_mark_that_shares_their_session_is_theirs(start):
     assert own.wait() == -15
 
 
+def test_a_zombie_is_not_found(start):
+    process = start(HERE, "sleep", "60")
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert (ours(HERE), ray_processes.commands().get(process.pid)) == ({}, None)
+    assert os.getpid() in ray_processes.commands()
+
+
 def test_a_session_that_somebody_else_leads_is_not_theirs(start):
     script = f"import subprocess; subprocess.run(['sleep', '60'], env={{'{MARK}': '{HERE}'}})"
     leader = start(None, sys.executable, "-c", script)

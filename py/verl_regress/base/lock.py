@@ -16,6 +16,11 @@ from verl_regress.base.errors import RegressError
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
 
 
+def take(descriptor: int, how: int) -> None:
+    """Lock an open file until the last copy of `descriptor` is closed, `how` as fcntl names it. Raises OSError."""
+    fcntl.flock(descriptor, how)
+
+
 @contextmanager
 def held(directory: Path, how: int) -> Iterator[bool]:
     """Hold `flock(2)` on `directory`, `how` as fcntl names it; the lock ends with the process.
@@ -26,7 +31,7 @@ def held(directory: Path, how: int) -> Iterator[bool]:
     descriptor = None
     try:
         descriptor = os.open(directory, os.O_RDONLY)
-        fcntl.flock(descriptor, how)
+        take(descriptor, how)
         is_held = True
     except OSError:
         is_held = False
@@ -45,7 +50,7 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        take(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -57,7 +62,7 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
 def owning(file: Path) -> Iterator[None]:
     """Hold `file`, which is made where it is missing, alone; wait as long as it takes. Raises OSError."""
     with file.open("w") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        take(opened.fileno(), fcntl.LOCK_EX)
         yield
 
 

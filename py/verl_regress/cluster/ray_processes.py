@@ -1,4 +1,4 @@
-"""The processes of one cluster's Ray on this node: those with its mark in their environment.
+"""The processes on this node, as /proc lists them, and those of one cluster's Ray: with its mark in their environment.
 
 Ray's own way ends every Ray that it finds by name, other people's too. Ours was started with
 VERL_REGRESS_RAY=<cluster>, which everything that Ray starts inherits. Scripts send this file to `python3 -` on a node,
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,36 @@ MARK = "VERL_REGRESS_RAY"
 _START = "--disable-usage-stats"  # an argument of cluster.bash; `ray start` passes it to nothing that keeps running
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 _LOOK_EVERY = 0.1
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class _Process:
+class Process:
+    """A process of our user."""
+
+    parent: int
     session: int
-    is_marked: bool
+    started: float  # seconds since boot
+    environ: Collection[bytes]
     command: str
+
+
+def table() -> dict[int, Process]:
+    """Our user's processes in our PID namespace (root would see those of containers too), by pid; zombies are left out."""
+    return {int(path.name): row for path in _all() if (row := _look(path))}
+
+
+def commands() -> dict[int, bytes]:
+    """The command line of each process on this node, of every user, by pid; the kernel's own and zombies have none."""
+    found = {}
+    for path in _all():
+        with contextlib.suppress(OSError):  # it has just ended
+            found[int(path.name)] = (path / "cmdline").read_bytes()
+    return {pid: command for pid, command in found.items() if command}
+
+
+def _all() -> Iterator[Path]:
+    return Path("/proc").glob("[0-9]*")
 
 
 def ours(cluster: str) -> dict[int, str]:
@@ -35,21 +58,27 @@ def ours(cluster: str) -> dict[int, str]:
     Ray sets its workers' titles and so overwrites the environment that the kernel shows (2.60), but everything that
     `ray start` leaves running stays in the session that the scripts made for it.
     """
-    table = {int(path.name): row for path in Path("/proc").glob("[0-9]*") if (row := _look(path, cluster))}
-    sessions = {row.session for row in table.values() if row.is_marked}
-    sessions -= {pid for pid, row in table.items() if not row.is_marked}  # not led by one of ours: a login, say
-    return {pid: row.command for pid, row in table.items() if row.is_marked or row.session in sessions}
+    found = table()
+    marked = {pid for pid, row in found.items() if f"{MARK}={cluster}".encode() in row.environ}
+    sessions = {found[pid].session for pid in marked}
+    sessions -= found.keys() - marked  # not led by one of ours: a login, say
+    return {pid: row.command for pid, row in found.items() if pid in marked or row.session in sessions}
 
 
-def _look(path: Path, cluster: str) -> _Process | None:
-    """One process of our user in our PID namespace (root would see those of containers too)."""
+def _look(path: Path) -> Process | None:
     try:
         if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
             return None
-        return _Process(
-            session=os.getsid(int(path.name)),
-            is_marked=f"{MARK}={cluster}".encode() in (path / "environ").read_bytes().split(b"\0"),
-            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"),
+        # What follows the program's name, in brackets: fields 3 (state), 4, 6 and 22 of proc(5).
+        stat = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        if stat[0] == "Z":
+            return None
+        return Process(
+            parent=int(stat[1]),
+            session=int(stat[3]),
+            started=int(stat[19]) / _TICKS,
+            environ=(path / "environ").read_bytes().split(b"\0"),
+            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip(),
         )
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None  # it has just ended, or is not ours

@@ -9,11 +9,9 @@ the job too.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from verl_regress.base import say
@@ -23,15 +21,6 @@ from verl_regress.cluster import ray_processes
 
 _GRACE = 5.0  # seconds for processes that Ray has just told to end
 _LOOK_EVERY = 0.1
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class _Process:
-    parent: int
-    started: float  # seconds since boot
-    is_marked: bool
-    command: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,30 +45,12 @@ def run(args: argparse.Namespace) -> int:
 
 def of(job: JobDir) -> dict[int, str]:
     """The command line of each process of an attempt on this node, by pid."""
-    found = {int(path.name): row for path in Path("/proc").glob("[0-9]*") if (row := _look(path, job))}
-    reports = _reports(job)
-    ours = {pid for pid, row in found.items() if row.is_marked or row.started < reports.get(pid, 0.0)}
+    found, reports = ray_processes.table(), _reports(job)
+    mark = f"VERL_REGRESS_JOB_DIR={job.path}".encode()
+    ours = {pid for pid, row in found.items() if mark in row.environ or row.started < reports.get(pid, 0.0)}
     while new := {pid for pid, row in found.items() if row.parent in ours} - ours:
         ours |= new
     return {pid: found[pid].command for pid in sorted(ours)}
-
-
-def _look(path: Path, job: JobDir) -> _Process | None:
-    """One process of our user in our PID namespace (root would see those of containers too); zombies are skipped."""
-    try:
-        if path.stat().st_uid != os.geteuid() or (path / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
-            return None
-        state, parent, *rest = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-        if state == "Z":
-            return None
-        return _Process(
-            parent=int(parent),
-            started=int(rest[17]) / _TICKS,  # field 22 of proc(5)
-            is_marked=f"VERL_REGRESS_JOB_DIR={job.path}".encode() in (path / "environ").read_bytes().split(b"\0"),
-            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip(),
-        )
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # it has just ended, or is not ours
 
 
 def _reports(job: JobDir) -> dict[int, float]:

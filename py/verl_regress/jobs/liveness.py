@@ -42,7 +42,7 @@ def hold(job: JobDir) -> int:
     descriptor = os.open(young, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock.take(descriptor, fcntl.LOCK_EX)
         os.link(young, job.launcher)
     except FileExistsError:
         os.close(descriptor)

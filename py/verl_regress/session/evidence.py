@@ -6,7 +6,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot, read_json
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.secrets.redaction import forms
@@ -136,7 +136,7 @@ def canary_search(
 
 def canary_search_here(canary: str) -> dict[str, Any]:
     """The same for this node: what Ray has written on it, and the command line of every process that `ps` would show."""
-    written, files, processes = forms(canary), _files(_NODE_LOGS), dict(_processes())
+    written, files, processes = forms(canary), _files(_NODE_LOGS), ray_processes.commands()
     return {
         "canary_characters": len(canary),
         "files": len(files),
@@ -183,14 +183,6 @@ def _found_in(files: Iterable[Path], written: Collection[str]) -> list[str]:
             if _holds(path, needles):
                 found.append(str(path))
     return found
-
-
-def _processes() -> Iterator[tuple[int, bytes]]:
-    """The command line of each process on this node, by pid; the kernel's own and zombies have none."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
-            if command := (path / "cmdline").read_bytes():
-                yield int(path.name), command
 
 
 def _holds(path: Path, needles: Iterable[bytes]) -> bool:
