@@ -1,10 +1,13 @@
 """The helper's entry point: `python3 run.py SUBCOMMAND …`, on a node."""
 
 import sys
+from pathlib import Path
 
 from deps import PACKAGES
 
-sys.path.append(str(PACKAGES))  # after the node's own packages
+# What the helper shares with job processes, and its packages: all of it after the node's own packages.
+HERE = Path(__file__).resolve().parent
+sys.path += [str(HERE / "hooks"), str(HERE / "rehearsal"), str(PACKAGES)]
 try:
     from verl_regress.cli import main
 

@@ -10,7 +10,7 @@ from streams import special, state_of, tar
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, hub, models, rehearsal
+from verl_regress.store import artefact, hub, models
 
 FOLDER = {"./config.json": b"{}", "./model.safetensors": b"weights"}
 
@@ -43,9 +43,9 @@ def tiny(monkeypatch, tmp_path):
     package = tmp_path / "rehearsal" / "verl_rehearsal"
     package.mkdir(parents=True)
     for name in ("__init__", "make_tiny_model", "errors", "sums", "sampling"):
-        shutil.copy(rehearsal.FOLDER / "verl_rehearsal" / f"{name}.py", package)
+        shutil.copy(models.REHEARSAL / "verl_rehearsal" / f"{name}.py", package)
     (package / "tiny_model.py").write_text(TINY_MODEL)
-    monkeypatch.setattr(rehearsal, "FOLDER", package.parent)
+    monkeypatch.setattr(models, "REHEARSAL", package.parent)
     return lambda: [int(line) for line in (package / "built").read_text().split()]
 
 
@@ -84,7 +84,7 @@ def test_a_change_to_the_code_that_makes_the_tiny_model_needs_a_new_recipe():
     """Without one, users keep a model that the new code would not make; with one for a comment, they have to remove it."""
     code = []
     for name in ("tiny_model", "sums", "sampling"):
-        tree = ast.parse((rehearsal.FOLDER / "verl_rehearsal" / f"{name}.py").read_text())
+        tree = ast.parse((models.REHEARSAL / "verl_rehearsal" / f"{name}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import say, this_node
 from verl_regress.base.layout import JobDir, as_json
@@ -28,7 +29,6 @@ from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, token
 from verl_regress.jobs import find
 from verl_regress.secrets import job_secrets
-from verl_regress.secrets.redaction import Redactor
 
 _DEADLINE = 5.0  # seconds for a whole bundle
 _TAIL_LINES = 200

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from redaction import Redactor
 from verl_regress.base import lock, say
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.jobspec import JobSpec, Secret
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.secrets.redaction import Redactor
 
 HOOK = "job_secrets"
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from redaction import forms
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot, read_json
 from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
-from verl_regress.secrets.redaction import forms
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _SCORE = "critic/score/mean"

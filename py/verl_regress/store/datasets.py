@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import naming
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, rehearsal, tarball
+from verl_regress.store import artefact, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
 
@@ -187,7 +187,8 @@ def _checked_name(name: str, source: str) -> str:
 
 
 def _synthetic(seed: int) -> dict[str, list[Row]]:
-    sums = rehearsal.module("sums")
+    from verl_rehearsal import sums  # here: only a rehearsal needs it
+
     return {"train": sums.rows(seed, sums.TRAIN_ROWS, "train"), "test": sums.rows(seed, sums.TEST_ROWS, "test")}
 
 

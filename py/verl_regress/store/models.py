@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,12 +15,13 @@ from typing import BinaryIO
 
 from verl_regress.base import naming, pulse
 from verl_regress.base.errors import BadInput, RegressError
-from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, rehearsal, tarball
+from verl_regress.base.layout import HELPER_DIR, SharedRoot
+from verl_regress.store import artefact, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
 
 TINY_NAME = "tiny-qwen2"
+REHEARSAL = HELPER_DIR / "rehearsal"
 KNOB = "MODEL"
 
 # What decides the tiny model's bytes, apart from the seed: the code that makes it (not its comments). It has a new
@@ -100,13 +102,29 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
         try:
             with pulse.during("training the tiny model"):
-                facts = rehearsal.run("make_tiny_model", [*map(str, directories), str(seed)])
+                facts = _run_maker(directories, seed)
         except RegressError as error:
             raise RegressError(f"MODEL_SOURCE=tiny with SEED={seed}: {error}.") from None
         built: dict[str, float | int] = json.loads(facts)
         return built
 
     return artefact.ensure_all(targets, Source("tiny", TINY_RECIPE, seed), build, knob=KNOB)
+
+
+def _run_maker(directories: Sequence[Path], seed: int) -> str:
+    """What `verl_rehearsal.make_tiny_model` prints; raises RegressError with its last words if it fails."""
+    path = os.pathsep.join(filter(None, (str(REHEARSAL), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "verl_rehearsal.make_tiny_model", *map(str, directories), str(seed)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RegressError((done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1])
+    return done.stdout
 
 
 def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str) -> artefact.Manifest:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from verl_regress.secrets.redaction import Redactor
+from redaction import Redactor
 
 
 class Tee:

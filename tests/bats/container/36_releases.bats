@@ -20,7 +20,7 @@ releases::makes() {
   local expected base
   expected=$(cat)
   for base in dev prod; do
-    run .venv/bin/python tests/bats/container/compose_profiles.py "env/ray/${base}.yaml" "$1" "$2"
+    PYTHONPATH=py:py/hooks run .venv/bin/python tests/bats/container/compose_profiles.py "env/ray/${base}.yaml" "$1" "$2"
     assert_status 0
     diff <(printf '%s\n' "$expected") <(printf '%s\n' "$output") || fail "verl $2 makes something else of env/ray/${base}.yaml"
   done
@@ -79,7 +79,7 @@ OUTPUT
 
 @test "an override that no release knows is found" {
   sed 's/trainer\.nnodes=2/trainer.nodes=2/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"
-  run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
+  PYTHONPATH=py:py/hooks run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
   assert_status 0
   assert_line "ppo - The override 'trainer.nodes=2' \(from .*/wrong.yaml\) sets a key that ppo_trainer of .* lacks: did you mean trainer.nnodes.*"
 }

@@ -63,7 +63,7 @@ stream() {
   # The plan refuses such a request, so the submitter is changed just before it calls Ray.
   tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config | docker exec --interactive vrtest-verify-head python3 -c '
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/hooks"]
 from verl_regress import cli
 from verl_regress.cluster import ray_api
 real = ray_api.RayApi.submit

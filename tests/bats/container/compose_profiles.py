@@ -1,4 +1,5 @@
-"""Prints what a release of verl makes of a Ray base config's overrides: compose_profiles.py BASE_CONFIG TREE VERSION.
+"""Prints what a release of verl makes of a Ray base config's overrides: compose_profiles.py BASE_CONFIG TREE VERSION, with
+py and py/hooks in PYTHONPATH.
 
 One line for each workload, without and with DETERMINISTIC=1: that its own configuration takes all overrides but those that
 are left out, and some settings that come of it, or the sentence of the refusal. The product composes them, as a submission does.
@@ -8,8 +9,6 @@ import sys
 from pathlib import Path
 
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "py"))
 
 from verl_regress.base import documents
 from verl_regress.base.base_config import BaseConfig
