@@ -121,7 +121,7 @@ bench: ## how fast it all is, against what one would type without us [BENCH_ROWS
 	@scripts/dev/bench.sh
 releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]
 	@scripts/dev/releases.sh
-check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, JSON template, docs/jobspec.md
+check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy, import-linter, the CI workflow
 	@scripts/dev/lint.sh

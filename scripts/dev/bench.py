@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import around
+from page import put
 
 _WAIT = 300.0  # seconds for the cluster or a job
 _LOOK_EVERY = 0.1
@@ -122,8 +122,7 @@ def _line(row: Row, found: Mapping[str, Any]) -> str:
 
 def with_table(page: str, found: Mapping[str, Any]) -> str:
     """The page with this table between its markers. Raises ValueError where it has none."""
-    before, after = around(page, "bench")
-    return f"{before}\n{table(found)}\n{after}"
+    return put(page, "bench", f"{table(found)}\n")
 
 
 def _report(runs: Path, facts: Path, out: Path) -> None:

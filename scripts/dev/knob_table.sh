@@ -6,8 +6,6 @@
 #
 # tests/bats/rules/readme.bats compares the two.
 source "$(dirname "$0")/../lib/regress.bash"
-# shellcheck source=scripts/dev/page.bash
-source "$(dirname "$0")/page.bash"
 
 table::print() {
   printf '| knob | value | default | what it is |\n| --- | --- | --- | --- |\n'
@@ -25,4 +23,4 @@ table::print() {
 }
 
 cli::accept --write "$@"
-if [[ ${1:-} == --write ]]; then table::print | page::put docs/knobs.md knobs; else table::print; fi
+if [[ ${1:-} == --write ]]; then table::print | python3 "${REPO_DIR}/scripts/dev/page.py" put docs/knobs.md knobs; else table::print; fi

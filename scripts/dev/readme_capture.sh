@@ -7,8 +7,8 @@
 # Left out of docs/quickstart.md: checks that passed, steps 3 to 8 of the training, and this machine's own paths. Which lines the
 # README shows is decided in capture::excerpt. tests/bats/rules/readme.bats checks that the two pages agree.
 source "$(dirname "$0")/../lib/regress.bash"
-# shellcheck source=scripts/dev/page.bash
-source "$(dirname "$0")/page.bash"
+
+capture::page() { python3 "${REPO_DIR}/scripts/dev/page.py" "$@"; }
 
 capture::shorten() {
   sed -E "s|$(cd "$REPO_DIR" && pwd)/||g; s|[^ (]*/(workdir/)|\1|g" "$1" |
@@ -17,7 +17,7 @@ capture::shorten() {
 }
 
 capture::excerpt() {
-  page::part docs/quickstart.md quickstart | grep -E \
+  capture::page part docs/quickstart.md quickstart | grep -E \
     -e '^    ok .*( checks passed| is ALIVE | dashboard: | SUCCEEDED )' \
     -e '^    changed (containers|snapshot|submitted) ' \
     -e '^    changed [^ ]*/(sums|tiny-qwen2) made ' \
@@ -26,7 +26,7 @@ capture::excerpt() {
 }
 
 # capture::put PAGE: with an empty line above and below, which Markdown needs around an indented block.
-capture::put() { { printf '\n' && cat && printf '\n'; } | page::put "$1" quickstart; }
+capture::put() { { printf '\n' && cat && printf '\n'; } | capture::page put "$1" quickstart; }
 
 cli::accept '--excerpt [FILE]' "$@"
 [[ -n ${1:-} ]] || cli::die 2 "readme_capture.sh needs the file with the output of 'make quickstart': name it."

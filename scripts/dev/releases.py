@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import around
+from page import put
 
 REPO = Path(__file__).resolve().parents[2]
 RECORDS = REPO / "build" / "releases" / "records.jsonl"
@@ -267,8 +267,7 @@ def _run_cells(records: Mapping[str, Record], runs: Sequence[tuple[str, ...]]) -
 
 def with_tables(page: str, records: Mapping[str, Record]) -> str:
     """The page with its tables made again. Raises ValueError where it lacks the markers."""
-    before, after = around(page, "releases")
-    return f"{before}\n\n{tables(records)}\n\n{after}"
+    return put(page, "releases", f"\n{tables(records)}\n\n")
 
 
 # --- the commands

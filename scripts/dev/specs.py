@@ -1,8 +1,8 @@
 """The shipped JobSpecs and Ray base configs: specs.py check | write [ROOT].
 
-`check` looks at every one, YAML and JSON: its schema accepts it, its first line leads an editor to that schema, its JSON
-template is the same document, and docs/jobspec.md has the fields of the schemas. Prints how many files it checked;
-none is a failure. `write` makes the JSON templates and the tables. Exits 1 when anything is wrong.
+`check` looks at every one: its schema accepts it, its first line leads an editor to that schema, and docs/jobspec.md has
+the fields of the schemas. Prints how many files it checked; none is a failure. `write` makes the tables. Exits 1 when
+anything is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from page import around
+from page import put
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "py"))
@@ -23,79 +23,41 @@ from verl_regress.base.errors import BadInput  # noqa: E402
 
 SCHEMAS = "py/verl_regress"
 DOC = "docs/jobspec.md"
-# Where the YAML is, its schema, and where its JSON templates are.
-KINDS = (("jobspecs", "jobspec", "jobspecs"), ("env/ray", "base_config", "jobspecs/ray"))
+KINDS = {"jobspecs": "jobspec", "env/ray": "base_config"}  # where the files are, and their schema
 _MODELINE = "# yaml-language-server: $schema="
 
 
 def check(root: Path) -> tuple[int, list[str]]:
     """How many files were checked, and one sentence for each thing that is wrong with them."""
-    problems: list[str] = []
-    looked = 0
-    for folder, kind, templates in KINDS:
-        written = {root / templates / f"{path.stem}.json" for path in (root / folder).glob("*.yaml")}
-        for path in sorted((root / folder).glob("*.yaml")):
-            looked += 1
-            problems += _check_yaml(root, path, kind, root / templates / f"{path.stem}.json")
-        for path in sorted((root / templates).glob("*.json")):
-            looked += 1
-            problems += _invalid(root, path, kind)
-            if path not in written:
-                problems.append(
-                    f"{path.relative_to(root)} has no {folder}/{path.stem}.yaml that it comes from: remove it."
-                )
-    if not looked:
+    files = [(path, kind) for folder, kind in KINDS.items() for path in sorted((root / folder).glob("*.yaml"))]
+    problems = [problem for path, kind in files for problem in _check(root, path, kind)]
+    if not files:
         problems.append(f"{root} has no JobSpec and no Ray base config: a check that looks at nothing is a failure.")
     doc = root / DOC
     if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(root, doc.read_text(encoding="utf-8")):
         problems.append(f"{DOC} is not what the schemas say: run 'scripts/dev/specs.sh --write'.")
-    return looked, problems
+    return len(files), problems
 
 
-def write(root: Path) -> None:
-    """Make the JSON template of every YAML file, and the tables of docs/jobspec.md."""
-    for folder, kind, templates in KINDS:
-        (root / templates).mkdir(exist_ok=True)
-        for path in (root / folder).glob("*.yaml"):
-            (root / templates / f"{path.stem}.json").write_text(_as_json(path, kind), encoding="utf-8")
-    doc = root / DOC
-    doc.write_text(_with_tables(root, doc.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def _check_yaml(root: Path, path: Path, kind: str, template: Path) -> Iterator[str]:
-    name = path.relative_to(root)
-    first = path.read_text(encoding="utf-8").split("\n")[0]
+def _check(root: Path, path: Path, kind: str) -> Iterator[str]:
+    name, text = path.relative_to(root), path.read_text(encoding="utf-8")
+    first = text.split("\n")[0]
     schema = (path.parent / first.removeprefix(_MODELINE)).resolve()
     if not first.startswith(_MODELINE) or schema != (root / SCHEMAS / f"{kind}.schema.json").resolve():
         depth = "../" * len(name.parent.parts)
         yield f"{name} does not begin with '{_MODELINE}{depth}{SCHEMAS}/{kind}.schema.json': editors complete by that line."
-    elif not schema.is_file():
-        yield f"{name} names the schema {schema}, which is not there."
-    wrong = list(_invalid(root, path, kind))
-    yield from wrong
-    if not wrong and (not template.is_file() or template.read_text(encoding="utf-8") != _as_json(path, kind)):
-        yield f"{template.relative_to(root)} is not what {name} says: run 'scripts/dev/specs.sh --write'."
-
-
-def _invalid(root: Path, path: Path, kind: str) -> Iterator[str]:
     try:
-        documents.parse(path.read_text(encoding="utf-8"), str(path.relative_to(root)), kind)
+        documents.parse(text, str(name), kind)
     except BadInput as error:
         yield str(error)
 
 
-def _as_json(path: Path, kind: str) -> str:
-    content = documents.parse(path.read_text(encoding="utf-8"), path.name, kind).content
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
 def _with_tables(root: Path, text: str) -> str:
     """`text` with the table of each schema between its two markers."""
-    for _, kind, _ in KINDS:
+    for kind in KINDS.values():
         schema = json.loads((root / SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
         rows = ["| key | type | what it is |", "| --- | --- | --- |", *_rows(schema, schema)]
-        before, after = around(text, kind)
-        text = "\n".join([before, *rows, after])
+        text = put(text, kind, "\n".join([*rows, ""]))
     return text
 
 
@@ -126,7 +88,8 @@ def _type(node: dict[str, Any]) -> str:
 def main(action: str, root: Path = REPO) -> int:
     """Do `action`; returns the exit status."""
     if action == "write":
-        write(root)
+        doc = root / DOC
+        doc.write_text(_with_tables(root, doc.read_text(encoding="utf-8")), encoding="utf-8")
     looked, problems = check(root)
     for problem in problems:
         print(f"error   {problem}", file=sys.stderr)

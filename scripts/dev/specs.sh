@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# specs: checks every shipped JobSpec and Ray base config, YAML and JSON, against its schema; also the first line that editors use
-# for completion, the JSON template, and the table of fields in docs/jobspec.md.
+# specs: checks every shipped JobSpec and Ray base config against its schema; also the first line that editors use for completion, and
+# the table of fields in docs/jobspec.md.
 #
 #   scripts/dev/specs.sh            check, and print how many files were checked; none is a failure
-#   scripts/dev/specs.sh --write    write the JSON templates and the tables, then check
+#   scripts/dev/specs.sh --write    write the tables, then check
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with --write "$@"
 action='check'

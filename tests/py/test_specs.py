@@ -1,18 +1,12 @@
 """scripts/dev/specs.py: the check of what we ship can fail, for each thing it checks."""
 
-import json
 import shutil
 
 import dev_scripts
 import pytest
-from conftest import BASE
 from dev_scripts import REPO
 
-from verl_regress.base import documents
-from verl_regress.base.base_config import BaseConfig
-from verl_regress.base.jobspec import JobSpec
-from verl_regress.spec import plan
-from verl_regress.spec.request import CommandLine, Defaults, Request
+MODELINE = "# yaml-language-server: $schema=../py/verl_regress/jobspec.schema.json"
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +29,6 @@ def edit(file, old, new):
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-
-MODELINE = "# yaml-language-server: $schema=../py/verl_regress/jobspec.schema.json"
-
-
-def test_what_is_shipped_is_right(specs, root):
-    looked, problems = specs.check(root)
-    assert problems == []
-    documents = [path for path in root.glob("**/*.*") if path.suffix in (".yaml", ".json")]
-    shipped = [path for path in documents if not {"py", "docs"} & {*path.relative_to(root).parts}]
-    assert looked == len(shipped) >= 8
 
 
 @pytest.mark.parametrize(
@@ -71,24 +54,6 @@ def test_what_is_shipped_is_right(specs, root):
             "$schema=../../py/verl_regress/base_config.schema.json': editors complete by that line.",
         ),
         (
-            "jobspecs/ppo.yaml",
-            "total_epochs=1",
-            "total_epochs=2",
-            "jobspecs/ppo.json is not what jobspecs/ppo.yaml says: run 'scripts/dev/specs.sh --write'.",
-        ),
-        (
-            "jobspecs/ray/cpu.json",
-            "127.0.0.1",
-            "localhost",
-            "jobspecs/ray/cpu.json is not what env/ray/cpu.yaml says: run 'scripts/dev/specs.sh --write'.",
-        ),
-        (
-            "docs/jobspec.md",
-            "| `model` | string |",
-            "| `model` | number |",
-            "docs/jobspec.md is not what the schemas say: run 'scripts/dev/specs.sh --write'.",
-        ),
-        (
             "py/verl_regress/jobspec.schema.json",
             "A name under common/models/, or a path on the shared root.",
             "A name.",
@@ -98,12 +63,7 @@ def test_what_is_shipped_is_right(specs, root):
 )
 def test_each_thing_that_can_be_wrong(specs, root, file, old, new, problem):
     edit(root / file, old, new)
-    assert problem in specs.check(root)[1]
-
-
-def test_a_template_without_its_yaml(specs, root):
-    shutil.copy(root / "jobspecs/ppo.json", root / "jobspecs/old.json")
-    assert specs.check(root)[1] == ["jobspecs/old.json has no jobspecs/old.yaml that it comes from: remove it."]
+    assert specs.check(root) == (6, [problem])
 
 
 def test_nothing_to_look_at_is_a_failure(specs, root, capsys):
@@ -113,23 +73,9 @@ def test_nothing_to_look_at_is_a_failure(specs, root, capsys):
     assert "a check that looks at nothing is a failure." in capsys.readouterr().err
 
 
-def test_write_mends_what_is_generated(specs, root, capsys):
+def test_write_makes_the_tables_and_changes_nothing_else(specs, root, capsys):
     before = {path: path.read_bytes() for path in root.glob("**/*.*")}
-    for path in root.glob("jobspecs/**/*.json"):
-        path.unlink()
     edit(root / "docs/jobspec.md", "| `model` | string |", "| `model` | number |")
     assert specs.main("write", root) == 0
     assert {path: path.read_bytes() for path in root.glob("**/*.*")} == before
-    assert capsys.readouterr().out == f"checked {specs.check(root)[0]} files, 0 problems\n"
-
-
-def test_a_json_template_is_planned_as_its_yaml(shared):
-    base = documents.parse(BASE.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")
-
-    def planned(name):
-        spec = documents.parse((REPO / "jobspecs" / name).read_text(encoding="utf-8"), name, "jobspec")
-        said, defaults = CommandLine(submission_id="me"), Defaults("cpu", "tiny", "sums", "codeA", "c")
-        return plan.make(shared, Request(JobSpec.of(spec), BaseConfig.of(base), said, defaults))
-
-    from_yaml, from_json = (planned(name).resolved() for name in ("ppo.yaml", "ppo.json"))
-    assert from_json == json.loads(json.dumps(from_yaml).replace("ppo.yaml", "ppo.json"))
+    assert capsys.readouterr().out == "checked 6 files, 0 problems\n"

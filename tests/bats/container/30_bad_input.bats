@@ -112,7 +112,8 @@ spec() {
 }
 
 @test "DRY_RUN=1 prints the resolved config, the runtime_env and a line to paste, and creates nothing" {
-  DRY_RUN=1 run scripts/44_submit_sdk.sh jobspecs/ppo.json
+  printf '{"workload": "ppo", "trainer_overrides": ["trainer.save_freq=10"]}' >"${BATS_TEST_TMPDIR}/spec.json"
+  DRY_RUN=1 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.json"
   assert_status 0
   assert_line '# resolved config'
   assert_line "# verl's config"
