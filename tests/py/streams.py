@@ -1,7 +1,9 @@
-"""Tar streams for tests, hostile ones included."""
+"""Tar streams for tests, hostile ones included, and what became of them."""
 
 import io
 import tarfile
+
+from verl_regress.store import artefact
 
 
 def tar(files=(), *, members=()):
@@ -23,6 +25,15 @@ def special(name, kind, points_to=""):
     member.type = kind
     member.linkname = points_to
     return member
+
+
+def whole(target):
+    """The manifest of an artefact, whose files have the bytes that it says."""
+    manifest = artefact.load(target)
+    assert {name: artefact.sha256_of(target / name) for name in manifest.files} == {
+        name: file.sha256 for name, file in manifest.files.items()
+    }
+    return manifest
 
 
 def state_of(directory):

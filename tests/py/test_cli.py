@@ -31,7 +31,7 @@ def test_the_help_names_every_subcommand(capsys):
 
 def test_the_exit_statuses_are_those_of_the_scripts():
     table = re.search(r"CLI_STATUS=\(\n(.*?)\n\)", (REPO / "scripts/lib/cli.bash").read_text(), re.DOTALL)[1]
-    assert re.findall(r"\[(\d+)\]='(.*)'", table) == [(str(int(one)), one.meaning) for one in Exit]
+    assert re.findall(r"\[(\d+)\]='", table) == [str(int(one)) for one in Exit]
 
 
 @pytest.mark.parametrize(

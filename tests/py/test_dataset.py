@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from streams import state_of, tar
+from streams import state_of, tar, whole
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, datasets, hub
+from verl_regress.store import datasets, hub
 
 GOOD = b'{"question": "How many?", "answer": "2+1,000.\\n#### 1,002"}\n'
 SHAPE = 'write one {"question": …, "answer": …} a line.'
@@ -67,7 +67,7 @@ def test_the_same_run_makes_the_questions_with_their_answers_for_sft(root):
     for split, rows in (("train", 2), ("val", 1)):
         file = root.datasets / "gsm8k_sft" / f"{split}.parquet"
         assert json.loads(file.read_text()) == [{"messages": conversation}] * rows
-    manifest = artefact.verify(root.datasets / "gsm8k_sft")
+    manifest = whole(root.datasets / "gsm8k_sft")
     assert (manifest.name, set(manifest.files)) == ("gsm8k_sft", {"train.parquet", "val.parquet"})
 
 
@@ -233,4 +233,4 @@ def test_the_real_gsm8k(root):
     contents = {name: (directory / name).read_bytes() for name in ("train.jsonl", "test.jsonl")}
     manifest = prepare(root, f"path:{directory}", tar(contents))
     assert manifest.facts == {f"{split}_rows": contents[f"{split}.jsonl"].count(b"\n") for split in datasets.SPLITS}
-    artefact.verify(root.datasets / "gsm8k")
+    whole(root.datasets / "gsm8k")

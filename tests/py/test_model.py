@@ -6,11 +6,11 @@ import tarfile
 from types import SimpleNamespace
 
 import pytest
-from streams import special, state_of, tar
+from streams import special, state_of, tar, whole
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, hub, models
+from verl_regress.store import hub, models
 
 FOLDER = {"./config.json": b"{}", "./model.safetensors": b"weights"}
 
@@ -122,7 +122,7 @@ def test_a_folder_of_the_host_bears_its_own_name(root):
         "abc",
         {"config.json", "model.safetensors"},
     )
-    artefact.verify(root.models / "Qwen2.5-0.5B")
+    whole(root.models / "Qwen2.5-0.5B")
 
 
 def test_check_spares_the_stream(root, capsys):

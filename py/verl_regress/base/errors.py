@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Exit(enum.IntEnum):
-    """Exit statuses of every command; scripts/lib/cli.bash has the same table (a test compares them)."""
+    """Exit statuses of every command; scripts/lib/cli.bash says in words what each means (a test compares them)."""
 
     SUCCEEDED = 0
     OWN_ERROR = 1
@@ -19,25 +19,6 @@ class Exit(enum.IntEnum):
     LOST = 7
     UNREACHABLE = 8
     CHECK_FAILED = 9
-
-    @property
-    def meaning(self) -> str:
-        """The table's words for this status."""
-        return _MEANING[self]
-
-
-_MEANING = {
-    Exit.SUCCEEDED: "succeeded",
-    Exit.OWN_ERROR: "our own error",
-    Exit.BAD_INPUT: "bad input, nothing was created",
-    Exit.JOB_FAILED: "job failed",
-    Exit.STOPPED: "stopped",
-    Exit.NOT_SCHEDULABLE: "not schedulable in time",
-    Exit.STALLED: "stalled",
-    Exit.LOST: "node or driver lost",
-    Exit.UNREACHABLE: "cluster unreachable",
-    Exit.CHECK_FAILED: "a verification check failed",
-}
 
 
 def shown(text: str, most: int = 200) -> str:

@@ -107,7 +107,7 @@ class RayApi:
 
     def version(self) -> str:
         """Ray's version: the cheapest way to check that the cluster is there. Raises Unreachable."""
-        answer = self._get("/api/version")
+        answer = self.ask("/api/version")
         if not isinstance(answer, dict) or "ray_version" not in answer:
             raise Unreachable(self.address, "what answers there is not Ray")
         return str(answer["ray_version"])
@@ -134,7 +134,7 @@ class RayApi:
         """
         rows = self._rows("/api/v0/nodes?limit=1000&detail=1")
         try:
-            listening = [row["raylet"] for row in self._get(ray_private.NODES_SUMMARY)["data"]["summary"]]
+            listening = [row["raylet"] for row in self.ask(ray_private.NODES_SUMMARY)["data"]["summary"]]
             ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
         except (KeyError, TypeError):
             raise Unreachable(self.address, "what answers there is not Ray") from None
@@ -145,11 +145,11 @@ class RayApi:
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Ray's details of every submitted job, by submission id."""
-        return {job["submission_id"]: job for job in self._get("/api/jobs/") if job.get("submission_id")}
+        return {job["submission_id"]: job for job in self.ask("/api/jobs/") if job.get("submission_id")}
 
     def job(self, submission_id: str) -> dict[str, Any] | None:
         """Ray's details of one job (status, driver_info, message, …), or None if Ray does not know it."""
-        details: dict[str, Any] | None = self._get(
+        details: dict[str, Any] | None = self.ask(
             f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}", none_on_404=True
         )
         return details
@@ -222,37 +222,21 @@ class RayApi:
             raise RegressError(f"Ray refused the job: {lines[-1]}")
 
     def stop(self, submission_id: str) -> None:
-        """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see `cancel`."""
-        self._get(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
-
-    def cancel(self, submission_id: str, record: Callable[[], None]) -> bool:
-        """End a PENDING job by killing the actor that would run it; False if there is no such actor any more.
-
-        Ray 2.60 offers nothing else for such a job, and calls it FAILED a second later: `record` is called right
-        before. Call this in the head.
-        """
-        return ray_private.end_supervisor(submission_id, record)
+        """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see ray_private.end_supervisor."""
+        self.ask(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
 
     def _rows(self, path: str) -> list[dict[str, Any]]:
         """The table that Ray's state API answers with."""
         try:
-            rows: list[dict[str, Any]] = self._get(path)["data"]["result"]["result"]
+            rows: list[dict[str, Any]] = self.ask(path)["data"]["result"]["result"]
         except (KeyError, TypeError):
             raise Unreachable(self.address, "what answers there is not Ray") from None
         return rows
 
-    def ask(self, path: str) -> Any:
-        """The dashboard's answer at `path`, as JSON. Raises Unreachable."""
-        return self._get(path)
-
-    def read(self, path: str) -> bytes:
-        """The dashboard's answer at `path`, as raw bytes. Raises Unreachable."""
-        content: bytes = self._get(path, parse=bytes)
-        return content
-
-    def _get(
+    def ask(
         self, path: str, *, method: str = "GET", none_on_404: bool = False, parse: Callable[[bytes], Any] = json.loads
     ) -> Any:
+        """The dashboard's answer at `path`, read by `parse`. Raises Unreachable."""
         request = urllib.request.Request(self.address + path, headers=_authorization(), method=method)
         try:
             with _OPENER.open(request, timeout=self.timeout) as response:

@@ -28,9 +28,10 @@ _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 
 
 def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
-    """Kill the actor that runs, or would run, the entrypoint of a job; False if there is none.
+    """End a PENDING job by killing the actor that would run its entrypoint; False if there is none any more.
 
-    `record` is called right before. Call this in the head.
+    Ray offers nothing else for such a job, and calls it FAILED a second later: `record` is called right before. Call this
+    in the head.
     """
     import ray
 

@@ -288,7 +288,7 @@ def _died_of_itself(actor: Mapping[str, Any]) -> bool:
 
 def _remote_tail(api: RayApi, node_id: str, name: str) -> Callable[[], str]:
     query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": _TAIL_LINES, "timeout": 2})
-    return lambda: api.read(f"/api/v0/logs/file?{query}").decode("utf-8", "replace")[-_TAIL_BYTES:]
+    return lambda: api.ask(f"/api/v0/logs/file?{query}", parse=bytes).decode("utf-8", "replace")[-_TAIL_BYTES:]
 
 
 def tail(path: Path) -> str:

@@ -9,6 +9,7 @@ from verl_regress.base import say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
+from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Judgement, Status, judge, observe
@@ -77,4 +78,4 @@ def _cancel(job: JobDir, api: RayApi) -> bool:
     """End a job that Ray has not started, and record what Ray will not say: that it was stopped, and did not fail."""
     details = api.job(job.ray_id) or {}
     said = {**details, "status": "STOPPED", "message": "stopped while it waited for resources"}
-    return api.cancel(job.ray_id, lambda: observe(job, said))
+    return ray_private.end_supervisor(job.ray_id, lambda: observe(job, said))

@@ -15,7 +15,7 @@ from typing import Any
 
 from verl_regress import __version__
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Exit, RegressError, first
+from verl_regress.base.errors import BadInput, RegressError, first
 
 BUILDER = f"verl-regress {__version__}"
 MANIFEST = "manifest.json"
@@ -78,7 +78,7 @@ def ensure_all(
     """Make the artefacts `targets`, which one call of `build` makes together, unless they exist.
 
     `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). A target
-    from the same source is left untouched (only its files' names and sizes are checked: `verify` reads them). If two
+    from the same source is left untouched (only its files' names and sizes are checked). If two
     builders run at once, the first to finish wins. `knob` (such as `DATASET`) names the artefact, and the knob with
     `_SOURCE` appended chose the source. Raises BadInput if a target exists from another source, damaged, or is not an
     artefact; RegressError if the directory cannot be written; whatever `build` raises. In all these cases nothing is
@@ -130,19 +130,6 @@ def load(target: Path) -> Manifest:
 def find(target: Path) -> Manifest | None:
     """Return the manifest of the artefact `target`, or None if nothing has that name; raises as `load` does."""
     return load(target) if os.path.lexists(target) else None
-
-
-def verify(target: Path) -> Manifest:
-    """Read every file of `target` and return its manifest; raises RegressError (check failed) if one differs."""
-    manifest = load(target)
-    differing = [name for name, file in manifest.files.items() if not _is_intact(target / name, file)]
-    if differing:
-        raise RegressError(
-            f"{target} is not what its {MANIFEST} says: {len(differing)} of {len(manifest.files)} files differ "
-            f"({first(differing)}): remove that directory and run 'make prepare' again.",
-            Exit.CHECK_FAILED,
-        )
-    return manifest
 
 
 def sha256_of(path: Path) -> str:
@@ -223,7 +210,3 @@ def _told(facts: Mapping[str, Any]) -> str:
 
 def _size(path: Path) -> int | None:
     return path.stat().st_size if path.is_file() else None
-
-
-def _is_intact(path: Path, file: File) -> bool:
-    return _size(path) == file.bytes and sha256_of(path) == file.sha256
