@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_regress.base import layout
 from verl_regress.base.layout import write_atomically
 from verl_regress.cluster import packages
 from verl_regress.session.checks import Verdict
@@ -16,10 +16,7 @@ from verl_regress.store.sessions import Session, jobs_of
 
 def write(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
     """Write the three reports into the session's directory."""
-    write_atomically(
-        session.path / "report.json",
-        json.dumps(as_json(session, evidence, verdicts), indent=2, ensure_ascii=False) + "\n",
-    )
+    write_atomically(session.path / "report.json", layout.as_json(as_json(session, evidence, verdicts)))
     write_atomically(session.path / "report.md", "\n".join(as_markdown(evidence, verdicts)) + "\n")
     write_atomically(session.path / "junit.xml", as_junit(verdicts))
 

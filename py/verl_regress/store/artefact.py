@@ -93,7 +93,7 @@ def ensure_all(
     directories = [target.with_name(f".{target.name}.{suffix}") for target in targets]
     try:
         for directory in directories:
-            _make_directory(directory)
+            make_directory(directory)
         facts = build(directories)
         return [
             _finish(directory, target, source, facts, knob)
@@ -159,7 +159,8 @@ def _existing(target: Path, source: Source, knob: str) -> Manifest | None:
     return manifest
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
+    """Make a directory that does not exist, with its parents. Raises RegressError."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the model that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
     root = SharedRoot(Path(args.shared_root))
     if args.check:
-        target = root.models / _checked_name(args.name or default_name(args.source))
+        target = root.models / naming.check(args.name or default_name(args.source), KNOB)
         print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
     else:
         prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
@@ -82,7 +82,7 @@ def prepare(
         raise BadInput(
             f"MODEL_SOURCE={source!r} is no source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
         )
-    name = _checked_name(name or default_name(source))
+    name = naming.check(name or default_name(source), KNOB)
     target = root.models / name
     if kind == "tiny":
         return _prepare_tiny([target, root.models / critic_name(name)], seed)
@@ -92,10 +92,6 @@ def prepare(
     manifest = artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)
     tarball.drain(stream)  # another builder may have made it while the stream was being sent
     return [manifest]
-
-
-def _checked_name(name: str) -> str:
-    return naming.check(name, KNOB)
 
 
 def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]:

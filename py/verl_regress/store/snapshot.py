@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import naming, say
 from verl_regress.base.errors import BadInput, Exit, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import requirements, tarball
+from verl_regress.store import artefact, requirements, tarball
 
 MARKER_FILE = "mvp_marker.py"
 RECORD_FILE = "snapshot.json"
@@ -81,13 +81,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
     """
     _directory(root, code_id.replace(TREE, "0" * _TREE_DIGITS))
     directory = root.snapshots / f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    try:
-        directory.mkdir(parents=True)
-    except OSError as error:
-        raise RegressError(
-            f"{directory.parent} cannot be written by uid {os.getuid()} ({error.strerror}): "
-            "give that directory to the user who runs verl-regress, or set another WORKDIR."
-        ) from error
+    artefact.make_directory(directory)
     try:
         tarball.unpack(stream, directory, source)
         diff = _take(directory, DIFF_MEMBER)
