@@ -27,12 +27,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO / "py"), str(REPO / "scripts" / "dev")]
-import releases  # noqa: E402  (found by the line above)
-from commit import commit  # noqa: E402
-from releases import FURTHER, STEPS, Row  # noqa: E402
+import releases
+from commit import commit
+from releases import FURTHER, STEPS, Row
 
+REPO = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPO / "py"))
 from verl_regress.base.layout import JobDir, read_json  # noqa: E402
 from verl_regress.jobs import checkpoints, progress  # noqa: E402
 

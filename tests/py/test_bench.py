@@ -2,11 +2,10 @@
 
 import json
 
-import dev_scripts
 import pytest
-from dev_scripts import REPO
+from hermetic import REPO
 
-bench = dev_scripts.load("bench")
+import bench
 
 FACTS = "cores\t2\nkernel\tLinux 6\n"
 

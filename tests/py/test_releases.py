@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
-import dev_scripts
 import pytest
-from dev_scripts import REPO
+from hermetic import REPO
+
+import release_row
+import releases
 
 RECORDED = REPO / "tests" / "recorded" / "releases.jsonl"  # from `make releases`, of real jobs
 SUCCESS = {"exit_code": 0, "reason": "the trainer ended"}
@@ -16,18 +18,8 @@ WHY_NOT = (
 RUN = "| 1 | 2 | 2026-11-22 | 93e974a54202-dirty | verl-regress-node:ad32bb470cb4 | not recorded | 2 cores, 24 GiB, Linux 6.18.44-fc-v595 |"
 
 
-@pytest.fixture(scope="module")
-def releases():
-    return dev_scripts.load("releases")
-
-
-@pytest.fixture(scope="module")
-def release_row(releases):
-    return dev_scripts.load("release_row")
-
-
 @pytest.fixture
-def here(releases, tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch):
     """The files of `make releases` in a temporary directory, with the records of real rows."""
     monkeypatch.setattr(releases, "RECORDS", tmp_path / "records.jsonl")
     monkeypatch.setattr(releases, "SHIPPED", tmp_path / "shipped.jsonl")
@@ -37,7 +29,7 @@ def here(releases, tmp_path, monkeypatch):
     return tmp_path
 
 
-def records(releases):
+def records():
     return releases.read(RECORDED)
 
 
@@ -48,7 +40,7 @@ def lines_of(page, begin):
 # --- rows
 
 
-def test_every_release_has_every_workload_and_both_trainers_where_there_are_two(releases):
+def test_every_release_has_every_workload_and_both_trainers_where_there_are_two():
     names = [row.name for row in releases.named(["0.8.0", "0.9.1"])]
     assert names == [
         "0.8.0-ppo", "0.8.0-grpo", "0.8.0-sft", "0.8.0-resume",
@@ -60,8 +52,8 @@ def test_every_release_has_every_workload_and_both_trainers_where_there_are_two(
 # --- the page
 
 
-def test_the_page_says_what_the_records_say(releases):
-    page = releases.tables(records(releases))
+def test_the_page_says_what_the_records_say():
+    page = releases.tables(records())
     assert "**3 of 4 rows work**; 16 have not been run." in page
     assert lines_of(page, "0.8.0 | ppo") == ["| 0.8.0 | ppo | V0 | yes | 109, 93 | 5 of 5 | 61 of 73 | 1 |"]
     assert lines_of(page, "0.7.1 | yes") == ["| 0.7.1 | yes | 89, 87 | 2, 4, 6 | 2, 4, 6 | 4 | 5, 6 | 1 |"]
@@ -72,8 +64,8 @@ def test_the_page_says_what_the_records_say(releases):
     assert lines_of(page, "1 |") == [RUN]
 
 
-def test_write_takes_over_the_rows_that_were_run_and_keeps_the_others(releases, here, capsys):
-    found = records(releases)
+def test_write_takes_over_the_rows_that_were_run_and_keeps_the_others(here, capsys):
+    found = records()
     kept = {**found["0.8.0-ppo"], "row": "main-ppo", "commit": "an earlier run"}
     stale = {**found["0.8.0-ppo"], "commit": "an earlier run"}
     releases.SHIPPED.write_text("".join(json.dumps(record) + "\n" for record in (kept, stale)))
@@ -90,7 +82,7 @@ def test_write_takes_over_the_rows_that_were_run_and_keeps_the_others(releases, 
     )
 
 
-def test_the_page_that_is_shipped_is_that_of_its_records(releases):
+def test_the_page_that_is_shipped_is_that_of_its_records():
     assert releases.main(["check"]) == 0
 
 
@@ -98,12 +90,12 @@ def test_the_page_that_is_shipped_is_that_of_its_records(releases):
 
 
 @pytest.fixture
-def same_checkout(releases, here, monkeypatch):
-    monkeypatch.setattr(releases, "inputs", lambda: records(releases)["0.8.0-ppo"]["inputs"])
+def same_checkout(here, monkeypatch):
+    monkeypatch.setattr(releases, "inputs", lambda: records()["0.8.0-ppo"]["inputs"])
 
 
-def test_a_row_that_worked_with_the_same_code_image_and_checkout_is_told(releases, same_checkout, capsys):
-    record = records(releases)["0.8.0-ppo"]
+def test_a_row_that_worked_with_the_same_code_image_and_checkout_is_told(same_checkout, capsys):
+    record = records()["0.8.0-ppo"]
     assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 0
     assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
 
@@ -116,8 +108,8 @@ def test_a_row_that_worked_with_the_same_code_image_and_checkout_is_told(release
     ],
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
-def test_a_row_is_run_again_where_anything_differs(releases, same_checkout, change):
-    record = records(releases)["0.8.0-ppo"]
+def test_a_row_is_run_again_where_anything_differs(same_checkout, change):
+    record = records()["0.8.0-ppo"]
     if "row" in change:
         releases.RECORDS.write_text("")
     with releases.RECORDS.open("a") as file:
@@ -125,7 +117,7 @@ def test_a_row_is_run_again_where_anything_differs(releases, same_checkout, chan
     assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 1
 
 
-def test_the_checkout_is_what_decides_how_a_job_runs(releases, tmp_path, monkeypatch):
+def test_the_checkout_is_what_decides_how_a_job_runs(tmp_path, monkeypatch):
     for name in ("py/hooks/a.py", "py/x/b.json", "jobspecs/ppo.yaml", "env/cpu.env", "env/ray/cpu.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("as it was")
@@ -148,7 +140,7 @@ def metrics(*steps):
     return [json.dumps({"step": number, "data": data}) for number, data in enumerate(steps, start=1)]
 
 
-def test_metrics_are_compared_at_every_step_and_times_are_not(release_row):
+def test_metrics_are_compared_at_every_step_and_times_are_not():
     tokens = {"perf/total_num_tokens": 1}
     one = metrics({"a": 1.0, "timing_s/step": 2.0, "perf/throughput": 1.0, **tokens}, {"a": 1.5, "b": 2})
     other = metrics({"a": 1.0, "timing_s/step": 9.0, "train/mfu": 3.0, **tokens}, {"a": 1.25, "b": 2})
@@ -156,7 +148,7 @@ def test_metrics_are_compared_at_every_step_and_times_are_not(release_row):
     assert release_row.compared(one, one) == {"metrics": 3, "differ": {}}
 
 
-def test_what_only_one_job_has_differs_and_nan_is_equal_to_nan(release_row):
+def test_what_only_one_job_has_differs_and_nan_is_equal_to_nan():
     one = metrics({"a": float("nan"), "b": float("nan"), "c": 1})
     other = metrics({"a": float("nan"), "b": 1.0, "d": 2})
     assert release_row.compared(one, other) == {
@@ -171,7 +163,7 @@ def test_what_only_one_job_has_differs_and_nan_is_equal_to_nan(release_row):
 class Make:
     """Does to a job directory what `make` does: `jobs` says how each submission ends, in order."""
 
-    def __init__(self, release_row, jobs, ends, checks="7 of 7"):
+    def __init__(self, jobs, ends, checks="7 of 7"):
         self.calls, self._home, self._ends, self._checks = [], jobs, list(ends), checks
         self._done = release_row.Done
 
@@ -213,12 +205,12 @@ def job(first=1, last=4, *, ended=SUCCESS, status=0, validate=(), **more):
 
 
 @pytest.fixture
-def run(releases, release_row, here, monkeypatch):
+def run(here, monkeypatch):
     """Run one row; its exit status, its record, and the calls of `make`."""
     monkeypatch.setenv("WORKDIR", str(here))
 
     def play(row, *ends, **more):
-        make = Make(release_row, here / "shared" / "jobs", ends, **more)
+        make = Make(here / "shared" / "jobs", ends, **more)
         monkeypatch.setattr(release_row.Runner, "run", lambda runner, words, **knobs: make(runner, words, **knobs))
         status = release_row.main(row, "verl-0a", "image:1", str(here / "log"))
         return status, releases.read(releases.RECORDS)[row], make.calls
@@ -272,7 +264,7 @@ def test_a_job_that_is_not_over_is_stopped(run):
     assert calls[-1] == ("stop", {"JOB": record["jobs"][0]["id"]})
 
 
-def test_an_interrupt_stops_the_job_and_leaves_no_record(releases, run):
+def test_an_interrupt_stops_the_job_and_leaves_no_record(run):
     releases.RECORDS.write_text("")
     with pytest.raises(KeyboardInterrupt):
         run("0.8.0-sft", KeyboardInterrupt())
@@ -337,7 +329,7 @@ def test_a_resumed_job_that_is_not_right(run, first, again, why):
 # --- the commands themselves
 
 
-def test_a_command_is_run_with_its_knobs_and_what_it_says_is_kept(release_row, tmp_path):
+def test_a_command_is_run_with_its_knobs_and_what_it_says_is_kept(tmp_path):
     with (tmp_path / "log").open("w") as log:
         runner = release_row.Runner(tmp_path, log)
         done = runner.run(

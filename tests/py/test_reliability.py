@@ -2,19 +2,15 @@
 
 import json
 
-import dev_scripts
 import pytest
-from dev_scripts import REPO
+from hermetic import REPO
+
+import reliability
 
 FAULT = {
     "kind": "fault", "tries": 1, "name": "a node dies", "status": 7, "sentence": "error   JOB LOST (a | b)", "seconds": 4.0,
     "files_before": 9, "hash_before": "aa", "files_after": 9, "hash_after": "aa", "up_status": 0, "up_seconds": 8.0,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def reliability():
-    return dev_scripts.load("reliability")
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def rows_of(page):
     ]
 
 
-def test_each_record_is_in_its_table(reliability, here, monkeypatch):
+def test_each_record_is_in_its_table(here, monkeypatch):
     monkeypatch.setattr(reliability, "machine", lambda: {"written": "now", "commit": "abc", "machine": "a machine"})
     assert reliability.main("write") == 0
     assert rows_of((here / "docs/reliability.md").read_text()) == [
@@ -55,12 +51,12 @@ def test_each_record_is_in_its_table(reliability, here, monkeypatch):
         ({"up_status": 1}, "FAILED (1)"),
     ],
 )
-def test_what_is_not_well_is_told(reliability, change, said):
+def test_what_is_not_well_is_told(change, said):
     page = reliability.page({"written": "", "commit": "", "machine": "", "records": [FAULT, {**FAULT, **change}]})
     assert said in page
 
 
-def test_a_run_without_a_record_fails(reliability, here, monkeypatch):
+def test_a_run_without_a_record_fails(here, monkeypatch):
     monkeypatch.setattr(reliability, "machine", dict)
     monkeypatch.setattr(reliability, "page", lambda _: "")
     (here / "build/reports/reliability.jsonl").unlink()
@@ -68,6 +64,6 @@ def test_a_run_without_a_record_fails(reliability, here, monkeypatch):
     assert reliability.main("report") == 1
 
 
-def test_the_page_that_is_shipped_is_that_of_its_records(reliability, monkeypatch):
+def test_the_page_that_is_shipped_is_that_of_its_records(monkeypatch):
     monkeypatch.chdir(REPO)
     assert reliability.main("check") == 0

@@ -2,16 +2,12 @@
 
 import shutil
 
-import dev_scripts
 import pytest
-from dev_scripts import REPO
+from hermetic import REPO
+
+import specs
 
 MODELINE = "# yaml-language-server: $schema=../py/verl_regress/jobspec.schema.json"
-
-
-@pytest.fixture(scope="module")
-def specs():
-    return dev_scripts.load("specs")
 
 
 @pytest.fixture
@@ -61,19 +57,19 @@ def edit(file, old, new):
         ),
     ],
 )
-def test_each_thing_that_can_be_wrong(specs, root, file, old, new, problem):
+def test_each_thing_that_can_be_wrong(root, file, old, new, problem):
     edit(root / file, old, new)
     assert specs.check(root) == (6, [problem])
 
 
-def test_nothing_to_look_at_is_a_failure(specs, root, capsys):
+def test_nothing_to_look_at_is_a_failure(root, capsys):
     for folder in ("jobspecs", "env/ray"):
         shutil.rmtree(root / folder)
     assert specs.main("check", root) == 1
     assert "a check that looks at nothing is a failure." in capsys.readouterr().err
 
 
-def test_write_makes_the_tables_and_changes_nothing_else(specs, root, capsys):
+def test_write_makes_the_tables_and_changes_nothing_else(root, capsys):
     before = {path: path.read_bytes() for path in root.glob("**/*.*")}
     edit(root / "docs/jobspec.md", "| `model` | string |", "| `model` | number |")
     assert specs.main("write", root) == 0
