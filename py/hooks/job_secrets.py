@@ -12,15 +12,12 @@ again. Read in Ray 2.60; if the second part fails, the launcher does not run.
 
 import json
 import os
-import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import job_report
+from on_import import on_import
 from redaction import Redactor
 
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
@@ -37,8 +34,8 @@ def install() -> None:
     os.environ.update(secrets)
     _report(secrets)
     if "RAY_RAYLET_PID" in os.environ:  # set in Ray's workers, not in the driver
-        sys.meta_path.insert(0, _OnImport(_SUPERVISOR, lambda _: _forget(secrets)))
-        sys.meta_path.insert(0, _OnImport(_LOGS, lambda module: _redact_logs(module, Redactor(secrets))))
+        on_import(_SUPERVISOR, lambda _: _forget(secrets))
+        on_import(_LOGS, lambda module: _redact_logs(module, Redactor(secrets)))
 
 
 def read(path: str) -> dict[str, str]:
@@ -73,25 +70,3 @@ def _redact_logs(module: ModuleType, redactor: Redactor) -> None:
         return stream
 
     module.open_log = open_redacted  # type: ignore[attr-defined]
-
-
-class _OnImport(MetaPathFinder):
-    """Calls ``then`` with the module ``name`` right after its import, before anything uses it."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        if fullname != self._name or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_then(module: ModuleType) -> None:
-                load(module)
-                self._then(module)
-
-            spec.loader.exec_module = load_then  # type: ignore[method-assign]
-        return spec

@@ -10,14 +10,11 @@ TransferQueue are not affected.
 """
 
 import os
-import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 import job_report
+from on_import import on_import
 
 NAMESPACE = "transfer_queue"
 INTERFACE = "transfer_queue.interface"
@@ -28,35 +25,10 @@ _CALLED = {INTERFACE: ("ray", "TransferQueueController"), STORAGE: ("ray", "RayO
 
 def install() -> None:
     """Watch for TransferQueue's import; does nothing outside a job."""
-    if os.environ.get(job_report.JOB_DIR_VARIABLE):
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in _CALLED:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        rename(module, f"{NAMESPACE}:{os.environ[job_report.JOB_DIR_VARIABLE]}")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)  # get_source and the like
+    job_dir = os.environ.get(job_report.JOB_DIR_VARIABLE)
+    if job_dir:
+        for name in _CALLED:
+            on_import(name, lambda module: rename(module, f"{NAMESPACE}:{job_dir}"))
 
 
 def rename(module: ModuleType, namespace: str) -> None:
