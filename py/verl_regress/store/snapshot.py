@@ -340,7 +340,6 @@ def _compile(directory: Path, target: Path) -> None:
     compileall.compile_dir(
         directory / "verl",
         quiet=2,
-        workers=0,
         stripdir=directory,
         prependdir=target,
         invalidation_mode=PycInvalidationMode.CHECKED_HASH,
