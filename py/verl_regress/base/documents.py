@@ -155,21 +155,26 @@ def _sentence(error: Any, origin: str) -> str:
     It never repeats values under `secrets` or a whole document: the user may have put a secret's value there.
     """
     where = shown(error.json_path.removeprefix("$").removeprefix(".") or "the document", 80)
-    if not error.absolute_path or error.absolute_path[0] == "secrets":
-        return _sentence_without_value(error, where, origin)
-    value = json.dumps(error.instance, ensure_ascii=False, default=str)
-    value = value if len(value) <= 80 else f"{value[:77]}…"
-    if error.validator == "additionalProperties" and isinstance(error.validator_value, bool):
-        return _unknown_key(error, where, origin)
     if error.validator == "required":
         missing = next(key for key in error.validator_value if key not in error.instance)
         return f"{origin} lacks the key '{missing}' in {where}: add it."
+    if error.absolute_path and error.absolute_path[0] == "secrets":
+        return (
+            f"{where} in {origin} is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable "
+            "of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+        )
+    if error.validator == "additionalProperties" and isinstance(error.validator_value, bool):
+        return _unknown_key(error, where, origin)
+    if error.validator == "not":
+        return f"{origin} gives both code_id and code_path: give one of them."
+    if not error.absolute_path:
+        return f"{origin} is no mapping of keys to values: write key: value lines."
+    value = json.dumps(error.instance, ensure_ascii=False, default=str)
+    value = value if len(value) <= 80 else f"{value[:77]}…"
     if error.validator == "enum":
         return f"{where}={value} in {origin} is unknown: use one of {', '.join(map(str, error.validator_value))}."
     if error.validator == "type":
         return f"{where}={value} in {origin} has the wrong type: it must be of type {error.validator_value}."
-    if error.validator == "not":
-        return f"{origin} gives both code_id and code_path: give one of them."
     if error.validator == "pattern":
         return f"{where}={value} in {origin} is not usable: it must match {error.validator_value}."
     return f"{where}={value} in {origin} is not usable: {shown(error.message)}."
@@ -182,20 +187,4 @@ def _unknown_key(error: Any, where: str, origin: str) -> str:
     hint = f"did you mean '{near[0]}'? " if near else ""
     return (
         f"{origin} has the unknown key '{shown(str(unknown), 80)}' in {where}: {hint}known keys are {', '.join(known)}."
-    )
-
-
-def _sentence_without_value(error: Any, where: str, origin: str) -> str:
-    if error.validator == "required":
-        missing = next(key for key in error.validator_value if key not in error.instance)
-        return f"{origin} lacks the key '{missing}' in {where}: add it."
-    if where == "the document":
-        if error.validator == "not":
-            return f"{origin} gives both code_id and code_path: give one of them."
-        if error.validator == "additionalProperties":
-            return _unknown_key(error, where, origin)
-        return f"{origin} is no mapping of keys to values: write key: value lines."
-    return (
-        f"{where} in {origin} is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable "
-        "of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
     )
