@@ -33,6 +33,8 @@ check: ## look before anything is touched: engine, ports, disk, memory, leftover
 build: ## the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
 # 12 after 20: Ray takes some seconds to start, and meanwhile the helper is checked.
+# What the first of these scripts sees counts for the others (scripts/lib/look.bash).
+up: export REGRESS_LOOK := 1
 up: check ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
 	@scripts/20_start_head.sh

@@ -3,16 +3,15 @@ them.
 
 Runs before anything is installed, so it uses the standard library only. Packages go next to the helper's versions on
 the shared root, one directory per kind of Python: the node's own packages are not touched, and root is not needed.
+
+run.py needs only PACKAGES, at every start, so functions import what takes milliseconds to load.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def missing(lines: Iterable[str]) -> list[str]:
 
     Only lower bounds are checked. A newer version on the node came with whatever depends on it; the rest is up to pip.
     """
-    from importlib import metadata  # here: run.py needs only PACKAGES, at every start
+    from importlib import metadata
 
     wanting = []
     for line in lines:
@@ -44,12 +43,21 @@ def missing(lines: Iterable[str]) -> list[str]:
     return wanting
 
 
+def missing_here() -> list[str]:
+    """What requirements.txt wants and this Python lacks."""
+    return missing(_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def install(wheelhouse: str | None) -> None:
     """Install all requirements into PACKAGES, which appears whole or not at all. Raises CalledProcessError."""
+    import shutil
+    import subprocess
+    import tempfile
+
     source = ["--no-index", "--find-links", wheelhouse] if wheelhouse else []
     target = Path(tempfile.mkdtemp(prefix=f".{PACKAGES.name}.", dir=PACKAGES.parent))
     try:
@@ -66,6 +74,8 @@ def install(wheelhouse: str | None) -> None:
 
 def _pip(scratch: Path) -> list[str]:
     """This Python's pip, or else the pip of a venv made in `scratch`."""
+    import subprocess
+
     own = [sys.executable, "-m", "pip"]
     if subprocess.run([*own, "--version"], capture_output=True, check=False).returncode == 0:
         return own
@@ -77,11 +87,13 @@ def main(argv: list[str]) -> int:
     """Run a subcommand; returns 1 if pip failed, which pip explains on stderr."""
     sys.path.append(str(PACKAGES))
     if argv == ["missing"]:
-        print(*missing(_REQUIREMENTS.read_text(encoding="utf-8").splitlines()))
+        print(*missing_here())
         return 0
+    from subprocess import CalledProcessError
+
     try:
         install(argv[1] if len(argv) > 1 else None)
-    except subprocess.CalledProcessError:
+    except CalledProcessError:
         return 1
     return 0
 

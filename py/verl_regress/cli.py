@@ -34,6 +34,7 @@ class _Subcommand(NamedTuple):
 SUBCOMMANDS = {
     "layout": _Subcommand("create the directories of the shared root", "base.layout", "add_arguments", "run"),
     "nodes": _Subcommand("the nodes that Ray calls ALIVE", "cluster.nodes", "add_arguments", "run"),
+    "look": _Subcommand("what this node knows about itself", "cluster.look", "add_arguments", "run"),
     "list-packages": _Subcommand("list the packages of this node", "cluster.packages", "add_arguments", "run"),
     "await-nodes": _Subcommand("wait until all nodes are ALIVE", "jobs.up", "add_arguments", "run"),
     "prepare-data": _Subcommand("make a data set once", "store.datasets", "add_arguments", "run"),

@@ -20,7 +20,7 @@ cli::begin() { cli::begin_with '' "$@"; }
 
 # cli::begin_with WORDS "$@": refuses unknown arguments (see cli::accept), and prints the script's result as its last line.
 cli::begin_with() {
-  CLI_NAME=$(basename "$0")
+  CLI_NAME=${0##*/}
   CLI_STARTED=${EPOCHREALTIME}
   CLI_CLEANUPS=()
   CLI_PARTS=()
@@ -184,7 +184,11 @@ cli::_have_parts_ended() {
   for part in "${CLI_PARTS[@]}"; do ! kill -0 "$part" 2>/dev/null || return 1; done
 }
 
-cli::seconds_since() { awk -v a="$1" -v b="${EPOCHREALTIME}" 'BEGIN { printf "%.1f", b - a }'; }
+# cli::seconds_since EPOCHREALTIME: with one decimal. In some locales that has a comma.
+cli::seconds_since() {
+  local tenths=$(((${EPOCHREALTIME/[.,]/} - ${1/[.,]/}) / 100000))
+  printf '%d.%d' $((tenths / 10)) $((tenths % 10))
+}
 
 cli::_end() {
   local status=$1

@@ -1,6 +1,7 @@
 # cluster: Ray on the nodes. It starts detached, with its output on the shared root; then we wait until it is ready.
 # shellcheck shell=bash
 
+readonly CLUSTER_HEAD_PARTS=(gcs_server raylet dashboard.py)
 readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 
 # cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. The file says who holds
@@ -11,8 +12,10 @@ cluster::lock() {
   exec {CLUSTER_LOCK}>>"$file"
   if ! flock --nonblock "$CLUSTER_LOCK"; then
     flock --wait 1 "$CLUSTER_LOCK" || cluster::_wait_for_lock "$file"
+    look::forget
     transport::load
   fi
+  look::check_lock "$file"
   printf '%s (pid %d) of user %s\n' "${CLI_NAME%.sh}" "$$" "$OWNER_USER" >"$file"
 }
 
@@ -48,9 +51,13 @@ cluster::ensure_token() {
 # there yet (Ray 2.60: they check 20 times a second), and await_ready waits for all of them.
 cluster::ensure_head() {
   local running
+  if look::knows head:gcs && cluster::_has " ${LOOK["head:running"]:-} " "${CLUSTER_HEAD_PARTS[@]}"; then
+    log::ok "head: Ray answers on port ${GCS_PORT}"
+    return
+  fi
   running=$(cluster::_running head)
   # A dead part of Ray is not restarted, and without one of these a head is useless.
-  if cluster::_has "$running" gcs_server raylet dashboard.py && cluster::_is_gcs_listening; then
+  if cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}" && cluster::_is_gcs_listening; then
     log::ok "head: Ray answers on port ${GCS_PORT}"
     return
   fi
@@ -85,7 +92,7 @@ cluster::ensure_workers() {
       *) exit "$status" ;;
     esac
   done
-  ((${#left[@]} == 0)) || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
+  ((${#left[@]} == 0)) || cluster::_have_joined "${left[@]}" || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
   for worker in "${left[@]}"; do
     if grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
@@ -164,6 +171,15 @@ cluster::clock_skew() {
     printf 'The clocks of the nodes differ by %d s (%s)\n' "$((most - least))" "$(awk '{ print $2 " " $1 }' <<<"$clocks" | paste -sd, | sed 's/,/, /g')"
 }
 
+# cluster::_have_joined WORKER...: all of them are in what was seen of the head; puts it into the caller's `alive`, one a line.
+cluster::_have_joined() {
+  local worker
+  look::knows head:joined || return 1
+  for worker; do [[ " ${LOOK["head:joined"]} " == *" ${worker}=$(node::address "$worker") "* ]] || return 1; done
+  # shellcheck disable=SC2034  # the caller's
+  alive=${LOOK["head:joined"]// /$'\n'}
+}
+
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
@@ -211,6 +227,7 @@ readonly CLUSTER_HAS_RAY=100 # no exit status of a command (scripts/lib/cli.bash
 # cluster::_start_unless_running WORKER ADDRESS: starts it; returns CLUSTER_HAS_RAY where it has a Ray.
 cluster::_start_unless_running() {
   local running
+  ! { look::knows "$1:running" && cluster::_has " ${LOOK["$1:running"]} " raylet; } || return "$CLUSTER_HAS_RAY"
   running=$(cluster::_running "$1")
   ! cluster::_has "$running" raylet || return "$CLUSTER_HAS_RAY"
   [[ -z $running ]] || cluster::_make_room "$1"

@@ -26,6 +26,10 @@ deps::ensure() {
 deps::_look() {
   local node pids=() pid
   for node in $(node::list); do
+    if look::knows "${node}:missing" && [[ -z ${LOOK["${node}:missing"]} ]]; then
+      : >"$1/${node}"
+      continue
+    fi
     deps::missing "$node" >"$1/${node}" &
     pids+=("$!")
   done

@@ -5,8 +5,9 @@
 # env::load: reads every knob, picks the profile, checks the values, exports them (compose reads the same ones).
 env::load() {
   env::load_knobs
-  helper::fix_version
   WORKDIR=$(realpath -m -- "$WORKDIR")
+  look::load
+  helper::fix_version
   owner::load
   node::load
 }

@@ -4,8 +4,13 @@
 
 # helper::fix_version: reads py/ once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
+  if look::knows helper; then
+    HELPER_HASH=${LOOK[helper]}
+    return
+  fi
   HELPER_HASH=$(cd "${REPO_DIR}/py" &&
     find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+  look::keep helper "$HELPER_HASH"
 }
 
 # helper::dir: the directory of this version, as the nodes see it.
@@ -49,13 +54,14 @@ helper::ensure() {
 
 # helper::ensure_layout: creates the directories of the shared root, and copies our examples once: a file there may be the user's now.
 helper::ensure_layout() {
+  ! look::knows head:layout || return 0
   helper::run head layout
   node::exec head test -d "${SHARED_ROOT}/user/code/examples" ||
     node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
 # helper::is_put [NODE]: this version exists, as that node sees it.
-helper::is_put() { node::exec "${1:-head}" test -d "$(helper::dir)"; }
+helper::is_put() { look::knows "${1:-head}:missing" || node::exec "${1:-head}" test -d "$(helper::dir)"; }
 
 # helper::put: copies this version there; it may not be able to run yet (deps::ensure).
 helper::put() {

@@ -1,5 +1,6 @@
 # made: the knobs that the running cluster was made with. They are often given on one command line and not on the next, so they are
 # kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file for each node's Ray.
+# A value there is one line: a newline in it is a space.
 # shellcheck shell=bash
 
 # made::keep WHAT KNOB...: records the current values of the knobs.
@@ -7,7 +8,7 @@ made::keep() {
   local what=$1 directory="${WORKDIR}/clusters/${CLUSTER_NAME}" knob
   shift
   mkdir -p "$directory"
-  for knob in "$@"; do printf '%s=%s\n' "$knob" "$(made::_value "$knob")"; done >"${directory}/.${what}.$$"
+  for knob in "$@"; do printf '%s=%s\n' "$knob" "${!knob//$'\n'/ }"; done >"${directory}/.${what}.$$"
   mv -- "${directory}/.${what}.$$" "${directory}/${what}"
 }
 
@@ -21,7 +22,7 @@ made::changed() {
   while IFS= read -r line; do
     [[ $line =~ ^[A-Z][A-Z0-9_]*= ]] || continue
     knob=${line%%=*}
-    [[ ! -v $knob || $(made::_value "$knob") == "${line#*=}" ]] || printf '%s\n' "$line"
+    [[ ! -v $knob || ${!knob//$'\n'/ } == "${line#*=}" ]] || printf '%s\n' "$line"
   done <"$file"
 }
 
@@ -30,13 +31,11 @@ made::told() {
   local line knob value text=''
   for line in "$@"; do
     knob=${line%%=*} line=${line#*=}
-    value=$(made::_value "$knob")
+    value=${!knob//$'\n'/ }
     text+="; ${knob} was $(cli::shown "${line:-empty}"), is $(cli::shown "${value:-empty}") (from $(made::_origin "$knob"))"
   done
   printf '%s\n' "${text#; }"
 }
-
-made::_value() { printf '%s' "${!1//$'\n'/ }"; }
 
 # Two knobs have a value even if the user did not set one.
 made::_origin() {

@@ -59,8 +59,17 @@ node::spawn() {
 node::clocks() {
   local node
   for node in $(node::list); do
-    printf '%+d %s\n' "$(($(node::exec "$node" date +%s) - $(date +%s)))" "$node" &
+    printf '%+d %s\n' "$(node::_ahead "$node")" "$node" &
   done | sort -n
+}
+
+# node::_ahead NODE: the seconds that its clock is ahead of ours.
+node::_ahead() {
+  if look::knows "$1:clock"; then
+    printf '%s\n' "${LOOK["$1:clock"]}"
+  else
+    printf '%s\n' "$(($(node::exec "$1" date +%s) - $(date +%s)))"
+  fi
 }
 
 # node::is_alive NODE: can we run a command there?

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import stat
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
+_OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 _RESERVE_BYTES = 16384  # more than any state needs
 
 
@@ -101,18 +103,31 @@ class SharedRoot:
 
         `common/` and `user/` are writable by all users, sticky like /tmp: users cannot remove each other's files.
         """
-        wanted = [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
-        open_to_all = [
+        created = [directory for directory in [*self._closed, *self._open_to_all] if not directory.is_dir()]
+        for directory in created:
+            directory.mkdir(parents=True, exist_ok=True)
+        for directory in self._open_to_all:
+            if directory.stat().st_uid == os.getuid():
+                directory.chmod(_OPEN_TO_ALL)
+        return created
+
+    def is_complete(self) -> bool:
+        """Is there nothing for `ensure` to do?"""
+        return all(directory.is_dir() for directory in [*self._closed, *self._open_to_all]) and all(
+            found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) == _OPEN_TO_ALL
+            for found in (directory.stat() for directory in self._open_to_all)
+        )
+
+    @property
+    def _closed(self) -> list[Path]:
+        return [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
+
+    @property
+    def _open_to_all(self) -> list[Path]:
+        return [
             *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
             *(self.path / "user" / part for part in ("", "code")),
         ]
-        created = [directory for directory in [*wanted, *open_to_all] if not directory.is_dir()]
-        for directory in created:
-            directory.mkdir(parents=True, exist_ok=True)
-        for directory in open_to_all:
-            if directory.stat().st_uid == os.getuid():
-                directory.chmod(0o1777)
-        return created
 
 
 def write_atomically(path: Path, text: str) -> None:

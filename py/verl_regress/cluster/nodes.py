@@ -28,14 +28,14 @@ def run(args: argparse.Namespace) -> int:
     end = time.monotonic() + args.deadline
     while True:
         try:
-            joined = _joined(args.log_dir)
+            here = joined(args.log_dir)
             break
         except Unreachable:  # the dashboard starts after the GCS
             _abort_if_one_failed(["head"], args.log_dir)
             if time.monotonic() > end:
                 raise
         time.sleep(_LOOK_EVERY)
-    for node in joined:
+    for node in here:
         print(f"{node.name}={node.address}")
     return 0
 
@@ -44,7 +44,7 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-dir", type=Path, required=True, help="where <node>.log, .log.exit and .start are")
 
 
-def _joined(log_dir: Path) -> list[Node]:
+def joined(log_dir: Path) -> list[Node]:
     """The ALIVE nodes with the mark of their latest start: Ray calls a killed node ALIVE for another half a minute."""
     return [
         node
@@ -83,7 +83,7 @@ def await_all(args: argparse.Namespace) -> None:
     pulse = Pulse(time.monotonic())
     while True:
         try:
-            alive = {node.name: node for node in _joined(args.log_dir) if wanted.get(node.name) == node.address}
+            alive = {node.name: node for node in joined(args.log_dir) if wanted.get(node.name) == node.address}
             problem = (
                 f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
             )

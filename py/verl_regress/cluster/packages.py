@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,9 @@ def keep(file: Path, start: str | None) -> str | None:
 
 def here() -> dict[str, Any]:
     """The packages that a job on this node finds, without those that only the helper sees."""
-    # Imported here: `make status` and others read lists with the standard library alone.
+    # Imported here: `make status` and others read lists with the standard library alone, and metadata takes 30 ms to load.
+    from importlib import metadata
+
     from packaging.markers import default_environment
 
     from deps import PACKAGES

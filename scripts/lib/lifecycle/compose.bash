@@ -7,6 +7,10 @@ readonly COMPOSE_OWNER='{{.Label "verl-regress.owner"}}|{{.Label "verl-regress.u
 
 # compose::need_image: the image exists; NODE_IMAGE has its name for docker-compose.yaml.
 compose::need_image() {
+  if look::knows image; then
+    NODE_IMAGE=${LOOK[image]}
+    return
+  fi
   NODE_IMAGE=$(image::name)
   if ! image::is_present "$NODE_IMAGE"; then
     image::need_engine
@@ -121,6 +125,10 @@ compose::_remove_all() {
 
 # compose::owners: the owners of this cluster's containers and networks, one line each.
 compose::owners() {
+  if look::knows owners; then
+    printf '%s' "${LOOK[owners]:+${LOOK[owners]}$'\n'}"
+    return
+  fi
   docker ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
   docker network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
@@ -192,9 +200,18 @@ compose::list() {
   docker ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$1" | sort | cut -f2-
 }
 
+# compose::names: all containers of this engine, each with the cluster that its label names.
+compose::names() {
+  if look::knows names; then
+    printf '%s\n' "${LOOK[names]}"
+  else
+    docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"
+  fi
+}
+
 # compose::foreign: containers with one of our names but without our label.
 compose::foreign() {
-  docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
+  compose::names |
     awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -
 }
 

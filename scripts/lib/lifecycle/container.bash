@@ -9,6 +9,7 @@ nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
 
 # nodes::check: what must be true before anything is changed.
 nodes::check() {
+  look::take
   prereq::run prereq::engine prereq::compose prereq::version1_leftovers prereq::names prereq::port prereq::disk prereq::memory \
     prereq::gpus prereq::shared_root prereq::shared_mount prereq::node_image prereq::verl_source
 }

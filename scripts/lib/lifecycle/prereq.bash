@@ -40,6 +40,7 @@ prereq::compose() {
 
 prereq::version1_leftovers() {
   local left
+  look::see names compose::names
   left=$(legacy::list | paste -sd' ')
   [[ -z $left ]] ||
     cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'make cleanup-legacy'."
@@ -51,6 +52,7 @@ prereq::node_image() {
   local image
   image=$(image::name)
   if image::is_present "$image"; then
+    look::keep image "$image"
     log::ok "node image ${image} is here"
   else
     prereq::_warn "node image ${image} is not on this machine yet, and 'make up' needs it: run 'make build' first."
@@ -109,13 +111,15 @@ prereq::shared_root() {
 prereq::shared_mount() {
   local node seen=()
   local -A pids=()
+  look::await_nodes
   for node in $(node::list); do
+    ! look::knows "${node}:writable" || continue
     # shellcheck disable=SC2016  # expanded on the node
     node::exec "$node" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$node" 2>/dev/null &
     pids[$node]=$!
   done
   for node in $(node::list); do
-    if wait "${pids[$node]}"; then
+    if look::knows "${node}:writable" || wait "${pids[$node]}"; then
       seen+=("$node")
     elif node::is_alive "$node"; then
       cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS."
@@ -130,6 +134,7 @@ prereq::names() {
   foreign=$(compose::foreign | paste -sd' ')
   [[ -z $foreign ]] ||
     cli::die 1 "Containers with our names do not bear our label (${foreign}): they are not ours to touch; rename them, or set another CLUSTER_NAME."
+  look::see owners compose::owners
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   if [[ -z $(nodes::owners) ]]; then

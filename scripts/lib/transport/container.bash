@@ -4,8 +4,15 @@
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.
 transport::load() {
-  local name running since address cluster id user path mounts
+  local said names=() name running since address cluster id user path mounts
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
+  mapfile -t names < <(node::list)
+  if look::knows containers; then
+    said=${LOOK[containers]}
+  else
+    said=$(docker inspect --format "$_TRANSPORT_LOOK" "${names[@]/#/${CLUSTER_NAME}-}" 2>/dev/null) || true # some may be missing
+    look::keep containers "$said"
+  fi
   while IFS='|' read -r name running since address cluster id user path mounts; do
     [[ $name == "/${CLUSTER_NAME}-"* ]] || continue
     name=${name#"/${CLUSTER_NAME}-"}
@@ -14,7 +21,7 @@ transport::load() {
     [[ $cluster == "$CLUSTER_NAME" && -z $id && $mounts == *"|${WORKDIR}/shared|"* ]] || _TRANSPORT_OWNERS["${id}|${user}|${path}"]=1
     [[ $running == true && -n $address ]] || continue
     _TRANSPORT_ADDRESS[$name]=$address _TRANSPORT_SINCE[$name]=$since
-  done < <(node::list | sed "s/^/${CLUSTER_NAME}-/" | xargs docker inspect --format "$_TRANSPORT_LOOK" 2>/dev/null)
+  done <<<"$said"
 }
 declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
 _TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
@@ -90,6 +97,9 @@ transport::address() {
     transport::exec "$1" hostname -i | awk '{ print $1 }'
   fi
 }
+
+# transport::is_listed NODE: it ran when this script listed the containers.
+transport::is_listed() { [[ -n ${_TRANSPORT_ADDRESS[$1]:-} ]]; }
 
 # Says in one sentence why a node cannot be reached; checked once for each node and script, then remembered.
 declare -gA _TRANSPORT_SEEN=()

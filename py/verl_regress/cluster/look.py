@@ -1,0 +1,65 @@
+"""What a node knows about itself: all that the scripts of one `make up` ask it, in one call (scripts/lib/look.bash)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import SharedRoot
+from verl_regress.cluster import ray_processes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`look --node NAME --log-dir DIR --gcs-port P`."""
+    parser.add_argument("--node", required=True, help="this node's name")
+    parser.add_argument("--log-dir", type=Path, required=True, help="where Ray's logs of this cluster are")
+    parser.add_argument("--gcs-port", type=int, required=True, help="the knob GCS_PORT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a line "NAME VALUE" for each fact; leaves out what it cannot find out. Changes nothing that lasts."""
+    for name, value in _facts(SharedRoot(args.shared_root), args.node, args.log_dir, args.gcs_port):
+        print(name, value)
+    print("clock", int(time.time()))  # last, so that it is as fresh as can be
+    return 0
+
+
+def _facts(root: SharedRoot, node: str, log_dir: Path, gcs_port: int) -> Iterator[tuple[str, str]]:
+    from deps import missing_here  # py/deps.py, next to this package
+
+    if _is_writable(root.path, node):
+        yield "writable", "1"
+    yield "running", " ".join(sorted(ray_processes.running(log_dir.name)))  # the directory is named after the cluster
+    yield "missing", " ".join(missing_here())
+    if node != "head":
+        return
+    if root.is_complete() and (root.user_code / "examples").is_dir():
+        yield "layout", "1"
+    if _is_listening(gcs_port):
+        yield "gcs", "1"
+        from verl_regress.cluster import nodes  # here: the workers need no HTTP
+
+        try:
+            yield "joined", " ".join(f"{one.name}={one.address}" for one in nodes.joined(log_dir))
+        except RegressError:
+            return  # Ray may be starting; whoever needs it waits for it
+
+
+def _is_writable(directory: Path, node: str) -> bool:
+    file = directory / f".writable.{node}.{os.getpid()}"
+    try:
+        file.write_bytes(b"")
+        file.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,132 @@
+#!/usr/bin/env bats
+# What the first script of one `make up` sees, and what the scripts after it take from that, with a stub of an engine.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  cp -r "${REPO}"/docker-compose*.yaml "$HERE"
+  for tool in od make df; do ln -sf "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
+  WORK="${BOX}/work dir"
+  mkdir -p "${WORK}"/{clusters/mine,locks,cache/verl-0.9.1,shared}
+  printf '00000000000000aa' >"${WORK}/id"
+  : >"${WORK}/locks/mine"
+  mkdir "${WORK}/secrets"
+  echo token >"${WORK}/secrets/mine.token"
+  printf '%s\n' 'writable 1' 'running dashboard.py gcs_server raylet' 'missing ' 'layout 1' 'gcs 1' \
+    'joined head=10.0.0.1 worker-0=10.0.0.2' 'clock 1' >"${BOX}/head"
+  printf '%s\n' 'writable 1' 'running agent raylet' 'missing ' 'clock 1' >"${BOX}/worker-0"
+  printf '/mine-%s\n' "head|true|since|10.0.0.1 |mine|00000000000000aa|me|${WORK}" "worker-0|true|since|10.0.0.2 |mine|00000000000000aa|me|${WORK}" >"${BOX}/containers"
+  stub docker - <<'SH'
+    now() { sed "s/^clock .*/clock $(date +%s)/" "${BOX}/$1"; }
+    case "$*" in
+      'inspect --format {{.Name}}|'*) cat "${BOX}/containers" ;;
+      inspect*) echo true ;;
+      'compose version'*) echo 2.40.3 ;;
+      'version '*) echo 20.10 ;;
+      'ps --all --filter label='*) sed 's/.*|mine|//' "${BOX}/containers" ;;
+      'ps --all --no-trunc '*'config-hash'*) printf 'mine-%s\tmine-%s|running|hash1|image1\n' head head worker-0 worker-0 ;;
+      'ps --all --format '*) printf 'mine-%s mine\n' head worker-0 ;;
+      'image inspect '*) echo image1 ;;
+      'compose --project-directory '*) cat >/dev/null && printf '%s hash1\n' head worker-0 ;;
+      'exec mine-head '*' look '*) now head ;;
+      'exec mine-worker-0 '*' look '*) now worker-0 ;;
+      *' python3 - running '*) cat >/dev/null && echo dashboard.py gcs_server raylet ;;
+      *' nodes --log-dir '*) printf '%s\n' head=10.0.0.1 worker-0=10.0.0.2 ;;
+      *' date +%s') date +%s ;;
+    esac
+SH
+}
+
+# up: `make up` in the sandbox.
+up() {
+  printf 'exec make --no-print-directory up\n' >"${HERE}/scripts/make_up.sh"
+  sandbox::run CLUSTER_NAME=mine WORKERS=1 NODE_IMAGE=node:1 DASHBOARD_PORT=65535 MIN_MEMORY_GIB=0 MIN_DISK_GIB=0 WORKDIR="$WORK" scripts/make_up.sh
+}
+
+# calls PATTERN: how many calls of the engine match.
+calls() { grep -cE -- "$1" "$CALLS" || true; }
+
+@test "make up with nothing to do asks each node once, and at the end Ray whether all are ALIVE" {
+  up
+  assert_status 0
+  assert_line 'ok      /private is writable from head worker-0'
+  assert_line 'ok      head: Ray answers on port 6379'
+  assert_line "skip    worker-0: the helper's packages (all there)"
+  assert_line 'ok      worker-0: Ray is ALIVE in this cluster'
+  assert_line 'ok      the clocks of 2 nodes differ by at most 5 s'
+  [[ $(calls '^docker exec') == 3 && $(calls 'run.py .* look ') == 2 && $(calls ' await-nodes ') == 1 ]] || fail "$(<"$CALLS")"
+  [[ $(calls '^docker inspect') == 1 && $(calls '^docker network') == 1 && $(calls '^docker image') == 2 ]] || fail "$(<"$CALLS")"
+}
+
+@test "what was seen and is not as it should be is asked again, and then acted on" {
+  local fact
+  for fact in head/gcs:'python3 - running mine' head/running:'python3 - running mine' worker-0/running:'python3 - running mine' \
+    head/joined:' nodes --log-dir ' worker-0/missing:'deps.py missing' head/layout:' layout' worker-0/writable:'writable /private worker-0' \
+    worker-0/clock:'mine-worker-0 date'; do
+    cp "${BOX}/${fact%%/*}" "${BOX}/kept"
+    sed -i "/^$(basename "${fact%%:*}") /d" "${BOX}/${fact%%/*}"
+    : >"$CALLS"
+    up
+    cp "${BOX}/kept" "${BOX}/${fact%%/*}"
+    assert_status 0
+    assert_called "${fact#*:}"
+  done
+  sed -i 's/^missing .*/missing PyYAML>=6.0/' "${BOX}/worker-0"
+  : >"$CALLS"
+  up
+  assert_called 'mine-worker-0 python3 /private/common/code/verl_regress/'
+}
+
+@test "a cluster that does not run completely, or belongs to another checkout, is not asked" {
+  sed -i 's/worker-0|true/worker-0|false/' "${BOX}/containers"
+  up
+  refute_called ' look '
+  sed -i 's/00000000000000aa/00000000000000bb/; s/false/true/' "${BOX}/containers"
+  : >"$CALLS"
+  up
+  assert_status 2
+  refute_called ' look '
+}
+
+# in_turn FIRST BETWEEN SECOND [VARIABLE=VALUE]: runs FIRST and SECOND as scripts of one make process, and BETWEEN as a command
+# between them.
+in_turn() {
+  # shellcheck disable=SC2016  # expanded in the scripts that are written here
+  local begin='source "$(dirname "$0")/lib/regress.bash"; cli::begin; env::load; '
+  printf '%s%s\n' "$begin" "$1" >"${HERE}/scripts/first.sh"
+  printf '%s%s\n' "$begin" "$3" >"${HERE}/scripts/second.sh"
+  printf 'bash scripts/first.sh; %s; bash scripts/second.sh\n' "$2" >"${HERE}/scripts/both.sh"
+  sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" "${4:-REGRESS_LOOK=1}" scripts/both.sh
+}
+
+TAKE='look::take; look::await_nodes'
+KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
+
+@test "what was seen counts for scripts of one make process, until something changes" {
+  in_turn "$TAKE" true "$KNOWS"
+  assert_line knows
+  in_turn "$TAKE" true "$KNOWS" REGRESS_LOOK=
+  assert_line asks
+  in_turn "${TAKE}; log::changed something" true "$KNOWS"
+  assert_line asks
+  in_turn "$TAKE" true "log::changed something; ${KNOWS}"
+  assert_line asks
+}
+
+@test "what was seen does not count for another make process, after ten seconds, or when another command has held the lock" {
+  local file="${WORK}/clusters/mine/.look"
+  in_turn "$TAKE" "sed -i 's/^[0-9]* [0-9]*/1 2/' '${file}'" "$KNOWS"
+  assert_line asks
+  in_turn "$TAKE; LOOK[since]=\$((EPOCHSECONDS - 11))" true "$KNOWS"
+  assert_line asks
+  in_turn "$TAKE" "touch -d '+1 second' '${WORK}/locks/mine'" "$KNOWS"
+  assert_line asks
+}
+
+@test "nothing is taken while another command holds the lock, nor handed on when one took it meanwhile" {
+  in_turn "exec 8>>'${WORK}/locks/mine'; flock 8; ${TAKE}" true "$KNOWS"
+  assert_line asks
+  refute_called ' look '
+  in_turn "${TAKE}; touch -d '+1 second' '${WORK}/locks/mine'" true "$KNOWS"
+  assert_line asks
+}
