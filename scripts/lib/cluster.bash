@@ -220,6 +220,13 @@ cluster::_processes() {
   node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/ray_processes.py"
 }
 
+# cluster::ask_host NODE QUESTION...: asks a node that may not have the helper yet (py/verl_regress/cluster/host.py).
+cluster::ask_host() {
+  local node=$1
+  shift
+  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/host.py"
+}
+
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
 readonly CLUSTER_HAS_RAY=100 # no exit status of a command (scripts/lib/cli.bash)
@@ -287,14 +294,15 @@ cluster::_gcs_storage() {
 
 # cluster::_need_gcs_storage: the head can be started with GCS_STORAGE, and loses nothing that it should keep.
 cluster::_need_gcs_storage() {
-  local version
+  local said version older
   if [[ $GCS_STORAGE == memory ]]; then
     ! node::exec head test -e "$(nodes::gcs_path)/session_name" ||
       cli::die 2 "GCS_STORAGE=memory (from ${ENV_ORIGIN[GCS_STORAGE]}) would forget what the GCS of ${CLUSTER_NAME} has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
     return
   fi
-  version=$(node::exec head python3 -c 'from importlib.metadata import version; print(version("ray"))')
-  [[ $version =~ ^(2\.([6-9][0-9]|[1-9][0-9]{2,})|[3-9]|[1-9][0-9]+)(\.|$) ]] ||
+  said=$(cluster::ask_host head ray 2.60)
+  read -r version older <<<"$said"
+  [[ -z $older ]] ||
     cli::die 2 "GCS_STORAGE=rocksdb (from ${ENV_ORIGIN[GCS_STORAGE]}) needs Ray 2.60 or later and the head has Ray ${version}: use GCS_STORAGE=memory, or nodes with a newer Ray."
 }
 

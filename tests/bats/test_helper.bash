@@ -45,6 +45,16 @@ sandbox::venv() {
   printf '%s Python 3.11.7\n' "$(sha256sum <"${HERE}/requirements-dev.lock")" >"${HERE}/.venv/.stamp"
 }
 
+# real_python: this machine's Python, which the PATH of the sandbox does not have.
+real_python() { python3 -c 'import os, sys; print(os.path.realpath(sys.executable))'; }
+
+# fake_ray DIRECTORY VERSION: a Python with DIRECTORY in its PYTHONPATH has that Ray.
+fake_ray() {
+  rm -rf "$1"
+  mkdir -p "$1/ray-$2.dist-info"
+  printf 'Metadata-Version: 2.1\nName: ray\nVersion: %s\n' "$2" >"$1/ray-$2.dist-info/METADATA"
+}
+
 # sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with a clean environment.
 sandbox::run() {
   local knobs=(PROFILE=cpu NO_COLOR=1 WORKDIR="${BOX}/work dir")

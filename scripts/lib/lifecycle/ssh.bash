@@ -144,11 +144,12 @@ nodes::_check_tools() {
 
 # Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
 nodes::_check_ray() {
-  local node version first=''
+  local node said version older first=''
   for node in $(node::list); do
-    version=$(node::exec "$node" python3 -c 'from importlib.metadata import version; print(version("ray"))') ||
+    said=$(cluster::ask_host "$node" ray 2.54) ||
       cli::die 1 "${node} ($(ssh::_place "$node")): its python3 has no Ray, as it says above: name the directory of the right one with path= in ${NODES_FILE}."
-    [[ $version =~ ^(2\.(5[4-9]|[6-9][0-9]|[1-9][0-9]{2,})|[3-9]|[1-9][0-9]+)(\.|$) ]] ||
+    read -r version older <<<"$said"
+    [[ -z $older ]] ||
       cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
     [[ $version == "${first:=$version}" ]] ||
       cli::die 1 "${node} has Ray ${version} and head has ${first}: install the same version on every node."
@@ -207,12 +208,7 @@ nodes::_check_ports() {
     ! cluster::is_ray_running "$node" || continue
     ports=(52365) # Ray's agent on every node
     [[ $node != head ]] || ports+=("$GCS_PORT" 8265)
-    taken=$(node::exec "$node" python3 -c '
-import socket, sys
-for port in sys.argv[1:]:
-    with socket.socket() as client:
-        if client.connect_ex(("127.0.0.1", int(port))) == 0:
-            print(port)' "${ports[@]}" | paste -sd' ')
+    taken=$(cluster::ask_host "$node" ports "${ports[@]}")
     [[ -z $taken ]] ||
       cli::die 1 "Somebody listens on port ${taken} of ${node} ($(ssh::_place "$node")), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
   done

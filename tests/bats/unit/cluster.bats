@@ -58,13 +58,14 @@ STUB
   assert_line 'changed worker-1: listed its packages'
 }
 
-# storage_stub VERSION KEPT: a head with that Ray, whose `test` for a GCS on disk exits with KEPT.
+# storage_stub VERSION KEPT: a head whose Python has that Ray, and whose `test` for a GCS on disk exits with KEPT.
 storage_stub() {
+  fake_ray "${BOX}/site" "$1"
   stub docker - <<STUB
 case "\$*" in
   inspect*) echo true ;;
   *' test -e '*) exit $2 ;;
-  *'version("ray")'*) echo $1 ;;
+  *' python3 - ray '*) PYTHONPATH="\${BOX}/site" "$(real_python)" "\${@:5}" ;;
   *' stop '*) echo 0 ;;
 esac
 STUB

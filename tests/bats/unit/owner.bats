@@ -6,7 +6,7 @@ setup() {
   sandbox::make
   cp -r "${REPO}"/docker-compose*.yaml "${REPO}/jobspecs" "${REPO}/Makefile" "$HERE"
   for tool in od flock; do ln -sf "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
-  ln -sf "$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')" "${BOX}/bin/python3"
+  ln -sf "$(real_python)" "${BOX}/bin/python3"
   WORK="${BOX}/work dir"
   mkdir -p "$WORK"
   printf '00000000000000aa' >"${WORK}/id"

@@ -27,9 +27,15 @@ STUB
   stub ray
   stub setsid
   stub printenv 'printf "%s\n" "$VERL_REGRESS_NODE_IP"'
-  stub python3 'case "$*" in *version*) cat "${BOX}/ray-of-${HOST}" ;; *socket*) cat "${BOX}/ports-of-${HOST}" ;; *) exit 1 ;; esac'
+  stub python3 - <<STUB
+    case "\$*" in
+      '- ray '*) PYTHONPATH="\${BOX}/site-of-\${HOST}" "$(real_python)" "\$@" ;;
+      '- ports '*) cat "\${BOX}/ports-of-\${HOST}" ;;
+      *) exit 1 ;;
+    esac
+STUB
   for host in 10.0.0.1 10.0.0.2; do
-    printf '2.60.0\n' >"${BOX}/ray-of-${host}"
+    fake_ray "${BOX}/site-of-${host}" 2.60.0
     : >"${BOX}/ports-of-${host}"
   done
 }
@@ -106,12 +112,12 @@ CASES
 }
 
 @test "Ray that is too old, or not the same everywhere, is refused with the reason" {
-  printf '2.53.1\n' >"${BOX}/ray-of-10.0.0.1"
+  fake_ray "${BOX}/site-of-10.0.0.1" 2.53.1
   on_ssh nodes::check
   assert_status 1
   assert_line 'error   head has Ray 2.53.1, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node.'
-  printf '2.60.0\n' >"${BOX}/ray-of-10.0.0.1"
-  printf '2.54.0\n' >"${BOX}/ray-of-10.0.0.2"
+  fake_ray "${BOX}/site-of-10.0.0.1" 2.60.0
+  fake_ray "${BOX}/site-of-10.0.0.2" 2.54.0
   on_ssh nodes::check
   assert_status 1
   assert_line 'error   worker-0 has Ray 2.54.0 and head has 2.60.0: install the same version on every node.'
