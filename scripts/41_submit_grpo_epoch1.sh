@@ -4,9 +4,8 @@
 #
 #   CODE_ID=codeA WAIT=1 scripts/41_submit_grpo_epoch1.sh
 #
-# Knobs: CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC ALLOW_MISMATCH DRY_RUN WAIT MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: those of 44_submit_sdk, without JOBSPEC and WORKLOAD
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-helper::ensure
-job::submit "$(job::spec_of grpo)"
+job::submit_shipped grpo

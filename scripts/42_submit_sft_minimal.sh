@@ -4,9 +4,8 @@
 #
 #   CODE_ID=codeA WAIT=1 scripts/42_submit_sft_minimal.sh
 #
-# Knobs: CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC ALLOW_MISMATCH DRY_RUN WAIT MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: those of 44_submit_sdk, without JOBSPEC and WORKLOAD
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-helper::ensure
-job::submit "$(job::spec_of sft)"
+job::submit_shipped sft

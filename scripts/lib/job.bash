@@ -2,8 +2,12 @@
 # shellcheck shell=bash
 
 # job::spec_of WORKLOAD: the JobSpec file that this distribution ships for a workload.
-job::spec_of() {
-  printf 'jobspecs/%s.yaml\n' "$1"
+job::spec_of() { printf 'jobspecs/%s.yaml\n' "$1"; }
+
+# job::submit_shipped WORKLOAD: submits that file.
+job::submit_shipped() {
+  helper::ensure
+  job::submit "$(job::spec_of "$1")"
 }
 
 # job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits it through VIA: sdk (Ray's
