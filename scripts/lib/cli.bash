@@ -77,10 +77,14 @@ cli::_refuse_argument() {
   cli::die 2 "${shown}: a knob comes before the command, as in '${knob} ${command}'."
 }
 
-# cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile).
+# cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile), and
+# keys of env/local.env that are no knobs, even if it reads none.
 cli::_check_make() {
   local word _ nearest use=use names=()
-  [[ -n ${MAKE_UNKNOWN_KNOBS-}${MAKE_UNKNOWN_GOALS-} ]] || return 0
+  if [[ -z ${MAKE_UNKNOWN_KNOBS-}${MAKE_UNKNOWN_GOALS-} ]]; then
+    [[ ! -v MAKE_GIVEN ]] || (env::read_local) || exit "$?"
+    return
+  fi
   if read -r word _ <<<"${MAKE_UNKNOWN_KNOBS-}" && [[ -n $word ]]; then
     knob::read
     nearest=$(word::nearest "$word" "${KNOB_NAMES[@]}")

@@ -53,7 +53,14 @@ env::_read_given() {
   local knob
   knob::read
   for knob in "${KNOB_NAMES[@]}"; do [[ ! -v $knob || -v ENV_ORIGIN[$knob] ]] || ENV_ORIGIN[$knob]='the command line or environment'; done
-  [[ ! -f ${REPO_DIR}/env/local.env ]] || env::_read_file env/local.env
+  env::read_local
+}
+
+# env::read_local: reads the user's file, if there is one; refuses keys that are no knobs.
+env::read_local() {
+  [[ -f ${REPO_DIR}/env/local.env ]] || return 0
+  knob::read
+  env::_read_file env/local.env
 }
 
 # The first value wins: a knob that is set already, even to an empty value, is not changed.
@@ -68,7 +75,7 @@ env::_read_file() {
   while IFS= read -r line || [[ -n $line ]]; do
     number=$((number + 1))
     [[ $line =~ ^[[:space:]]*(#|$) ]] && continue
-    [[ $line =~ ^([A-Z][A-Z0-9_]*)=(.*)$ ]] ||
+    [[ $line =~ ^([A-Za-z_][A-Za-z0-9_]*)=(.*)$ ]] ||
       cli::die 2 "'$(cli::shown "$line")' (line ${number} of ${file}) is no KEY=VALUE line: write one knob a line, no spaces around '='."
     key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
     # Keys that are not knobs would be exported to shells and tools that may act on them, such as BASH_ENV.

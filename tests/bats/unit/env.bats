@@ -65,6 +65,7 @@ SHOW
   done <<'CASES'
 WORKRES|did you mean WORKERS? Use
 COD_ID|did you mean CODE_ID? Use
+workers|did you mean WORKERS? Use
 BASH_ENV|use
 ENV|use
 IFS|use

@@ -84,6 +84,7 @@ CASES
 WORKER=3|did you mean WORKERS? Use
 COD_ID=codeB|did you mean CODE_ID? Use
 WORKLAOD=grpo|did you mean WORKLOAD? Use
+workers=3|did you mean WORKERS? Use
 WANDB_API_KEY=geheim|use
 HF_TOKEN=geheim|use
 MAKE_UNKNOWN_KNOBS=|use
@@ -91,6 +92,28 @@ knobs=FOO|use
 FOO=$(shell touch ran)|use
 CASES
   [[ ! -e ${BOX}/record && -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
+}
+
+# bats test_tags=slow
+@test "make: every target refuses what is no knob, on the command line and in env/local.env; the environment is not judged" {
+  local target targets
+  mapfile -t targets < <(sed -nE 's/^([a-z][a-z-]*):.*## .*/\1/p' "${HERE}/Makefile")
+  ((${#targets[@]} > 30))
+  for target in "${targets[@]}"; do
+    make_in -- "$target" WORKER=3
+    assert_status 2
+    assert_line "error   WORKER on make's command line is not a knob: did you mean WORKERS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run make."
+  done
+  printf 'WORKER=3\n' >"${HERE}/env/local.env"
+  for target in "${targets[@]}"; do
+    make_in -- "$target"
+    assert_status 2
+    assert_line 'error   WORKER (line 1 of env/local.env) is not a knob: did you mean WORKERS? Use the knobs of env/defaults.env; export other variables before you run the command.'
+  done
+  refute_called docker
+  rm "${HERE}/env/local.env"
+  make_in WORKER=3 workers=3 -- version
+  assert_status 0
 }
 
 @test "make: a word that is no target is refused before the first target runs, also where a file has that name" {
