@@ -21,6 +21,11 @@ files::to_release() {
   if files::is_checkout; then git -C "$FILES_ROOT" ls-files --cached; else files::_unpacked; fi
 }
 
+# files::copy_to DIRECTORY: copies all of ours into DIRECTORY, an absolute path.
+files::copy_to() {
+  files::ours '*' | tr '\n' '\0' | (cd "$FILES_ROOT" && xargs -0 cp --parents --no-dereference -t "$1" --)
+}
+
 # files::is_checkout: this folder itself is a git checkout (not a folder inside another checkout), and git is installed.
 files::is_checkout() { [[ -e ${FILES_ROOT}/.git ]] && command -v git >/dev/null; }
 

@@ -11,7 +11,8 @@ setup_file() {
   }
   export OTHER="${BATS_FILE_TMPDIR}/other checkout"
   mkdir "$OTHER"
-  git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$OTHER"
+  source scripts/dev/files.bash
+  files::copy_to "$OTHER"
   # Trains longer than the tests below take; it is stopped after them.
   SUBMISSION_ID=owner-1 OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=1000' scripts/40_submit_ppo_epoch1.sh \
     2>"${BATS_FILE_TMPDIR}/submitted"

@@ -8,7 +8,8 @@ setup_file() {
   container::cluster # the neighbour
   export HOUSE=/tmp/verl-regress-unprivileged-$$ USER_ID=12345
   mkdir "$HOUSE"
-  git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$HOUSE"
+  source scripts/dev/files.bash
+  files::copy_to "$HOUSE"
   cp -r "$HOME/.docker" "${HOUSE}/docker-config"
   cp -r "${WORKDIR}/shared/common/code/verl/codeA" "${HOUSE}/verl-source"
   chown -R "${USER_ID}:${USER_ID}" "$HOUSE"

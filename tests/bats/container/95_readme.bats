@@ -22,6 +22,7 @@ teardown_file() {
 setup() {
   load container_helper
   load ../readme
+  source scripts/dev/files.bash
   SECONDS=0
 }
 
@@ -33,7 +34,7 @@ clone() {
   cd "${BATS_FILE_TMPDIR}/$1" || return
   types 'git clone <this repository> verl-regress && cd verl-regress'
   cd verl-regress || return
-  (cd "$REPO" && git ls-files -z --cached --others --exclude-standard --deduplicate | xargs -0 cp --parents --no-dereference -t "$OLDPWD")
+  files::copy_to "$PWD"
   [[ ! -e .venv && ! -e workdir ]]
 }
 

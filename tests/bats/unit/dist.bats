@@ -48,6 +48,16 @@ unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" 
   done
 }
 
+@test "a copy of an unpacked folder has all of its files, and none that was made there" {
+  mkdir "${BOX}/a copy" "${UNPACKED}/workdir"
+  : >"${UNPACKED}/workdir/mine"
+  # shellcheck disable=SC2016  # expanded by that shell
+  unpacked bash -c 'source scripts/dev/files.bash && files::copy_to "$1"' any "${BOX}/a copy"
+  [[ $status == 0 ]] || fail "$stderr"
+  diff <(cd "${BOX}/a copy" && find . ! -type d | LC_ALL=C sort) <(tar -tzf "${REPO}/${TARBALL}" | sed "s|^${NAME}|.|" | LC_ALL=C sort)
+  rm -r "${UNPACKED}/workdir"
+}
+
 @test "what is ignored or built in an unpacked folder is not ours" {
   mkdir -p "${UNPACKED}/.venv" "${UNPACKED}/workdir/deep" "${UNPACKED}/py/verl_regress/__pycache__" "${UNPACKED}/.ruff_cache"
   touch "${UNPACKED}"/{.venv,workdir/deep,py/verl_regress/__pycache__,.ruff_cache,env,py}/planted.py "${UNPACKED}/env/local.env"
