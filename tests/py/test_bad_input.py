@@ -474,6 +474,7 @@ def test_nul_in_overrides_file_was_a_lost_job_and_is_refused(submit, ray):
     assert ray.seen == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["x", "$"])  # a value with a $ bypasses Ray, but each process gets it all the same
 def test_an_env_var_of_1_mb_was_pending_for_300_s_and_is_refused(submit, ray, first):
     sentence = (

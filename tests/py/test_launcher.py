@@ -240,6 +240,7 @@ def test_a_launcher_that_is_killed_takes_the_trainer_with_it_and_records_no_end(
     assert launched.ended is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "work", ["time.sleep(30)", "[(print('x' * 10_000, flush=True), time.sleep(0.001)) for _ in range(30_000)]"]
 )

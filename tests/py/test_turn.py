@@ -182,6 +182,7 @@ def test_one_that_will_never_come_up_is_not_waited_for(jobs, state):
     assert queue_of(job) == ["b"]
 
 
+@pytest.mark.slow
 def test_one_whose_launcher_does_not_come_up_is_waited_for_in_bounds(jobs, monkeypatch):
     """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)

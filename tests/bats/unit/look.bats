@@ -58,6 +58,7 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
   [[ $(calls '^docker inspect') == 1 && $(calls '^docker network') == 1 && $(calls '^docker image') == 2 ]] || fail "$(<"$CALLS")"
 }
 
+# bats test_tags=slow
 @test "what was seen and is not as it should be is asked again, and then acted on" {
   local fact
   for fact in head/gcs:'python3 - running mine' head/running:'python3 - running mine' worker-0/running:'python3 - running mine' \
@@ -77,6 +78,7 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
   assert_called 'mine-worker-0 python3 /private/common/code/verl_regress/'
 }
 
+# bats test_tags=slow
 @test "a cluster that does not run completely, or belongs to another checkout, is not asked" {
   sed -i 's/worker-0|true/worker-0|false/' "${BOX}/containers"
   up
@@ -113,6 +115,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   assert_line asks
 }
 
+# bats test_tags=slow
 @test "what was seen does not count for another make process, after ten seconds, or when another command has held the lock" {
   local file="${WORK}/clusters/mine/.look"
   in_turn "$TAKE" "sed -i 's/^[0-9]* [0-9]*/1 2/' '${file}'" "$KNOWS"

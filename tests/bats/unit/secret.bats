@@ -56,6 +56,7 @@ refused() {
   [[ $status == 0 && -z $output ]]
 }
 
+# bats test_tags=slow
 @test "a variable that is not in the environment, or only in our own script" {
   spec '- name: API_KEY'
   sent
@@ -75,6 +76,7 @@ refused() {
   refused "The secret API_KEY (from my.yaml) is on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
 }
 
+# bats test_tags=slow
 @test "a file that is not there, empty, a directory, or has a NUL; its name may be a value, and is not repeated" {
   spec '- {name: API_KEY, file: sk-0123456789}'
   sent

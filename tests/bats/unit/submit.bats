@@ -20,6 +20,7 @@ SH
 # is_sent WORD: the submission got that word, once.
 is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]]; }
 
+# bats test_tags=slow
 @test "DETERMINISTIC is handed over where it is on, by every script that submits, and in no other case" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
     read -ra words <<<"$script"
