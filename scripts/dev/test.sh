@@ -41,7 +41,7 @@ suite::faults-full() { suite::_faults write faults-full; }
 # suite::_in_turn: the tags that leave out the tests of the two other turns; with TEST_TURN empty, a tag that no test has.
 suite::_in_turn() {
   local turn others=()
-  for turn in 0 1 2; do [[ ${TEST_TURN:-$turn} == "$turn" ]] || others+=("!turn:${turn}"); done
+  for turn in 0 1 2; do [[ -z ${TEST_TURN-} || $TEST_TURN == "$turn" ]] || others+=("!turn:${turn}"); done
   ((${#others[@]})) || others=('!never')
   (IFS=, && printf '%s\n' "${others[*]}")
 }

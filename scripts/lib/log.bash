@@ -5,19 +5,16 @@
 LOG_CHANGES=0
 LOG_PULSE='' # the process that prints progress while log::while runs a command
 
-log::_colour() { [[ -t 2 && -z ${NO_COLOR:-} ]] && printf '\e[%sm' "$1" >&2 || true; }
-
 # log::is_live: stderr is a terminal on which a line can be overwritten.
 log::is_live() { [[ -t 2 && ${TERM:-dumb} != dumb ]]; }
 
 log::_line() {
-  local word=$1 colour=$2
+  local word live='' on='' off=''
+  printf -v word '%-8s' "$1"
+  ! log::is_live || live=$'\e[K' # clears the live line; the cursor is at its beginning
+  [[ ! -t 2 || -n ${NO_COLOR:-} ]] || on=$'\e['"${2}m" off=$'\e[0m'
   shift 2
-  ! log::is_live || printf '\e[K' >&2 # clears the live line; the cursor is at its beginning
-  log::_colour "$colour"
-  printf '%-8s' "$word" >&2
-  log::_colour 0
-  printf '%s\n' "$*" >&2
+  printf '%s\n' "${live}${on}${word}${off}$*" >&2 # in one write: parts print at the same time
 }
 
 log::step() { log::_line '==' '1' "$@"; }    # a phase starts
