@@ -38,8 +38,8 @@ lint::run() {
   printf '%s %d %s checked %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
 }
 
-# lint::shellcheck FILE...: on all cores, because it needs more time than all other linters together.
-lint::shellcheck() { printf '%s\0' "$@" | xargs -0 -n 10 -P "$(nproc)" shellcheck; }
+# lint::on_all_cores COMMAND FILE...: ten files at a time. For shellcheck, which needs more time than all other linters together.
+lint::on_all_cores() { printf '%s\0' "${@:2}" | xargs -0 -n 10 -P "$(nproc)" "$1"; }
 
 # lint::imports FILE...: checks the contracts of pyproject.toml between the helper's packages; they cover all files at once.
 lint::imports() {
@@ -56,7 +56,7 @@ PATH="${VENV_DIR}/bin:${PATH}"
 mapfile -t shell_files < <(lint::shell_files)
 mapfile -t python_files < <(files::ours '*.py')
 
-lint::run shellcheck "${shell_files[@]}" -- lint::shellcheck
+lint::run shellcheck "${shell_files[@]}" -- lint::on_all_cores shellcheck
 lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
