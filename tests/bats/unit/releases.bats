@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # scripts/dev/releases.sh: which rows it runs, on which cluster, and how it ends; tests/py/test_releases.py tests what a row does.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make
@@ -55,7 +57,6 @@ MADE
   [[ $(made) == *'make down' ]]
 }
 
-# bats test_tags=slow
 @test "a row that does not work is an error, the others run, and the exit status is 9" {
   echo 9 >"${BOX}/found/broken-0.8.0-ppo"
   releases RELEASES=0.8.0-ppo,0.8.0-sft
@@ -65,7 +66,6 @@ MADE
   assert_line '1 of 2 rows work'
 }
 
-# bats test_tags=slow
 @test "a row that is recorded is skipped, unless FORCE=1" {
   touch "${BOX}/found/recorded-0.8.0-ppo"
   releases RELEASES=0.8.0-ppo
@@ -94,7 +94,6 @@ MADE
   assert_line "error   'make build up prepare' failed: read the end of ${HERE}/build/releases/log."
 }
 
-# bats test_tags=slow
 @test "all rows: main's are left out without VERL_MAIN, and the page is written of those that were run" {
   releases
   assert_status 0
