@@ -32,13 +32,12 @@ check: ## look before anything is touched: engine, ports, disk, memory, leftover
 	@scripts/00_prereq_check.sh
 build: ## the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
-# 12 after 20: Ray takes some seconds to start, and meanwhile the helper is checked.
 # What the first of these scripts sees counts for the others (scripts/lib/look.bash).
 up: export REGRESS_LOOK := 1
 up: check ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
-	@scripts/20_start_head.sh
 	@scripts/12_install_py_deps.sh
+	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 down: ## remove exactly what bears our label; the shared directory stays
 	@scripts/02_down.sh
@@ -94,8 +93,8 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 	@scripts/10_build_image.sh
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
-	@scripts/20_start_head.sh
 	@scripts/12_install_py_deps.sh
+	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 	@scripts/30_prepare_data_and_model.sh
 	@scripts/31_snapshot_verl_code.sh

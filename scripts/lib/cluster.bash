@@ -262,7 +262,7 @@ cluster::_start() {
     helper::_words words
     listing=(python3 "$(helper::dir)/run.py" "${words[@]}" list-packages --cluster "$CLUSTER_NAME" --node "$node" --start "$mark")
   fi
-  # Meanwhile a worker lists its packages. The head starts before the helper is there, so its list is made in await_ready.
+  # Meanwhile a worker lists its packages. The head's list is made in await_ready: the head can be started without the helper.
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start" || exit
     shift 3; [ "$#" = 0 ] || (setsid "$@") >/dev/null 2>&1 </dev/null &' mark "$(cluster::_log_dir)" "$node" "$mark" \
