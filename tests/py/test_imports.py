@@ -1,4 +1,4 @@
-"""The contracts between the helper's packages (pyproject.toml): they are kept, and a planted import breaks them."""
+"""The contracts between our packages (pyproject.toml): they are kept, and a planted import breaks them."""
 
 import os
 import shutil
@@ -13,11 +13,10 @@ REPO = Path(__file__).parents[2]
 
 @pytest.fixture
 def helper(tmp_path):
-    """A copy of the helper with the contracts."""
+    """A copy of the helper, beside one of the judge, with the contracts."""
     shutil.copy(REPO / "pyproject.toml", tmp_path)
-    shutil.copytree(
-        REPO / "py/verl_regress", tmp_path / "py/verl_regress", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for package in ("verl_regress", "verl_verdict"):
+        shutil.copytree(REPO / "py" / package, tmp_path / "py" / package, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "py/verl_regress"
 
 
@@ -45,6 +44,7 @@ CIRCLE = "No modules import each other in a circle"
 PLANNING = "Planning a job asks neither Ray nor the network"
 JUDGING = "Judging a job's status asks neither Ray nor the network"
 RAY = "Only the package cluster imports Ray"
+VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,9 @@ RAY = "Only the package cluster imports Ray"
         ("spec/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
         ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
         ("worker/tee.py", "def late():\n    import ray", [RAY]),
+        ("../verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
+        ("../verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
+        ("../verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),
     ],
 )
 def test_a_planted_import_breaks_its_contract(helper, module, planted, names):

@@ -1,0 +1,70 @@
+"""May A and B be compared? What must be equal, and what differs in verl's resolved config, which is evidence only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from verl_verdict.records import Run
+
+# What a session records beyond what a job directory has. Not recorded is not equal: the verdict says that it was not compared.
+RECORDED_BY_SESSIONS = ("model sha256", "data sha256", "image", "packages")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs between A and B; None where a side lacks it."""
+
+    name: str
+    a: str | None
+    b: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: A {_shown(self.a)}, B {_shown(self.b)}"
+
+
+def _shown(text: str | None) -> str:
+    if text is None:
+        return "without it"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def facts(a: Run, b: Run) -> list[Difference]:
+    """The facts that differ, of those that both runs have recorded; an override or a variable on one side only differs, too."""
+    if not a.facts or not b.facts:
+        return []
+    named = sorted(a.facts.keys() | b.facts.keys())
+    return [
+        Difference(name, a.facts.get(name), b.facts.get(name))
+        for name in named
+        if a.facts.get(name) != b.facts.get(name)
+        and ((name in a.facts and name in b.facts) or name.startswith(("override ", "variable ", "reward_fn")))
+    ]
+
+
+def not_accepted(found: list[Difference], accept: Collection[str]) -> list[Difference]:
+    """The differences that the user has not accepted, by name: `packages`, `override trainer.nnodes`."""
+    return [difference for difference in found if difference.name not in accept]
+
+
+def not_compared(a: Run, b: Run) -> list[str]:
+    """What should be equal and was not recorded by both."""
+    expected = ("profile", "model", "dataset", "devices", "nodes", *RECORDED_BY_SESSIONS)
+    return [name for name in expected if name not in a.facts or name not in b.facts]
+
+
+def config(a: Run, b: Run) -> list[Difference]:
+    """Where verl's resolved configs differ: changed defaults, new and removed keys."""
+    if not a.config or not b.config:
+        return []
+    return [
+        Difference(key, a.config.get(key), b.config.get(key))
+        for key in sorted(a.config.keys() | b.config.keys())
+        if a.config.get(key) != b.config.get(key)
+    ]
+
+
+def explaining(found: list[Difference], pattern: str) -> list[Difference]:
+    """The differences of the config that may explain a first difference: both sides have the key, and it matches."""
+    return [each for each in found if each.a is not None and each.b is not None and re.search(pattern, each.name)]

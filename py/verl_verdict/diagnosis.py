@@ -1,0 +1,83 @@
+"""Where a difference begins, what it usually means, and differences that are wrong whatever the rest of the run does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_verdict import comparable, metrics
+from verl_verdict.exact import ROUNDING, Comparison, Difference
+from verl_verdict.records import Run
+
+_MIRRORED = 1e-3  # of the metric's scale
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first step that differs, and in it the first metric in causal order, with both values."""
+
+    step: int
+    metric: str
+    a: float
+    b: float
+    means: str
+    others: tuple[str, ...] = ()  # metrics that differ in the same step, in causal order
+    config: tuple[comparable.Difference, ...] = ()  # differences of verl's config that may explain it
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.metric}: A {number(self.a)}, B {number(self.b)}"
+
+
+def of(found: Comparison, config: Sequence[comparable.Difference]) -> Diagnosis | None:
+    """The diagnosis of an exact comparison; None if nothing differs."""
+    if found.first is None:
+        return None
+    first = found.first
+    others = [each.metric for each in found.differences if each.step == first.step and each.size > ROUNDING]
+    return at(first.step, first.metric, first.a, first.b, config, [name for name in others if name != first.metric])
+
+
+def at(
+    step: int, metric: str, a: float, b: float, config: Sequence[comparable.Difference], others: Sequence[str] = ()
+) -> Diagnosis:
+    """The diagnosis of this metric at this step."""
+    stage = metrics.stage_of(metric)
+    explaining = tuple(comparable.explaining(list(config), stage.config))
+    return Diagnosis(step, metric, a, b, stage.means, tuple(others), explaining)
+
+
+def opposite_sign(a: Run, b: Run, found: Comparison) -> Difference | None:
+    """The first difference, if it is the sign of the update: same rewards and opposite advantages, or same advantages and opposite loss.
+
+    Then B trains away from what A trains towards, whatever the reward does in a short run.
+    """
+    first = found.first
+    if first is None or first.size <= ROUNDING:
+        return None
+    step = first.step
+    differing = {each.metric: each for each in found.differences if each.step == step and each.size > ROUNDING}
+    high, low = "critic/advantages/max", "critic/advantages/min"
+    if first.metric.startswith("critic/advantages/") and high in differing and low in differing:
+        scale = metrics.scale_of(high, a.series) * _MIRRORED
+        one, other = differing[high], differing[low]
+        lopsided = abs(one.a + other.a) > scale
+        return one if lopsided and abs(one.b + other.a) <= scale and abs(other.b + one.a) <= scale else None
+    if first.metric == "actor/pg_loss" and abs(first.a + first.b) <= _MIRRORED * abs(first.a):
+        return first
+    return None
+
+
+def dead_gradient(a: Run, b: Run) -> str | None:
+    """The gradient norm that is 0 at every step of B and was not in A: B does not train."""
+    for name in ("actor/grad_norm", "critic/grad_norm", "train/grad_norm"):
+        mine, other = a.series.get(name, {}), b.series.get(name, {})
+        if mine and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
+            return name if any(mine.values()) else None
+    return None
+
+
+def number(value: float) -> str:
+    """A value as people read it: four significant digits, and more if it needs them to be exact."""
+    short = f"{value:.4g}"
+    return short if float(short) == value else f"{value:.{_SHOWN}g}"

@@ -1,0 +1,109 @@
+"""What is decided before any value is compared: whether the runs may be judged at all, and whether one of them failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+
+from verl_verdict import comparable, diagnosis, metrics
+from verl_verdict.errors import BadInput
+from verl_verdict.records import Kind, Problem, Run
+from verl_verdict.verdicts import Verdict, Word
+
+
+def one_workload(runs_a: Sequence[Run], runs_b: Sequence[Run], perturbed: Sequence[Run]) -> str:
+    """The workload of all runs; bad input if they do not share one."""
+    if not runs_a or not runs_b:
+        raise BadInput("There is no run of A or of B: give at least one of each.")
+    workloads = {run.workload: run.name for run in (*runs_a, *runs_b, *perturbed) if run.workload}
+    if len(workloads) > 1:
+        told = " and ".join(f"'{name}' is {workload}" for workload, name in workloads.items())
+        raise BadInput(f"The runs are of different workloads ({told}): compare runs of one workload.")
+    if not workloads:
+        raise BadInput(
+            f"'{runs_a[0].name}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
+        )
+    return next(iter(workloads))
+
+
+def no_copies(runs: Sequence[Run]) -> None:
+    """Two runs never take the same times to the microsecond: such records are copies, and prove nothing."""
+    seen: dict[str, str] = {}
+    for run in runs:
+        if run.fingerprint and run.fingerprint in seen and any(map(metrics.is_time, run.series)):
+            raise BadInput(
+                f"'{run.name}' and '{seen[run.fingerprint]}' are copies of one record (all times are equal): give the records of different runs."
+            )
+        seen[run.fingerprint] = run.name
+
+
+def incomparable(
+    base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], accept: Collection[str]
+) -> Verdict | None:
+    """All runs must have been asked for the same on the same nodes."""
+    for run in (*runs_a[1:], *runs_b):
+        found = comparable.not_accepted(comparable.facts(runs_a[0], run), accept)
+        if found:
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            told = "; ".join(map(str, found[:3]))
+            reason = f"'{runs_a[0].name}' and '{run.name}' differ in more than their code: {told}{more}"
+            return dataclasses.replace(
+                base, word=Word.INCOMPARABLE, reason=reason, how="what must be equal is not", differs=tuple(found)
+            )
+    return None
+
+
+def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Collection[str]) -> Verdict | None:
+    """A baseline that failed, ended early or recorded nonsense is no baseline."""
+    last = max(run.last_step for run in (*runs_a, *runs_b))
+    for run in runs_a:
+        problem = run.unfinished or _failed(run, last) or next((each.text for each in _problems(run, ignore)), None)
+        if problem:
+            reason = f"A cannot be the baseline, because in '{run.name}' {problem}"
+            return dataclasses.replace(base, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
+    return None
+
+
+def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Collection[str]) -> Verdict | None:
+    """B that fails, ends early or is not finite where A is: regressed. A record of B that is damaged otherwise proves nothing."""
+    base = dataclasses.replace(base, how="the records of B")
+    last = max(run.last_step for run in runs_a)
+    for run in runs_b:
+        broken = next((each for each in _problems(run, ignore) if each.kind is Kind.NOT_FINITE), None)
+        failed = None if run.unfinished else _failed(run, last) or (broken.text if broken else None)
+        if failed:
+            reason = f"A trains to the end, and in B's '{run.name}' {failed}"
+            first = _where(broken, runs_a[0], run) if broken else None
+            return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=first)
+    for run in runs_b:
+        problem = run.unfinished or next((each.text for each in _problems(run, ignore)), None)
+        if problem:
+            reason = f"B's record proves nothing, because in '{run.name}' {problem}"
+            return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
+    return None
+
+
+def _problems(run: Run, ignore: Collection[str]) -> list[Problem]:
+    """The problems of a record, except those of metrics that nobody compares."""
+    return [
+        each for each in run.problems if not each.metric or not (each.metric in ignore or metrics.is_time(each.metric))
+    ]
+
+
+def _failed(run: Run, last_step: int) -> str | None:
+    """Why a run did not reach the last step, or failed there."""
+    if run.failure:
+        after = f"after step {run.last_step}" if run.last_step else "before its first step"
+        return f"the job failed {after} ({run.failure})"
+    cut_off = next((each.text for each in run.problems if each.kind is Kind.TRUNCATED), None)
+    return cut_off or (f"the record ends at step {run.last_step} of {last_step}" if run.last_step < last_step else None)
+
+
+def _where(broken: Problem, a: Run, b: Run) -> diagnosis.Diagnosis | None:
+    """The first value of B that is not finite, beside A's."""
+    name = broken.metric or ""
+    if name not in a.series or name not in b.series:
+        return None
+    value_a = a.series[name].get(broken.step, math.nan)
+    return diagnosis.at(broken.step, name, value_a, b.series[name][broken.step], [])

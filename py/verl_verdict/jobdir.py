@@ -1,0 +1,186 @@
+"""A job directory of verl-regress: its record over all attempts, its seeds, how it ended, and the facts that must be equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_verdict import records
+from verl_verdict.errors import BadInput
+from verl_verdict.records import Run
+
+_SEED = re.compile(r"(^|[._])seed$")
+# Variables and config keys that name the job itself, or where its files are.
+_OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR")
+_OWN_KEYS = re.compile(r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|resume_))")
+_NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
+
+
+def load(path: Path) -> Run:
+    """The run at `path`: a metrics.jsonl, or a job directory."""
+    return read(path) if path.is_dir() else records.read(path)
+
+
+def read(directory: Path) -> Run:
+    """The run of a job directory."""
+    attempts = [directory, *sorted((directory / "attempts").glob("[0-9]*"), key=lambda path: int(path.name))]
+    last = attempts[-1]
+    resolved = _json(directory / "config/resolved.json")
+    failure, unfinished = _failure(last), _unfinished(last)
+    texts, starts = _texts(attempts)
+    if not texts:
+        if failure is None and unfinished is None:
+            raise BadInput(
+                f"The job directory '{directory}' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
+            )
+        run = Run(name=directory.name, series={})
+    else:
+        run = records.parse(texts, directory.name, str(directory / "logs/metrics.jsonl"), starts)
+    overrides = _overrides(directory, resolved.get("workload", ""))
+    return dataclasses.replace(
+        run,
+        workload=resolved.get("workload") or run.workload,
+        seed=" ".join(sorted(text for text in overrides if _is_seed(text))) or "verl's default seeds",
+        failure=failure,
+        unfinished=unfinished,
+        code=resolved.get("code_id"),
+        facts=_facts(directory, resolved, overrides),
+        config=_config(directory / "config/verl_config.yaml", resolved),
+    )
+
+
+def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
+    """What each attempt recorded, and after which step the later ones continued. An attempt from scratch replaces all before it."""
+    texts: list[str] = []
+    starts: list[int] = []
+    for attempt in attempts:
+        try:
+            text = (attempt / "logs/metrics.jsonl").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        if not text.strip():
+            continue
+        if texts:
+            parent = _json(attempt / "config/resolved.json").get("parent") or {}
+            starts.append(int(parent.get("step") or 0))
+        texts.append(text)
+    return texts, starts
+
+
+def _failure(attempt: Path) -> str | None:
+    """Why the job did not succeed, as its launcher recorded it; None if it succeeded, or nothing was recorded."""
+    ended = _json(attempt / "state/ended")
+    if not ended or ended.get("told_to_stop") or ended.get("exit_code") == 0:
+        return None
+    return str(ended.get("cause") or ended.get("reason") or f"exit status {ended.get('exit_code')}")
+
+
+def _unfinished(attempt: Path) -> str | None:
+    """Why the job did not run to its end although it did not fail."""
+    ended = _json(attempt / "state/ended")
+    if not ended:
+        return "the job recorded no end: it is running, or was lost" if (attempt / "state").is_dir() else None
+    return "the job was stopped" if ended.get("told_to_stop") else None
+
+
+def _overrides(directory: Path, workload: str) -> list[str]:
+    """What was asked of the trainer: JobSpec, base config and command line. Not what came of it: that may depend on the release."""
+    base = _yaml(directory / "config/ray_config.yaml").get("trainer_overrides") or {}
+    asked = (_json(directory / "config/asked.json").get("said") or {}).get("overrides") or []
+    groups = [base.get("rl") if workload != "sft" else None, base.get(workload)]
+    texts = [text for group in groups for text in group or []]
+    texts += _json(directory / "config/job_spec.json").get("trainer_overrides") or []
+    return [*map(str, texts), *(str(each["text"]) for each in asked)]
+
+
+def _is_seed(override: str) -> bool:
+    return bool(_SEED.search(override.partition("=")[0].lstrip("?+~")))
+
+
+def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str]:
+    """What must be equal for A and B, as text. What was not recorded is left out."""
+    root = str(resolved.get("shared_root", ""))
+    devices = resolved.get("devices") or {}
+    facts = {
+        name: str(resolved[name]).removeprefix(root)
+        for name in ("profile", "model", "dataset", "reward_fn")
+        if resolved.get(name)
+    }
+    facts |= {f"override {_key(text)}": text.lstrip("?") for text in overrides if not _is_seed(text)}
+    if devices:
+        facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
+    variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}
+    for name, value in variables.items():
+        if name not in _OWN_VARIABLES:
+            facts[f"variable {name}"] = _without_own(str(value), resolved)
+    nodes = _nodes(directory)
+    return facts | ({"nodes": nodes} if nodes else {})
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("?+~")
+
+
+def _nodes(directory: Path) -> str | None:
+    """The shapes of the workers, as the debug bundle of the submission saw them: `2 x CPU 64, GPU 4`."""
+    found = sorted(directory.glob("debug/*-submitted/nodes.json"))
+    answer = (_json(found[0]).get("answer") or {}) if found else {}
+    shapes = [
+        ", ".join(
+            f"{name} {value:g}"
+            for name, value in sorted(node["resources_total"].items())
+            if _NODE_RESOURCES.match(name)
+        )
+        for node in answer.get("result") or []
+        if not node.get("is_head_node") and node.get("state") == "ALIVE"
+    ]
+    return "; ".join(f"{shapes.count(shape)} x {shape}" for shape in sorted(set(shapes))) or None
+
+
+def _config(path: Path, resolved: Mapping[str, Any]) -> dict[str, str]:
+    """verl's resolved config, flat, without what names this job, its code or its seeds."""
+    flat: dict[str, str] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, each in value.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), each)
+        elif not _OWN_KEYS.search(prefix) and not _SEED.search(prefix):
+            flat[prefix] = _without_own(json.dumps(value, default=str), resolved)
+
+    walk("", _yaml(path))
+    return flat
+
+
+def _without_own(text: str, resolved: Mapping[str, Any]) -> str:
+    for name in ("job_dir", "code_path", "submission_id"):
+        if resolved.get(name):
+            text = text.replace(str(resolved[name]), f"<{name}>")
+    return text
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return _mapping(path, json.loads)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    return _mapping(path, lambda text: yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+def _mapping(path: Path, parse: Any) -> dict[str, Any]:
+    """The mapping in a file of a job directory; empty if the file does not exist."""
+    try:
+        content = parse(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadInput(
+            f"'{path}' cannot be read ({str(error).splitlines()[0]}): the job directory is damaged."
+        ) from None
+    return content if isinstance(content, dict) else {}

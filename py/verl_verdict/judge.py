@@ -1,0 +1,308 @@
+"""From runs to a verdict.
+
+The order: may the runs be compared (records.py, comparable.py), exactly where A repeats itself (exact.py), by statistics where it
+does not (statistics.py). It fails closed: whatever cannot be judged is never the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_verdict import comparable, diagnosis, exact, gate, metrics, pairing, sampled
+from verl_verdict.diagnosis import Diagnosis
+from verl_verdict.errors import BadInput
+from verl_verdict.exact import Comparison, OneSided, Outcome
+from verl_verdict.metrics import Decisive
+from verl_verdict.pairing import Pair, Pairing
+from verl_verdict.records import Run
+from verl_verdict.statistics import LOOKS
+from verl_verdict.verdicts import Verdict, Word
+
+_REPEAT_A = "run A once more with the same seed"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What is known about a case while it is judged."""
+
+    base: Verdict
+    pairing: Pairing
+    compared: tuple[tuple[Pair, Comparison], ...]
+    one_sided: tuple[OneSided, ...]
+    decisive: tuple[Decisive, ...]
+
+    def says(self, word: Word, reason: str, **more: object) -> Verdict:
+        return dataclasses.replace(self.base, word=word, reason=reason, **more)  # type: ignore[arg-type]
+
+    @property
+    def worst_pair(self) -> tuple[Pair, Comparison]:
+        """The pair that differs most, and of those the one that differs first."""
+        order = (Outcome.DIFFERS, Outcome.GROWS, Outcome.ROUNDING, Outcome.IDENTICAL)
+        return min(
+            self.compared, key=lambda each: (order.index(each[1].outcome), each[1].first.step if each[1].first else 0)
+        )
+
+
+def session(runs_a: Mapping[str, Sequence[Run]], runs_b: Mapping[str, Sequence[Run]]) -> list[Verdict]:
+    """The verdict on each case: the cases of A and B are the same ones."""
+    for mine, other, side in ((runs_a, runs_b, "A"), (runs_b, runs_a, "B")):
+        if lacking := [name for name in mine if name not in other]:
+            raise BadInput(
+                f"{side} has runs of {', '.join(lacking)}, and {'B' if side == 'A' else 'A'} has none: run the same cases with A and B."
+            )
+    return [case(runs_a[name], runs_b[name], name=name) for name in runs_a]
+
+
+def case(
+    runs_a: Sequence[Run],
+    runs_b: Sequence[Run],
+    *,
+    name: str = "",
+    decisive: Sequence[Decisive] = (),
+    ignore: Sequence[str] = (),
+    accept: Collection[str] = (),
+    deterministic: bool | None = None,
+    perturbed: Sequence[Run] = (),
+) -> Verdict:
+    """The verdict on one case.
+
+    `decisive` replaces the workload's decisive metrics; `ignore` names metrics that are not compared; `accept` names facts that may
+    differ. `deterministic` says whether A repeats itself, if the caller knows; else two runs of A with one seed tell.
+    `perturbed` are runs of A whose last bit was changed: what they do is noise.
+    """
+    workload = gate.one_workload(runs_a, runs_b, perturbed)
+    gate.no_copies([*runs_a, *runs_b, *perturbed])
+    base = Verdict(case=name or workload, word=Word.INCONCLUSIVE, reason="", workload=workload)
+    early = (
+        gate.incomparable(base, runs_a, runs_b, accept)
+        or gate.unusable_a(base, runs_a, runs_b, ignore)
+        or gate.failed_b(base, runs_a, runs_b, ignore)
+    )
+    if early:
+        return early
+    known = _prepare(base, runs_a, runs_b, decisive, ignore, accept, deterministic, perturbed)
+    if not known.compared:
+        return known.says(
+            Word.INCONCLUSIVE,
+            "no run of B has the seed of a run of A: run B with the seeds of A",
+            how="nothing was compared",
+        )
+    return _wrong_on_its_face(known) or _exact(known) or _by_statistics(known)
+
+
+def _prepare(
+    base: Verdict,
+    runs_a: Sequence[Run],
+    runs_b: Sequence[Run],
+    decisive: Sequence[Decisive],
+    ignore: Sequence[str],
+    accept: Collection[str],
+    deterministic: bool | None,
+    perturbed: Sequence[Run],
+) -> _Case:
+    """Pair the runs and compare each pair."""
+    paired = pairing.of(runs_a, runs_b, ignore)
+    groups = [pair.a for pair in paired.pairs] or [tuple(runs_a)]
+    if deterministic is None:
+        repeats = [each for group in groups if (each := exact.repeats(group, ignore)) is not None]
+        deterministic = all(repeats) if repeats else None
+    noise = exact.noise([*groups, *_with_its_original(runs_a, perturbed)], ignore) if deterministic else {}
+    compared = [(pair, exact.compare(pair.a[0], b, noise, ignore)) for pair in paired.pairs for b in pair.b]
+    one_sided = {
+        (each.metric, each.side): each
+        for pair in paired.pairs
+        for b in pair.b
+        for each in exact.one_sided(pair.a[0], b, ignore)
+    }.values()
+    accepted = [each for each in comparable.facts(runs_a[0], runs_b[0]) if each.name in accept]
+    config = comparable.config(runs_a[0], runs_b[0])
+    base = dataclasses.replace(
+        base,
+        pairs=len(paired.pairs),
+        deterministic=deterministic,
+        differs=tuple(accepted),
+        config=tuple(config),
+        notes=tuple(_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, ignore)),
+    )
+    return _Case(base, paired, tuple(compared), tuple(one_sided), tuple(decisive))
+
+
+def _with_its_original(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> list[list[Run]]:
+    """Each perturbed run with the run of A that has its seed."""
+    found = []
+    for run in perturbed:
+        original = next((each for each in runs_a if each.seed == run.seed), None)
+        if original is None:
+            raise BadInput(
+                f"The perturbed run '{run.name}' has the seed of no run of A ({run.seed}): perturb a run of A."
+            )
+        found.append([original, run])
+    return found
+
+
+def _notes(
+    runs_a: Sequence[Run],
+    runs_b: Sequence[Run],
+    paired: Pairing,
+    one_sided: Sequence[OneSided],
+    accepted: Sequence[comparable.Difference],
+    ignore: Sequence[str],
+) -> list[str]:
+    """What the reader must know to weigh the verdict."""
+    found = []
+    if accepted:
+        found.append(
+            f"{_listed([each.name for each in accepted])} also differ: the code is not the only possible cause"
+        )
+    if lacking := comparable.not_compared(runs_a[0], runs_b[0]):
+        found.append(f"not compared, because it is not in the records: {', '.join(lacking)}")
+    if not all(run.seed for run in (*runs_a, *runs_b)):
+        found.append("the records do not tell their seeds: the runs are paired in the given order")
+    if paired.alone_a or paired.alone_b:
+        names = [run.name for run in (*paired.alone_a, *paired.alone_b)]
+        found.append(f"without a partner of the same seed: {_listed(names)}")
+    if told := [str(each) for each in one_sided if each.why]:
+        found.append(f"only in the records of one side, as the releases do it: {_listed(told)}")
+    if metrics.is_v1(runs_a[0].series) != metrics.is_v1(runs_b[0].series):
+        found.append(
+            "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
+        )
+    if ignore:
+        found.append(f"not compared, as asked: {_listed(list(ignore))}")
+    found += [
+        f"B does not repeat itself with seed {pair.seed}"
+        for pair in paired.pairs
+        if exact.repeats(pair.b, ignore) is False
+    ]
+    return found
+
+
+def _listed(names: Sequence[str], shown: int = 3) -> str:
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def _wrong_on_its_face(known: _Case) -> Verdict | None:
+    """Differences that are a regression whatever else happens, so that one pair shows them."""
+    for pair, found in known.compared:
+        first = diagnosis.of(found, known.base.config)
+        wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found)
+        if wrong is not None:
+            equal = "rewards" if wrong.metric.startswith("critic/advantages") else "advantages"
+            reason = f"with equal {equal}, {wrong.metric.rpartition('/')[0] if equal == 'rewards' else wrong.metric} has the opposite sign in B at step {wrong.step}: B trains away from what A trains towards"
+            return known.says(Word.REGRESSED, reason, first=first, how="one pair with the same seed, value by value")
+        if name := diagnosis.dead_gradient(pair.a[0], pair.b[0]):
+            return known.says(
+                Word.REGRESSED,
+                f"{name} is 0 at every step of B: B does not train",
+                first=first,
+                how="one pair with the same seed, value by value",
+            )
+    return None
+
+
+def _exact(known: _Case) -> Verdict | None:
+    """The verdict if A repeats itself, or nothing differs at all; None if statistics must decide."""
+    outcomes = {found.outcome for _, found in known.compared}
+    unexplained = [each for each in known.one_sided if each.why is None]
+    number = known.compared[0][1]
+    how = f"{number.metrics} metrics over {number.steps} steps of {len(known.compared)} {'pair' if len(known.compared) == 1 else 'pairs'}, value by value"
+    if outcomes == {Outcome.IDENTICAL}:
+        return _identical(known, unexplained, how)
+    if not known.base.deterministic:
+        return None
+    found = known.worst_pair[1]
+    first = diagnosis.of(found, known.base.config)
+    if first is not None and Outcome.DIFFERS in outcomes:
+        return _differs(known, first, how)
+    if unexplained and Outcome.GROWS in outcomes:
+        return known.says(
+            Word.CHANGED, f"B differs from A, and {_listed(list(map(str, unexplained)))}", first=first, how=how
+        )
+    if Outcome.GROWS in outcomes:
+        if len(known.pairing.pairs) >= LOOKS[0]:
+            return None
+        reason = f"the difference begins as rounding and grows beyond it ({first}): run A with a perturbed last bit to measure the noise, or run more seeds"
+        return known.says(
+            Word.INCONCLUSIVE, reason, first=first, how=how, pairs_needed=LOOKS[0] - len(known.pairing.pairs)
+        )
+    if unexplained:
+        return known.says(
+            Word.CHANGED, f"the metrics that both record agree, but {_listed(list(map(str, unexplained)))}", how=how
+        )
+    size = max(each.size for _, found in known.compared for each in found.differences)
+    return known.says(
+        Word.SAME,
+        f"B differs from A only by rounding (at most {size:.1g} of a metric's size), as A does from itself",
+        how=how,
+    )
+
+
+def _identical(known: _Case, unexplained: Sequence[OneSided], how: str) -> Verdict:
+    pair = known.compared[0][0]
+    a, b = pair.a[0], pair.b[0]
+    if unexplained:
+        return known.says(
+            Word.CHANGED,
+            f"the metrics that both record are bit-equal, but {_listed(list(map(str, unexplained)))}",
+            how=how,
+        )
+    other = sorted(name for name in a.hashes.keys() & b.hashes.keys() if a.hashes[name] != b.hashes[name])
+    if other:
+        return known.says(
+            Word.CHANGED, f"all metrics are bit-equal, but the {' and the '.join(other)} are not", how=how
+        )
+    if not any(len(set(a.series[name].values())) > 1 for name in exact.compared(a, b)):
+        return known.says(
+            Word.INCONCLUSIVE, "every metric is constant over all steps: nothing trains, so nothing is shown", how=how
+        )
+    return known.says(Word.IDENTICAL, "B is bit-equal to A", how=how)
+
+
+def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
+    """A repeats itself and B differs: worse where a metric tells so without further seeds, else by statistics, else changed."""
+    for other, found in known.compared:
+        worse = (
+            sampled.worse_alone(other.a[0], other.b[0], known.base.workload, known.decisive)
+            if found.outcome is Outcome.DIFFERS
+            else None
+        )
+        if worse:
+            return known.says(Word.REGRESSED, worse, first=first, how=how)
+    if len(known.pairing.pairs) >= LOOKS[0]:
+        judged = sampled.judge(known.base, known.pairing.pairs, known.pairing.alone_a, known.decisive)
+        if judged.word in (Word.REGRESSED, Word.IMPROVED):
+            return dataclasses.replace(judged, first=first)
+    # Statistics show no better or worse side, and the values differ all the same.
+    return known.says(
+        Word.CHANGED,
+        f"A repeats itself, and B differs from step {first.step} on ({first.metric}: A {diagnosis.number(first.a)}, B {diagnosis.number(first.b)})",
+        first=first,
+        how=how,
+    )
+
+
+def _by_statistics(known: _Case) -> Verdict:
+    """The verdict if A does not repeat itself, or nobody knows."""
+    pairs = known.pairing.pairs
+    found = known.worst_pair[1]
+    if len(pairs) < LOOKS[0]:
+        first = diagnosis.of(found, known.base.config)
+        needed = LOOKS[0] - len(pairs)
+        more = f"run {needed} more {'pair' if needed == 1 else 'pairs'} with other seeds"
+        if known.base.deterministic is None:
+            reason = f"B differs from A (first at {first}), and one run of A does not tell what is noise: {_REPEAT_A}, or {more}"
+        else:
+            reason = f"A does not repeat itself, so {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of runs cannot tell noise from a change: {more}"
+        return known.says(Word.INCONCLUSIVE, reason, first=first, pairs_needed=needed, how="too few pairs")
+    judged = sampled.judge(known.base, pairs, known.pairing.alone_a, known.decisive)
+    unexplained = [each for each in known.one_sided if each.why is None]
+    if unexplained and judged.word in (Word.SAME, Word.IMPROVED):
+        reason = (
+            f"the decisive metrics are the {judged.word.value}, but {_listed(list(map(str, unexplained)))}"
+            if judged.word is Word.SAME
+            else f"{judged.reason}, but {_listed(list(map(str, unexplained)))}"
+        )
+        return dataclasses.replace(judged, word=Word.CHANGED, reason=reason)
+    return judged

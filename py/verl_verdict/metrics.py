@@ -1,0 +1,188 @@
+"""What is known about verl's metrics: their names in each release, what is judged, what a first difference usually means.
+
+Names were read in records of verl 0.7.1, 0.8.0, 0.9.1 (V0 and V1 trainer) and main (1dda039b).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Series = Mapping[str, Mapping[int, float]]
+
+# Times, utilisation and memory: they differ between any two runs. `timing_s/agent_loop/slowest/*` describes the slowest sample.
+_TIMES = re.compile(r"^timing_|(^|/)mfu(/|$)|^perf/(time_per_step|throughput)|(^|/)perf/(max_memory|cpu_memory)_")
+
+# Other names of the same metric, and the releases that use them. The first that a record has is taken.
+_ALIASES = (
+    (re.compile(r"^training/num_turns/(.+)$"), r"num_turns/\1"),  # main's V1; 0.9.1's V1 writes both
+    (re.compile(r"^mismatch/mismatch_(.+)$"), r"rollout_corr/\1"),  # 0.6
+    (re.compile(r"^actor/entropy_loss$"), "actor/entropy"),  # up to 0.4
+)
+
+# What only some trainers of some releases write: a metric that A or B lacks for this reason says nothing about the code.
+_ONLY_IN = (
+    (re.compile(r"^training/(off_policy|num_turns)/"), "only the V1 trainer writes it"),
+    (re.compile(r"^num_turns/"), "the V1 trainer of verl 0.10 writes training/num_turns instead"),
+)
+
+# What the V0 and the V1 trainer define in another way: V1 has no padding, so its longest possible length is the batch's own.
+_REDEFINED_BY_V1 = re.compile(r"/clip_ratio$")
+
+# Differences of probabilities or log-probabilities: rounding is relative to those, not to their small difference.
+_DIFFERENCES_OF_ONES = re.compile(
+    r"^(rollout_corr|training/rollout_)|/vf_explained_var$|/ppo_kl$|/kl_loss$|/reward_kl_penalty$"
+)
+_FAMILY = re.compile(r"^(.+)/(mean|max|min)$")
+_PARTS = ("mean", "max", "min", "std")
+_PART = re.compile(rf"[/_]({'|'.join(_PARTS)})$")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Metrics that show at the same point of a step, in causal order; `config` matches keys of verl's config that define them."""
+
+    metrics: tuple[str, ...]
+    means: str
+    config: str = r"$^"
+
+
+# The order in which a cause shows within a step. The first difference of the first step that differs is the diagnosis.
+STAGES = (
+    Stage(("prompt_length/", "train/global_tokens", "train/total_tokens", "training/epoch"), "other prompts or another order of the data: data loading, the tokenizer, the chat template or the sampler changed", r"^data\.|max_prompt_length|tokenizer|chat_template"),
+    Stage(("response_length", "response/", "num_turns/", "training/num_turns/", "training/off_policy/", "global_seqlen/", "perf/total_num_tokens"), "other tokens were sampled: sampling parameters, seeds, padding or the weights of the rollout changed", r"rollout\.(temperature|top_|response_length|prompt_length|n$|do_sample|max_|dtype|name|mode|ignore_eos|seed)|max_response_length|use_v1"),
+    Stage(("training/rollout_probs_diff", "training/rollout_actor_probs_pearson_corr", "rollout_corr/"), "rollout and actor disagree in another way about the same tokens: stale rollout weights, another temperature, or another precision", r"rollout\.(temperature|dtype|calculate_log_probs|load_format|free_cache)|fsdp_config\.(dtype|model_dtype|mixed_precision)|rollout_correction"),
+    Stage(("critic/score/", "critic/rewards/"), "the same answers are rewarded differently: the reward function, its parsing or a penalty in the reward changed", r"reward|algorithm\.(use_kl_in_reward|kl_)"),
+    Stage(("critic/values/", "critic/advantages/", "critic/returns/", "critic/vf_explained_var"), "the same rewards give other advantages: the estimator, its sign, normalisation, discount or mask changed, or the critic's values", r"algorithm\.(adv_estimator|gamma|lam|norm_adv|use_)|critic\.(model|forward)"),
+    Stage(("critic/vf_loss", "critic/vf_clipfrac", "critic/vpred_mean", "critic/loss", "critic/grad_norm"), "the critic learns something else from the same returns: its loss, clip range, mask or accumulation changed", r"^critic\."),
+    Stage(("actor/entropy", "actor/pg_loss", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl", "actor/kl_loss", "actor/kl_coef", "actor/loss", "train/loss"), "the loss of the same samples differs: a term, a coefficient, the clip range, the mask, the aggregation or the labels changed", r"actor\.(clip_|loss_agg|entropy_coeff|use_kl_loss|kl_loss|policy_loss|ppo_)|^data\.|loss"),
+    Stage(("actor/grad_norm", "train/grad_norm", "actor/lr", "critic/lr", "train/lr"), "the same loss gives another update: gradient accumulation, clipping, the optimizer or the schedule of the learning rate changed", r"optim|grad_clip|micro_batch|strategy|dtype|precision"),
+    Stage(("val-core/", "val-aux/", "val/"), "the trained weights differ, though the metrics of the updates do not: the update itself, or the validation", r"val|test_freq"),
+)  # fmt: skip
+_OTHER = Stage((), "the judge does not know this metric", r"$^")
+
+
+@dataclass(frozen=True)
+class Decisive:
+    """A metric that decides a case that is not exact.
+
+    `good`: +1 if more is better, -1 if less is, 0 if neither: then a difference is *changed*. `floor`, `relative_floor`: what
+    does not matter, absolute and as a share of A's mean. `path_free`: it hardly depends on the path that training took, so one
+    pair of deterministic runs can show that it is worse.
+    """
+
+    pattern: str
+    good: int
+    floor: float = 0.0
+    relative_floor: float = 0.0
+    required: bool = False
+    path_free: bool = False
+
+    def matches(self, name: str) -> bool:
+        """Does it speak of this metric? A pattern that ends in a slash speaks of all below it."""
+        return name.startswith(self.pattern) if self.pattern.endswith("/") else name == self.pattern
+
+
+_RL = (
+    Decisive("critic/score/mean", +1, floor=0.02, required=True),
+    Decisive("val-core/", +1, floor=0.02),
+    Decisive("training/rollout_probs_diff_mean", -1, relative_floor=0.5, path_free=True),
+    Decisive("response_length/mean", 0, relative_floor=0.05),
+    Decisive("actor/entropy", 0, relative_floor=0.05),
+    Decisive("actor/pg_loss", 0, floor=0.01),  # near 0, and changes its sign: an absolute band
+    Decisive("actor/grad_norm", 0, relative_floor=0.2, required=True),
+)
+DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
+    "ppo": (
+        *_RL,
+        Decisive("critic/advantages/max", 0, relative_floor=0.1),
+        Decisive("critic/advantages/min", 0, relative_floor=0.1),
+        Decisive("critic/vf_loss", 0, relative_floor=0.1),
+    ),
+    "grpo": (*_RL, Decisive("actor/kl_loss", 0, floor=1e-4, relative_floor=0.2)),
+    "sft": (
+        Decisive("train/loss", -1, relative_floor=0.02, required=True, path_free=True),
+        Decisive("val/loss", -1, relative_floor=0.02, path_free=True),
+        Decisive("train/grad_norm", 0, relative_floor=0.2, required=True),
+    ),
+}
+
+
+def is_time(name: str) -> bool:
+    """Is it a time, a utilisation or a use of memory?"""
+    return bool(_TIMES.search(name))
+
+
+def canonical(series: Mapping[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """The series under one name for all releases. A record that has both names keeps both."""
+    renamed: dict[str, dict[int, float]] = {}
+    for name, values in series.items():
+        new = name
+        for pattern, replacement in _ALIASES:
+            new = pattern.sub(replacement, new)
+        renamed[name if new in series else new] = values
+    return renamed
+
+
+def is_v1(series: Series) -> bool:
+    """Did verl's V1 trainer write this record?"""
+    return any(name.startswith("training/off_policy/") for name in series)
+
+
+def is_redefined(name: str, a: Series, b: Series) -> bool:
+    """Do A and B mean something else by this name, because one of them ran verl's V0 trainer and the other one V1?"""
+    return bool(_REDEFINED_BY_V1.search(name)) and is_v1(a) != is_v1(b)
+
+
+def why_one_sided(name: str) -> str | None:
+    """Why a metric may be in the records of one release only; None if no release explains it."""
+    return next((why for pattern, why in _ONLY_IN if pattern.search(name)), None)
+
+
+def workload_of(series: Series) -> str:
+    """The workload that writes such metrics: ppo, grpo or sft; empty if it is none of them."""
+    if any(name.startswith("critic/values/") for name in series):
+        return "ppo"
+    if any(name.startswith("critic/score/") for name in series):
+        return "grpo"
+    return "sft" if "train/loss" in series else ""
+
+
+def stage_of(name: str) -> Stage:
+    """The stage in which a metric shows."""
+    return next((stage for stage in STAGES if name.startswith(stage.metrics)), _OTHER)
+
+
+def is_of_sampling(name: str) -> bool:
+    """Does it show which tokens were sampled: lengths, probabilities, scores?"""
+    return stage_of(name) in STAGES[1:4]
+
+
+def is_of_update(name: str) -> bool:
+    """Does it show what an update did: losses and gradients?"""
+    return stage_of(name) in STAGES[5:8]
+
+
+def causal_rank(name: str) -> tuple[int, int, int, str]:
+    """Sorts metrics in the order in which a cause shows within a step."""
+    stage = stage_of(name)
+    position = next((at for at, prefix in enumerate(stage.metrics) if name.startswith(prefix)), 0)
+    ending = _PART.search(name)
+    part = _PARTS.index(ending[1]) if ending else 0
+    return STAGES.index(stage) if stage in STAGES else len(STAGES), position, part, name
+
+
+def scale_of(name: str, series: Series) -> float:
+    """What rounding of this metric is relative to: its largest value, or that of its mean, max and min together."""
+    family = _FAMILY.match(name)
+    names = [f"{family[1]}/{part}" for part in ("mean", "max", "min")] if family else [name]
+    largest = max((abs(value) for each in names for value in series.get(each, {}).values()), default=0.0)
+    return max(largest, 1.0) if _DIFFERENCES_OF_ONES.search(name) else largest
+
+
+def decisive_of(workload: str, names: Iterable[str], chosen: Iterable[Decisive] = ()) -> list[tuple[str, Decisive]]:
+    """The decisive metrics among `names`, in causal order: those of the workload, or the chosen ones."""
+    wanted = tuple(chosen) or DECISIVE.get(workload, ())
+    found = [(name, decisive) for name in names for decisive in wanted if decisive.matches(name)]
+    return sorted(found, key=lambda pair: causal_rank(pair[0]))

@@ -1,0 +1,54 @@
+"""Which run of B is compared with which run of A: by seed, or in the given order if the records do not tell their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_verdict import exact
+from verl_verdict.records import Run
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Runs with one seed. The first of each side is compared; the others show whether that side repeats itself."""
+
+    seed: str
+    a: tuple[Run, ...]
+    b: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The pairs, and the runs that have no partner."""
+
+    pairs: tuple[Pair, ...]
+    alone_a: tuple[Run, ...] = ()
+    alone_b: tuple[Run, ...] = ()
+
+
+def of(runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Sequence[str] = ()) -> Pairing:
+    """Pairs by seed if all runs tell theirs."""
+    if all(run.seed is not None for run in (*runs_a, *runs_b)):
+        return _by_seed(runs_a, runs_b)
+    if exact.repeats(runs_a, ignore):  # they repeat each other, so they had one seed
+        return Pairing((Pair("the same", tuple(runs_a), tuple(runs_b)),))
+    number = min(len(runs_a), len(runs_b))
+    pairs = tuple(Pair(str(at + 1), (runs_a[at],), (runs_b[at],)) for at in range(number))
+    return Pairing(pairs, tuple(runs_a[number:]), tuple(runs_b[number:]))
+
+
+def _by_seed(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
+    def with_seed(runs: Sequence[Run], seed: str) -> tuple[Run, ...]:
+        return tuple(run for run in runs if run.seed == seed)
+
+    seeds = list(dict.fromkeys(str(run.seed) for run in runs_a))
+    pairs = tuple(
+        Pair(seed, with_seed(runs_a, seed), with_seed(runs_b, seed)) for seed in seeds if with_seed(runs_b, seed)
+    )
+    paired = {pair.seed for pair in pairs}
+    return Pairing(
+        pairs,
+        tuple(run for run in runs_a if run.seed not in paired),
+        tuple(run for run in runs_b if run.seed not in paired),
+    )

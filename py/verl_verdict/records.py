@@ -1,0 +1,181 @@
+"""A run's record: what verl's file logger wrote into metrics.jsonl, read strictly.
+
+Each line is {"step": n, "data": {metric: value}}. What is wrong with a record is kept as a problem, never dropped: the judge
+decides what it means. verl's logger writes NaN and infinity as null.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_verdict import metrics
+from verl_verdict.errors import BadInput
+
+
+class Kind(enum.Enum):
+    """What is wrong with a record."""
+
+    TRUNCATED = "its last line is cut off"
+    GAP = "a step is missing"
+    DUPLICATE = "a step was recorded twice"
+    NOT_FINITE = "a value is not finite"
+    NOT_A_NUMBER = "a value is not a number"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a record, as a sentence without its subject."""
+
+    kind: Kind
+    text: str
+    step: int
+    metric: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its record, and what is known about how it ran."""
+
+    name: str
+    series: Mapping[str, Mapping[int, float]]
+    problems: tuple[Problem, ...] = ()
+    workload: str = ""
+    seed: str | None = None  # runs are paired by it; None if unknown
+    failure: str | None = None  # why the job failed; None if it did not, or nobody knows
+    unfinished: str | None = (
+        None  # why it did not run to its end, though it did not fail: it was stopped, or is running
+    )
+    code: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # must be equal for A and B; see comparable.py
+    config: Mapping[str, str] = field(default_factory=dict)  # verl's resolved config, flat
+    hashes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of sampled tokens and final weights, if the caller has them
+    fingerprint: str = ""  # of the record with all its times: two runs never have the same
+
+    @property
+    def steps(self) -> list[int]:
+        """All recorded steps, ascending."""
+        return sorted({step for values in self.series.values() for step in values})
+
+    @property
+    def last_step(self) -> int:
+        """The last recorded step; 0 without any."""
+        return max(self.steps, default=0)
+
+
+def read(path: Path, name: str | None = None) -> Run:
+    """The record of a metrics.jsonl."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadInput(f"The record '{path}' does not exist: give a metrics.jsonl or a job directory.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"The record '{path}' cannot be read ({error}): give a metrics.jsonl of verl's file logger."
+        ) from None
+    if not text.strip():
+        raise BadInput(f"The record '{path}' is empty: the run ended before its first step, or is not a run.")
+    return parse([text], name or str(path), str(path))
+
+
+def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = ()) -> Run:
+    """The record of a run that wrote `texts`, one per attempt; attempt i continues after step `starts[i - 1]`."""
+    rows: list[tuple[int, Mapping[str, Any]]] = []
+    problems: list[Problem] = []
+    for number, text in enumerate(texts):
+        if number:
+            rows = [row for row in rows if row[0] <= starts[number - 1]]
+            problems = [problem for problem in problems if problem.kind is not Kind.TRUNCATED]
+        attempt_rows, cut_off = _rows(text, origin)
+        rows += attempt_rows
+        problems += cut_off
+    if not rows:
+        raise BadInput(
+            f"The record '{origin}' has no complete step: the run ended before its first step, or is not a run."
+        )
+    series: dict[str, dict[int, float]] = {}
+    for step, data in rows:
+        problems += _add(series, step, data)
+    series = metrics.canonical(series)
+    steps = sorted({step for values in series.values() for step in values})
+    problems += _gaps(steps)
+    return Run(
+        name=name,
+        series=series,
+        problems=tuple(problems),
+        workload=metrics.workload_of(series),
+        fingerprint=hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest(),
+    )
+
+
+def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], list[Problem]]:
+    """The lines of one attempt. Only the last one may be cut off; anything else that is not a step is no record."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    rows: list[tuple[int, Mapping[str, Any]]] = []
+    for position, (number, line) in enumerate(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            if position == len(lines) - 1 and position > 0:
+                step = rows[-1][0]
+                return rows, [
+                    Problem(Kind.TRUNCATED, f"the record is cut off after step {step}, in line {number}", step)
+                ]
+            raise BadInput(
+                f"Line {number} of '{origin}' is not JSON ({line[:40]!r}): give a metrics.jsonl of verl's file logger."
+            ) from None
+        if not _is_step(row):
+            raise BadInput(
+                f'Line {number} of \'{origin}\' is not {{"step": n, "data": {{...}}}} ({line[:40]!r}): give a metrics.jsonl of verl\'s file logger.'
+            )
+        rows.append((row["step"], row["data"]))
+    return rows, []
+
+
+def _is_step(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("step"), int)
+        and not isinstance(row["step"], bool)
+        and row["step"] >= 0
+        and isinstance(row.get("data"), dict)
+    )
+
+
+def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]) -> Iterable[Problem]:
+    """Add a line to the series. verl's SFT trainer writes two lines for a step, with different metrics: that is no duplicate."""
+    for name, value in data.items():
+        values = series.setdefault(name, {})
+        if step in values:
+            yield Problem(Kind.DUPLICATE, f"{name} was recorded twice for step {step}", step, name)
+            continue
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            values[step] = math.nan if value is None else value
+            yield Problem(Kind.NOT_FINITE, f"{name} is {_shown(value)} at step {step}", step, name)
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            values[step] = math.nan
+            yield Problem(
+                Kind.NOT_A_NUMBER, f"{name} is {str(value)[:40]!r} at step {step}, which is not a number", step, name
+            )
+        else:
+            values[step] = float(value)
+
+
+def _shown(value: float | None) -> str:
+    return "NaN or infinite (null in the record)" if value is None else str(value)
+
+
+def _gaps(steps: Sequence[int]) -> Iterable[Problem]:
+    for before, after in itertools.pairwise(steps):
+        if after != before + 1:
+            missing = str(before + 1) if after == before + 2 else f"{before + 1} to {after - 1}"
+            yield Problem(Kind.GAP, f"the record has no step {missing}, but later ones", before + 1)

@@ -1,0 +1,82 @@
+"""A verdict as text for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from verl_verdict import verdicts
+from verl_verdict.diagnosis import number
+from verl_verdict.verdicts import Verdict, Word
+
+_SHOWN = 5
+_WIDTH = 11  # of the label
+
+
+def text(found: Sequence[Verdict], allow: Collection[Word]) -> str:
+    """A block for each case, and the verdict on all of them in the last line."""
+    lines = [line for verdict in found for line in (*_case(verdict), "")]
+    worst = verdicts.worst(found)
+    status = verdicts.status(found, allow)
+    allowed = f", allowed: {', '.join(sorted(word.value for word in allow))}" if allow else ""
+    return "\n".join([*lines, f"{'verdict':<{_WIDTH}} {worst.value} (exit status {status}{allowed})"])
+
+
+def _case(verdict: Verdict) -> Iterable[str]:
+    yield _line(verdict.case, f"{verdict.word.value}: {verdict.reason}")
+    if verdict.first:
+        yield _line("first", str(verdict.first))
+        yield _line("means", verdict.first.means)
+        if verdict.first.others:
+            yield _line("also", f"in the same step: {_listed(verdict.first.others)}")
+        for difference in verdict.first.config[:_SHOWN]:
+            yield _line("explains?", f"verl's config differs in {difference}")
+    repeats = {True: "; A repeats itself", False: "; A does not repeat itself", None: ""}[verdict.deterministic]
+    yield _line("how", f"{verdict.how}{repeats}")
+    for row in verdict.rows:
+        yield _line(
+            "metric", f"{row.summary}: A {number(row.a)}, B {number(row.b)}, margin {number(row.margin)}, {row.finding}"
+        )
+    for difference in verdict.differs:
+        yield _line("differs", str(difference))
+    if verdict.config:
+        yield _line(
+            "config",
+            f"{len(verdict.config)} keys of verl's resolved config differ: {_listed([each.name for each in verdict.config])}",
+        )
+    for note in verdict.notes:
+        yield _line("note", note)
+
+
+def _line(label: str, said: str) -> str:
+    return f"{label:<{_WIDTH}} {said}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def as_json(found: Sequence[Verdict], allow: Collection[Word]) -> str:
+    """Everything that is known, for programs. A value that is not finite is a string, because JSON has none."""
+    answer = {
+        "verdict": verdicts.worst(found),
+        "status": verdicts.status(found, allow),
+        "cases": [dataclasses.asdict(each) for each in found],
+    }
+    return json.dumps(_plain(answer), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,180 @@
+"""The verdict by statistics: seed-paired runs of a case in which A does not repeat itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from verl_verdict import diagnosis, metrics, statistics
+from verl_verdict.metrics import Decisive
+from verl_verdict.pairing import Pair
+from verl_verdict.records import Run
+from verl_verdict.statistics import LOOKS, Array
+from verl_verdict.verdicts import Row, Verdict, Word
+
+_WIDE = 5.0  # floors: a margin of more is told, because "same" then says little
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One value per run: a metric at the first update, or its mean over the last third of its steps."""
+
+    metric: str
+    decisive: Decisive
+    last_third: bool
+
+    @property
+    def name(self) -> str:
+        """As the report shows it."""
+        return f"{self.metric}, {'mean of the last third' if self.last_third else 'first update'}"
+
+    def of(self, run: Run) -> float:
+        """The value of this run."""
+        steps = sorted(run.series[self.metric].items())
+        if not self.last_third:
+            return steps[0][1]
+        last = steps[-math.ceil(len(steps) / 3) :]
+        return sum(value for _, value in last) / len(last)
+
+    def first_step(self, run: Run) -> int:
+        """The first step that it covers."""
+        steps = sorted(run.series[self.metric])
+        return steps[-math.ceil(len(steps) / 3)] if self.last_third else steps[0]
+
+    def floor(self, mean_a: float) -> float:
+        """The difference that does not matter."""
+        return max(self.decisive.floor, self.decisive.relative_floor * abs(mean_a))
+
+
+def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
+    """The summaries of the decisive metrics that all runs have. A metric that was recorded once has one summary."""
+    common = set.intersection(*(set(run.series) for run in runs))
+    found = []
+    for name, decisive in metrics.decisive_of(workload, common, chosen):
+        if max(len(run.series[name]) for run in runs) > 1:
+            found.append(Summary(name, decisive, last_third=False))
+        found.append(Summary(name, decisive, last_third=True))
+    return found
+
+
+def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> str | None:
+    """Why one pair is enough to say that B is worse: a metric that hardly depends on the path of training is beyond its floor."""
+    for summary in summaries([a, b], workload, chosen):
+        decisive = summary.decisive
+        mine, other = summary.of(a), summary.of(b)
+        if decisive.path_free and decisive.good * (other - mine) < -summary.floor(mine):
+            return f"{summary.name} is worse: A {diagnosis.number(mine)}, B {diagnosis.number(other)}"
+    return None
+
+
+def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: Sequence[Decisive]) -> Verdict:
+    """The verdict at the first declared look that decides; further pairs do not change it.
+
+    `others` are runs of A with further seeds: they tell more about A against A.
+    """
+    base = dataclasses.replace(base, how=f"{len(pairs)} pairs of runs, by statistics")
+    runs = [run for pair in pairs for run in (pair.a[0], pair.b[0])]
+    for decisive in chosen or metrics.DECISIVE.get(base.workload, ()):
+        lacking = [run.name for run in runs if not any(map(decisive.matches, run.series))]
+        if decisive.required and lacking:
+            reason = f"'{lacking[0]}' has no {decisive.pattern}, which decides this case"
+            return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
+    found = summaries(runs, base.workload, chosen)
+    if not found:
+        return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason="the runs have no decisive metric in common")
+    table = statistics.taken([[summary.of(run) for summary in found] for run in runs])
+    more = [[each.of(run) for each in found] for run in others if all(each.metric in run.series for each in found)]
+    case = _Sampled(base, found, pairs, _repeats(pairs, found), statistics.taken(more) if more else None)
+    judged = base
+    for look in [look for look in LOOKS if look <= len(pairs)]:
+        judged = _look(case, table[0 : 2 * look : 2], table[1 : 2 * look : 2])
+        if judged.word is not Word.INCONCLUSIVE:
+            if len(pairs) > look:
+                note = f"decided at {look} pairs, as declared: the other {len(pairs) - look} do not change it"
+                judged = dataclasses.replace(judged, notes=(*judged.notes, note))
+            break
+    return judged
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """What all looks share."""
+
+    base: Verdict
+    found: list[Summary]
+    pairs: Sequence[Pair]
+    repeats: Array | None
+    others: Array | None
+
+
+def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
+    """What this many pairs show."""
+    found = case.found
+    spread = statistics.noise(case.repeats, a if case.others is None else np.vstack([a, case.others]))
+    floors = statistics.taken([each.floor(mean) for each, mean in zip(found, a.mean(axis=0), strict=True)])
+    margin = statistics.margins(floors, spread if spread is not None else floors)
+    look = statistics.look_at(a, b, margin, case.repeats)
+    rows = [_row(each, a[:, at].mean(), b[:, at].mean(), margin[at], look, at) for at, each in enumerate(found)]
+    base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
+    for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
+        if told := [row for row in rows if row.finding == word.value]:
+            reason = f"{told[0].summary}: A {diagnosis.number(told[0].a)}, B {diagnosis.number(told[0].b)}, beyond the margin of {diagnosis.number(told[0].margin)} (p {told[0].p:.2g})"
+            return dataclasses.replace(base, word=word, reason=reason, first=_first(case, rows))
+    dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0]
+    if dead:
+        reason = f"{dead[0].summary} is {diagnosis.number(dead[0].a)} in every run of A, so it cannot show that B is the same: choose another decisive metric, or a case in which it varies"
+        return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
+    hidden = [
+        f"{row.summary} ({diagnosis.number(row.margin)})"
+        for row, floor in zip(rows, floors, strict=True)
+        if row.margin > _WIDE * floor
+    ]
+    if hidden:
+        note = f"A varies so much that a smaller difference than the margin cannot be seen in {hidden[0]}"
+        more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
+        base = dataclasses.replace(base, notes=(*base.notes, note + more))
+    if bool(np.all(look.same)):
+        reason = f"all {len(rows)} summaries of the decisive metrics are within their margins"
+        return dataclasses.replace(base, word=Word.SAME, reason=reason)
+    needed = statistics.pairs_needed(b - a, margin, len(case.pairs))
+    open_rows = [row.summary for row in rows if row.finding == "open"]
+    ask = (
+        f"run {needed} more {'pair' if needed == 1 else 'pairs'}"
+        if needed
+        else "more pairs would not decide it: longer runs may"
+    )
+    shown = f"{open_rows[0]}{f' and {len(open_rows) - 1} more' if len(open_rows) > 1 else ''}"
+    reason = f"{look.pairs} pairs show neither a difference nor sameness of {shown}: {ask}"
+    return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason, pairs_needed=needed)
+
+
+def _row(summary: Summary, a: float, b: float, margin: float, look: statistics.Look, at: int) -> Row:
+    finding = "same" if look.same[at] else "open"
+    if look.differs[at] and abs(look.mean[at]) > margin:
+        good = summary.decisive.good * look.mean[at]
+        finding = (Word.IMPROVED if good > 0 else Word.REGRESSED if good < 0 else Word.CHANGED).value
+    return Row(summary.name, float(a), float(b), float(margin), float(look.p[at]), float(look.sameness_p[at]), finding)
+
+
+def _first(case: _Sampled, rows: list[Row]) -> diagnosis.Diagnosis:
+    """The first summary that differs: first updates before last thirds, then in causal order. The values are means over the pairs."""
+    beyond = [at for at, row in enumerate(rows) if row.finding not in ("same", "open")]
+    at = min(beyond, key=lambda each: (case.found[each].last_third, metrics.causal_rank(case.found[each].metric)))
+    step = case.found[at].first_step(case.pairs[0].a[0])
+    return diagnosis.at(step, case.found[at].metric, rows[at].a, rows[at].b, case.base.config)
+
+
+def _repeats(pairs: Sequence[Pair], found: Sequence[Summary]) -> Array | None:
+    """Differences between runs of A with one seed."""
+    rows = [
+        [each.of(other) - each.of(one) for each in found]
+        for pair in pairs
+        for one, other in itertools.combinations(pair.a, 2)
+        if all(each.metric in run.series for each in found for run in (one, other))
+    ]
+    return statistics.taken(rows) if rows else None

@@ -1,0 +1,142 @@
+"""Paired runs that are not deterministic: is there a difference, or is sameness shown?
+
+The run is the unit, because the steps of one run depend on each other: each run gives one value per summary (a metric at the first
+update, or its mean over the last third). Runs are paired by seed. All functions take arrays of shape (..., pairs, summaries), so
+that the tests can simulate hundreds of sessions at once.
+
+- Difference: all sign flips of the pairs, jointly for all summaries, with the largest |mean difference| / scale (max-T,
+  step-down). This keeps the family-wise error rate, whatever the correlation between the metrics.
+- Sameness: two one-sided t-tests (TOST) against a margin, for every summary. All must pass, so they need no correction.
+- Looks: the data are judged at 3, 4, 6 and 8 pairs only, each with its share of alpha; the first decision is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+Array = NDArray[np.float64]
+
+# Pairs at each look, and the alpha that it spends on a difference and on sameness: 0.05 each over all looks. With n pairs the
+# smallest possible p of a sign-flip test is 2^(1-n): 0.25 at 3, 0.125 at 4. So these looks can only show sameness.
+LOOKS = (3, 4, 6, 8)
+DIFFERENCE_ALPHA = {3: 0.0, 4: 0.0, 6: 2 / 64, 8: 4 / 256}
+SAMENESS_ALPHA = {3: 0.0125, 4: 0.0125, 6: 0.0125, 8: 0.0125}
+NOISE_FACTOR = 3.0  # the margin is this many standard deviations of A against A, and at least the metric's floor
+ENOUGH_REPEATS = 3  # differences between runs of A with one seed; fewer say too little about its noise
+_EPSILON = 1e-9  # of a statistic: flips that are equal but for rounding are ties
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look found, per summary: `p` is adjusted for all summaries."""
+
+    pairs: int
+    mean: Array
+    p: Array
+    sameness_p: Array
+    differs: NDArray[np.bool_]
+    same: NDArray[np.bool_]
+
+
+def look_at(a: Array, b: Array, margin: Array, repeats: Array | None = None) -> Look:
+    """Both tests on all pairs that are given, at the alpha of this number of pairs; `repeats` as for noise()."""
+    pairs = a.shape[-2]
+    difference = b - a
+    p = sign_flip(difference, scale(a, b, repeats))
+    sameness_p = tost(difference, margin)
+    return Look(
+        pairs=pairs,
+        mean=difference.mean(axis=-2),
+        p=p,
+        sameness_p=sameness_p,
+        differs=p <= DIFFERENCE_ALPHA.get(pairs, 0.0) + _EPSILON,
+        same=sameness_p <= SAMENESS_ALPHA.get(pairs, 0.0),
+    )
+
+
+def scale(a: Array, b: Array, repeats: Array | None = None) -> Array:
+    """What makes the differences of all summaries comparable: the noise of A's repeats if there are enough, else of the pairs' means.
+
+    A shift of B changes neither, and an exchange of A and B in a pair leaves the pairs' means as they are, as a flip test needs.
+    """
+    means = (a + b) / 2
+    noise_of_a = means.std(axis=-2, ddof=1)
+    if repeats is not None and repeats.shape[-2] >= ENOUGH_REPEATS:
+        noise_of_a = np.sqrt((repeats**2).mean(axis=-2))
+    size = np.abs(means).mean(axis=-2) + np.abs(b - a).mean(axis=-2)
+    spread: Array = np.maximum(noise_of_a, 1e-6 * size)
+    return np.where(spread > 0, spread, 1.0)
+
+
+def sign_flip(difference: Array, scaled_by: Array) -> Array:
+    """p of each summary's difference, adjusted for all of them: Westfall and Young's step-down over all sign flips of the pairs.
+
+    The largest statistic is compared with the largest of all summaries in each flip, the next one with the largest of the rest.
+    """
+    pairs = difference.shape[-2]
+    flips = 1 - 2 * ((np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1).astype(np.float64)
+    statistic = np.abs(np.einsum("fp,...ps->...fs", flips, difference)) / pairs / scaled_by[..., None, :]
+    observed = statistic[..., 0, :]  # the flip that changes no sign
+    order = np.argsort(-observed, axis=-1)
+    ranked = np.take_along_axis(statistic, order[..., None, :], axis=-1)
+    largest_of_rest = np.flip(np.maximum.accumulate(np.flip(ranked, axis=-1), axis=-1), axis=-1)
+    reached: NDArray[np.bool_] = largest_of_rest >= ranked[..., :1, :] * (1 - _EPSILON)
+    p = np.maximum.accumulate(reached.mean(axis=-2), axis=-1)
+    unranked: Array = np.take_along_axis(p, np.argsort(order, axis=-1), axis=-1)
+    return np.where(observed > 0, unranked, 1.0)
+
+
+def tost(difference: Array, margin: Array) -> Array:
+    """p of "the mean difference is beyond the margin". Differences without variance say nothing (1), unless all are 0 (0)."""
+    pairs = difference.shape[-2]
+    mean = difference.mean(axis=-2)
+    error = difference.std(axis=-2, ddof=1) / np.sqrt(pairs)
+    distance = margin - np.abs(mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = stdtr(pairs - 1, -distance / error)
+    constant = error <= _EPSILON * np.abs(mean)
+    return np.where(constant, np.where((mean == 0) & (error == 0), 0.0, 1.0), p)
+
+
+def noise(repeats: Array | None, a: Array) -> Array | None:
+    """The standard deviation of A against A: from three or more repeats with equal seeds, else from A's runs with other seeds.
+
+    `repeats` are differences between runs of A with one seed, `a` the values of A's runs. None with fewer than three of both.
+    """
+    if repeats is not None and repeats.shape[-2] >= ENOUGH_REPEATS:
+        return np.asarray(np.sqrt((repeats**2).mean(axis=-2)))
+    if a.shape[-2] >= 3:
+        return np.asarray(np.sqrt(2) * a.std(axis=-2, ddof=1))
+    return None
+
+
+def margins(floor: Array, spread: Array) -> Array:
+    """A difference within the margin does not matter: below the floor, or within what A against A does."""
+    return np.maximum(floor, NOISE_FACTOR * spread)
+
+
+def pairs_needed(difference: Array, margin: Array, have: int) -> int | None:
+    """Pairs to add to the `have` ones until a look that would decide if the data go on as they are; None if 8 pairs would not.
+
+    Sameness: every summary's test would pass with today's means and spreads. Difference: some mean is beyond its margin.
+    """
+    mean = np.abs(difference.mean(axis=-2))
+    spread = difference.std(axis=-2, ddof=1)
+    for look in (look for look in LOOKS if look > have):
+        quantile = stdtrit(look - 1, 1 - SAMENESS_ALPHA[look])
+        would_be_same = bool(np.all(mean + quantile * spread / np.sqrt(look) < margin))
+        would_differ = bool(np.any(mean > margin)) and DIFFERENCE_ALPHA[look] > 0
+        if would_be_same or would_differ:
+            return look - have
+    return None
+
+
+def taken(values: Sequence[Any]) -> Array:
+    """An array of numbers: rows of runs, columns of summaries."""
+    return np.asarray(values, dtype=np.float64)

@@ -1,0 +1,88 @@
+"""What a verdict is: seven words, their exit statuses, and the evidence that comes with them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from verl_verdict import comparable
+from verl_verdict.diagnosis import Diagnosis
+
+
+class Word(enum.Enum):
+    """The verdict on a case."""
+
+    IDENTICAL = "identical"
+    SAME = "same"
+    IMPROVED = "improved"
+    CHANGED = "changed"
+    REGRESSED = "regressed"
+    INCONCLUSIVE = "inconclusive"
+    INCOMPARABLE = "incomparable"
+
+
+STATUS = {
+    Word.IDENTICAL: 0,
+    Word.SAME: 0,
+    Word.IMPROVED: 0,
+    Word.REGRESSED: 9,
+    Word.CHANGED: 10,
+    Word.INCONCLUSIVE: 11,
+    Word.INCOMPARABLE: 12,
+}
+# A CI may take these for success. Never a regression, nor runs that cannot be compared.
+ALLOWABLE = (Word.CHANGED, Word.INCONCLUSIVE)
+# The worst case decides for all.
+_WORST_FIRST = (
+    Word.REGRESSED,
+    Word.INCOMPARABLE,
+    Word.CHANGED,
+    Word.INCONCLUSIVE,
+    Word.IMPROVED,
+    Word.SAME,
+    Word.IDENTICAL,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A decisive metric of a case that was judged by statistics: means over the paired runs."""
+
+    summary: str  # the metric, and at the first update or over the last third
+    a: float
+    b: float
+    margin: float
+    p: float  # of the difference, adjusted for all summaries
+    sameness_p: float
+    finding: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one case."""
+
+    case: str
+    word: Word
+    reason: str
+    workload: str = ""
+    how: str = ""  # how it was decided: one line
+    pairs: int = 0
+    deterministic: bool | None = None
+    first: Diagnosis | None = None
+    differs: tuple[comparable.Difference, ...] = ()  # what makes it incomparable, or was accepted
+    config: tuple[comparable.Difference, ...] = ()  # verl's resolved config
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+    pairs_needed: int | None = None
+
+
+def worst(found: Iterable[Verdict]) -> Word:
+    """The verdict that decides for all cases."""
+    return min((each.word for each in found), key=_WORST_FIRST.index)
+
+
+def status(found: Iterable[Verdict], allow: Collection[Word] = ()) -> int:
+    """The exit status; a verdict that is allowed counts as 0. One that is not allowed decides, although an allowed one is worse."""
+    decisive = {each.word for each in found} - set(allow)
+    return next((STATUS[word] for word in _WORST_FIRST if word in decisive), 0)

@@ -1,0 +1,265 @@
+"""`python -m verl_verdict RUN_A... --against RUN_B...`: the sentences, the JSON and the exit statuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verdict_runs import rewrite, unpack
+
+from verl_verdict import __main__ as command
+from verl_verdict import verdicts
+from verl_verdict.verdicts import Verdict, Word
+
+REPO = Path(__file__).parents[2]
+GRPO = ("grpo-0.9.1-v1-1", "grpo-0.9.1-v1-2")
+
+
+def opposite(step, data):
+    high, low = "critic/advantages/max", "critic/advantages/min"
+    data[high], data[low] = -data[low], -data[high]
+
+
+def entropy(step, data):
+    data["actor/entropy"] *= 1.1
+
+
+def nothing(step, data):
+    pass
+
+
+def cut_off(job):
+    path = job / "logs/metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+
+
+@pytest.fixture
+def judged(tmp_path, capsys):
+    """Runs the command on two runs of A and a changed copy, in this process: status, standard output and error."""
+    jobs = [unpack(tmp_path, name) for name in GRPO]
+
+    def judged(change, *options, a=2):
+        b = rewrite(unpack(tmp_path, GRPO[0], "b"), change)
+        status = command.main([*map(str, jobs[:a]), "--against", str(b), *options])
+        return status, *capsys.readouterr()
+
+    return judged
+
+
+@pytest.mark.parametrize(
+    ("change", "a", "status", "word"),
+    [
+        (nothing, 2, 0, "identical"),
+        (opposite, 2, 9, "regressed"),
+        (entropy, 2, 10, "changed"),
+        (entropy, 1, 11, "inconclusive"),
+    ],
+)
+def test_exit_statuses(judged, change, a, status, word):
+    found = judged(change, a=a)
+    assert found[0] == status
+    assert found[1].startswith(f"grpo        {word}: ")
+    assert found[1].endswith(f"\nverdict     {word} (exit status {status})\n")
+    assert found[2] == ""
+
+
+def test_same_exits_with_0(tmp_path, capsys):
+    runs = [unpack(tmp_path, name) for name in ("ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2", "ppo-main-v1")]
+    assert command.main([str(runs[0]), str(runs[1]), "--against", str(runs[2])]) == 0
+    assert capsys.readouterr().out.endswith("\nverdict     same (exit status 0)\n")
+
+
+def test_incomparable_exits_with_12(tmp_path, capsys):
+    a, b = unpack(tmp_path, GRPO[0]), unpack(tmp_path, GRPO[1], "b")
+    (b / "config/job_spec.json").write_text('{"trainer_overrides": ["trainer.total_epochs=3"]}')
+    assert command.main([str(a), "--against", str(b)]) == 12
+    assert (
+        "override trainer.total_epochs: A trainer.total_epochs=1, B trainer.total_epochs=3" in capsys.readouterr().out
+    )
+
+
+def test_the_planted_sign_is_named(judged):
+    status, out, _ = judged(opposite)
+    assert status == 9
+    assert out.splitlines()[:4] == [
+        "grpo        regressed: with equal rewards, critic/advantages has the opposite sign in B at step 1: B trains away from what A trains towards",
+        "first       step 1, critic/advantages/max: A 0.866024, B 1.5",
+        "means       the same rewards give other advantages: the estimator, its sign, normalisation, discount or mask changed, or the critic's values",
+        "also        in the same step: critic/advantages/min",
+    ]
+
+
+@pytest.mark.parametrize(("allow", "status"), [("changed", 0), ("changed,inconclusive", 0), ("inconclusive", 10)])
+def test_a_ci_may_allow_a_change(judged, allow, status):
+    found = judged(entropy, f"--allow={allow}")
+    assert found[0] == status
+    assert found[1].endswith(
+        f"\nverdict     changed (exit status {status}, allowed: {', '.join(sorted(allow.split(',')))})\n"
+    )
+
+
+@pytest.mark.parametrize("word", ["regressed", "incomparable", "good"])
+def test_only_two_verdicts_can_be_allowed(judged, word):
+    assert judged(opposite, f"--allow=changed,{word}") == (
+        2, "", f"error   --allow=changed,{word} has '{word}': only changed and inconclusive can be allowed.\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "allow", "status"),
+    [
+        ("regressed incomparable changed inconclusive", "", 9),
+        ("incomparable changed inconclusive", "", 12),
+        ("changed inconclusive", "", 10),
+        ("inconclusive improved", "", 11),
+        ("identical same improved", "", 0),
+        ("regressed changed", "changed", 9),
+        ("incomparable changed inconclusive", "changed inconclusive", 12),
+        ("changed inconclusive", "changed", 11),
+    ],
+)
+def test_the_worst_case_decides(words, allow, status):
+    found = [Verdict(word, Word(word), "") for word in reversed(words.split())]
+    assert verdicts.status(found, [Word(word) for word in allow.split()]) == status
+    assert verdicts.worst(found) is Word(words.split()[0]) or status == 0
+
+
+def test_json_has_the_verdict_and_its_evidence(judged):
+    status, out, _ = judged(entropy, "--json")
+    answer = json.loads(out)
+    assert (answer["verdict"], answer["status"], status) == ("changed", 10, 10)
+    (case,) = answer["cases"]
+    assert (case["case"], case["word"], case["deterministic"]) == ("grpo", "changed", True)
+    assert (case["first"]["step"], case["first"]["metric"]) == (1, "actor/entropy")
+
+
+def test_json_is_valid_with_values_that_are_not_finite(judged):
+    _, out, _ = judged(lambda step, data: data.update({"actor/entropy": float("inf")}), "--json")
+    assert json.loads(out, parse_constant=pytest.fail)["cases"][0]["first"]["b"] == "inf"
+
+
+def test_runs_of_several_workloads_are_several_cases(tmp_path, capsys):
+    names = [*GRPO, "sft-0.9.1-1", "sft-0.9.1-2"]
+    a = [str(unpack(tmp_path, name)) for name in names]
+    b = [str(unpack(tmp_path, name)) for name in ("sft-0.7.1", "grpo-0.9.1-v1-3")]
+    assert command.main([*a, "--against", *b]) == 10
+    out = capsys.readouterr().out
+    assert (
+        "grpo        same: B differs from A only by rounding (at most 5e-07 of a metric's size), as A does from itself\n"
+        in out
+    )
+    assert (
+        "sft         changed: A repeats itself, and B differs from step 1 on (train/grad_norm: A 8.82266, B 8.81374)\n"
+        in out
+    )
+
+
+def test_speed_is_a_case_of_its_own(judged):
+    status, out, _ = judged(nothing, "--speed")
+    assert status == 11
+    assert "\ngrpo speed  inconclusive: a step of B takes " in out
+
+
+def test_options_reach_the_judge(judged):
+    assert judged(entropy, "--ignore=actor/entropy")[0] == 0
+    assert judged(entropy, "--deterministic", a=1)[0] == 10
+
+
+def test_perturbed_runs_reach_the_judge(judged, tmp_path):
+    def slightly(step, data):
+        data["actor/entropy"] *= 1.05
+
+    perturbed = rewrite(unpack(tmp_path, GRPO[0], "perturbed"), slightly)
+    assert judged(entropy, "--perturbed", str(perturbed))[0] == 0
+
+
+def test_accepted_facts_reach_the_judge(tmp_path, capsys):
+    a, b = unpack(tmp_path, GRPO[0]), unpack(tmp_path, "grpo-0.9.1-v1-3", "b")
+    resolved = json.loads((b / "config/resolved.json").read_text())
+    (b / "config/resolved.json").write_text(json.dumps(resolved | {"profile": "gpu"}))
+    assert command.main([str(a), "--against", str(b)]) == 12
+    assert command.main([str(unpack(tmp_path, GRPO[1])), "--against", str(b), "--accept=profile"]) == 0
+    assert "note        profile also differ: the code is not the only possible cause" in capsys.readouterr().out
+
+
+# ---- bad input: one sentence, exit 2, nothing on standard output
+
+
+def test_metrics_files_can_be_compared_without_a_job_directory(tmp_path, capsys):
+    a, b = (unpack(tmp_path, name) / "logs/metrics.jsonl" for name in ("grpo-0.7.1", "grpo-0.8.0"))
+    assert command.main([str(a), "--against", str(b)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("grpo        identical: B is bit-equal to A\n")
+    assert (
+        "note        not compared, because it is not in the records: profile, model, dataset, devices, nodes, model sha256, data sha256, image, packages\n"
+        in out
+    )
+
+
+@pytest.mark.parametrize(
+    ("b", "sentence"),
+    [
+        ("none", "The record '{0}/none' does not exist: give a metrics.jsonl or a job directory."),
+        ("empty.jsonl", "The record '{0}/empty.jsonl' is empty: the run ended before its first step, or is not a run."),
+        ("text.jsonl", "Line 1 of '{0}/text.jsonl' is not JSON ('loss: 3'): give a metrics.jsonl of verl's file logger."),
+        ("folder", "The job directory '{0}/folder' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
+        ("sft-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
+        ("a", "'a' and 'a' are copies of one record (all times are equal): give the records of different runs."),
+    ],
+)  # fmt: skip
+def test_bad_input(tmp_path, capsys, b, sentence):
+    a = unpack(tmp_path, GRPO[0], "a")
+    unpack(tmp_path, "sft-0.7.1")
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "text.jsonl").write_text("loss: 3\n")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    status = command.main([str(a), "--against", str(tmp_path / b)])
+    assert (status, *capsys.readouterr()) == (2, "", f"error   {sentence.format(tmp_path)}\n")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a"], "the following arguments are required: --against"),
+        (["--against", "b"], "the following arguments are required: RUN_A"),
+        (["a", "--against", "b", "--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_a_wrong_command_line(capsys, arguments, said):
+    status = command.main(arguments)
+    assert (status, *capsys.readouterr()) == (
+        2,
+        "",
+        f"error   The command line is wrong ({said}): see 'python -m verl_verdict --help'.\n",
+    )
+
+
+def test_it_runs_alone(tmp_path):
+    """As a program, with nothing of the helper on its path; and it brings in neither Ray nor the helper."""
+    jobs = [
+        str(rewrite(unpack(tmp_path, GRPO[0], name), nothing)) if name == "b" else str(unpack(tmp_path, name))
+        for name in (*GRPO, "b")
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "verl_verdict", *jobs[:2], "--against", jobs[2]],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPO / "py")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith("\nverdict     identical (exit status 0)\n")
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines() if "|" in line}
+    assert "verl_verdict" in modules
+    assert modules.isdisjoint({"ray", "verl_regress", "verl", "torch"})
+
+
+def test_help_lists_every_exit_status(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--help"])
+    assert ended.value.code == 0
+    assert (
+        "0 identical, same or improved; 9 regressed; 10 changed; 11 inconclusive; 12 incomparable; 2 bad input."
+        in capsys.readouterr().out
+    )

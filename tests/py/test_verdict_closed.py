@@ -1,0 +1,250 @@
+"""The judge fails closed: whatever cannot be judged is never the same. Comparable first, then the records, then the values."""
+
+import dataclasses
+import json
+
+import pytest
+from verdict_runs import changed, recorded, rewrite, unpack
+
+from verl_verdict import jobdir, judge
+from verl_verdict.errors import BadInput
+from verl_verdict.verdicts import Word
+
+A = ("grpo-0.9.1-v1-1", "grpo-0.9.1-v1-2")
+
+
+def pair(tmp_path, prepare):
+    """Runs of A, and a run of B whose job directory was prepared; also the other way round."""
+    job = rewrite(unpack(tmp_path, A[0], "b"), lambda step, data: None)
+    prepare(job)
+    return recorded(tmp_path, *A), [jobdir.read(job)]
+
+
+def record_of(job):
+    return job / "logs/metrics.jsonl"
+
+
+def lines(job, change):
+    record_of(job).write_text("".join(change(record_of(job).read_text().splitlines(keepends=True))))
+
+
+def data_of_step(job, step, **data):
+    rewrite(job, lambda at, old: old.update(data) if at == step else None)
+
+
+def ended(job, **state):
+    (job / "state/ended").write_text(json.dumps(state))
+
+
+CUT_OFF = "the record is cut off after step 3, in line 4"
+NOT_TO_THE_END = "A trains to the end, and in B's 'b' "
+NO_PROOF = "B's record proves nothing, because in 'b' "
+
+
+@pytest.mark.parametrize(
+    ("prepare", "word", "reason"),
+    [
+        (lambda job: lines(job, lambda all: [*all[:3], all[3][:500]]), Word.REGRESSED, NOT_TO_THE_END + CUT_OFF),
+        (lambda job: lines(job, lambda all: all[:3]), Word.REGRESSED, NOT_TO_THE_END + "the record ends at step 3 of 4"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": float("nan")}), Word.REGRESSED, NOT_TO_THE_END + "actor/pg_loss is nan at step 2"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": None}), Word.REGRESSED, NOT_TO_THE_END + "actor/pg_loss is NaN or infinite (null in the record) at step 2"),
+        (lambda job: data_of_step(job, 3, **{"critic/score/max": float("inf")}), Word.REGRESSED, NOT_TO_THE_END + "critic/score/max is inf at step 3"),
+        (lambda job: ended(job, exit_code=1, cause="ValueError: no"), Word.REGRESSED, NOT_TO_THE_END + "the job failed after step 4 (ValueError: no)"),
+        (lambda job: (record_of(job).unlink(), ended(job, exit_code=1, cause="ImportError: no verl")), Word.REGRESSED, NOT_TO_THE_END + "the job failed before its first step (ImportError: no verl)"),
+        (lambda job: ended(job, exit_code=143, told_to_stop=True), Word.INCONCLUSIVE, NO_PROOF + "the job was stopped"),
+        (lambda job: (job / "state/ended").unlink(), Word.INCONCLUSIVE, NO_PROOF + "the job recorded no end: it is running, or was lost"),
+        (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), Word.INCONCLUSIVE, NO_PROOF + "the record has no step 2, but later ones"),
+        (lambda job: lines(job, lambda all: [*all, all[-1]]), Word.INCONCLUSIVE, NO_PROOF + "global_seqlen/min was recorded twice for step 4"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": "low"}), Word.INCONCLUSIVE, NO_PROOF + "actor/pg_loss is 'low' at step 2, which is not a number"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_b(tmp_path, prepare, word, reason):
+    a, b = pair(tmp_path, prepare)
+    verdict = judge.case(a, b)
+    assert (verdict.word, verdict.reason) == (word, reason)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        (lambda job: lines(job, lambda all: [*all[:3], all[3][:500]]), CUT_OFF),
+        (lambda job: lines(job, lambda all: all[:3]), "the record ends at step 3 of 4"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": float("nan")}), "actor/pg_loss is nan at step 2"),
+        (lambda job: ended(job, exit_code=1, cause="ValueError: no"), "the job failed after step 4 (ValueError: no)"),
+        (lambda job: ended(job, exit_code=143, told_to_stop=True), "the job was stopped"),
+        (lambda job: (job / "state/ended").unlink(), "the job recorded no end: it is running, or was lost"),
+        (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), "the record has no step 2, but later ones"),
+        (lambda job: lines(job, lambda all: [*all, all[-1]]), "global_seqlen/min was recorded twice for step 4"),
+    ],
+)  # fmt: skip
+def test_a_with_a_problem_is_no_baseline(tmp_path, prepare, problem):
+    a, b = pair(tmp_path, prepare)
+    verdict = judge.case(b, a)  # the run with the problem is A's
+    assert (verdict.word, verdict.reason) == (Word.INCOMPARABLE, f"A cannot be the baseline, because in 'b' {problem}")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_what_is_not_finite_on_both_sides_is_never_the_same(tmp_path, value):
+    """`isclose(inf, inf)` is true."""
+    runs = []
+    for name in ("a", "b"):
+        job = unpack(tmp_path, A[0], name)
+        rewrite(job, lambda step, data: data.update({"critic/score/mean": value}))
+        runs.append(jobdir.read(job))
+    runs[1] = dataclasses.replace(runs[1], fingerprint="other times")
+    assert judge.case(runs[:1], runs[1:]).word is Word.INCOMPARABLE
+
+
+def test_both_cut_off_at_the_same_step_are_never_the_same(tmp_path):
+    a, b = pair(tmp_path, lambda job: lines(job, lambda all: [*all[:3], all[3][:500]]))
+    job = unpack(tmp_path, A[0], "a")
+    lines(job, lambda all: [*all[:3], all[3][:500]])
+    assert a[0].steps == [1, 2, 3, 4]
+    assert judge.case([jobdir.read(job)], b).word is Word.INCOMPARABLE
+
+
+def test_a_failed_run_of_b_among_good_ones_decides(tmp_path):
+    a, b = pair(tmp_path, lambda job: ended(job, exit_code=1, cause="ValueError: no"))
+    good = changed(tmp_path, A[1], to="b2")
+    assert judge.case(a, [good, *b]).word is Word.REGRESSED
+
+
+def test_a_failure_counts_more_than_a_damaged_record(tmp_path):
+    a, b = pair(tmp_path, lambda job: ended(job, exit_code=1, cause="ValueError: no"))
+    job = unpack(tmp_path, A[1], "b2")
+    lines(job, lambda all: [*all[:1], *all[2:]])
+    assert judge.case(a, [jobdir.read(job), *b]).word is Word.REGRESSED
+
+
+def test_a_time_that_is_not_finite_is_no_problem(tmp_path):
+    a, b = pair(tmp_path, lambda job: data_of_step(job, 2, **{"perf/mfu/actor": None}))
+    assert judge.case(a, b).word is Word.IDENTICAL
+
+
+def test_the_first_value_that_is_not_finite_is_the_diagnosis(tmp_path):
+    a, b = pair(tmp_path, lambda job: data_of_step(job, 2, **{"actor/pg_loss": float("nan")}))
+    verdict = judge.case(a, b)
+    assert str(verdict.first) == "step 2, actor/pg_loss: A -0.0155334, B nan"
+    assert verdict.first.means.startswith("the loss of the same samples differs")
+
+
+# ---- copies and workloads
+
+
+def test_a_copy_of_a_record_is_refused(tmp_path):
+    a = recorded(tmp_path, *A)
+    copy = jobdir.read(unpack(tmp_path, A[0], "copy"))
+    with pytest.raises(BadInput) as refused:
+        judge.case(a, [copy])
+    assert (
+        str(refused.value)
+        == f"'copy' and '{A[0]}' are copies of one record (all times are equal): give the records of different runs."
+    )
+
+
+def test_runs_of_different_workloads_are_refused(tmp_path):
+    ppo, sft = recorded(tmp_path, "ppo-0.7.1", "sft-0.7.1")
+    with pytest.raises(BadInput) as refused:
+        judge.case([ppo], [sft])
+    assert (
+        str(refused.value)
+        == "The runs are of different workloads ('ppo-0.7.1' is ppo and 'sft-0.7.1' is sft): compare runs of one workload."
+    )
+
+
+def test_a_record_of_something_else_is_refused(tmp_path):
+    (run,) = recorded(tmp_path, "sft-0.7.1")
+    other = dataclasses.replace(run, workload="", series={"speed": {1: 1.0}}, name="car")
+    with pytest.raises(BadInput) as refused:
+        judge.case([other], [dataclasses.replace(other, fingerprint="b")])
+    assert (
+        str(refused.value)
+        == "'car' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
+    )
+
+
+@pytest.mark.parametrize("sides", [(1, 0), (0, 1)])
+def test_a_side_without_runs_is_refused(tmp_path, sides):
+    (run,) = recorded(tmp_path, "sft-0.7.1")
+    with pytest.raises(BadInput, match=r"^There is no run of A or of B: give at least one of each\.$"):
+        judge.case([run] * sides[0], [run] * sides[1])
+
+
+def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):
+    (run,) = recorded(tmp_path, "sft-0.7.1")
+    with pytest.raises(BadInput) as refused:
+        judge.session({"ppo": [run], "sft": [run]}, {"sft": [run]})
+    assert str(refused.value) == "A has runs of ppo, and B has none: run the same cases with A and B."
+
+
+def test_a_session_has_a_verdict_for_each_case(tmp_path):
+    a = {name: recorded(tmp_path, *runs) for name, runs in {"grpo": A, "sft": ("sft-0.9.1-1", "sft-0.9.1-2")}.items()}
+    b = {"grpo": [changed(tmp_path, A[0])], "sft": recorded(tmp_path, "sft-0.7.1")}
+    assert [(each.case, each.word) for each in judge.session(a, b)] == [("grpo", Word.IDENTICAL), ("sft", Word.CHANGED)]
+
+
+# ---- comparable
+
+
+def differing(tmp_path, **facts):
+    a = recorded(tmp_path, *A)
+    b = changed(tmp_path, A[0])
+    return a, [dataclasses.replace(b, facts={**b.facts, **facts})]
+
+
+@pytest.mark.parametrize("name", ["profile", "model", "dataset", "devices", "nodes"])
+def test_what_must_be_equal(tmp_path, name):
+    a, b = differing(tmp_path, **{name: "other"})
+    verdict = judge.case(a, b)
+    assert verdict.word is Word.INCOMPARABLE
+    assert verdict.reason == f"'{A[0]}' and 'b' differ in more than their code: {name}: A {a[0].facts[name]}, B other"
+    assert [each.name for each in verdict.differs] == [name]
+
+
+@pytest.mark.parametrize("name", ["model sha256", "data sha256", "image", "packages"])
+def test_what_a_session_records_must_be_equal_too(tmp_path, name):
+    a, b = differing(tmp_path)
+    a = [dataclasses.replace(run, facts={**run.facts, name: "1"}) for run in a]
+    b = [dataclasses.replace(run, facts={**run.facts, name: "2"}) for run in b]
+    verdict = judge.case(a, b)
+    assert (verdict.word, verdict.reason) == (
+        Word.INCOMPARABLE,
+        f"'{A[0]}' and 'b' differ in more than their code: {name}: A 1, B 2",
+    )
+
+
+def test_an_override_on_one_side_only_makes_them_incomparable(tmp_path):
+    a, b = differing(tmp_path, **{"override data.shuffle": "data.shuffle=False"})
+    verdict = judge.case(a, b)
+    assert verdict.reason.endswith("override data.shuffle: A without it, B data.shuffle=False")
+
+
+def test_other_variables_make_them_incomparable(tmp_path):
+    a, b = differing(tmp_path, **{"variable OMP_NUM_THREADS": "8"})
+    assert judge.case(a, b).reason.endswith("variable OMP_NUM_THREADS: A 1, B 8")
+
+
+def test_many_differences_are_counted(tmp_path):
+    a, b = differing(tmp_path, devices="1", model="2", nodes="3", profile="4", dataset="5")
+    assert judge.case(a, b).reason.endswith(" and 2 more")
+
+
+def test_runs_of_a_must_be_comparable_with_each_other(tmp_path):
+    a, b = differing(tmp_path)
+    a[1] = dataclasses.replace(a[1], facts={**a[1].facts, "profile": "gpu"})
+    assert judge.case(a, b).word is Word.INCOMPARABLE
+
+
+def test_an_accepted_difference_is_a_second_cause(tmp_path):
+    a, b = differing(tmp_path)
+    a = [dataclasses.replace(run, facts={**run.facts, "packages": "1"}) for run in a]
+    b = [dataclasses.replace(run, facts={**run.facts, "packages": "2"}) for run in b]
+    verdict = judge.case(a, b, accept=["packages"])
+    assert verdict.word is Word.IDENTICAL
+    assert "packages also differ: the code is not the only possible cause" in verdict.notes
+    assert [str(each) for each in verdict.differs] == ["packages: A 1, B 2"]
+
+
+def test_what_was_not_recorded_is_told(tmp_path):
+    verdict = judge.case(*differing(tmp_path))
+    assert "not compared, because it is not in the records: model sha256, data sha256, image, packages" in verdict.notes

@@ -1,0 +1,416 @@
+"""The verdict where A repeats itself: recorded runs of the rehearsal, and copies of them with a planted difference."""
+
+import dataclasses
+
+import pytest
+from verdict_runs import changed, edit, recorded
+
+from verl_verdict import judge
+from verl_verdict.errors import BadInput
+from verl_verdict.verdicts import Word
+
+PPO = ("ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2")
+GRPO = ("grpo-0.9.1-v1-1", "grpo-0.9.1-v1-2")
+SFT = ("sft-0.9.1-1", "sft-0.9.1-2")
+
+
+def against(tmp_path, a, change, original=None):
+    """The verdict on a copy of A's first run (or of `original`) whose lines were edited."""
+    return judge.case(recorded(tmp_path, *a), [changed(tmp_path, original or a[0], change)])
+
+
+@pytest.mark.parametrize("names", [PPO, GRPO, SFT])
+def test_equal_records_are_identical(tmp_path, names):
+    verdict = against(tmp_path, names, lambda step, data: None)
+    assert (verdict.word, verdict.reason, verdict.first) == (Word.IDENTICAL, "B is bit-equal to A", None)
+
+
+def test_one_pair_is_enough_if_it_is_bit_equal(tmp_path):
+    verdict = against(tmp_path, GRPO[:1], lambda step, data: None)
+    assert (verdict.word, verdict.how) == (Word.IDENTICAL, "77 metrics over 4 steps of 1 pair, value by value")
+
+
+@pytest.mark.parametrize("b", ["ppo-main-v1", "ppo-0.9.1-v1-2"])
+def test_another_order_of_summation_is_the_same(tmp_path, b):
+    """Equal runs of the rehearsal differ by 5e-7: samples come back in another order. verl's main trains as 0.9.1 does."""
+    a = recorded(tmp_path, "ppo-0.9.1-v1-1", *(["ppo-0.9.1-v1-2"] if b == "ppo-main-v1" else []))
+    verdict = judge.case(a, recorded(tmp_path, b), deterministic=True)
+    assert verdict.word is Word.SAME
+    assert verdict.reason.startswith("B differs from A only by rounding (at most ")
+    assert verdict.deterministic is True
+
+
+def test_grpo_of_two_releases_is_identical(tmp_path):
+    verdict = judge.case(recorded(tmp_path, "grpo-0.7.1"), recorded(tmp_path, "grpo-0.8.0"))
+    assert verdict.word is Word.IDENTICAL
+
+
+def test_a_real_change_between_releases(tmp_path):
+    """verl 0.8.0 computes another gradient norm for SFT than 0.7.1, with equal losses."""
+    verdict = judge.case(recorded(tmp_path, *SFT), recorded(tmp_path, "sft-0.7.1"))
+    assert verdict.word is Word.CHANGED
+    assert verdict.reason == "A repeats itself, and B differs from step 1 on (train/grad_norm: A 8.82266, B 8.81374)"
+    assert str(verdict.first) == "step 1, train/grad_norm: A 8.82266, B 8.81374"
+    assert verdict.first.others == ()
+
+
+def test_v0_against_v1_says_what_is_not_comparable(tmp_path):
+    """They define clip ratios in another way, and V1 logs more; both are told, and are not the first difference."""
+    b = dataclasses.replace(recorded(tmp_path, "ppo-0.9.1-v0")[0], facts={})
+    verdict = judge.case(recorded(tmp_path, *PPO), [b])
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "training/rollout_probs_diff_mean")
+    assert (
+        "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
+        in verdict.notes
+    )
+    assert "training/num_turns/max is not in B (only the V1 trainer writes it)" in "\n".join(verdict.notes)
+
+
+# ---- planted regressions; each changes what the real one changes first
+
+
+def opposite_advantages(step, data):
+    data["critic/advantages/max"], data["critic/advantages/min"] = (
+        -data["critic/advantages/min"],
+        -data["critic/advantages/max"],
+    )
+    data["critic/advantages/mean"] *= -1
+    data["actor/ppo_kl"] *= -1.2
+    data["actor/pg_loss"] *= -1.1
+
+
+@pytest.mark.parametrize(
+    ("names", "original"), [(PPO, "ppo-0.9.1-v1-1"), (PPO, "ppo-main-v1"), (GRPO, "grpo-0.9.1-v1-3")]
+)
+@pytest.mark.parametrize("runs_of_a", [1, 2])
+def test_the_opposite_sign_of_the_advantages_is_a_regression(tmp_path, names, original, runs_of_a):
+    verdict = against(tmp_path, names[:runs_of_a], opposite_advantages, original)
+    assert verdict.word is Word.REGRESSED
+    assert (
+        verdict.reason
+        == "with equal rewards, critic/advantages has the opposite sign in B at step 1: B trains away from what A trains towards"
+    )
+    assert verdict.first.step == 1
+    assert verdict.first.metric.startswith("critic/advantages/")
+    assert names is GRPO or "actor/pg_loss" in verdict.first.others
+
+
+def test_the_opposite_sign_of_the_loss_is_a_regression(tmp_path):
+    def plant(step, data):
+        data["actor/pg_loss"] *= -1
+        data["actor/loss"] *= -1
+
+    verdict = against(tmp_path, PPO, plant)
+    assert verdict.word is Word.REGRESSED
+    assert (
+        verdict.reason
+        == "with equal advantages, actor/pg_loss has the opposite sign in B at step 1: B trains away from what A trains towards"
+    )
+
+
+@pytest.mark.parametrize("original", ["ppo-0.9.1-v1-1", "ppo-main-v1"])
+def test_stale_rollout_weights_are_a_regression(tmp_path, original):
+    """Measured on a real one: 0.0020 becomes 0.0106 at step 2."""
+
+    def plant(step, data):
+        if step > 1:
+            data["training/rollout_probs_diff_mean"] = 0.0106
+            data["critic/score/mean"] += 0.0625
+
+    verdict = against(tmp_path, PPO, plant)
+    assert verdict.word is Word.REGRESSED
+    assert verdict.reason == "training/rollout_probs_diff_mean, mean of the last third is worse: A 0.00203849, B 0.0106"
+    assert str(verdict.first) == "step 2, training/rollout_probs_diff_mean: A 0.00222841, B 0.0106"
+
+
+def test_a_smaller_mismatch_is_no_regression(tmp_path):
+    def plant(step, data):
+        data["training/rollout_probs_diff_mean"] = 0.0002
+
+    assert against(tmp_path, PPO, plant).word is Word.CHANGED
+
+
+def test_shifted_labels_are_a_regression(tmp_path):
+    def plant(step, data):
+        if "train/loss" in data:
+            data["train/loss"] += 0.3
+
+    verdict = against(tmp_path, SFT, plant)
+    assert verdict.word is Word.REGRESSED
+    assert verdict.reason == "train/loss, first update is worse: A 5.89062, B 6.19062"
+
+
+def test_a_lower_sft_loss_of_one_pair_is_a_change(tmp_path):
+    def plant(step, data):
+        if "train/loss" in data:
+            data["train/loss"] -= 0.3
+
+    assert against(tmp_path, SFT, plant).word is Word.CHANGED
+
+
+def test_a_gradient_of_zero_is_a_regression(tmp_path):
+    verdict = against(tmp_path, GRPO, lambda step, data: data.update({"actor/grad_norm": 0.0}))
+    assert (verdict.word, verdict.reason) == (
+        Word.REGRESSED,
+        "actor/grad_norm is 0 at every step of B: B does not train",
+    )
+
+
+def test_a_dropped_kl_loss_is_a_change(tmp_path):
+    """Measured on a real one: actor/loss differs in its fourth digit from step 2 on. The metric of the term is gone."""
+
+    def plant(step, data):
+        del data["actor/kl_loss"], data["actor/kl_coef"]
+        data["actor/loss"] = data["actor/pg_loss"]
+
+    verdict = against(tmp_path, GRPO, plant)
+    assert verdict.word is Word.CHANGED
+    assert (verdict.first.step, verdict.first.metric) == (2, "actor/loss")
+    assert verdict.first.means.startswith("the loss of the same samples differs: a term, a coefficient, the clip range")
+
+
+def test_a_metric_that_is_gone_is_never_the_same(tmp_path):
+    def plant(step, data):
+        del data["actor/kl_coef"]
+
+    verdict = against(tmp_path, GRPO, plant)
+    assert (verdict.word, verdict.reason) == (
+        Word.CHANGED,
+        "the metrics that both record are bit-equal, but actor/kl_coef is not in B",
+    )
+
+
+def test_a_metric_that_is_gone_is_never_the_same_even_with_rounding(tmp_path):
+    def plant(step, data):
+        del data["actor/kl_coef"]
+        data["rollout_corr/kl"] += 1e-8
+
+    verdict = against(tmp_path, GRPO, plant)
+    assert (verdict.word, verdict.reason) == (
+        Word.CHANGED,
+        "the metrics that both record agree, but actor/kl_coef is not in B",
+    )
+
+
+def test_a_metric_that_misses_one_step_is_never_the_same(tmp_path):
+    def plant(step, data):
+        if step == 3:
+            del data["actor/kl_loss"]
+
+    verdict = against(tmp_path, GRPO, plant)
+    assert (verdict.word, verdict.reason) == (
+        Word.CHANGED,
+        "the metrics that both record are bit-equal, but actor/kl_loss is not in B at step 3",
+    )
+
+
+def test_a_metric_that_is_new_in_b_is_never_the_same(tmp_path):
+    verdict = against(tmp_path, GRPO, lambda step, data: data.update({"actor/new_loss": 1.0}))
+    assert (verdict.word, verdict.reason) == (
+        Word.CHANGED,
+        "the metrics that both record are bit-equal, but actor/new_loss is not in A",
+    )
+
+
+def test_one_value_of_one_step_is_found(tmp_path):
+    """Megatron-LM #3097: 179 of 200 steps did not match, and the test passed."""
+
+    def plant(step, data):
+        if step == 4:
+            data["actor/lr"] *= 1.001
+
+    verdict = against(tmp_path, PPO, plant)
+    assert (verdict.word, str(verdict.first)) == (Word.CHANGED, "step 4, actor/lr: A 0.0001, B 0.0001001")
+
+
+def test_times_may_differ(tmp_path):
+    verdict = against(tmp_path, GRPO, lambda step, data: data.update({"timing_s/gen": 1000.0, "perf/throughput": 1e-3}))
+    assert verdict.word is Word.IDENTICAL
+
+
+def test_a_jump_after_rounding_is_a_change(tmp_path):
+    """The first update differs by rounding, the second one by far more than rounding becomes in a step."""
+
+    def plant(step, data):
+        data["actor/loss"] *= 1 + {1: 1e-7, 2: 1e-3, 3: 1e-3, 4: 1e-3}[step]
+
+    verdict = against(tmp_path, PPO, plant)
+    assert (verdict.word, verdict.first.step, verdict.first.metric) == (Word.CHANGED, 2, "actor/loss")
+
+
+def test_other_tokens_after_equal_updates_are_a_change(tmp_path):
+    """A differs from itself by rounding in rollout_corr only, which changes no token."""
+
+    def plant(step, data):
+        if step > 1:
+            data["response_length/mean"] += 1
+
+    verdict = against(tmp_path, PPO, plant, "ppo-main-v1")
+    assert (verdict.word, verdict.first.step, verdict.first.metric) == (Word.CHANGED, 2, "response_length/mean")
+
+
+def test_other_tokens_after_an_update_that_differs_by_rounding_are_inconclusive(tmp_path):
+    def plant(step, data):
+        data["actor/grad_norm"] *= 1 + 1e-7
+        if step > 1:
+            data["response_length/mean"] += 1
+
+    verdict = against(tmp_path, PPO, plant)
+    assert (verdict.word, verdict.first.metric) == (Word.INCONCLUSIVE, "response_length/mean")
+
+
+# ---- rounding, and what is more than that
+
+
+def grows(step, data):
+    data["actor/entropy"] *= 1 + {1: 1e-7, 2: 2e-6, 3: 1e-4, 4: 0.005}[step]
+
+
+def test_rounding_that_grows_beyond_rounding_is_inconclusive(tmp_path):
+    verdict = against(tmp_path, PPO, grows)
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.reason.startswith("the difference begins as rounding and grows beyond it (step 3, actor/entropy: A ")
+    assert verdict.reason.endswith("): run A with a perturbed last bit to measure the noise, or run more seeds")
+
+
+def test_what_a_perturbed_run_of_a_does_is_noise(tmp_path):
+    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
+    half = changed(
+        tmp_path,
+        PPO[0],
+        lambda step, data: data.update(
+            {"actor/entropy": data["actor/entropy"] * (1 + {1: 1e-7, 2: 2e-6, 3: 6e-5, 4: 0.005}[step])}
+        ),
+    )
+    verdict = judge.case(recorded(tmp_path, *PPO), [half], perturbed=[perturbed])
+    assert (verdict.word, verdict.reason) == (
+        Word.SAME,
+        "B differs from A only by rounding (at most 0.004 of a metric's size), as A does from itself",
+    )
+
+
+def test_noise_of_one_metric_excuses_no_other(tmp_path):
+    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
+    b = changed(tmp_path, PPO[0], lambda step, data: data.update({"critic/vf_loss": data["critic/vf_loss"] * 1.01}))
+    assert judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed]).word is Word.CHANGED
+
+
+def test_noise_of_a_later_step_excuses_no_earlier_one(tmp_path):
+    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
+    b = changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/entropy": data["actor/entropy"] * 1.005}))
+    verdict = judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed])
+    assert (verdict.word, verdict.first.step) == (Word.CHANGED, 1)
+
+
+def test_a_perturbed_run_of_another_seed_is_refused(tmp_path):
+    perturbed = dataclasses.replace(changed(tmp_path, PPO[0], grows, to="perturbed"), seed="data.seed=9")
+    with pytest.raises(BadInput) as refused:
+        judge.case(recorded(tmp_path, *PPO), [changed(tmp_path, PPO[0])], perturbed=[perturbed])
+    assert (
+        str(refused.value)
+        == "The perturbed run 'perturbed' has the seed of no run of A (data.seed=9): perturb a run of A."
+    )
+
+
+def test_one_run_of_a_does_not_tell_what_is_noise(tmp_path):
+    verdict = against(tmp_path, PPO[:1], lambda step, data: data.update({"actor/entropy": data["actor/entropy"] * 1.1}))
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.reason.startswith("B differs from A (first at step 1, actor/entropy: A ")
+    assert verdict.reason.endswith(
+        "), and one run of A does not tell what is noise: run A once more with the same seed, or run 2 more pairs with other seeds"
+    )
+    assert verdict.pairs_needed == 2
+
+
+def test_even_rounding_is_inconclusive_with_one_run_of_a(tmp_path):
+    assert against(tmp_path, PPO[:1], lambda step, data: None, PPO[1]).word is Word.INCONCLUSIVE
+
+
+def test_the_caller_may_know_that_a_repeats_itself(tmp_path):
+    b = changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/entropy": data["actor/entropy"] * 1.1}))
+    assert judge.case(recorded(tmp_path, PPO[0]), [b], deterministic=True).word is Word.CHANGED
+
+
+def test_a_that_does_not_repeat_itself_needs_statistics(tmp_path):
+    a = [*recorded(tmp_path, PPO[0]), changed(tmp_path, PPO[1], grows, to="a2")]
+    verdict = judge.case(a, [changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/entropy": 0.5}))])
+    assert verdict.word is Word.INCONCLUSIVE
+    assert (
+        verdict.reason
+        == "A does not repeat itself, so 1 pair of runs cannot tell noise from a change: run 2 more pairs with other seeds"
+    )
+
+
+def test_the_pair_that_differs_decides(tmp_path):
+    """With two seeds, one pair is bit-equal and the other one is not."""
+    a1, a2 = recorded(tmp_path, *GRPO)
+    b1 = changed(tmp_path, GRPO[0], to="b1")
+    b2 = changed(
+        tmp_path, GRPO[1], lambda step, data: data.update({"actor/entropy": data["actor/entropy"] * 1.1}), to="b2"
+    )
+    seeds = [dataclasses.replace(run, seed=seed) for run, seed in ((a1, "1"), (a2, "2"), (b1, "1"), (b2, "2"))]
+    verdict = judge.case(seeds[:2], seeds[2:], deterministic=True)
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "actor/entropy")
+
+
+# ---- what the metrics do not show
+
+
+def test_bit_equal_metrics_with_other_weights_are_a_change(tmp_path):
+    a = [
+        dataclasses.replace(run, hashes={"final weights": "1", "sampled tokens": "2"})
+        for run in recorded(tmp_path, *GRPO)
+    ]
+    b = dataclasses.replace(changed(tmp_path, GRPO[0]), hashes={"final weights": "3", "sampled tokens": "2"})
+    verdict = judge.case(a, [b])
+    assert (verdict.word, verdict.reason) == (Word.CHANGED, "all metrics are bit-equal, but the final weights are not")
+
+
+def test_runs_in_which_nothing_varies_show_nothing(tmp_path):
+    def still(run):
+        return dataclasses.replace(
+            run,
+            series={
+                name: dict.fromkeys(steps, 0.5)
+                for name, steps in run.series.items()
+                if name.startswith(("critic", "actor"))
+            },
+        )
+
+    verdict = judge.case(list(map(still, recorded(tmp_path, *GRPO))), [still(changed(tmp_path, GRPO[0]))])
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.reason == "every metric is constant over all steps: nothing trains, so nothing is shown"
+
+
+def test_b_that_does_not_repeat_itself_is_told(tmp_path):
+    b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[0], grows, to="b2")]
+    verdict = judge.case(recorded(tmp_path, *GRPO), b)
+    assert verdict.word is not Word.IDENTICAL
+    assert "B does not repeat itself with seed verl's default seeds" in verdict.notes
+
+
+def test_a_changed_default_is_named_with_what_it_explains(tmp_path):
+    a = recorded(tmp_path, *PPO)
+    b = changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/grad_norm": data["actor/grad_norm"] * 1.5}))
+    b = dataclasses.replace(
+        b, config={**b.config, "actor_rollout_ref.actor.optim.weight_decay": "0.1", "trainer.balance_batch": "false"}
+    )
+    verdict = judge.case(a, [b])
+    assert [str(each) for each in verdict.first.config] == ["actor_rollout_ref.actor.optim.weight_decay: A 0.01, B 0.1"]
+    assert [each.name for each in verdict.config] == [
+        "actor_rollout_ref.actor.optim.weight_decay",
+        "trainer.balance_batch",
+    ]
+
+
+def test_an_ignored_metric_is_not_compared_and_the_verdict_says_so(tmp_path):
+    b = changed(tmp_path, GRPO[0], lambda step, data: data.update({"actor/entropy": 9.0}))
+    verdict = judge.case(recorded(tmp_path, *GRPO), [b], ignore=["actor/entropy"])
+    assert verdict.word is Word.IDENTICAL
+    assert "not compared, as asked: actor/entropy" in verdict.notes
+
+
+def test_edit_is_seen(tmp_path):
+    """The helper of these tests changes what it says."""
+    (run,) = recorded(tmp_path, GRPO[0])
+    assert edit(run, "actor/entropy", {2: 9.0}).series["actor/entropy"][2] == 9.0

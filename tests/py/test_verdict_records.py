@@ -1,0 +1,235 @@
+"""A record is read strictly: whatever is wrong with it is a problem of the run, or bad input; nothing is dropped."""
+
+import json
+import math
+
+import pytest
+from verdict_runs import recorded, unpack
+
+from verl_verdict import jobdir, records
+from verl_verdict.errors import BadInput
+from verl_verdict.records import Kind
+
+
+def read(tmp_path, *lines, end="\n"):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(lines) + end)
+    return records.read(path)
+
+
+def line(step, **data):
+    return json.dumps({"step": step, "data": {"train/loss": 1.0, **data}})
+
+
+def problems(run):
+    return [(each.kind, each.text) for each in run.problems]
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "steps", "metrics"),
+    [
+        ("ppo-0.7.1", "ppo", 4, 109),
+        ("ppo-0.8.0", "ppo", 4, 119),
+        ("ppo-0.9.1-v1-1", "ppo", 4, 109),
+        ("grpo-0.9.1-v1-1", "grpo", 4, 95),
+        ("sft-0.9.1-1", "sft", 4, 10),
+    ],
+)
+def test_a_real_record_has_no_problem(tmp_path, name, workload, steps, metrics):
+    run = records.read(unpack(tmp_path, name) / "logs/metrics.jsonl")
+    assert (run.problems, run.workload, run.steps, len(run.series)) == (
+        (),
+        workload,
+        list(range(1, steps + 1)),
+        metrics,
+    )
+
+
+def test_the_two_lines_that_the_sft_trainer_writes_for_a_step_are_no_duplicate(tmp_path):
+    (run,) = recorded(tmp_path, "sft-0.9.1-1")
+    assert run.series["val/loss"] == {4: 5.04296875}
+    assert run.series["train/loss"][4] == 5.46875
+    assert run.problems == ()
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "null"])
+def test_a_value_that_is_not_finite_is_a_problem(tmp_path, value):
+    """verl's file logger writes NaN and infinity as null."""
+    run = read(tmp_path, line(1), f'{{"step": 2, "data": {{"train/loss": {value}}}}}')
+    shown = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "null": "NaN or infinite (null in the record)"}[
+        value
+    ]
+    assert problems(run) == [(Kind.NOT_FINITE, f"train/loss is {shown} at step 2")]
+    assert not math.isfinite(run.series["train/loss"][2])
+
+
+@pytest.mark.parametrize("value", ["high", True, [1.0]])
+def test_a_value_that_is_no_number_is_a_problem(tmp_path, value):
+    run = read(tmp_path, line(1, other=value))
+    assert problems(run) == [(Kind.NOT_A_NUMBER, f"other is {str(value)!r} at step 1, which is not a number")]
+
+
+def test_a_last_line_that_is_cut_off_is_a_problem(tmp_path):
+    run = read(tmp_path, line(1), line(2), line(3)[:20], end="")
+    assert problems(run) == [(Kind.TRUNCATED, "the record is cut off after step 2, in line 3")]
+    assert run.last_step == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ((1, 2, 4), "the record has no step 3, but later ones"),
+        ((1, 5), "the record has no step 2 to 4, but later ones"),
+    ],
+)
+def test_a_missing_step_is_a_problem(tmp_path, steps, text):
+    assert problems(read(tmp_path, *map(line, steps))) == [(Kind.GAP, text)]
+
+
+def test_a_step_that_was_recorded_twice_is_a_problem(tmp_path):
+    run = read(tmp_path, line(1), line(2), line(2))
+    assert problems(run) == [(Kind.DUPLICATE, "train/loss was recorded twice for step 2")]
+
+
+def test_a_missing_record_is_refused(tmp_path):
+    with pytest.raises(BadInput) as refused:
+        records.read(tmp_path / "none.jsonl")
+    assert (
+        str(refused.value)
+        == f"The record '{tmp_path}/none.jsonl' does not exist: give a metrics.jsonl or a job directory."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "The record '{0}' is empty: the run ended before its first step, or is not a run."),
+        ("\n \n", "The record '{0}' is empty: the run ended before its first step, or is not a run."),
+        ("step:1 - loss:2", "Line 1 of '{0}' is not JSON ('step:1 - loss:2'): give a metrics.jsonl of verl's file logger."),
+        ('{"step": 1, "data": {}}\nno\n{"step": 2, "data": {}}', "Line 2 of '{0}' is not JSON ('no'): give a metrics.jsonl of verl's file logger."),
+        ("[1]", "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('[1]'): give a metrics.jsonl of verl's file logger."),
+        ('{"step": true, "data": {}}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"step\": true, \"data\": {{}}}}'): give a metrics.jsonl of verl's file logger."),
+        ('{"loss": 1}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"loss\": 1}}'): give a metrics.jsonl of verl's file logger."),
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(tmp_path, text, sentence):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        records.read(path)
+    assert str(refused.value) == sentence.format(path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match=r"cannot be read .*give a metrics\.jsonl of verl's file logger\.$"):
+        records.read(path)
+
+
+def test_a_job_directory_tells_what_must_be_equal(tmp_path):
+    (run,) = recorded(tmp_path, "ppo-0.9.1-v0")
+    assert (run.workload, run.code, run.seed, run.failure, run.unfinished) == (
+        "ppo",
+        "v0.9.1",
+        "verl's default seeds",
+        None,
+        None,
+    )
+    assert run.facts["profile"] == "cpu"
+    assert run.facts["model"] == "/common/models/tiny-qwen2"
+    assert run.facts["dataset"] == "/datasets/sums"
+    assert run.facts["devices"] == "2 x cpu"
+    assert run.facts["nodes"] == "2 x CPU 64, GPU 4, cpu 4"
+    assert run.facts["override trainer.use_v1"] == "trainer.use_v1=False"
+    assert run.facts["override trainer.total_training_steps"] == "trainer.total_training_steps=4"  # over the base's 10
+    assert run.facts["variable OMP_NUM_THREADS"] == "1"
+    assert not [name for name in run.facts if "PYTHONPATH" in name or "override critic.added" in name]
+
+
+def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
+    asked = json.loads((job / "config/asked.json").read_text())
+    for text in ("data.seed=7", "+actor_rollout_ref.rollout.seed=7"):
+        asked["said"]["overrides"].append({"text": text})
+    (job / "config/asked.json").write_text(json.dumps(asked))
+    run = jobdir.read(job)
+    assert run.seed == "+actor_rollout_ref.rollout.seed=7 data.seed=7"
+    assert not [name for name in run.facts if "seed" in name]
+
+
+def test_the_resolved_config_names_neither_the_job_nor_its_seeds(tmp_path):
+    a, b = recorded(tmp_path, "ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2")
+    assert len(a.config) > 500
+    assert a.config == b.config
+
+
+def test_a_resumed_job_is_one_run(tmp_path):
+    (run,) = recorded(tmp_path, "ppo-0.9.1-v1-resumed")
+    (straight,) = recorded(tmp_path, "ppo-0.9.1-v1-1")
+    assert run.problems == ()
+    assert run.steps == [1, 2, 3, 4, 5, 6]  # four, and two more from the checkpoint of step 4
+    before = {step: value for step, value in run.series["critic/score/mean"].items() if step <= 4}
+    assert before == straight.series["critic/score/mean"]
+
+
+def test_a_later_attempt_replaces_the_steps_after_its_checkpoint(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-resumed")
+    path = job / "attempts/2/config/resolved.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"parent": {"attempt": 1, "step": 2}}))
+    run = jobdir.read(job)
+    assert run.steps == [1, 2, 5, 6]
+    assert problems(run) == [(Kind.GAP, "the record has no step 3 to 4, but later ones")]
+
+
+def test_an_attempt_from_scratch_replaces_all_before_it(tmp_path):
+    job = unpack(tmp_path, "sft-0.9.1-1")
+    later = job / "attempts/2"
+    (later / "logs").mkdir(parents=True)
+    (later / "logs/metrics.jsonl").write_text(line(1, **{"train/grad_norm": 3.0}) + "\n")
+    run = jobdir.read(job)
+    assert (run.steps, run.series["train/loss"]) == ([1], {1: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("ended", "failure", "unfinished"),
+    [
+        (
+            {"exit_code": 1, "reason": "the trainer ended with exit status 1", "cause": "ValueError: no"},
+            "ValueError: no",
+            None,
+        ),
+        (
+            {"exit_code": 1, "reason": "the trainer ended with exit status 1"},
+            "the trainer ended with exit status 1",
+            None,
+        ),
+        ({"exit_code": 143, "told_to_stop": True}, None, "the job was stopped"),
+        (None, None, "the job recorded no end: it is running, or was lost"),
+    ],
+)
+def test_how_a_job_ended(tmp_path, ended, failure, unfinished):
+    job = unpack(tmp_path, "sft-0.9.1-1")
+    (job / "state/ended").unlink()
+    if ended:
+        (job / "state/ended").write_text(json.dumps(ended))
+    run = jobdir.read(job)
+    assert (run.failure, run.unfinished) == (failure, unfinished)
+
+
+def test_a_job_directory_without_a_record_is_refused(tmp_path):
+    with pytest.raises(BadInput) as refused:
+        jobdir.read(tmp_path)
+    assert (
+        str(refused.value)
+        == f"The job directory '{tmp_path}' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
+    )
+
+
+def test_a_damaged_job_directory_is_refused(tmp_path):
+    job = unpack(tmp_path, "sft-0.9.1-1")
+    (job / "config/resolved.json").write_text("{")
+    with pytest.raises(
+        BadInput, match=r"config/resolved\.json' cannot be read \(.*\): the job directory is damaged\.$"
+    ):
+        jobdir.read(job)

@@ -1,0 +1,337 @@
+"""The verdict where A does not repeat itself: error rates over simulated sessions, and what keeps it from a silent "same"."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from verdict_runs import edit, generator, noisy, session
+
+from verl_verdict import judge, statistics
+from verl_verdict.metrics import Decisive
+from verl_verdict.statistics import LOOKS
+from verl_verdict.verdicts import Word
+
+SESSIONS = 400
+
+
+def simulated(seed, summaries, shift, shared=0.3, sessions=SESSIONS):
+    """The share of sessions that end with each finding, and how many end at each look. `shift` is in standard deviations of A/A."""
+    rng = generator(seed)
+    shape = (sessions, LOOKS[-1], summaries)
+    a, b = (
+        np.sqrt(shared) * rng.normal(size=(*shape[:2], 1)) + np.sqrt(1 - shared) * rng.normal(size=shape) for _ in "ab"
+    )
+    b[..., 0] += shift * np.sqrt(2)
+    found = np.full(sessions, "inconclusive", dtype=object)
+    for look in LOOKS:
+        seen_a, seen_b = a[:, :look], b[:, :look]
+        margin = statistics.margins(np.zeros(summaries), statistics.noise(None, seen_a))
+        result = statistics.look_at(seen_a, seen_b, margin)
+        undecided = found == "inconclusive"
+        found[undecided & (result.differs & (np.abs(result.mean) > margin)).any(axis=-1)] = "differs"
+        undecided = found == "inconclusive"
+        found[undecided & result.same.all(axis=-1)] = "same"
+    return {finding: float((found == finding).mean()) for finding in ("differs", "same", "inconclusive")}
+
+
+@pytest.mark.parametrize("summaries", [4, 16])
+def test_equal_code_is_seldom_said_to_differ(summaries):
+    """At most 5 % declared. The bound below is that of 400 sessions: 0.05 + 3 standard errors would be 0.083."""
+    assert simulated(1, summaries, 0)["differs"] <= 0.02
+
+
+@pytest.mark.parametrize("summaries", [4, 16])
+def test_equal_code_is_mostly_shown_to_be_the_same(summaries):
+    assert simulated(2, summaries, 0)["same"] >= 0.85
+
+
+@pytest.mark.parametrize(("shift", "caught"), [(5, 0.95), (8, 0.99)])
+@pytest.mark.parametrize("summaries", [4, 16])
+def test_a_shift_beyond_the_margin_is_found(summaries, shift, caught):
+    rates = simulated(3, summaries, shift)
+    assert rates["differs"] >= caught
+    assert rates["same"] <= 0.01
+
+
+def test_a_shift_of_exactly_the_margin_is_seldom_said_to_be_the_same():
+    """0.05 declared; the margin itself is estimated from A's few runs, so it is more in fact."""
+    assert simulated(4, 8, 3)["same"] <= 0.12
+
+
+def test_the_sign_flip_test_keeps_its_alpha_without_margins():
+    """All flips, all summaries at once: p <= 1/32 in at most 1/32 of the sessions, and 3 standard errors."""
+    rng = generator(5)
+    a, b = rng.normal(size=(2, 2000, 6, 12))
+    p = statistics.sign_flip(b - a, statistics.scale(a, b)).min(axis=-1)
+    assert (p <= 2 / 64 + 1e-9).mean() <= 1 / 32 + 3 * np.sqrt(1 / 32 / 2000)
+
+
+def test_the_noise_of_repeats_keeps_the_alpha_too():
+    rng = generator(6)
+    a, b, again = rng.normal(size=(3, 2000, 6, 12)) + rng.normal(size=(2000, 6, 12)) * 5
+    p = statistics.sign_flip(b - a, statistics.scale(a, b, again - a)).min(axis=-1)
+    assert (p <= 2 / 64 + 1e-9).mean() <= 1 / 32 + 3 * np.sqrt(1 / 32 / 2000)
+
+
+def test_the_step_down_names_every_summary_that_differs():
+    """One summary differs much more than the other: both are found."""
+    rng = generator(7)
+    a, b = rng.normal(size=(2, 6, 5))
+    b[:, 0] += 100
+    b[:, 1] += 15
+    p = statistics.sign_flip(b - a, statistics.scale(a, b))
+    assert list(p <= 2 / 64 + 1e-9) == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("pairs", [3, 4, 6, 8])
+def test_the_smallest_p_of_a_look(pairs):
+    a = np.zeros((pairs, 1))
+    b = np.linspace(10, 11, pairs)[:, None]
+    assert statistics.sign_flip(b - a, statistics.scale(a, b))[0] == 2.0 ** (1 - pairs)
+
+
+def test_the_looks_spend_no_more_than_they_declare():
+    assert sum(statistics.DIFFERENCE_ALPHA.values()) <= 0.05
+    assert sum(statistics.SAMENESS_ALPHA.values()) <= 0.05
+    assert tuple(statistics.DIFFERENCE_ALPHA) == tuple(statistics.SAMENESS_ALPHA) == LOOKS
+
+
+def test_differences_without_variance_show_no_sameness():
+    """Six equal reference values must not give a tolerance of zero, nor a test that always passes."""
+    constant = np.full((4, 1), 0.25)
+    assert statistics.tost(constant, np.array([1.0]))[0] == 1.0
+    assert statistics.tost(np.zeros((4, 1)), np.array([1.0]))[0] == 0.0
+
+
+def test_values_that_are_not_finite_show_nothing():
+    broken = np.array([[0.1], [np.nan], [0.2], [0.1]])
+    with np.errstate(invalid="ignore"):
+        assert not statistics.tost(broken, np.array([1.0]))[0] <= 0.05
+        endless = np.array([[np.inf], [np.inf], [np.inf]])
+        assert not statistics.tost(endless - endless, np.array([1.0]))[0] <= 0.05
+
+
+# ---- whole sessions
+
+
+def verdict_of(seed, pairs, shift=None, **more):
+    return judge.case(*session(generator(seed), pairs, shift, **more))
+
+
+def test_equal_code_is_the_same():
+    verdict = verdict_of(1, 8)
+    assert (verdict.word, verdict.first) == (Word.SAME, None)
+    assert verdict.reason == "all 18 summaries of the decisive metrics are within their margins"
+    assert {row.finding for row in verdict.rows} == {"same"}
+
+
+def test_a_lower_reward_is_a_regression():
+    verdict = verdict_of(2, 6, {"critic/score/mean": -0.3})
+    assert verdict.word is Word.REGRESSED
+    assert (
+        verdict.reason
+        == "critic/score/mean, first update: A 0.495085, B 0.210196, beyond the margin of 0.110999 (p 0.031)"
+    )
+    assert verdict.how == "6 pairs of runs, by statistics"
+    assert (verdict.first.step, verdict.first.metric) == (1, "critic/score/mean")
+
+
+def test_a_higher_reward_is_an_improvement():
+    assert verdict_of(3, 6, {"critic/score/mean": +0.3}).word is Word.IMPROVED
+
+
+def test_a_metric_without_a_good_side_is_a_change():
+    verdict = verdict_of(4, 6, {"actor/entropy": +0.3})
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "actor/entropy")
+
+
+def test_worse_counts_more_than_changed_and_improved():
+    verdict = verdict_of(
+        5, 6, {"actor/entropy": +0.3, "critic/score/mean": +0.3, "training/rollout_probs_diff_mean": +0.01}
+    )
+    assert verdict.word is Word.REGRESSED
+    assert verdict.reason.startswith("training/rollout_probs_diff_mean, first update: A 0.00")
+
+
+def test_changed_counts_more_than_improved():
+    assert verdict_of(6, 6, {"actor/entropy": +0.3, "critic/score/mean": +0.3}).word is Word.CHANGED
+
+
+def test_a_difference_needs_six_pairs():
+    verdict = verdict_of(2, 4, {"critic/score/mean": -0.3})
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.reason.startswith(
+        "4 pairs show neither a difference nor sameness of critic/score/mean, first update"
+    )
+    assert verdict.reason.endswith(": run 2 more pairs")
+    assert verdict.pairs_needed == 2
+
+
+def test_a_fifth_pair_is_not_judged_but_counts_towards_the_sixth():
+    verdict = verdict_of(2, 5, {"critic/score/mean": -0.3})
+    assert (verdict.word, verdict.how, verdict.pairs_needed) == (Word.INCONCLUSIVE, "4 pairs of runs, by statistics", 1)
+    assert verdict.reason.endswith(": run 1 more pair")
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_fewer_than_three_pairs_are_never_the_same(pairs):
+    verdict = verdict_of(7, pairs)
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.pairs_needed == 3 - pairs
+
+
+def test_more_pairs_do_not_change_a_decision():
+    """Otherwise one could run until it is green."""
+    a, b = session(generator(2), 8, {"critic/score/mean": -0.3})
+    for at in (6, 7):  # two more pairs that would hide it
+        b[at] = edit(b[at], "critic/score/mean", lambda step, value: value + 3.0)
+    verdict = judge.case(a, b)
+    assert (verdict.word, verdict.how) == (Word.REGRESSED, "6 pairs of runs, by statistics")
+    assert verdict.notes[-1] == "decided at 6 pairs, as declared: the other 2 do not change it"
+
+
+@pytest.mark.parametrize("metric", ["critic/score/mean", "actor/entropy"])
+def test_a_constant_metric_is_never_the_same(metric):
+    verdict = verdict_of(1, 8, constant=(metric,))
+    assert verdict.word is Word.INCONCLUSIVE
+    value = {"critic/score/mean": "0.5", "actor/entropy": "0.6"}[metric]
+    assert verdict.reason == (
+        f"{metric}, first update is {value} in every run of A, so it cannot show that B is the same: "
+        "choose another decisive metric, or a case in which it varies"
+    )
+
+
+def test_a_constant_metric_hides_no_regression_of_another():
+    verdict = verdict_of(2, 6, {"critic/score/mean": -0.3}, constant=("actor/entropy",))
+    assert verdict.word is Word.REGRESSED
+
+
+def test_a_constant_offset_is_never_the_same():
+    """Differences without variance: within the margin, but no test can say so."""
+    a, _ = session(generator(8), 8)
+    b = [dataclasses.replace(run, name=f"b{at}", fingerprint=f"b{at}") for at, run in enumerate(a)]
+    b = [edit(run, "critic/score/mean", lambda step, value: value + 2.0**-20) for run in b]
+    verdict = judge.case(a, b, deterministic=False)
+    assert verdict.word is Word.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("metric", "word"), [("critic/score/mean", Word.INCONCLUSIVE), ("response_length/mean", Word.CHANGED)]
+)
+def test_a_decisive_metric_that_b_lacks_is_never_the_same(metric, word):
+    a, b = session(generator(1), 8)
+    b = [
+        dataclasses.replace(run, series={name: values for name, values in run.series.items() if name != metric})
+        for run in b
+    ]
+    verdict = judge.case(a, b)
+    assert verdict.word is word
+    told = {
+        "critic/score/mean": "'b1' has no critic/score/mean, which decides this case",
+        "response_length/mean": "the decisive metrics are the same, but response_length/mean is not in B",
+    }
+    assert verdict.reason == told[metric]
+
+
+def test_a_step_that_one_run_of_b_lacks_is_never_the_same():
+    a, b = session(generator(1), 8)
+    series = {name: dict(values) for name, values in b[5].series.items()}
+    del series["actor/entropy"][4]
+    b[5] = dataclasses.replace(b[5], series=series)
+    verdict = judge.case(a, b)
+    assert (verdict.word, verdict.reason) == (
+        Word.CHANGED,
+        "the decisive metrics are the same, but actor/entropy is not in B at step 4",
+    )
+
+
+def test_a_value_that_is_not_finite_and_that_no_reader_saw_is_never_the_same():
+    """A caller may build runs without the reader: infinite against infinite is not equal."""
+    a, b = session(generator(1), 3)
+    a, b = ([edit(run, "actor/entropy", {2: np.inf, 12: np.inf}) for run in side] for side in (a, b))
+    with np.errstate(invalid="ignore"):
+        assert judge.case(a, b).word not in (Word.SAME, Word.IDENTICAL, Word.IMPROVED)
+
+
+def test_runs_are_paired_by_seed():
+    """The order in which the runs are given does not matter."""
+    a, b = session(generator(9), 6, {"critic/score/mean": -0.3})
+    in_order = judge.case(a, b)
+    assert in_order.word is Word.REGRESSED
+    assert judge.case(a, b[::-1]).rows == in_order.rows
+    unknown = [[dataclasses.replace(run, seed=None) for run in side] for side in (a, b[::-1])]
+    assert judge.case(*unknown).rows != in_order.rows
+
+
+def test_runs_without_a_partner_are_told():
+    a, b = session(generator(1), 4)
+    b[3] = dataclasses.replace(b[3], seed="9")
+    verdict = judge.case(a, b)
+    assert verdict.pairs == 3
+    assert "without a partner of the same seed: a4, b4" in verdict.notes
+
+
+def test_no_common_seed_is_inconclusive():
+    a, b = session(generator(1), 2)
+    verdict = judge.case(a, [dataclasses.replace(run, seed=f"9{run.seed}") for run in b])
+    assert (verdict.word, verdict.reason) == (
+        Word.INCONCLUSIVE,
+        "no run of B has the seed of a run of A: run B with the seeds of A",
+    )
+
+
+def test_runs_that_do_not_tell_their_seeds_are_paired_in_order():
+    a, b = ([dataclasses.replace(run, seed=None) for run in side] for side in session(generator(1), 8))
+    verdict = judge.case(a, b)
+    assert verdict.word is Word.SAME
+    assert "the records do not tell their seeds: the runs are paired in the given order" in verdict.notes
+
+
+def test_noise_is_taken_from_repeats_of_a_where_there_are_enough():
+    """Runs with one seed differ less than runs with other seeds: then a smaller difference is beyond the margin."""
+    rng = generator(10)
+    a, b = [], []
+    for seed in range(1, 7):
+        shift = {"critic/score/mean": rng.normal() * 0.3}  # what the seed does
+        a += [noisy(rng, f"a{seed}{at}", str(seed), shift) for at in "xy"]
+        b.append(noisy(rng, f"b{seed}", str(seed), {"critic/score/mean": shift["critic/score/mean"] - 0.2}))
+    with_repeats = judge.case(a, b)
+    assert (with_repeats.word, with_repeats.deterministic) == (Word.REGRESSED, False)
+    assert judge.case(a[::2], b).word is not Word.REGRESSED
+
+
+def test_a_margin_that_hides_much_is_told():
+    rng = generator(11)
+    a, b = session(rng, 8)
+    a, b = (
+        [
+            edit(run, "critic/score/mean", lambda step, value, by=by: value + by)
+            for run, by in zip(side, rng.normal(size=8), strict=True)
+        ]
+        for side in (a, b)
+    )
+    notes = "\n".join(judge.case(a, b).notes)
+    assert (
+        "A varies so much that a smaller difference than the margin cannot be seen in critic/score/mean, first update ("
+        in notes
+    )
+
+
+def test_a_case_may_have_its_own_decisive_metrics():
+    a, b = session(generator(2), 6, {"critic/score/mean": -0.3})
+    verdict = judge.case(a, b, decisive=[Decisive("actor/entropy", 0, relative_floor=0.5)])
+    assert {row.summary.partition(",")[0] for row in verdict.rows} == {"actor/entropy"}
+    assert verdict.word is Word.SAME
+
+
+def test_without_a_common_decisive_metric_nothing_is_shown():
+    a, b = session(generator(2), 6)
+    verdict = judge.case(a, b, decisive=[Decisive("val-core/", 1)])
+    assert (verdict.word, verdict.reason) == (Word.INCONCLUSIVE, "the runs have no decisive metric in common")
+
+
+def test_forty_sessions_of_equal_code_raise_no_alarm():
+    """The whole judge, not only its tests: equal code, other seeds."""
+    words = [verdict_of(seed, 8).word for seed in range(100, 140)]
+    assert set(words) <= {Word.SAME, Word.INCONCLUSIVE}
+    assert words.count(Word.SAME) >= 30
