@@ -286,7 +286,13 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
 def _by_statistics(known: _Case) -> Verdict:
     """The verdict if A does not repeat itself, or nobody knows."""
     pairs = known.pairing.pairs
+    base = known.base
     found = known.worst_pair[1]
+    replicates = pairing.replicates(pairs)
+    if len(pairs) < LOOKS[0] <= len(replicates) and not base.deterministic:
+        note = f"the runs have {len(pairs)} {'seed' if len(pairs) == 1 else 'seeds'}: the verdict is about no other"
+        pairs = replicates
+        base = dataclasses.replace(base, pairs=len(pairs), notes=(*base.notes, note))
     if len(pairs) < LOOKS[0]:
         first = diagnosis.of(found, known.base.config)
         needed = LOOKS[0] - len(pairs)
@@ -296,7 +302,7 @@ def _by_statistics(known: _Case) -> Verdict:
         else:
             reason = f"A does not repeat itself, so {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of runs cannot tell noise from a change: {more}"
         return known.says(Word.INCONCLUSIVE, reason, first=first, pairs_needed=needed, how="too few pairs")
-    judged = sampled.judge(known.base, pairs, known.pairing.alone_a, known.decisive)
+    judged = sampled.judge(base, pairs, known.pairing.alone_a, known.decisive)
     unexplained = [each for each in known.one_sided if each.why is None]
     if unexplained and judged.word in (Word.SAME, Word.IMPROVED):
         reason = (

@@ -52,3 +52,12 @@ def _by_seed(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
         tuple(run for run in runs_a if run.seed not in paired),
         tuple(run for run in runs_b if run.seed not in paired),
     )
+
+
+def replicates(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Pairs of the runs of each seed, in the given order: runs that do not repeat each other are as good as runs with other seeds."""
+    return tuple(
+        Pair(f"{pair.seed}, run {at}", (a,), (b,))
+        for pair in pairs
+        for at, (a, b) in enumerate(zip(pair.a, pair.b, strict=False), start=1)
+    )

@@ -49,6 +49,10 @@ def seconds(run: Run, name: str = STEP) -> float | None:
     return median(later) if later else None
 
 
+def _log_seconds(run: Run) -> float:
+    return math.log(seconds(run) or math.nan)
+
+
 def phases(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Phase]:
     """The phases that take a visible part of a step on either side, the longest first."""
     names = {
@@ -77,18 +81,14 @@ def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", p
         reason = f"'{unusable[0]}' has no {STEP} after its first step: verl's SFT trainer records none, and a run needs two steps"
         return dataclasses.replace(base, reason=reason)
     pairs = pairing.of(runs_a, runs_b).pairs
-    if (
-        len(pairs) == 1 and min(len(pairs[0].a), len(pairs[0].b)) > 1
-    ):  # repeats with one seed are as good as any for times
-        pairs = tuple(
-            pairing.Pair(str(at), (a,), (b,)) for at, (a, b) in enumerate(zip(pairs[0].a, pairs[0].b, strict=False))
-        )
+    if len(pairs) < LOOKS[0]:
+        pairs = pairing.replicates(pairs)  # for times, the seed does not matter
+    if not pairs:
+        return dataclasses.replace(base, reason="no run of B has the seed of a run of A: run B with the seeds of A")
     floor = FLOORS[profile or profile_of([*runs_a, *runs_b])]
-    a, b = (
-        statistics.taken([[math.log(seconds(side[0]) or 1)] for side in sides])
-        for sides in ([p.a for p in pairs], [p.b for p in pairs])
-    )
-    ratio = math.exp(float((b - a).mean())) if len(pairs) else 1.0
+    a = statistics.taken([[_log_seconds(pair.a[0])] for pair in pairs])
+    b = statistics.taken([[_log_seconds(pair.b[0])] for pair in pairs])
+    ratio = math.exp(float((b - a).mean()))
     told = f"a step of B takes {ratio:.2f} times as long as one of A"
     base = dataclasses.replace(base, pairs=len(pairs), notes=tuple(_notes(runs_a, runs_b)))
     if len(pairs) < LOOKS[0]:

@@ -84,6 +84,15 @@ def test_repeats_with_one_seed_are_pairs_for_times():
     assert speed.case(a, b, profile="cpu").word is Word.REGRESSED
 
 
+def test_no_common_seed_is_inconclusive():
+    a, b = timed(2.0)
+    verdict = speed.case(a, [dataclasses.replace(run, seed="9") for run in b])
+    assert (verdict.word, verdict.reason) == (
+        Word.INCONCLUSIVE,
+        "no run of B has the seed of a run of A: run B with the seeds of A",
+    )
+
+
 def test_sft_records_no_step_time(tmp_path):
     verdict = speed.case(recorded(tmp_path, "sft-0.9.1-1"), recorded(tmp_path, "sft-0.9.1-2"))
     assert verdict.word is Word.INCONCLUSIVE

@@ -280,6 +280,16 @@ def test_no_common_seed_is_inconclusive():
     )
 
 
+@pytest.mark.parametrize(("shift", "word"), [(0.0, Word.SAME), (-0.3, Word.REGRESSED)])
+def test_runs_with_one_seed_that_do_not_repeat_each_other_are_pairs_too(shift, word):
+    """A GPU job that was simply run eight times with A and with B."""
+    a, b = session(generator(1), 8, {"critic/score/mean": shift})
+    a, b = ([dataclasses.replace(run, seed="verl's default seeds") for run in side] for side in (a, b))
+    verdict = judge.case(a, b)
+    assert (verdict.word, verdict.deterministic) == (word, False)
+    assert "the runs have 1 seed: the verdict is about no other" in verdict.notes
+
+
 def test_runs_that_do_not_tell_their_seeds_are_paired_in_order():
     a, b = ([dataclasses.replace(run, seed=None) for run in side] for side in session(generator(1), 8))
     verdict = judge.case(a, b)
