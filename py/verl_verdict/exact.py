@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from verl_verdict import metrics
 from verl_verdict.records import Run
@@ -27,8 +29,7 @@ class Outcome(enum.Enum):
     DIFFERS = "differs"
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """One value that differs; `size` is relative to the metric's scale."""
 
     step: int
@@ -59,28 +60,29 @@ class Comparison:
 
     outcome: Outcome
     first: Difference | None
-    differences: tuple[Difference, ...]
+    differences: tuple[Difference, ...]  # up to the first step that differs by more than rounding
     metrics: int
     steps: int
 
 
-# Per metric: the largest difference of A against A up to each step.
-Noise = Mapping[str, Mapping[int, float]]
+# Per metric: steps, and the largest difference of A against A up to each of them.
+Noise = Mapping[str, tuple[list[int], list[float]]]
 
 
-def differences(a: Run, b: Run, ignore: Iterable[str] = ()) -> list[Difference]:
-    """All values that both have and that differ, by step and in causal order. NaN and infinity differ from everything, even themselves."""
-    found = []
-    for name in compared(a, b, ignore):
-        scale = metrics.scale_of(name, a.series)
-        for step, value in a.series[name].items():
-            other = b.series[name].get(step)
-            if other is None or (value == other and math.isfinite(value)):
+def differences(a: Run, b: Run, ignore: Iterable[str] = ()) -> Iterator[list[Difference]]:
+    """The values that both have and that differ: a list for each step, in causal order. NaN and infinity differ even from themselves."""
+    names = sorted(compared(a, b, ignore), key=metrics.causal_rank)
+    known = [(name, a.series[name], b.series[name], metrics.scale_of(name, a.series)) for name in names]
+    for step in a.steps:
+        found = []
+        for name, mine, others, scale in known:
+            value, other = mine.get(step), others.get(step)
+            if value is None or other is None or (value == other and math.isfinite(value)):
                 continue
             distance = abs(value - other)
             size = distance / scale if scale > 0 and math.isfinite(distance) else math.inf
             found.append(Difference(step, name, value, other, size))
-    return sorted(found, key=lambda each: (each.step, metrics.causal_rank(each.metric)))
+        yield found
 
 
 def compared(a: Run, b: Run, ignore: Iterable[str] = ()) -> list[str]:
@@ -117,33 +119,34 @@ def noise(groups: Iterable[Sequence[Run]], ignore: Iterable[str] = ()) -> Noise:
     largest: dict[str, dict[int, float]] = {}
     for group in groups:
         for one, other in itertools.combinations(group, 2):
-            for each in differences(one, other, left_out):
+            for each in itertools.chain.from_iterable(differences(one, other, left_out)):
                 steps = largest.setdefault(each.metric, {})
                 steps[each.step] = max(steps.get(each.step, 0.0), abs(each.a - each.b))
     return {name: _running(steps) for name, steps in largest.items()}
 
 
-def _running(steps: Mapping[int, float]) -> dict[int, float]:
-    reached = 0.0
-    running = {}
-    for step in sorted(steps):
-        reached = max(reached, steps[step])
-        running[step] = reached
-    return running
+def _running(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    steps = sorted(values)
+    return steps, list(itertools.accumulate((values[step] for step in steps), max))
 
 
 def compare(a: Run, b: Run, known: Noise, ignore: Iterable[str] = ()) -> Comparison:
     """B against A: identical, equal but for rounding, or different from a certain value on."""
     left_out = tuple(ignore)
-    found = differences(a, b, left_out)
-    beyond = [each for each in found if not _is_rounding(each, known)]
+    found: list[Difference] = []
+    beyond: Difference | None = None
+    for at_step in differences(a, b, left_out):
+        found += at_step
+        beyond = next((each for each in at_step if not _is_rounding(each, known)), None)
+        if beyond:
+            break
     if not found:
         outcome = Outcome.IDENTICAL
-    elif not beyond:
+    elif beyond is None:
         outcome = Outcome.ROUNDING
     else:
-        outcome = Outcome.GROWS if _has_grown(beyond[0], found, known) else Outcome.DIFFERS
-    first = beyond[0] if beyond else (found[0] if found else None)
+        outcome = Outcome.GROWS if _has_grown(beyond, found, known) else Outcome.DIFFERS
+    first = beyond or (found[0] if found else None)
     return Comparison(outcome, first, tuple(found), len(compared(a, b, left_out)), len(set(a.steps) & set(b.steps)))
 
 
@@ -168,8 +171,9 @@ def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> 
 
 def _is_noise(each: Difference, known: Noise) -> bool:
     """Does A differ as much from itself, up to this step?"""
-    seen = [value for step, value in known.get(each.metric, {}).items() if step <= each.step]
-    return bool(seen) and abs(each.a - each.b) <= _NOISE_FACTOR * seen[-1] and math.isfinite(seen[-1])
+    steps, largest = known.get(each.metric, ([], []))
+    at = bisect.bisect_right(steps, each.step) - 1
+    return at >= 0 and math.isfinite(largest[at]) and abs(each.a - each.b) <= _NOISE_FACTOR * largest[at]
 
 
 def repeats(runs: Sequence[Run], ignore: Iterable[str] = ()) -> bool | None:

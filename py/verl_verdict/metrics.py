@@ -5,6 +5,7 @@ Names were read in records of verl 0.7.1, 0.8.0, 0.9.1 (V0 and V1 trainer) and m
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
 }
 
 
+@functools.cache
 def is_time(name: str) -> bool:
     """Is it a time, a utilisation or a use of memory?"""
     return bool(_TIMES.search(name))
@@ -149,6 +151,7 @@ def workload_of(series: Series) -> str:
     return "sft" if "train/loss" in series else ""
 
 
+@functools.cache
 def stage_of(name: str) -> Stage:
     """The stage in which a metric shows."""
     return next((stage for stage in STAGES if name.startswith(stage.metrics)), _OTHER)
@@ -164,6 +167,7 @@ def is_of_update(name: str) -> bool:
     return stage_of(name) in STAGES[5:8]
 
 
+@functools.cache
 def causal_rank(name: str) -> tuple[int, int, int, str]:
     """Sorts metrics in the order in which a cause shows within a step."""
     stage = stage_of(name)

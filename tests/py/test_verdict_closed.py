@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
-from verdict_runs import changed, recorded, rewrite, unpack
+from verdict_runs import changed, edit, recorded, rewrite, unpack
 
 from verl_verdict import jobdir, judge
 from verl_verdict.errors import BadInput
@@ -93,6 +94,23 @@ def test_what_is_not_finite_on_both_sides_is_never_the_same(tmp_path, value):
         runs.append(jobdir.read(job))
     runs[1] = dataclasses.replace(runs[1], fingerprint="other times")
     assert judge.case(runs[:1], runs[1:]).word is Word.INCOMPARABLE
+
+
+def test_infinite_against_infinite_is_never_the_same_whoever_read_the_record(tmp_path):
+    """A caller may build runs without the reader that finds such values."""
+    a = recorded(tmp_path, *A)
+    runs = [edit(run, "actor/entropy", {2: math.inf}) for run in (*a, changed(tmp_path, A[0]))]
+    assert judge.case(runs[:2], runs[2:]).word is Word.INCONCLUSIVE
+    assert judge.case(runs[:2], runs[2:], deterministic=True).word is Word.CHANGED
+
+
+def test_a_stopped_run_of_b_with_fewer_steps_is_no_regression(tmp_path):
+    def prepare(job):
+        lines(job, lambda all: all[:3])
+        ended(job, exit_code=143, told_to_stop=True)
+
+    verdict = judge.case(*pair(tmp_path, prepare))
+    assert (verdict.word, verdict.reason) == (Word.INCONCLUSIVE, NO_PROOF + "the job was stopped")
 
 
 def test_both_cut_off_at_the_same_step_are_never_the_same(tmp_path):
