@@ -68,13 +68,22 @@ def opposite_sign(a: Run, b: Run, found: Comparison) -> Difference | None:
     return None
 
 
+_GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
+
+
 def dead_gradient(a: Run, b: Run) -> str | None:
-    """The gradient norm that is 0 at every step of B and was not in A: B does not train."""
-    for name in ("actor/grad_norm", "critic/grad_norm", "train/grad_norm"):
+    """The gradient norm that is 0 at every step of B and is not in A: B does not train."""
+    for name in _GRADIENTS:
         mine, other = a.series.get(name, {}), b.series.get(name, {})
-        if mine and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
-            return name if any(mine.values()) else None
+        if any(mine.values()) and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
+            return name
     return None
+
+
+def no_gradient(run: Run) -> bool:
+    """Is every gradient norm that the run records 0 at every step?"""
+    values = [value for name in _GRADIENTS for value in run.series.get(name, {}).values()]
+    return bool(values) and not any(values)
 
 
 def number(value: float) -> str:

@@ -29,6 +29,15 @@ def load(path: Path) -> Run:
 
 def read(directory: Path) -> Run:
     """The run of a job directory."""
+    try:
+        return _read(directory)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"The job directory '{directory}' is damaged ({type(error).__name__}: {error}): give its logs/metrics.jsonl."
+        ) from None
+
+
+def _read(directory: Path) -> Run:
     attempts = [directory, *sorted((directory / "attempts").glob("[0-9]*"), key=lambda path: int(path.name))]
     last = attempts[-1]
     resolved = _json(directory / "config/resolved.json")

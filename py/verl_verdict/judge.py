@@ -16,11 +16,9 @@ from verl_verdict.errors import BadInput
 from verl_verdict.exact import Comparison, OneSided, Outcome
 from verl_verdict.metrics import Decisive
 from verl_verdict.pairing import Pair, Pairing
-from verl_verdict.records import Run
+from verl_verdict.records import TOKENS, Run
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
-
-_REPEAT_A = "run A once more with the same seed"
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,15 @@ class _Case:
     one_sided: tuple[OneSided, ...]
     decisive: tuple[Decisive, ...]
 
-    def says(self, word: Word, reason: str, **more: object) -> Verdict:
-        return dataclasses.replace(self.base, word=word, reason=reason, **more)  # type: ignore[arg-type]
+    def says(
+        self, word: Word, reason: str, how: str, first: Diagnosis | None = None, pairs_needed: int | None = None
+    ) -> Verdict:
+        return dataclasses.replace(self.base, word=word, reason=reason, how=how, first=first, pairs_needed=pairs_needed)
+
+    @property
+    def unexplained(self) -> str | None:
+        """The metrics that only one side has, and that no release explains."""
+        return _listed([str(each) for each in self.one_sided if each.why is None]) or None
 
     @property
     def worst_pair(self) -> tuple[Pair, Comparison]:
@@ -84,11 +89,8 @@ def case(
         return early
     known = _prepare(base, runs_a, runs_b, decisive, ignore, accept, deterministic, perturbed)
     if not known.compared:
-        return known.says(
-            Word.INCONCLUSIVE,
-            "no run of B has the seed of a run of A: run B with the seeds of A",
-            how="nothing was compared",
-        )
+        reason = "no run of B has the seed of a run of A: run B with the seeds of A"
+        return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
     return _wrong_on_its_face(known) or _exact(known) or _by_statistics(known)
 
 
@@ -126,6 +128,9 @@ def _prepare(
         config=tuple(config),
         notes=tuple(_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, ignore)),
     )
+    if perturbed and not deterministic:
+        note = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
+        base = dataclasses.replace(base, notes=(*base.notes, note))
     return _Case(base, paired, tuple(compared), tuple(one_sided), tuple(decisive))
 
 
@@ -185,79 +190,77 @@ def _listed(names: Sequence[str], shown: int = 3) -> str:
 
 def _wrong_on_its_face(known: _Case) -> Verdict | None:
     """Differences that are a regression whatever else happens, so that one pair shows them."""
+    how = "one pair with the same seed, value by value"
     for pair, found in known.compared:
         first = diagnosis.of(found, known.base.config)
         wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found)
         if wrong is not None:
-            equal = "rewards" if wrong.metric.startswith("critic/advantages") else "advantages"
-            reason = f"with equal {equal}, {wrong.metric.rpartition('/')[0] if equal == 'rewards' else wrong.metric} has the opposite sign in B at step {wrong.step}: B trains away from what A trains towards"
-            return known.says(Word.REGRESSED, reason, first=first, how="one pair with the same seed, value by value")
+            of_advantages = wrong.metric.startswith("critic/advantages/")
+            what, equal = ("critic/advantages", "rewards") if of_advantages else (wrong.metric, "advantages")
+            reason = f"with equal {equal}, {what} has the opposite sign in B at step {wrong.step}: B trains away from what A trains towards"
+            return known.says(Word.REGRESSED, reason, how, first)
         if name := diagnosis.dead_gradient(pair.a[0], pair.b[0]):
-            return known.says(
-                Word.REGRESSED,
-                f"{name} is 0 at every step of B: B does not train",
-                first=first,
-                how="one pair with the same seed, value by value",
-            )
+            return known.says(Word.REGRESSED, f"{name} is 0 at every step of B: B does not train", how, first)
     return None
 
 
 def _exact(known: _Case) -> Verdict | None:
     """The verdict if A repeats itself, or nothing differs at all; None if statistics must decide."""
     outcomes = {found.outcome for _, found in known.compared}
-    unexplained = [each for each in known.one_sided if each.why is None]
     number = known.compared[0][1]
-    how = f"{number.metrics} metrics over {number.steps} steps of {len(known.compared)} {'pair' if len(known.compared) == 1 else 'pairs'}, value by value"
+    how = f"{number.metrics} metrics over {number.steps} steps of {_pairs(len(known.compared))}, value by value"
     if outcomes == {Outcome.IDENTICAL}:
-        return _identical(known, unexplained, how)
+        return _agrees(known, Word.IDENTICAL, "B is bit-equal to A", how)
     if not known.base.deterministic:
         return None
-    found = known.worst_pair[1]
-    first = diagnosis.of(found, known.base.config)
+    first = diagnosis.of(known.worst_pair[1], known.base.config)
     if first is not None and Outcome.DIFFERS in outcomes:
         return _differs(known, first, how)
-    if unexplained and Outcome.GROWS in outcomes:
-        return known.says(
-            Word.CHANGED, f"B differs from A, and {_listed(list(map(str, unexplained)))}", first=first, how=how
-        )
-    if Outcome.GROWS in outcomes:
-        if len(known.pairing.pairs) >= LOOKS[0]:
-            return None
-        reason = f"the difference begins as rounding and grows beyond it ({first}): run A with a perturbed last bit to measure the noise, or run more seeds"
-        return known.says(
-            Word.INCONCLUSIVE, reason, first=first, how=how, pairs_needed=LOOKS[0] - len(known.pairing.pairs)
-        )
-    if unexplained:
-        return known.says(
-            Word.CHANGED, f"the metrics that both record agree, but {_listed(list(map(str, unexplained)))}", how=how
-        )
-    size = max(each.size for _, found in known.compared for each in found.differences)
-    return known.says(
-        Word.SAME,
-        f"B differs from A only by rounding (at most {size:.1g} of a metric's size), as A does from itself",
-        how=how,
-    )
+    if Outcome.GROWS not in outcomes:
+        size = max(each.size for _, found in known.compared for each in found.differences)
+        reason = f"B differs from A only by rounding (at most {size:.1g} of a metric's size), as A does from itself"
+        return _agrees(known, Word.SAME, reason, how)
+    if known.unexplained:
+        return known.says(Word.CHANGED, f"B differs from A, and {known.unexplained}", how, first)
+    if len(known.pairing.pairs) >= LOOKS[0]:
+        return None
+    reason = f"the difference begins as rounding and grows beyond it ({first}): run A with a perturbed last bit to measure the noise, or run more seeds"
+    return known.says(Word.INCONCLUSIVE, reason, how, first, LOOKS[0] - len(known.pairing.pairs))
 
 
-def _identical(known: _Case, unexplained: Sequence[OneSided], how: str) -> Verdict:
-    pair = known.compared[0][0]
-    a, b = pair.a[0], pair.b[0]
-    if unexplained:
+def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
+    """The values agree. That is not all: metrics may be missing, tokens or weights may differ, or nothing may have trained."""
+    equal = "bit-equal" if word is Word.IDENTICAL else "equal but for rounding"
+    if known.unexplained:
+        return known.says(Word.CHANGED, f"the metrics that both record are {equal}, but {known.unexplained}", how)
+    # Weights may differ by rounding; a token cannot.
+    must_be_equal = [
+        each for pair, _ in known.compared for each in _other_hashes(pair) if word is Word.IDENTICAL or each == TOKENS
+    ]
+    if must_be_equal:
         return known.says(
             Word.CHANGED,
-            f"the metrics that both record are bit-equal, but {_listed(list(map(str, unexplained)))}",
-            how=how,
+            f"all metrics are {equal}, but the {' and the '.join(dict.fromkeys(must_be_equal))} are not",
+            how,
         )
-    other = sorted(name for name in a.hashes.keys() & b.hashes.keys() if a.hashes[name] != b.hashes[name])
-    if other:
+    a = known.compared[0][0].a[0]
+    if not any(len(set(a.series[name].values())) > 1 for name in exact.compared(a, a)):
         return known.says(
-            Word.CHANGED, f"all metrics are bit-equal, but the {' and the '.join(other)} are not", how=how
+            Word.INCONCLUSIVE, "every metric is constant over all steps, which shows nothing: train more steps", how
         )
-    if not any(len(set(a.series[name].values())) > 1 for name in exact.compared(a, b)):
+    if diagnosis.no_gradient(a):
         return known.says(
-            Word.INCONCLUSIVE, "every metric is constant over all steps: nothing trains, so nothing is shown", how=how
+            Word.INCONCLUSIVE,
+            "the gradient of A is 0 at every step, so nothing trains and nothing is shown: change the case",
+            how,
         )
-    return known.says(Word.IDENTICAL, "B is bit-equal to A", how=how)
+    return known.says(word, reason, how)
+
+
+def _other_hashes(pair: Pair) -> list[str]:
+    """The names of the hashes that both sides have, and that differ."""
+    a = pair.a[0].hashes
+    return sorted({name for b in pair.b for name in a.keys() & b.hashes.keys() if a[name] != b.hashes[name]})
 
 
 def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
@@ -269,46 +272,44 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
             else None
         )
         if worse:
-            return known.says(Word.REGRESSED, worse, first=first, how=how)
+            return known.says(Word.REGRESSED, worse, how, first)
     if len(known.pairing.pairs) >= LOOKS[0]:
         judged = sampled.judge(known.base, known.pairing.pairs, known.pairing.alone_a, known.decisive)
         if judged.word in (Word.REGRESSED, Word.IMPROVED):
             return dataclasses.replace(judged, first=first)
     # Statistics show no better or worse side, and the values differ all the same.
-    return known.says(
-        Word.CHANGED,
-        f"A repeats itself, and B differs from step {first.step} on ({first.metric}: A {diagnosis.number(first.a)}, B {diagnosis.number(first.b)})",
-        first=first,
-        how=how,
-    )
+    values = f"A {diagnosis.number(first.a)}, B {diagnosis.number(first.b)}"
+    reason = f"A repeats itself, and B differs from step {first.step} on ({first.metric}: {values})"
+    return known.says(Word.CHANGED, reason, how, first)
 
 
 def _by_statistics(known: _Case) -> Verdict:
     """The verdict if A does not repeat itself, or nobody knows."""
-    pairs = known.pairing.pairs
-    base = known.base
-    found = known.worst_pair[1]
+    pairs, base = known.pairing.pairs, known.base
     replicates = pairing.replicates(pairs)
     if len(pairs) < LOOKS[0] <= len(replicates) and not base.deterministic:
         note = f"the runs have {len(pairs)} {'seed' if len(pairs) == 1 else 'seeds'}: the verdict is about no other"
         pairs = replicates
         base = dataclasses.replace(base, pairs=len(pairs), notes=(*base.notes, note))
     if len(pairs) < LOOKS[0]:
-        first = diagnosis.of(found, known.base.config)
-        needed = LOOKS[0] - len(pairs)
-        more = f"run {needed} more {'pair' if needed == 1 else 'pairs'} with other seeds"
-        if known.base.deterministic is None:
-            reason = f"B differs from A (first at {first}), and one run of A does not tell what is noise: {_REPEAT_A}, or {more}"
-        else:
-            reason = f"A does not repeat itself, so {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of runs cannot tell noise from a change: {more}"
-        return known.says(Word.INCONCLUSIVE, reason, first=first, pairs_needed=needed, how="too few pairs")
+        return _too_few(known, len(pairs))
     judged = sampled.judge(base, pairs, known.pairing.alone_a, known.decisive)
-    unexplained = [each for each in known.one_sided if each.why is None]
-    if unexplained and judged.word in (Word.SAME, Word.IMPROVED):
-        reason = (
-            f"the decisive metrics are the {judged.word.value}, but {_listed(list(map(str, unexplained)))}"
-            if judged.word is Word.SAME
-            else f"{judged.reason}, but {_listed(list(map(str, unexplained)))}"
-        )
-        return dataclasses.replace(judged, word=Word.CHANGED, reason=reason)
+    if known.unexplained and judged.word in (Word.SAME, Word.IMPROVED):
+        told = "the decisive metrics are the same" if judged.word is Word.SAME else judged.reason
+        return dataclasses.replace(judged, word=Word.CHANGED, reason=f"{told}, but {known.unexplained}")
     return judged
+
+
+def _too_few(known: _Case, pairs: int) -> Verdict:
+    first = diagnosis.of(known.worst_pair[1], known.base.config)
+    needed = LOOKS[0] - pairs
+    more = f"run {needed} more {'pair' if needed == 1 else 'pairs'} with other seeds"
+    if known.base.deterministic is None:
+        reason = f"B differs from A (first at {first}), and one run of A does not tell what is noise: run A once more with the same seed, or {more}"
+    else:
+        reason = f"A does not repeat itself, so {_pairs(pairs)} of runs cannot tell noise from a change: {more}"
+    return known.says(Word.INCONCLUSIVE, reason, "too few pairs", first, needed)
+
+
+def _pairs(number: int) -> str:
+    return f"{number} {'pair' if number == 1 else 'pairs'}"

@@ -19,6 +19,10 @@ from typing import Any
 from verl_verdict import metrics
 from verl_verdict.errors import BadInput
 
+# Names of hashes.
+TOKENS = "sampled tokens"
+WEIGHTS = "final weights"
+
 
 class Kind(enum.Enum):
     """What is wrong with a record."""
@@ -124,7 +128,7 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
     for position, (number, line) in enumerate(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if position == len(lines) - 1 and position > 0:
                 step = rows[-1][0]
                 return rows, [
@@ -158,8 +162,8 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
         if step in values:
             yield Problem(Kind.DUPLICATE, f"{name} was recorded twice for step {step}", step, name)
             continue
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            values[step] = math.nan if value is None else value
+        if value is None or (isinstance(value, int | float) and not _is_finite(value)):
+            values[step] = value if isinstance(value, float) else math.nan
             yield Problem(Kind.NOT_FINITE, f"{name} is {_shown(value)} at step {step}", step, name)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             values[step] = math.nan
@@ -170,8 +174,15 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
             values[step] = float(value)
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
 def _shown(value: float | None) -> str:
-    return "NaN or infinite (null in the record)" if value is None else str(value)
+    return "NaN or infinite (null in the record)" if value is None else str(value)[:40]
 
 
 def _gaps(steps: Sequence[int]) -> Iterable[Problem]:

@@ -188,7 +188,7 @@ def test_a_metric_that_is_gone_is_never_the_same_even_with_rounding(tmp_path):
     verdict = against(tmp_path, GRPO, plant)
     assert (verdict.word, verdict.reason) == (
         Word.CHANGED,
-        "the metrics that both record agree, but actor/kl_coef is not in B",
+        "the metrics that both record are equal but for rounding, but actor/kl_coef is not in B",
     )
 
 
@@ -271,6 +271,24 @@ def test_rounding_that_grows_beyond_rounding_is_inconclusive(tmp_path):
     assert verdict.word is Word.INCONCLUSIVE
     assert verdict.reason.startswith("the difference begins as rounding and grows beyond it (step 3, actor/entropy: A ")
     assert verdict.reason.endswith("): run A with a perturbed last bit to measure the noise, or run more seeds")
+
+
+def test_rounding_that_grows_excuses_no_missing_metric(tmp_path):
+    def plant(step, data):
+        grows(step, data)
+        del data["actor/pg_clipfrac_lower"]
+
+    verdict = against(tmp_path, PPO, plant)
+    assert (verdict.word, verdict.reason) == (Word.CHANGED, "B differs from A, and actor/pg_clipfrac_lower is not in B")
+
+
+def test_a_run_of_a_that_lacks_a_metric_repeats_nothing(tmp_path):
+    def plant(step, data):
+        del data["actor/entropy"]
+
+    a = [*recorded(tmp_path, GRPO[0]), changed(tmp_path, GRPO[1], plant, to="a2")]
+    verdict = judge.case(a, [changed(tmp_path, GRPO[0], grows)])
+    assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
 
 
 def test_what_a_perturbed_run_of_a_does_is_noise(tmp_path):
@@ -366,20 +384,68 @@ def test_bit_equal_metrics_with_other_weights_are_a_change(tmp_path):
     assert (verdict.word, verdict.reason) == (Word.CHANGED, "all metrics are bit-equal, but the final weights are not")
 
 
+def test_other_tokens_are_a_change_even_if_all_metrics_agree_but_for_rounding(tmp_path):
+    a = [
+        dataclasses.replace(run, hashes={"sampled tokens": "1", "final weights": "2"})
+        for run in recorded(tmp_path, *PPO)
+    ]
+    (b,) = recorded(tmp_path, "ppo-main-v1")
+    same = judge.case(a, [dataclasses.replace(b, hashes={"sampled tokens": "1", "final weights": "3"})])
+    assert same.word is Word.SAME
+    other = judge.case(a, [dataclasses.replace(b, hashes={"sampled tokens": "4", "final weights": "3"})])
+    assert (other.word, other.reason) == (
+        Word.CHANGED,
+        "all metrics are equal but for rounding, but the sampled tokens are not",
+    )
+
+
+def test_the_hashes_of_every_pair_are_compared(tmp_path):
+    a1, a2 = recorded(tmp_path, *GRPO)
+    b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[1], to="b2")]
+    seeds = [
+        dataclasses.replace(run, seed=seed, hashes={"final weights": weights})
+        for run, seed, weights in ((a1, "1", "x"), (a2, "2", "y"), (b[0], "1", "x"), (b[1], "2", "z"))
+    ]
+    assert judge.case(seeds[:2], seeds[2:]).reason == "all metrics are bit-equal, but the final weights are not"
+
+
 def test_runs_in_which_nothing_varies_show_nothing(tmp_path):
     def still(run):
-        return dataclasses.replace(
-            run,
-            series={
-                name: dict.fromkeys(steps, 0.5)
-                for name, steps in run.series.items()
-                if name.startswith(("critic", "actor"))
-            },
-        )
+        series = {
+            name: dict.fromkeys(steps, 0.5)
+            for name, steps in run.series.items()
+            if name.startswith(("critic", "actor"))
+        }
+        return dataclasses.replace(run, series=series)
 
     verdict = judge.case(list(map(still, recorded(tmp_path, *GRPO))), [still(changed(tmp_path, GRPO[0]))])
     assert verdict.word is Word.INCONCLUSIVE
-    assert verdict.reason == "every metric is constant over all steps: nothing trains, so nothing is shown"
+    assert verdict.reason == "every metric is constant over all steps, which shows nothing: train more steps"
+
+
+def test_equal_runs_that_do_not_train_show_nothing(tmp_path):
+    """verl 0.9's GRPO with one seed for all answers of a prompt: exit status 0, and no gradient."""
+    runs = [
+        edit(run, "actor/grad_norm", lambda step, value: 0.0)
+        for run in (*recorded(tmp_path, *GRPO), changed(tmp_path, GRPO[0]))
+    ]
+    verdict = judge.case(runs[:2], runs[2:])
+    assert verdict.word is Word.INCONCLUSIVE
+    assert (
+        verdict.reason
+        == "the gradient of A is 0 at every step, so nothing trains and nothing is shown: change the case"
+    )
+
+
+def test_perturbed_runs_are_not_used_silently(tmp_path):
+    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
+    b = changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/entropy": data["actor/entropy"] * 1.1}))
+    verdict = judge.case(recorded(tmp_path, PPO[0]), [b], perturbed=[perturbed])
+    assert verdict.word is Word.INCONCLUSIVE
+    assert (
+        "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
+        in verdict.notes
+    )
 
 
 def test_b_that_does_not_repeat_itself_is_told(tmp_path):

@@ -52,13 +52,17 @@ def test_the_two_lines_that_the_sft_trainer_writes_for_a_step_are_no_duplicate(t
     assert run.problems == ()
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "null"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "null", "1" + "0" * 400])
 def test_a_value_that_is_not_finite_is_a_problem(tmp_path, value):
     """verl's file logger writes NaN and infinity as null."""
     run = read(tmp_path, line(1), f'{{"step": 2, "data": {{"train/loss": {value}}}}}')
-    shown = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "null": "NaN or infinite (null in the record)"}[
-        value
-    ]
+    shown = {
+        "1" + "0" * 400: "1" + "0" * 39,
+        "NaN": "nan",
+        "Infinity": "inf",
+        "-Infinity": "-inf",
+        "null": "NaN or infinite (null in the record)",
+    }[value]
     assert problems(run) == [(Kind.NOT_FINITE, f"train/loss is {shown} at step 2")]
     assert not math.isfinite(run.series["train/loss"][2])
 
@@ -233,3 +237,27 @@ def test_a_damaged_job_directory_is_refused(tmp_path):
         BadInput, match=r"config/resolved\.json' cannot be read \(.*\): the job directory is damaged\.$"
     ):
         jobdir.read(job)
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("debug/20261122T000000Z-submitted/nodes.json", '{"answer": {"result": [{"state": "ALIVE"}]}}'),
+        ("config/asked.json", '{"said": {"overrides": [{}]}}'),
+        ("config/ray_config.yaml", "trainer_overrides: [1]"),
+        ("attempts/2x/config/resolved.json", "{}"),
+    ],
+)
+def test_a_job_directory_of_another_shape_is_refused(tmp_path, path, content):
+    job = unpack(tmp_path, "sft-0.9.1-1")
+    (job / path).parent.mkdir(parents=True, exist_ok=True)
+    (job / path).write_text(content)
+    with pytest.raises(BadInput, match=r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"):
+        jobdir.read(job)
+
+
+def test_a_line_that_is_too_deep_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("[" * 200_000 + "\n" + line(1))
+    with pytest.raises(BadInput, match=r"^Line 1 of .* is not JSON "):
+        records.read(path)
