@@ -95,6 +95,27 @@ def test_the_opposite_sign_of_the_advantages_is_a_regression(tmp_path, names, or
     assert names is GRPO or "actor/pg_loss" in verdict.first.others
 
 
+@pytest.mark.parametrize(("high", "low"), [(0.866, -0.9), (1.3, -1.5), (1.2, -0.8660238), (1.49999702, -1.2)])
+def test_other_advantages_that_are_not_mirrored_are_a_change(tmp_path, high, low):
+    """A has 0.866 and -1.5 at step 1."""
+    verdict = against(
+        tmp_path, GRPO, lambda step, data: data.update({"critic/advantages/max": high, "critic/advantages/min": low})
+    )
+    assert (verdict.word, verdict.first.step) == (Word.CHANGED, 1)
+    assert verdict.first.metric.startswith("critic/advantages/")
+
+
+def test_symmetric_advantages_that_differ_a_little_are_a_change(tmp_path):
+    """Mirrored, they are themselves: that says nothing about the sign."""
+
+    def symmetric(size):
+        return lambda step, data: data.update({"critic/advantages/max": size, "critic/advantages/min": -size})
+
+    a = [changed(tmp_path, name, symmetric(1.0), to=f"a{at}") for at, name in enumerate(GRPO)]
+    verdict = judge.case(a, [changed(tmp_path, GRPO[0], symmetric(1.0005))])
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "critic/advantages/max")
+
+
 def test_the_opposite_sign_of_the_loss_is_a_regression(tmp_path):
     def plant(step, data):
         data["actor/pg_loss"] *= -1
