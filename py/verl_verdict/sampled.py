@@ -89,7 +89,8 @@ def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: S
         return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason="the runs have no decisive metric in common")
     table = statistics.taken([[summary.of(run) for summary in found] for run in runs])
     more = [[each.of(run) for each in found] for run in others if all(each.metric in run.series for each in found)]
-    case = _Sampled(base, found, pairs, _repeats(pairs, found), statistics.taken(more) if more else None)
+    repeats = None if base.deterministic else _repeats(pairs, found)  # they would tell that A has no noise at all
+    case = _Sampled(base, found, pairs, repeats, statistics.taken(more) if more else None)
     judged = base
     for look in [look for look in LOOKS if look <= len(pairs)]:
         judged = _look(case, table[0 : 2 * look : 2], table[1 : 2 * look : 2])
@@ -117,7 +118,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     found = case.found
     spread = statistics.noise(case.repeats, a if case.others is None else np.vstack([a, case.others]))
     floors = statistics.taken([each.floor(mean) for each, mean in zip(found, a.mean(axis=0), strict=True)])
-    margin = statistics.margins(floors, spread if spread is not None else floors)
+    margin = statistics.margins(floors, spread)
     look = statistics.look_at(a, b, margin, case.repeats)
     rows = [_row(each, a[:, at].mean(), b[:, at].mean(), margin[at], look, at) for at, each in enumerate(found)]
     base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")

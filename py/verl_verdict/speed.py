@@ -107,9 +107,7 @@ def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", p
 
 def _look(base: Verdict, a: statistics.Array, b: statistics.Array, floor: float, have: int) -> Verdict:
     spread = statistics.noise(None, a)
-    margin = statistics.margins(
-        statistics.taken([math.log1p(floor)]), spread if spread is not None else statistics.taken([0.0])
-    )
+    margin = statistics.margins(statistics.taken([math.log1p(floor)]), spread)
     look = statistics.look_at(a, b, margin)
     ratio = math.exp(float(look.mean[0]))
     beyond = bool(look.differs[0]) and abs(look.mean[0]) > margin[0]

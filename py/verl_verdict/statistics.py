@@ -66,9 +66,7 @@ def scale(a: Array, b: Array, repeats: Array | None = None) -> Array:
     A shift of B changes neither, and an exchange of A and B in a pair leaves the pairs' means as they are, as a flip test needs.
     """
     means = (a + b) / 2
-    noise_of_a = means.std(axis=-2, ddof=1)
-    if repeats is not None and repeats.shape[-2] >= ENOUGH_REPEATS:
-        noise_of_a = np.sqrt((repeats**2).mean(axis=-2))
+    noise_of_a = _of_repeats(repeats, means.std(axis=-2, ddof=1))
     size = np.abs(means).mean(axis=-2) + np.abs(b - a).mean(axis=-2)
     spread: Array = np.maximum(noise_of_a, 1e-6 * size)
     return np.where(spread > 0, spread, 1.0)
@@ -104,16 +102,20 @@ def tost(difference: Array, margin: Array) -> Array:
     return np.where(constant, np.where((mean == 0) & (error == 0), 0.0, 1.0), p)
 
 
-def noise(repeats: Array | None, a: Array) -> Array | None:
+def noise(repeats: Array | None, a: Array) -> Array:
     """The standard deviation of A against A: from three or more repeats with equal seeds, else from A's runs with other seeds.
 
-    `repeats` are differences between runs of A with one seed, `a` the values of A's runs. None with fewer than three of both.
+    `repeats` are differences between runs of A with one seed, `a` the values of A's runs, at least two.
     """
-    if repeats is not None and repeats.shape[-2] >= ENOUGH_REPEATS:
-        return np.asarray(np.sqrt((repeats**2).mean(axis=-2)))
-    if a.shape[-2] >= 3:
-        return np.asarray(np.sqrt(2) * a.std(axis=-2, ddof=1))
-    return None
+    return _of_repeats(repeats, np.sqrt(2) * a.std(axis=-2, ddof=1))
+
+
+def _of_repeats(repeats: Array | None, otherwise: Array) -> Array:
+    """The noise of the repeats, where there are enough. Repeats without any noise must not give a margin of zero."""
+    if repeats is None or repeats.shape[-2] < ENOUGH_REPEATS:
+        return otherwise
+    of_repeats = np.sqrt((repeats**2).mean(axis=-2))
+    return np.where(of_repeats > 0, of_repeats, otherwise)
 
 
 def margins(floor: Array, spread: Array) -> Array:

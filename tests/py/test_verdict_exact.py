@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from verdict_runs import changed, edit, recorded
+from verdict_runs import changed, edit, generator, recorded, session
 
 from verl_verdict import judge
 from verl_verdict.errors import BadInput
@@ -167,6 +167,32 @@ def test_a_lower_sft_loss_of_one_pair_is_a_change(tmp_path):
             data["train/loss"] -= 0.3
 
     assert against(tmp_path, SFT, plant).word is Word.CHANGED
+
+
+def test_a_lower_reward_of_one_pair_is_a_change(tmp_path):
+    """One seed cannot tell a worse reward from an unlucky one."""
+    verdict = against(
+        tmp_path, GRPO, lambda step, data: data.update({"critic/score/mean": data["critic/score/mean"] - 0.1})
+    )
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "critic/score/mean")
+
+
+def test_a_lower_reward_over_six_exact_seeds_is_a_regression():
+    """A repeats itself with each seed; statistics over the seeds decide whether B is worse."""
+    rng = generator(3)
+
+    def seeds(number):
+        a, b = session(rng, number, {"critic/score/mean": -0.3})
+        return [
+            run
+            for one in a
+            for run in (one, dataclasses.replace(one, name=f"{one.name} again", fingerprint=f"{one.name} again"))
+        ], b
+
+    assert judge.case(*seeds(3)).word is Word.CHANGED
+    verdict = judge.case(*seeds(6))
+    assert (verdict.word, verdict.deterministic) == (Word.REGRESSED, True)
+    assert verdict.reason.startswith("critic/score/mean, first update: A 0.")
 
 
 def test_a_gradient_of_zero_is_a_regression(tmp_path):

@@ -103,6 +103,14 @@ def test_differences_without_variance_show_no_sameness():
     assert statistics.tost(np.zeros((4, 1)), np.array([1.0]))[0] == 0.0
 
 
+def test_repeats_without_noise_give_no_margin_of_zero():
+    a = generator(8).normal(size=(6, 2))
+    repeats = np.array([[0.0, 0.5]] * 6)
+    assert statistics.noise(repeats, a)[0] == statistics.noise(None, a)[0] > 1
+    assert statistics.noise(repeats, a)[1] == pytest.approx(0.5)
+    assert statistics.noise(repeats[:2], a)[1] == statistics.noise(None, a)[1]
+
+
 def test_values_that_are_not_finite_show_nothing():
     broken = np.array([[0.1], [np.nan], [0.2], [0.1]])
     with np.errstate(invalid="ignore"):
