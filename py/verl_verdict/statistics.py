@@ -87,7 +87,7 @@ def sign_flip(difference: Array, scaled_by: Array) -> Array:
     reached: NDArray[np.bool_] = largest_of_rest >= ranked[..., :1, :] * (1 - _EPSILON)
     p = np.maximum.accumulate(reached.mean(axis=-2), axis=-1)
     unranked: Array = np.take_along_axis(p, np.argsort(order, axis=-1), axis=-1)
-    return np.where(observed > 0, unranked, 1.0)
+    return unranked
 
 
 def tost(difference: Array, margin: Array) -> Array:
