@@ -1,6 +1,7 @@
 """The verdict where A repeats itself: recorded runs of the rehearsal, and copies of them with a planted difference."""
 
 import dataclasses
+import math
 
 import pytest
 from verdict_runs import changed, edit, generator, recorded, session
@@ -306,6 +307,22 @@ def test_other_tokens_after_an_update_that_differs_by_rounding_are_inconclusive(
     assert (verdict.word, verdict.first.metric) == (Word.INCONCLUSIVE, "response_length/mean")
 
 
+def test_rounding_that_a_shows_itself_explains_no_other_tokens(tmp_path):
+    """A's repeat differs as much after the first update, and samples the same tokens all the same."""
+
+    def rounding(step, data):
+        data["actor/grad_norm"] *= 1 + 1e-7
+
+    def plant(step, data):
+        rounding(step, data)
+        if step > 1:
+            data["response_length/mean"] += 1
+
+    a = [*recorded(tmp_path, PPO[0]), changed(tmp_path, PPO[0], rounding, to="a2")]
+    verdict = judge.case(a, [changed(tmp_path, PPO[0], plant)])
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "response_length/mean")
+
+
 # ---- rounding, and what is more than that
 
 
@@ -352,6 +369,12 @@ def test_what_a_perturbed_run_of_a_does_is_noise(tmp_path):
         Word.SAME,
         "B differs from A only by rounding (at most 0.004 of a metric's size), as A does from itself",
     )
+
+
+def test_a_perturbed_run_that_is_not_finite_excuses_nothing(tmp_path):
+    perturbed = changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/entropy": math.inf}), to="perturbed")
+    b = changed(tmp_path, PPO[0], lambda step, data: data.update({"actor/entropy": data["actor/entropy"] * 1.1}))
+    assert judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed]).word is Word.CHANGED
 
 
 def test_noise_of_one_metric_excuses_no_other(tmp_path):
