@@ -70,7 +70,7 @@ def test_a_second_run_changes_no_byte_and_no_time(tmp_path, capsys):
     assert capsys.readouterr().err == f"skip    {tmp_path}/sums (exists, same source)\n"
 
 
-def test_all_may_read_it_and_the_owner_may_remove_it_whatever_the_umask(tmp_path):
+def test_everyone_can_read_it_and_the_owner_can_remove_it_whatever_the_umask(tmp_path):
     umask = os.umask(0o077)
     try:
         make(tmp_path / "sums")
@@ -91,7 +91,7 @@ def test_another_source_is_an_error_that_names_both(tmp_path):
     assert state_of(tmp_path) == before
 
 
-def test_what_was_not_made_by_us_is_left_alone(tmp_path):
+def test_a_directory_we_did_not_make_is_left_alone(tmp_path):
     (tmp_path / "sums").mkdir()
     assert refusal(tmp_path / "sums") == (
         f"{tmp_path}/sums has no manifest.json, so it was not made by verl-regress: "
@@ -158,14 +158,14 @@ def race(target, sources):
     return errors
 
 
-def test_of_two_builders_at_once_one_wins_and_the_other_skips(tmp_path, capsys):
+def test_two_concurrent_builders_one_builds_and_the_other_skips(tmp_path, capsys):
     assert race(tmp_path / "sums", [SOURCE, SOURCE]) == [None, None]
     whole(tmp_path / "sums")
     assert [path.name for path in tmp_path.iterdir()] == ["sums"]
     assert sorted(line.split()[0] for line in capsys.readouterr().err.splitlines()) == ["changed", "skip"]
 
 
-def test_of_two_builders_with_different_sources_one_is_told(tmp_path):
+def test_two_concurrent_builders_with_different_sources_one_fails(tmp_path):
     errors = race(tmp_path / "sums", [SOURCE, Source("synthetic", "fedcba", 2)])
     assert [type(error) for error in errors].count(BadInput) == 1
     whole(tmp_path / "sums")

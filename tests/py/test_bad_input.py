@@ -328,7 +328,7 @@ def test_a_cluster_that_is_down(submit, ray):
     )
 
 
-def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
+def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
     import io
     import sys
     import types
@@ -412,11 +412,11 @@ def test_a_stream_that_is_no_tar_or_lacks_a_member(run, ray, monkeypatch):
         ),
     ],
 )
-def test_what_the_property_tests_found(submit, shared, spec, sentence):
+def test_inputs_found_by_the_property_tests(submit, shared, spec, sentence):
     assert submit(spec=spec).is_refusal(sentence.replace("SHARED", str(shared.path)))
 
 
-def test_bytes_on_the_command_line_that_are_no_text(submit):
+def test_command_line_arguments_that_are_not_utf8(submit):
     assert submit("--overrides=a=\udcff").is_refusal(
         "--overrides=a=\\udcff on the command line is not UTF-8: write it in UTF-8."
     )
@@ -433,7 +433,7 @@ CURE = "put long values into files on the shared root, and give their paths inst
 
 
 @pytest.mark.parametrize("by", ["OVERRIDES_FILE", "a JobSpec"])
-def test_an_override_above_128_kib_was_lost_with_an_empty_log_and_is_refused(submit, ray, by):
+def test_an_override_above_128_kib_is_refused(submit, ray, by):
     text = f"trainer.project_name='{'x' * 200 * 1024}'"
     given = (
         {"overrides": f"# mine\n{text}\n".encode()}
@@ -450,13 +450,13 @@ def test_an_override_above_128_kib_was_lost_with_an_empty_log_and_is_refused(sub
     assert ray.seen == []
 
 
-def test_the_longest_override_that_linux_takes_is_taken(submit):
+def test_the_longest_override_that_linux_allows_is_accepted(submit):
     longest = f"trainer.project_name='{'x' * (131071 - 23)}'"
     assert submit("--dry-run", "--overrides-name=o", overrides=longest.encode()).status == 0
     assert submit("--dry-run", "--overrides-name=o", overrides=f"{longest[:-1]}é'".encode()).status == 2
 
 
-def test_overrides_that_no_command_line_holds_together_are_refused(submit, ray):
+def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
     text = "".join(f"+trainer.k{number}='{'x' * 100_000}'\n" for number in range(20))
     outcome = submit("--overrides-name=o.txt", overrides=text.encode())
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
@@ -466,7 +466,7 @@ def test_overrides_that_no_command_line_holds_together_are_refused(submit, ray):
     )
 
 
-def test_nul_in_overrides_file_was_a_lost_job_and_is_refused(submit, ray):
+def test_nul_in_overrides_file_is_refused(submit, ray):
     assert submit("--overrides-name=o.txt", overrides=b"trainer.project_name='a\0b'\n").is_refusal(
         "The override \"trainer.project_name='a\\x00b'\" (from OVERRIDES_FILE o.txt line 1) has a NUL character, which no command "
         "line can hold: leave it out."
@@ -476,7 +476,7 @@ def test_nul_in_overrides_file_was_a_lost_job_and_is_refused(submit, ray):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["x", "$"])  # a value with a $ bypasses Ray, but each process gets it all the same
-def test_an_env_var_of_1_mb_was_pending_for_300_s_and_is_refused(submit, ray, first):
+def test_an_env_var_of_1_mb_is_refused(submit, ray, first):
     sentence = (
         "env_vars.BIG (from {}) has 1,000,004 bytes with its name, and Linux takes at most 131,071 in one variable (execve(2)): "
         f"{CURE}."
@@ -488,7 +488,7 @@ def test_an_env_var_of_1_mb_was_pending_for_300_s_and_is_refused(submit, ray, fi
     assert ray.seen == []
 
 
-def test_env_vars_that_ray_cannot_hand_over_together_were_pending_and_are_refused(submit, ray):
+def test_env_vars_too_large_for_ray_are_refused(submit, ray):
     """Three of 60 KB: no node ever started the job (Ray 2.60). Two work, and are accepted."""
     three = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(3))
     outcome = submit(spec=f"{SPEC}env_vars: {{{three}}}\n")
@@ -501,7 +501,7 @@ def test_env_vars_that_ray_cannot_hand_over_together_were_pending_and_are_refuse
     assert submit("--dry-run", spec=f"{SPEC}env_vars: {{{two}}}\n").status == 0
 
 
-def test_a_changed_snapshot_was_found_after_training_and_is_refused(submit, shared, ray):
+def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
     target = shared.snapshots / "codeA"
     (target / "verl" / "trainer" / "main_ppo.py").write_text(f"{TRAINER}# and more\n")
     for args, spec, origin in (

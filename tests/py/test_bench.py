@@ -16,7 +16,7 @@ def runs(**rows):
     )
 
 
-def test_a_row_is_the_ratio_of_the_medians_and_keeps_least_and_most():
+def test_a_row_has_the_ratio_of_the_medians_the_minimum_and_the_maximum():
     found = bench.results(runs(submit={"ours": [3.0, 1.0, 2.0], "ray job submit": [4.0, 40.0, 2.0]}), FACTS)
     assert found["machine"] == {"cores": "2", "kernel": "Linux 6"}
     row = found["rows"]["submit"]
@@ -26,7 +26,7 @@ def test_a_row_is_the_ratio_of_the_medians_and_keeps_least_and_most():
     assert line.endswith("| 2.00 s (1.00 - 3.00) | 4.00 s (2.00 - 40.00) | 0.50 | ≤ 0.6 | met |")
 
 
-def test_what_is_to_be_within_half_a_second_is_a_difference():
+def test_a_limit_of_half_a_second_applies_to_the_difference():
     found = bench.results(runs(up_again={"ours": [1.4], "docker compose up": [0.8]}), FACTS)
     assert (found["rows"]["up_again"]["difference"], found["rows"]["up_again"]["is_met"]) == (0.6, False)
     assert "| +0.60 s | within 0.5 s | **missed** |" in bench.table(found)
@@ -36,19 +36,19 @@ def test_what_is_to_be_within_half_a_second_is_a_difference():
     ("text", "said"),
     [("", "there is no run of any row"), (runs(submit={"ours": [1]}), "the row submit has no run of 'ray job submit'")],
 )
-def test_half_a_comparison_is_none(text, said):
+def test_a_row_with_only_one_side_is_an_error(text, said):
     with pytest.raises(ValueError, match=said):
         bench.results(text, FACTS)
 
 
-def test_the_page_is_the_table_of_the_results():
+def test_the_page_matches_the_results():
     found = json.loads((REPO / "bench" / "results.json").read_text(encoding="utf-8"))
     page = (REPO / "docs" / "bench.md").read_text(encoding="utf-8")
     assert found["rows"]
     assert bench.with_table(page, found) == page
 
 
-def test_every_row_that_the_script_runs_is_one_of_the_table():
+def test_the_table_has_every_row_that_the_script_runs():
     script = (REPO / "scripts" / "dev" / "bench.bash").read_text(encoding="utf-8")
     sides = {row.side for row in bench.ROWS}
     assert {row.runs for row in bench.ROWS} == {
@@ -57,7 +57,7 @@ def test_every_row_that_the_script_runs_is_one_of_the_table():
     assert all(f"'{side}'" in script for side in sides)
 
 
-def test_a_bare_job_is_verls_own_command_line_that_writes_elsewhere(tmp_path):
+def test_a_bare_job_runs_verls_own_command_line_in_another_directory(tmp_path):
     shared, session = tmp_path / "shared", tmp_path / "session"
     for key, argv in (
         ("ppo_a", ["python3", "-m", "verl.x", "dir=/root/jobs/one/c"]),

@@ -8,7 +8,7 @@ from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.submit import beside
 
 
-def test_the_result_arrives_and_both_were_at_work_at_once():
+def test_the_result_arrives_and_both_ran_at_once():
     # Each waits for the other's byte: run one after the other, neither would end.
     (to_parent, from_child), (to_child, from_parent) = os.pipe(), os.pipe()
 
@@ -44,14 +44,14 @@ def test_a_large_result_arrives_whole():
     assert beside.in_child(lambda: "x" * 1_000_000, lambda: None) == "x" * 1_000_000
 
 
-def test_a_child_that_dies_is_told_and_leaves_nothing_behind():
+def test_a_child_that_dies_is_an_error_and_leaves_nothing_behind():
     with pytest.raises(RegressError, match=r"^A child process ended with wait status 9 and no answer: run it again\.$"):
         beside.in_child(lambda: os.kill(os.getpid(), 9), lambda: None)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_what_goes_wrong_here_is_raised_when_the_child_is_over():
+def test_an_error_in_the_parent_is_raised_after_the_child_ended():
     with pytest.raises(KeyboardInterrupt):
         beside.in_child(lambda: None, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(ChildProcessError):

@@ -118,7 +118,7 @@ def blow(ray):
     return blow
 
 
-def test_a_node_that_nobody_reaches_is_lost_and_one_that_listens_is_not(blow, closed_port):
+def test_an_unreachable_node_is_lost_and_a_listening_one_is_not(blow, closed_port):
     with listening() as port:
         found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor("b")])
     assert found.lost_nodes == ("worker-1 (127.0.0.1)",)
@@ -130,11 +130,11 @@ def test_a_node_that_ray_has_given_up_is_lost_too(blow):
     assert found == aftermath.Blow(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
 
 
-def test_a_node_that_cannot_be_asked_is_believed(blow):
+def test_a_node_with_unknown_port_counts_as_alive(blow):
     assert blow([raylet("worker-0", "a", None)], [actor("a")]) == aftermath.Blow()
 
 
-def test_a_dead_node_that_the_job_was_not_on_is_none_of_its_business(blow, closed_port):
+def test_a_dead_node_that_the_job_did_not_use_is_ignored(blow, closed_port):
     with listening() as port:
         found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor(None)])
     assert found == aftermath.Blow()

@@ -52,7 +52,7 @@ def test_an_unknown_subcommand(run):
     assert outcome.err.count("\n") == 1
 
 
-def test_what_the_file_system_refuses_is_one_sentence(run, shared):
+def test_an_error_of_the_file_system_is_one_sentence(run, shared):
     shared.jobs.rmdir()
     shared.jobs.write_text("a file in its place")
     outcome = run("layout")
@@ -71,7 +71,7 @@ def test_an_interrupt(run, monkeypatch, error, status):
 
 
 @pytest.mark.parametrize("subcommand", ["logs", "where"])
-def test_a_reader_that_goes_away_is_no_traceback(shared, make_job, subcommand):
+def test_a_closed_pipe_gives_no_traceback(shared, make_job, subcommand):
     make_job("job").driver_log.write_text("one line")
     read, write = os.pipe()
     os.close(read)
@@ -95,7 +95,7 @@ def test_a_reader_that_goes_away_is_no_traceback(shared, make_job, subcommand):
         (["where", "job"], "/jobs/job\n"),
     ],
 )
-def test_what_the_files_tell_needs_the_standard_library_alone(shared, make_job, args, told):
+def test_commands_that_only_read_files_need_only_the_standard_library(shared, make_job, args, told):
     job = make_job("job")
     job.driver_log.write_text("one line\n")
     job.metrics.write_text('{"step": 1, "data": {}}\n')
@@ -104,7 +104,7 @@ def test_what_the_files_tell_needs_the_standard_library_alone(shared, make_job, 
     assert (ended.returncode, told in ended.stdout) == (0, True), ended.stderr
 
 
-def test_a_package_that_is_not_there_is_one_sentence(shared):
+def test_a_missing_package_is_one_sentence(shared):
     ended = subprocess.run(
         [sys.executable, "-S", REPO / "py/run.py", "--shared-root", shared.path, "submit"],
         stderr=subprocess.PIPE, text=True, check=False,

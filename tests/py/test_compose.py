@@ -79,7 +79,7 @@ def test_the_trainer_itself_names_its_config(snapshot):
         ("xyz=1", "to add"),
     ],
 )
-def test_a_misspelt_key_is_told_the_nearest_real_ones(snapshot, override, cure):
+def test_a_misspelt_key_is_refused_with_the_nearest_real_ones(snapshot, override, cure):
     assert refusal(snapshot, "trainer.save_freq=1", override, "trainer.total_epochs=2") == (
         f"The override '{override}' (from OVERRIDES) sets a key that {WHOLE} lacks: {cure} a new key, write '+{override}'."
     )
@@ -98,7 +98,7 @@ def test_a_key_that_an_earlier_override_adds_is_real(snapshot):
         ("trainer.logger[0]=a", "LexerNoViableAltException: trainer.logger[0]=a ^"),
     ],
 )
-def test_what_hydra_cannot_parse(snapshot, override, said):
+def test_an_override_that_hydra_cannot_parse(snapshot, override, said):
     message = refusal(snapshot, override)
     assert message.startswith(f"The override {override!r} (from OVERRIDES) cannot be parsed by Hydra (")
     assert message.endswith(f"{said}): fix it, or quote its value as in key='a, b'.")
@@ -130,7 +130,7 @@ def test_a_value_that_hydra_refuses(snapshot, override, said):
     )
 
 
-def test_what_hydra_says_of_no_override_in_particular(snapshot):
+def test_a_hydra_error_about_no_particular_override(snapshot):
     assert refusal(snapshot, "trainer.total_epochs=1", "hydra.searchpath=x") == (
         f"The overrides do not fit {WHOLE}, as Hydra says (hydra.searchpath must be a list of strings. Got: x): fix them."
     )
@@ -145,7 +145,7 @@ def test_a_reference_that_only_the_job_can_fill_in_stays(snapshot):
     assert yaml.safe_load("\n".join(rest)) == {"here": "${oc.env:ONLY_IN_THE_JOB}", "other": 2}
 
 
-def test_an_optional_override_is_left_out_where_its_key_is_not_there(snapshot):
+def test_an_optional_override_is_left_out_if_its_key_does_not_exist(snapshot):
     present, absent, other = (
         Override(text, "env/ray/cpu.yaml", optional=True) for text in ("trainer.save_freq=7", "trainer.no=1", "no.no=1")
     )
@@ -156,7 +156,7 @@ def test_an_optional_override_is_left_out_where_its_key_is_not_there(snapshot):
 
 
 @pytest.mark.parametrize("prefix", ["+", "++"])
-def test_an_optional_addition_is_left_out_where_the_mapping_around_it_is_not_there(snapshot, prefix):
+def test_an_optional_addition_is_left_out_if_its_mapping_does_not_exist(snapshot, prefix):
     def optional(key):
         return Override(f"{prefix}{key}=1", "env/ray/dev.yaml", optional=True)
 
@@ -176,7 +176,7 @@ def test_an_optional_addition_stays_in_a_mapping_that_another_override_makes(sna
     assert composed(snapshot, Override("+queue.storage.on=1", "env/ray/dev.yaml")).left_out == ()  # not optional
 
 
-def test_an_optional_addition_to_a_key_that_is_there_sets_it_with_two_plusses(snapshot):
+def test_an_optional_addition_to_an_existing_key_sets_it_with_two_plusses(snapshot):
     def optional(text):
         return Override(text, "env/ray/dev.yaml", optional=True)
 
@@ -205,7 +205,7 @@ def test_a_trainer_that_names_no_config(snapshot):
     )
 
 
-def test_no_verl_is_imported_even_where_hydra_would_look_into_a_package(snapshot, tmp_path):
+def test_verl_is_not_imported_even_if_hydra_looks_into_a_package(snapshot, tmp_path):
     """In a separate interpreter, with a verl on its path that would end it: hydra.searchpath makes Hydra import packages."""
     ends = "raise SystemExit('verl was imported')\n"
     for place in (snapshot, tmp_path / "site"):
@@ -228,7 +228,7 @@ def test_no_verl_is_imported_even_where_hydra_would_look_into_a_package(snapshot
 # --- as `make submit` hands them over
 
 
-def test_a_misspelt_key_of_each_layer_says_where_it_came_from_and_creates_nothing(submit, ray, shared):
+def test_a_misspelt_key_in_any_layer_is_refused_with_its_origin(submit, ray, shared):
     def lacks(origin):
         return (
             f"The override 'trainer.save_frq=1' (from {origin}) sets a key that {WHOLE} lacks: did you mean {SAVE}? To add a "
@@ -263,7 +263,7 @@ def test_an_overrides_file_is_taken_as_it_is_and_overrides_wins_over_it(submit, 
         assert "val_files" not in config["data"]
 
 
-def test_an_optional_override_of_the_base_config_is_left_out_aloud(submit, shared):
+def test_a_left_out_optional_override_is_reported(submit, shared):
     base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1', '?trainer.device=cpu'")
     outcome = submit("--submission-id=me", base=base)
     assert outcome.err == (
@@ -290,7 +290,7 @@ def test_only_the_base_config_may_call_an_override_optional(submit, where):
     )
 
 
-def test_what_the_user_says_of_an_optional_key_is_not_optional(submit):
+def test_an_optional_key_set_by_the_user_is_not_optional(submit):
     base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1'")
     assert (
         "The override 'trainer.gone=2' (from OVERRIDES) sets a key"
@@ -326,7 +326,7 @@ def test_the_devices_that_the_job_will_take(snapshot, overrides, resource, count
     assert (devices.resource, devices.count) == (resource, count)
 
 
-def test_devices_that_only_the_jobs_processes_can_count_are_not_counted(snapshot):
+def test_devices_known_only_to_the_jobs_processes_are_not_counted(snapshot):
     config = "trainer: {nnodes: 2, n_gpus_per_node: '${oc.env:NOT_HERE}'}\n"
     write(snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml", config)
     assert composed(snapshot).devices.count == 0
@@ -349,7 +349,7 @@ def test_devices_that_only_the_jobs_processes_can_count_are_not_counted(snapshot
         ("a=$(touch x) `id`", ["a=$(touch", "x)", "`id`"]),
     ],
 )
-def test_blanks_separate_the_words_of_the_knob_but_for_those_in_quotes(knob, wanted):
+def test_spaces_separate_overrides_in_the_knob_except_inside_quotes(knob, wanted):
     assert words(knob) == wanted
 
 

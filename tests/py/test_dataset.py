@@ -60,7 +60,7 @@ def test_gsm8k_becomes_rows_as_verl_reads_them(root):
 
 
 @pytest.mark.usefixtures("parquet_as_json")
-def test_the_same_run_makes_the_questions_with_their_answers_for_sft(root):
+def test_one_run_prepares_the_rl_data_and_the_sft_data(root):
     prepare(root, stream=gsm8k(train=GOOD * 2))
     question = 'How many? Let\'s think step by step and output the final answer after "####".'
     conversation = [{"role": "user", "content": question}, {"role": "assistant", "content": "2+1,000.\n#### 1,002"}]
@@ -104,7 +104,7 @@ def test_a_second_run_skips_and_changed_files_are_another_source(root, capsys):
 
 
 @pytest.mark.usefixtures("parquet_as_json")
-def test_synthetic_rows_follow_the_seed_and_bear_their_own_name(root):
+def test_synthetic_rows_depend_on_the_seed_and_have_their_own_data_source(root):
     manifest = prepare(root, "synthetic")
     assert (manifest.name, manifest.seed) == ("sums", 1)
     again = prepare(root, "synthetic", name="other", seed=2)
@@ -161,7 +161,7 @@ def test_bad_data_is_refused_with_its_file_and_line(root, train, sentence):
     assert refusal(root, stream=gsm8k(train=train)) == sentence
 
 
-def test_data_that_is_no_utf8_is_refused(root):
+def test_data_that_is_not_utf8_is_refused(root):
     assert refusal(root, stream=gsm8k(test=b'{"question": "\xff"}')).startswith("/data/test.jsonl line 1 is not JSON (")
 
 
@@ -213,7 +213,7 @@ def test_an_offline_hub_is_one_sentence(root, monkeypatch):
     assert not root.datasets.exists()
 
 
-def test_parquet_is_the_same_bytes_for_the_same_rows(root, tmp_path):
+def test_equal_rows_give_equal_parquet_bytes(root, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the node image, not needed on the host")
     prepare(root, "synthetic")
     prepare(root, "synthetic", name="again")
@@ -228,7 +228,7 @@ def test_parquet_is_the_same_bytes_for_the_same_rows(root, tmp_path):
     not os.environ.get("GSM8K_DIR"), reason="GSM8K_DIR is not set: it names a folder with the real GSM8K"
 )
 @pytest.mark.usefixtures("parquet_as_json")
-def test_the_real_gsm8k(root):
+def test_every_row_of_the_real_gsm8k(root):
     directory = Path(os.environ["GSM8K_DIR"])
     contents = {name: (directory / name).read_bytes() for name in ("train.jsonl", "test.jsonl")}
     manifest = prepare(root, f"path:{directory}", tar(contents))

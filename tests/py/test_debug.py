@@ -66,7 +66,7 @@ def content(bundle, name):
     return json.loads((bundle / name).read_text(encoding="utf-8"))
 
 
-def test_a_bundle_has_every_kind_each_with_the_time_when_it_was_asked(full, make_job):
+def test_a_bundle_has_every_file_with_the_time_of_its_query(full, make_job):
     job = make_job(started={"pid": 1})
     began = time.monotonic()
     bundle = debug.take(job, full.address, "running")
@@ -132,7 +132,7 @@ def test_a_tail_is_bounded_whatever_the_lines_are(tmp_path):
     assert len(text) == 65535
 
 
-def test_logs_of_what_died_of_itself_come_first():
+def test_logs_of_processes_that_died_by_themselves_come_first():
     def dead(pid, **cause):
         return {"state": "DEAD", "node_id": "n", "pid": pid, "death_cause": cause}
 
@@ -151,7 +151,7 @@ def test_logs_of_what_died_of_itself_come_first():
     assert [name[12:] for _, name in logs[:5]] == ["2.err", "4.err", "2.out", "4.out", "1.err"]
 
 
-def test_one_source_that_fails_costs_no_other(full, make_job):
+def test_a_failing_source_does_not_affect_the_others(full, make_job):
     full.answers["/api/v0/actors?limit=1000&detail=1"] = (500, b"no")
     full.answers["/api/cluster_status?format=1"] = (200, b"no JSON")
     bundle = debug.take(make_job(), full.address, "running")
@@ -163,14 +163,14 @@ def test_one_source_that_fails_costs_no_other(full, make_job):
     assert content(bundle, "jobs.json")["answer"][0]["status"] == "RUNNING"
 
 
-def test_where_ray_is_gone_this_nodes_logs_are_still_there(full, make_job):
+def test_without_ray_this_nodes_logs_are_still_collected(full, make_job):
     full.goes_away()
     bundle = debug.take(make_job(started={"pid": 1}), full.address, "failed", logs=True)
     assert (bundle / "logs/here/raylet.out").read_text().splitlines()[1] == "raylet.out of the head"
     assert set(content(bundle, "bundle.json")["errors"]) == KINDS | {"logs/driver.log"}
 
 
-def test_a_ray_that_never_answers_is_given_up(make_job, monkeypatch):
+def test_a_ray_that_never_answers_is_not_waited_for_past_the_deadline(make_job, monkeypatch):
     monkeypatch.setattr(debug, "_DEADLINE", 1.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
@@ -179,7 +179,7 @@ def test_a_ray_that_never_answers_is_given_up(make_job, monkeypatch):
     assert "timed out" in content(bundle, "jobs.json")["error"]
 
 
-def test_an_answer_that_drips_is_given_up_too(make_job, monkeypatch):
+def test_a_very_slow_answer_is_cut_off_at_the_deadline(make_job, monkeypatch):
     monkeypatch.setattr(debug, "_DEADLINE", 0.3)
     forever = threading.Event()
     monkeypatch.setattr(debug, "_sources", lambda *_: {"nodes.json": forever.wait, "job_info.json": lambda: {}})
@@ -189,7 +189,7 @@ def test_an_answer_that_drips_is_given_up_too(make_job, monkeypatch):
     assert content(bundle, "job_info.json")["answer"] == {}
 
 
-def test_two_bundles_of_one_second_are_two(full, make_job):
+def test_two_bundles_in_one_second_get_two_directories(full, make_job):
     job = make_job()
     bundles = {debug.take(job, full.address, "asked") for _ in range(3)}
     assert len(bundles) == len(list(job.debug.iterdir())) == 3
@@ -215,7 +215,7 @@ def test_a_bundle_that_cannot_be_written_is_one_line(full, make_job, capsys):
         ("http://head.example:8265", "10.0.0.1:6379", "http://head.example:8265"),
     ],
 )
-def test_where_the_dashboard_is_seen_from_here(address, gcs, seen):
+def test_the_dashboards_address_as_seen_from_this_node(address, gcs, seen):
     assert debug.seen_from_here(address, {"RAY_ADDRESS": gcs} if gcs else {}) == seen
 
 
@@ -244,7 +244,7 @@ def test_a_tar_has_all_records_and_no_checkpoint(full, make_job, run):
     assert not any("checkpoints" in name or name.endswith(".tar.gz") for name in names)
 
 
-def test_the_bundle_of_a_loss_is_taken_by_the_first_who_learns_of_it(full, make_job):
+def test_the_first_to_notice_a_lost_job_takes_its_bundle(full, make_job):
     job = make_job()
     for phase in ("lost", "lost", "stalled"):
         debug.attempt_once(job, full.address, phase)

@@ -62,7 +62,7 @@ def test_every_requirement_is_understood_and_in_the_node_image(versions):
     assert [name for name in names if f"\n{name.lower().replace('_', '-')}==" not in lock] == []
 
 
-def test_a_helper_that_cannot_run_says_what_brings_what_it_lacks(tmp_path):
+def test_a_missing_package_names_the_command_that_installs_it(tmp_path):
     for name in ("run.py", "deps.py"):
         shutil.copy(PY / name, tmp_path)
     (tmp_path / "verl_regress").mkdir()
@@ -72,7 +72,7 @@ def test_a_helper_that_cannot_run_says_what_brings_what_it_lacks(tmp_path):
     assert ended.stderr == "error   This node's Python has no package 'no_such_package': bring it with 'make deps'.\n"
 
 
-def test_packages_beside_the_helper_are_found_behind_the_nodes_own(tmp_path):
+def test_the_nodes_own_packages_win_over_the_helpers(tmp_path):
     helper = tmp_path / "0123"
     (helper / "verl_regress").mkdir(parents=True)
     for name in ("run.py", "deps.py"):

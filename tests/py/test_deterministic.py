@@ -26,7 +26,7 @@ def origins(job, *keys):
     return [(found[key]["text"], found[key]["origin"]) for key in keys]
 
 
-def test_its_overrides_are_the_jobs_and_its_record_says_where_they_come_from(submit, shared):
+def test_its_overrides_are_recorded_with_their_origin(submit, shared):
     outcome = submit("--submission-id=me", "--deterministic", base=WITH)
     assert (outcome.status, outcome.err) == (
         0,
@@ -44,7 +44,7 @@ def test_its_overrides_are_the_jobs_and_its_record_says_where_they_come_from(sub
     assert read(job.config / "asked.json")["said"]["deterministic"] is True
 
 
-def test_it_wins_over_the_jobspec_and_what_is_typed_wins_over_it(submit, shared):
+def test_it_wins_over_the_jobspec_and_the_command_line_wins_over_it(submit, shared):
     spec = f"{SPEC}trainer_overrides: [trainer.save_freq=5, critic.optim.lr=5]\n"
     assert (
         submit("--submission-id=me", "--deterministic", "--overrides=critic.optim.lr=6", spec=spec, base=WITH).status
@@ -67,7 +67,7 @@ def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(sub
     assert by_ray["VERL_REGRESS_HOOKS"].split(",")[:2] == ["env_vars", "identity"]
 
 
-def test_without_it_nothing_of_it_is_in_the_job(submit, shared):
+def test_without_the_knob_it_adds_nothing(submit, shared):
     assert submit("--submission-id=me", base=WITH).err == "changed submitted me (ppo, code codeA, profile cpu)\n"
     job = JobDir(shared.jobs / "me")
     assert origins(job, "trainer.save_freq") == [("trainer.save_freq=10", "verl-regress")]
@@ -76,7 +76,7 @@ def test_without_it_nothing_of_it_is_in_the_job(submit, shared):
 
 
 @pytest.mark.parametrize("command", ["retry", "resume"])
-def test_a_further_attempt_is_as_the_first(submit, run, ray, shared, command):
+def test_a_further_attempt_uses_the_setting_of_the_first(submit, run, ray, shared, command):
     submit("--submission-id=me", "--deterministic", base=WITH)
     job = JobDir(shared.jobs / "me")
     write_checkpoint(job, 4, latest=4)
@@ -97,7 +97,7 @@ def test_a_snapshot_that_lacks_a_key_of_it_is_refused_before_anything_is_created
     assert ray.seen == []
 
 
-def test_a_base_config_that_does_not_say_what_it_takes_is_refused(submit, ray):
+def test_a_base_config_without_the_section_is_refused(submit, ray):
     assert submit("--deterministic").is_refusal(
         "DETERMINISTIC=1 is not possible with env/ray/cpu.yaml (RAY_BASE_CONFIG), which does not say under 'deterministic' what "
         "it takes: copy that from env/ray/dev.yaml, or leave DETERMINISTIC out."
@@ -105,7 +105,7 @@ def test_a_base_config_that_does_not_say_what_it_takes_is_refused(submit, ray):
     assert ray.seen == []
 
 
-def test_a_profile_that_repeats_itself_anyway_says_so_and_adds_nothing(submit, shared):
+def test_a_profile_that_is_always_deterministic_adds_nothing_and_says_so(submit, shared):
     base = f"{BASE}deterministic: {{}}\n"
     plain = submit("--submission-id=plain", base=base)
     outcome = submit("--submission-id=det", "--deterministic", base=base)

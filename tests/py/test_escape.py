@@ -18,7 +18,7 @@ def outside(tmp_path):
     return tmp_path / "outside"
 
 
-def test_what_is_inside_is_inside_also_by_a_link_and_where_the_root_is_one(shared, tmp_path):
+def test_links_inside_the_root_and_a_root_that_is_a_link_are_accepted(shared, tmp_path):
     (shared.user_code / "link").symlink_to(shared.models / "tiny")
     (tmp_path / "alias").symlink_to(shared.path)
     for root in (shared, SharedRoot(tmp_path / "alias")):
@@ -31,7 +31,7 @@ def test_what_is_inside_is_inside_also_by_a_link_and_where_the_root_is_one(share
             assert root.escape_of(path) is None
 
 
-def test_what_leads_out_is_told_with_where_it_leads(shared, outside):
+def test_a_path_that_leads_out_is_refused_with_its_target(shared, outside):
     (shared.models / "planted").symlink_to(outside)
     (shared.path / "common" / "loop").symlink_to(shared.path / "common" / "loop")
     for path, escape in (
@@ -98,7 +98,7 @@ def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, r
     )
 
 
-def test_a_link_planted_between_the_look_and_the_reservation_is_not_followed(submit, shared, outside, monkeypatch):
+def test_a_link_planted_between_check_and_reservation_is_not_followed(submit, shared, outside, monkeypatch):
     """mkdir(2) fails if the name exists, even as a link: the first one has it."""
     monkeypatch.setattr(os.path, "lexists", lambda path: (shared.jobs / "mine").symlink_to(outside / "new"))
     outcome = submit("--submission-id=mine")
@@ -132,7 +132,7 @@ def test_a_file_is_written_in_the_place_of_a_planted_link_not_through_it(tmp_pat
     assert not (tmp_path / "victim").exists()
 
 
-def test_the_job_that_is_made_has_only_what_is_its_own(submit, shared):
+def test_a_new_job_directory_has_only_its_own_files(submit, shared):
     assert submit("--submission-id=mine").status == 0
     job = JobDir(shared.jobs / "mine")
     assert not [path for path in job.path.rglob("*") if path.is_symlink()]

@@ -119,7 +119,7 @@ def test_a_chain_whose_beginning_was_cut_off_gives_what_is_left():
     )
 
 
-def test_what_a_handler_raised_is_the_root_of_what_came_of_it():
+def test_an_exception_raised_in_a_handler_is_the_root():
     """A handler's own exception is the root: transformers looks in a table, and its error says more than KeyError does."""
     one = found(THROUGH_RAY + "KeyError: 'qwen9'\n" + CONTEXT + TASK + "ValueError: unknown model type `qwen9`\n")
     assert (one.type, one.message) == ("ValueError", "unknown model type `qwen9`")
@@ -131,7 +131,7 @@ def prefixed(text, prefix="\x1b[36m(WorkerDict pid=12, ip=10.0.0.2)\x1b[0m "):
 
 
 @pytest.mark.parametrize("symptom", [DIED, DRIVER + "RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:3\n"])
-def test_a_driver_that_only_saw_an_actor_go_gives_the_actors_own_words(symptom):
+def test_the_actors_own_exception_wins_over_the_drivers_actor_died_error(symptom):
     """Several actors fail alike; Ray prints the line only once, and says that it was repeated."""
     unhandled = (
         "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): "
@@ -144,7 +144,7 @@ def test_a_driver_that_only_saw_an_actor_go_gives_the_actors_own_words(symptom):
     assert found(far).message != "no room"
 
 
-def test_an_actor_that_died_without_a_word_is_all_there_is_to_tell():
+def test_an_actor_that_died_without_output_is_reported_as_such():
     assert found_in(DIED) == (
         "ray.exceptions.ActorDiedError",
         "The actor died unexpectedly before finishing this task (WorkerDict)",
@@ -152,7 +152,7 @@ def test_an_actor_that_died_without_a_word_is_all_there_is_to_tell():
     )
 
 
-def test_an_actor_tells_where_the_driver_has_no_traceback():
+def test_an_actors_traceback_is_used_if_the_driver_has_none():
     assert (
         found_in(
             prefixed(THROUGH_RAY + "ValueError: it is so") + "2026-11-21 23:16:43,888\tINFO worker.py:1691 -- bye\n"
@@ -175,7 +175,7 @@ def test_an_actor_tells_where_the_driver_has_no_traceback():
         ("", None),
     ],
 )  # fmt: skip
-def test_a_trainer_without_a_traceback_gives_its_last_words(log, expected):
+def test_a_trainer_without_a_traceback_gives_its_last_lines(log, expected):
     assert found_in(log) == expected
 
 
@@ -225,7 +225,7 @@ def test_a_full_tail_of_lines_is_read(make_job):
     assert failure.of_job(job, PLAN, 1)["message"] == "no"
 
 
-def test_what_is_kept_of_it(make_job):
+def test_the_fields_that_are_recorded(make_job):
     assert failed(make_job(), THROUGH_RAY + "RuntimeError: CUDA out of memory. Tried\n") == {
         "type": "RuntimeError",
         "message": "CUDA out of memory. Tried",
@@ -241,11 +241,11 @@ def test_a_trainer_that_was_killed_raised_nothing(make_job, code):
     assert failed(make_job(), code=code) is None
 
 
-def test_a_log_that_is_not_there_tells_nothing(make_job):
+def test_a_missing_log_gives_no_failure(make_job):
     assert failure.of_job(make_job(), PLAN, 1) is None
 
 
-def test_a_parser_that_breaks_keeps_no_end_from_being_recorded(make_job, monkeypatch, capsys):
+def test_the_end_is_recorded_even_if_the_log_parser_fails(make_job, monkeypatch, capsys):
     monkeypatch.setattr(failure, "in_log", lambda *_: 1 / 0)
     assert failed(make_job()) is None
     assert capsys.readouterr().err.strip() == "the root exception was not found: ZeroDivisionError: division by zero"
@@ -309,7 +309,7 @@ def test_the_sentence(one, sentence):
     assert failure.sentence(one) == sentence
 
 
-def test_a_table_has_the_place_and_the_step_whole():
+def test_a_table_shows_location_and_step_in_full():
     short = failure.short(cause(message="x" * 300, also="which became OSError: no"))
     assert short == f"ValueError: {'x' * 89}… (verl/x.py:3, at step 2)"
 

@@ -26,7 +26,7 @@ def test_the_root_exception_its_place_its_step_and_what_to_do(make_job, name):
     assert failure.of_job(job, plan_of(BY_NAME[name]), 1) == BY_NAME[name]["cause"]
 
 
-def test_the_table_is_whole_and_its_logs_are_small():
+def test_the_table_is_complete_and_its_logs_are_small():
     assert len(CASES) == len(BY_NAME) >= 15
     assert {case["workload"] for case in CASES} == {"ppo", "grpo", "sft"}
     assert {path.stem for path in HOME.glob("*.log")} == set(BY_NAME)
@@ -34,20 +34,20 @@ def test_the_table_is_whole_and_its_logs_are_small():
 
 
 @pytest.mark.parametrize("hint", RECORDED, ids=lambda hint: hint.seen)
-def test_a_hint_is_given_where_it_was_seen(hint):
+def test_every_recorded_case_gets_its_hint(hint):
     filled_in = re.sub(r"\\\{\w+\\\}", ".+", re.escape(hint.advice))
     assert re.fullmatch(filled_in, BY_NAME[hint.seen]["cause"]["hint"])
 
 
 @pytest.mark.parametrize("hint", [hint for hint in hints.HINTS if hint not in RECORDED], ids=lambda hint: hint.pattern)
-def test_a_hint_that_no_case_shows_is_given_for_the_words_that_it_names(hint):
+def test_every_hint_without_a_recorded_case_matches_its_quoted_words(hint):
     """`TEXT (SOURCE)`: the words, and their source."""
     text, _, source = hint.seen.rpartition(" (")
     assert source.endswith(")")
     assert hints.of(text) == hint.advice
 
 
-def test_there_are_hints_and_each_is_one_line_with_a_cure():
+def test_every_hint_is_one_line_with_a_cure():
     assert len(hints.HINTS) >= 15
     for hint in hints.HINTS:
         assert ": " in hint.advice

@@ -60,13 +60,13 @@ def texts(valid):
 
 
 @fuzz("JobSpec, any text", text=texts(SPEC))
-def test_a_jobspec_of_any_text(submit, ray, text):
+def test_random_text_as_jobspec(submit, ray, text):
     is_refused(submit("--dry-run", spec=text), SPEC_FILE)
     assert ray.seen == []
 
 
 @fuzz("Ray base config, any text", text=texts(BASE))
-def test_a_ray_base_config_of_any_text(submit, ray, text):
+def test_random_text_as_ray_base_config(submit, ray, text):
     is_refused(submit("--dry-run", base=text.decode("utf-8", "replace")), BASE_FILE)
     assert ray.seen == []
 
@@ -93,7 +93,7 @@ def written(document, as_yaml):
 
 
 @fuzz("JobSpec, any structure", document=changed({"workload": "ppo"}, SPEC_KEYS), as_yaml=st.booleans())
-def test_a_jobspec_of_any_structure(submit, ray, document, as_yaml):
+def test_random_structure_as_jobspec(submit, ray, document, as_yaml):
     text = written(document, as_yaml)
     is_refused(submit("--dry-run", spec=text.encode("utf-8", "surrogatepass")), SPEC_FILE)
     assert ray.seen == []
@@ -111,7 +111,7 @@ secrets = st.lists(
 
 
 @fuzz("secrets, names and files", secrets=st.one_of(secrets, scalars))
-def test_secrets_of_any_name(submit, ray, secrets):
+def test_random_names_of_secrets(submit, ray, secrets):
     outcome = submit("--dry-run", spec=json.dumps({"workload": "ppo", "secrets": secrets}))
     if not is_refused(outcome, SPEC_FILE, "secret"):
         assert section(outcome.out, "resolved config")["secrets"] == [secret["name"] for secret in secrets]
@@ -119,7 +119,7 @@ def test_secrets_of_any_name(submit, ray, secrets):
 
 
 @fuzz("Ray base config, any structure", document=changed(yaml.safe_load(BASE), BASE_KEYS), as_yaml=st.booleans())
-def test_a_ray_base_config_of_any_structure(submit, ray, document, as_yaml):
+def test_random_structure_as_ray_base_config(submit, ray, document, as_yaml):
     text = written(document, as_yaml)
     assume("\ud800" not in text)
     is_refused(submit("--dry-run", base=text), BASE_FILE)
@@ -151,7 +151,7 @@ values = hostile.filter(lambda text: not {"\x00", "\ud800"} & set(text) and "${"
     cpus=numbers.filter(lambda number: 0 <= number <= 1_000_000),
     as_yaml=st.booleans(),
 )
-def test_values_of_a_jobspec_come_through_unchanged(submit, ray, env_vars, override, cpus, as_yaml):
+def test_jobspec_values_arrive_unchanged(submit, ray, env_vars, override, cpus, as_yaml):
     text = f"trainer.project_name={quoted(override)}"
     document = {
         "workload": "ppo",
@@ -182,7 +182,7 @@ sources = st.lists(st.one_of(st.sampled_from(SOURCES), hostile), max_size=10).ma
 
 
 @fuzz("reward functions, any text", source=sources, encoding=st.sampled_from(["utf-8", "utf-8", "utf-16", "latin-1"]))
-def test_a_reward_function_of_any_text(shared, source, encoding):
+def test_random_text_as_reward_function(shared, source, encoding):
     """It is refused in one sentence or accepted; never run, and never an internal error."""
     path = shared.user_code / "r.py"
     path.write_bytes(source.encode(encoding, "surrogatepass" if encoding == "utf-8" else "backslashreplace"))
@@ -200,6 +200,6 @@ def test_a_reward_function_of_any_text(shared, source, encoding):
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_the_pieces_are_hostile_in_both_languages_of_a_jobspec(piece):
+def test_every_hostile_piece_can_be_written_as_json(piece):
     """A piece that neither YAML nor JSON can write would be tried in neither."""
     assert json.loads(json.dumps(piece)) == piece

@@ -44,14 +44,14 @@ def test_the_kernel_agrees_on_the_longest_word_and_the_longest_variable(characte
     assert is_accepted(env_vars={"A": value}) is can_be_started(env_vars={"A": value}) is (more <= 0)
 
 
-def test_all_that_is_accepted_together_can_be_started_with_a_node_s_own_environment():
+def test_everything_accepted_fits_beside_a_nodes_own_environment():
     words = ["x" * 100_000] * 30
     most = max(count for count in range(31) if is_accepted(words[:count]))
     assert 15 <= most < 30
     assert can_be_started(words[:most], {f"NODE{number}": "y" * 1000 for number in range(100)})
 
 
-def test_what_ray_hands_over_in_one_variable_is_counted_as_it_writes_it():
+def test_rays_env_vars_json_is_measured_as_ray_writes_it():
     """é is six bytes in JSON: \\u00e9."""
     assert is_accepted(env_vars={"A": "x" * 100_000})
     assert not is_accepted(env_vars={"A": "é" * 25_000})
@@ -64,7 +64,7 @@ def test_what_ray_hands_over_in_one_variable_is_counted_as_it_writes_it():
     values=st.lists(st.integers(0, 140_000), max_size=4),
     character=st.sampled_from("xé💥\n\x7f"),
 )
-def test_whatever_is_accepted_can_be_started(sizes, values, character):
+def test_everything_accepted_can_be_started(sizes, values, character):
     texts = ["a=" + character * (size // len(character.encode())) for size in sizes]
     env_vars = {f"A{number}": character * (size // len(character.encode())) for number, size in enumerate(values)}
     if is_accepted(texts, env_vars):

@@ -14,7 +14,7 @@ def test_a_run_tries_at_least_three_thousand_cases():
     assert sorted(re.findall(r'@fuzz\(\s*"([^"]+)"', sources)) == sorted(fuzzing.CASES)
 
 
-def test_a_class_that_tried_fewer_cases_than_planned_fails(monkeypatch):
+def test_a_fuzz_class_that_ran_fewer_cases_than_planned_fails(monkeypatch):
     from hypothesis import strategies as st
 
     monkeypatch.setitem(fuzzing.CASES, "few", 50)
@@ -48,7 +48,7 @@ def outcome(err, status=2, out="", created=()):
         {"err": "Traceback (most recent call last):\n", "status": 0},
     ],
 )
-def test_what_must_hold_of_every_case_can_fail(wrong):
+def test_a_property_that_does_not_hold_fails(wrong):
     assert fuzzing.is_refused(outcome("error   FILE is bad.\n"), "FILE")
     assert not fuzzing.is_refused(outcome("", status=0, out="a plan"), "FILE")
     with pytest.raises(AssertionError):

@@ -92,7 +92,7 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_one_that_reaches_for_the_machine_fails(ended, name):
+def test_a_test_that_touches_the_machine_fails(ended, name):
     assert re.search(rf"^(FAILED|ERROR) test_it.py::test_{name}( - .*)?$", ended, re.MULTILINE), ended
     section = re.search(
         rf"^_+ (?:ERROR at teardown of )?test_{name} _+$(.*?)(?=^_{{5}}|^=)", ended, re.MULTILINE | re.DOTALL
@@ -101,7 +101,7 @@ def test_one_that_reaches_for_the_machine_fails(ended, name):
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_one_that_keeps_to_itself_passes(ended, name):
+def test_a_test_that_touches_nothing_passes(ended, name):
     assert re.search(rf"^PASSED test_it.py::test_{name}$", ended, re.MULTILINE), ended
 
 

@@ -47,6 +47,6 @@ def test_ports_that_are_taken(capsys, unused_address):
     assert capsys.readouterr().out == f"{taken}\n"
 
 
-def test_another_question_is_a_mistake_of_ours():
+def test_an_unknown_question_is_a_programming_error():
     with pytest.raises(ValueError, match="what"):
         host.main(["what"])

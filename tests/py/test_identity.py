@@ -71,7 +71,7 @@ def trained(shared, monkeypatch):
     return one
 
 
-def test_what_was_compared_is_recorded(trained):
+def test_the_comparison_is_recorded(trained):
     trained.reports()
     trained.reports(pid=50, actor_id="a1", hostname="worker-1")
     trained.actors = [actor("a1"), actor("a0", name="NeverStarted", pid=0)]
@@ -86,7 +86,7 @@ def test_what_was_compared_is_recorded(trained):
     }  # fmt: skip
 
 
-def test_two_versions_are_told_apart(trained):
+def test_two_versions_are_distinguished(trained):
     trained.reports()
     assert trained.check() is None
     first = trained.job.read_state("identity")["files_sha256"]
@@ -109,7 +109,7 @@ def test_a_module_without_a_file(trained):
     assert trained.check() == f"{who} loaded verl.made from no file, which is not under {trained.code_path}"
 
 
-def test_other_bytes_at_the_right_place(trained):
+def test_other_contents_at_the_right_path(trained):
     trained.reports()
     who = trained.reports(pid=50, verl=(trained.init, b"changed\n"))
     assert trained.check() == f"{who} loaded verl from other bytes than {trained.init} holds"
@@ -138,7 +138,7 @@ def test_a_driver_without_a_report(trained):
     )
 
 
-def test_an_actor_may_hold_no_verl_but_must_say_so(trained):
+def test_an_actor_without_verl_must_still_report(trained):
     trained.reports()
     trained.actors = [actor("a1")]
     content = {"hostname": "h", "pid": 50, "job_id": JOB_ID, "actor_id": "a1", "command": "x", "modules": {}}
@@ -147,7 +147,7 @@ def test_an_actor_may_hold_no_verl_but_must_say_so(trained):
     assert trained.job.read_state("identity")["processes"] == 1
 
 
-def test_a_ray_that_does_not_answer_leaves_nothing_shown(trained):
+def test_without_an_answer_from_ray_the_check_fails(trained):
     trained.reports()
     trained.actors = None
     assert trained.check() == (

@@ -7,12 +7,12 @@ from verl_regress.base.errors import BadInput
 
 
 @pytest.mark.parametrize("good", ["a", "0", "A.b_c-d", "a..", "a" * 100])
-def test_an_id_that_may_be_used(good):
+def test_a_valid_id(good):
     assert ids.check(good, "here") == good
 
 
 @pytest.mark.parametrize("bad", ["", "a" * 101, "-a", "_a", "a/b", "a b", "a\n", "ä", "a\0"])
-def test_an_id_that_may_not(bad):
+def test_an_invalid_id(bad):
     with pytest.raises(BadInput, match=re.escape("(from here) is not usable: it must match")):
         ids.check(bad, "here")
 
@@ -29,7 +29,7 @@ def test_the_longest_code_id_still_makes_a_usable_id():
     ids.check(ids.make("grpo", "c" * 64), "itself")
 
 
-def test_latest_is_a_word_and_no_id():
+def test_latest_is_not_an_id():
     with pytest.raises(BadInput) as caught:
         ids.check("latest", "here")
     assert str(caught.value) == "submission_id 'latest' (from here) is not usable: that word stands for the latest job."

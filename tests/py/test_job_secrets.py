@@ -52,7 +52,7 @@ def text_of(directory):
     return "".join(path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file())
 
 
-def test_the_values_stand_in_one_file_for_their_owner_alone_and_its_path_is_all_that_ray_gets(submit_with, shared, sdk):
+def test_the_values_are_in_one_private_file_and_ray_gets_only_its_path(submit_with, shared, sdk):
     file = shared.secrets / "mine" / "me"
     outcome = submit_with()
     assert (outcome.status, outcome.err) == (0, "changed submitted me (ppo, code codeA, profile cpu)\n")
@@ -95,7 +95,7 @@ def test_a_submission_that_ray_refuses_leaves_no_file(submit_with, shared, sdk):
     assert list((shared.secrets / "mine").iterdir()) == []
 
 
-def test_values_that_are_no_utf8_come_as_they_are(submit_with, shared):
+def test_values_that_are_not_utf8_arrive_unchanged(submit_with, shared):
     front = b"API_KEY=\xff\xfe12345678\nline\0HF_TOKEN=a=b=c=d=e\0\0"
     assert submit_with(front=front).status == 0
     values = json.loads((shared.secrets / "mine" / "me").read_text())
@@ -103,7 +103,7 @@ def test_values_that_are_no_utf8_come_as_they_are(submit_with, shared):
     assert values["HF_TOKEN"] == "a=b=c=d=e"
 
 
-def test_a_dry_run_names_them_and_wants_no_value(submit, shared):
+def test_a_dry_run_prints_their_names_and_needs_no_values(submit, shared):
     outcome = submit("--dry-run", spec=NAMED)
     assert (outcome.status, outcome.created) == (0, [])
     assert "# secret: API_KEY (the variable of that name)\n# secret: HF_TOKEN (the file ~/token)\n" in outcome.out
@@ -186,7 +186,7 @@ def test_names_that_cannot_be_used(submit_with, names, more, sentence):
     assert submit_with(spec=spec, values=dict.fromkeys(names, "sk-0123456789")).is_refusal(sentence)
 
 
-def test_the_path_of_the_file_is_not_a_jobspecs_to_set(submit):
+def test_a_jobspec_cannot_set_the_path_of_the_file(submit):
     assert submit(spec=f"{SPEC}env_vars: {{VERL_REGRESS_SECRETS: /etc/passwd}}\n").is_refusal(
         f"env_vars.VERL_REGRESS_SECRETS='/etc/passwd' (from {FILE}) is refused: a job names its secrets under secrets; leave it out."
     )
@@ -198,16 +198,16 @@ def asked(monkeypatch, capsys, text):
     return Outcome(status, capsys.readouterr(), [])
 
 
-def test_the_scripts_are_told_names_and_files(monkeypatch, capsys):
+def test_the_scripts_get_names_and_files(monkeypatch, capsys):
     outcome = asked(monkeypatch, capsys, NAMED.encode())
     assert (outcome.status, outcome.out, outcome.err) == (0, "API_KEY\0\0HF_TOKEN\0~/token\0", "")
 
 
-def test_a_word_that_is_no_field_names_nothing(monkeypatch, capsys):
+def test_an_unknown_field_names_no_secret(monkeypatch, capsys):
     assert asked(monkeypatch, capsys, f"# no secrets\n{SPEC}".encode()).out == ""
 
 
-def test_a_jobspec_that_is_no_text_is_refused_by_name(monkeypatch, capsys):
+def test_a_jobspec_that_is_not_text_is_refused_by_name(monkeypatch, capsys):
     assert asked(monkeypatch, capsys, b"\xff").is_refusal(f"{FILE} is not UTF-8 (byte 0): save it as UTF-8.")
 
 
@@ -319,7 +319,7 @@ def test_secrets_of_a_job_that_runs_or_waits_stay(swept, make_job, status):
     assert swept("job", {"submission_id": "job", "status": status}) == ("", True)
 
 
-def test_secrets_that_a_launcher_or_submitter_holds_stay_and_cost_no_question(swept, shared, ray):
+def test_secrets_held_by_a_launcher_or_submitter_stay_without_asking_ray(swept, shared, ray):
     with write(shared.secrets / "mine" / "held", "{}").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         seen = len(ray.seen)
@@ -327,14 +327,14 @@ def test_secrets_that_a_launcher_or_submitter_holds_stay_and_cost_no_question(sw
         assert len(ray.seen) == seen
 
 
-def test_other_clusters_secrets_are_not_looked_at(swept, shared):
+def test_other_clusters_secrets_are_ignored(swept, shared):
     other = write(shared.secrets / "theirs" / "job", "{}")
     assert swept("never")[1] is False
     assert other.exists()
 
 
 @pytest.mark.parametrize("status", ["FAILED", "RUNNING"])
-def test_stopping_a_job_that_is_over_forgets_them(run, shared, ray, make_job, status):
+def test_stopping_a_finished_job_removes_them(run, shared, ray, make_job, status):
     job = make_job("over", started={}, ended={"exit_code": 1, "reason": "x"} if status == "FAILED" else None)
     file = write(shared.secrets / "mine" / "over", "{}")
     (job.config / "resolved.json").write_text(json.dumps({"address": ray.address}))

@@ -119,7 +119,7 @@ def test_where_the_driver_is(make_job, ray, observed, address):
     assert judge(job, {"status": "SUCCEEDED", **ray} if ray else None).driver_ip == address
 
 
-def test_each_status_that_is_an_end_has_its_exit_status():
+def test_every_final_status_has_an_exit_status():
     assert {status: status.exit for status in Status} == {
         Status.NOT_SUBMITTED: Exit.BAD_INPUT,
         Status.SUBMITTING: None,
@@ -154,7 +154,7 @@ def test_the_lock_of_a_submitter_goes_with_its_process(make_job):
     assert judge(job, None).status is Status.NOT_SUBMITTED
 
 
-def test_what_ray_said_is_kept_and_its_last_word_stays(make_job):
+def test_rays_answers_are_recorded_and_the_final_one_stays(make_job):
     job = make_job()
     observe(job, None)
     assert job.read_state("observed") is None
@@ -164,7 +164,7 @@ def test_what_ray_said_is_kept_and_its_last_word_stays(make_job):
     assert "runtime_env" not in job.read_state("observed")
 
 
-def test_what_did_not_change_is_not_written_again(make_job):
+def test_an_unchanged_answer_is_not_written_again(make_job):
     job = make_job()
     observe(job, {"status": "RUNNING"})
     before = (job.state / "observed").stat().st_ino
@@ -174,7 +174,7 @@ def test_what_did_not_change_is_not_written_again(make_job):
     assert (job.state / "observed").stat().st_ino != before
 
 
-def test_a_full_disk_keeps_the_answer_from_nobody(make_job, monkeypatch):
+def test_a_full_disk_does_not_hide_the_status(make_job, monkeypatch):
     job = make_job()
     monkeypatch.setattr(JobDir, "write_state", Full())
     observe(job, {"status": "RUNNING"})
@@ -204,7 +204,7 @@ QUEUED = {"queued": {"reason": "position 2 of 5: behind other"}}
         ({}, "FAILED", "LOST"),
     ],
 )
-def test_a_job_whose_launcher_waits_for_its_turn(make_job, state, ray, status):
+def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
     job = make_job(**{**QUEUED, **state})
     lock = liveness.hold(job)
     judgement = judge(job, ray and {"status": ray})

@@ -5,7 +5,7 @@ import pytest
 from verl_regress.jobs import find
 
 
-def test_latest_is_the_one_that_was_made_last(run, make_job):
+def test_latest_is_the_job_created_last(run, make_job):
     for age, name in ((30, "b"), (10, "c"), (20, "a")):
         job = make_job(name)
         os.utime(job.config, (1e9 - age, 1e9 - age))
@@ -22,7 +22,7 @@ def make_attempt(job, number, age=0.0):
     return attempt
 
 
-def test_a_job_is_its_newest_attempt_and_its_id_with_a_number_is_that_one(run, shared, make_job):
+def test_an_id_means_the_newest_attempt_and_a_numbered_id_that_attempt(run, shared, make_job):
     old, other = make_job("old"), make_job("other")
     os.utime(old.config, (1e9 - 30, 1e9 - 30))
     os.utime(other.config, (1e9 - 20, 1e9 - 20))
@@ -59,7 +59,7 @@ def test_a_job_that_is_not_there(run, shared, make_job, command):
     assert run(*command, "nobody").is_refusal(f"JOB=nobody is not under {shared.jobs}: the latest are one.")
 
 
-def test_a_name_that_is_no_id(run):
+def test_a_name_that_is_not_an_id(run):
     assert run("where", "../x").is_refusal(
         "submission_id '../x' (from JOB) is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out "
         "and one is made."

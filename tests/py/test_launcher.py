@@ -147,7 +147,7 @@ def test_the_code_is_proven_and_the_trainer_runs(launched):
     assert {"node_ip", "hostname", "time"} <= started.keys()
 
 
-def test_much_output_comes_whole_to_both_places(launched):
+def test_a_lot_of_output_reaches_both_logs_complete(launched):
     trainer = "import os\nfor i in range(40):\n  os.write(1, bytes([i]) * 100_003)\n"
     status, out = launched.start(trainer).finish()
     assert status == 0
@@ -179,7 +179,7 @@ def test_a_trainer_that_raises_fails_for_that_reason(launched):
     }  # fmt: skip
 
 
-def test_a_circumstance_is_the_reason_and_the_exception_is_kept_as_its_cause(launched):
+def test_an_external_cause_is_the_reason_and_the_exception_is_kept(launched):
     launched.start("raise OSError(28, 'No space left on device')", file_bytes=aftermath.PROBE_BYTES // 2)
     assert launched.finish()[0] == 1
     ended = launched.job.read_state("ended")
@@ -188,7 +188,7 @@ def test_a_circumstance_is_the_reason_and_the_exception_is_kept_as_its_cause(lau
     assert (ended["cause"]["type"], ended["cause"]["step"]) == ("OSError", None)
 
 
-def test_a_trainer_that_was_told_to_stop_has_no_cause(launched):
+def test_a_stopped_trainer_has_no_cause(launched):
     launched.start(
         "import signal, time\nsignal.signal(15, lambda *_: 1 / 0)\nprint('ready', flush=True)\ntime.sleep(30)"
     )
@@ -262,7 +262,7 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched, work):
     assert took < 10
 
 
-def test_a_log_that_cannot_be_written_costs_the_job_nothing(launched):
+def test_a_log_that_cannot_be_written_does_not_fail_the_job(launched):
     launched.job.driver_log.symlink_to("/dev/full")
     status, out = launched.start("print('trained')").finish()
     assert (status, launched.ended) == (0, (0, "the trainer ended"))
@@ -270,7 +270,7 @@ def test_a_log_that_cannot_be_written_costs_the_job_nothing(launched):
     assert launched.job.read_state("ended")["told_to_stop"] is False
 
 
-def test_a_log_that_has_room_again_says_what_is_missing(tmp_path):
+def test_after_a_full_disk_the_log_says_how_much_is_missing(tmp_path):
     log = (tmp_path / "log").open("wb", buffering=0)
     tee = Tee(log.fileno())
     tee.line("one")
@@ -327,7 +327,7 @@ def refused(launched, reason):
 
 
 @pytest.mark.slow
-def test_a_ray_that_does_not_answer_costs_the_job_nothing(launched):
+def test_a_ray_that_does_not_answer_does_not_fail_the_job(launched):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         launched.address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
@@ -336,7 +336,7 @@ def test_a_ray_that_does_not_answer_costs_the_job_nothing(launched):
     assert "ended" in launched.bundles
 
 
-def test_a_debug_directory_that_is_not_there_costs_the_job_nothing(launched):
+def test_a_missing_debug_directory_does_not_fail_the_job(launched):
     launched.job.debug.rmdir()
     assert launched.start("").finish()[0] == 0
     assert launched.ended == (0, "the trainer ended")
@@ -376,7 +376,7 @@ def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
     assert b"Traceback" in launched.log
 
 
-def test_a_verl_that_talks_while_it_is_imported(launched):
+def test_a_verl_that_prints_while_it_is_imported(launched):
     write(launched.code_path / "verl" / "__init__.py", "print('hello')")
     assert launched.start("").finish()[0] == 0
 
@@ -444,7 +444,7 @@ def await_place(launched):
         time.sleep(0.01)
 
 
-def test_it_trains_when_it_is_its_turn_and_leaves_the_queue_at_the_end(launched, other):
+def test_it_trains_when_it_gets_a_slot_and_leaves_the_queue_at_the_end(launched, other):
     launched.start("print('trained')")
     await_place(launched)
     queued = launched.job.read_state("queued")
@@ -460,7 +460,7 @@ def test_it_trains_when_it_is_its_turn_and_leaves_the_queue_at_the_end(launched,
 
 
 @pytest.mark.parametrize("number", [15, 2, 1])
-def test_one_that_is_told_to_stop_while_it_waits_ends_at_once_and_records_it(launched, other, number):
+def test_a_stop_while_queued_ends_it_at_once_and_is_recorded(launched, other, number):
     launched.start("print('trained')")
     await_place(launched)
     launched.process.send_signal(number)
@@ -471,7 +471,7 @@ def test_one_that_is_told_to_stop_while_it_waits_ends_at_once_and_records_it(lau
     os.close(other)
 
 
-def test_one_that_is_told_to_stop_while_its_code_is_proven_records_it_too(launched):
+def test_a_stop_while_the_code_is_proven_is_recorded_too(launched):
     write(launched.code_path / "verl" / "__init__.py", "import os, time; os.mkdir('probing'); time.sleep(30)")
     launched.start("print('trained')")
     end = time.monotonic() + 30
@@ -483,7 +483,7 @@ def test_one_that_is_told_to_stop_while_its_code_is_proven_records_it_too(launch
     assert launched.ended == (-15, "stopped while it waited for the proof of its code")
 
 
-def test_one_that_was_told_off_by_its_submitter_never_trains(launched):
+def test_a_job_reported_as_not_submitted_never_trains(launched):
     """Its user was told that Ray did not take it; the request reached Ray late."""
     launched.job.write_state("submitted", {"accepted": False, "error": "Ray refused the job: no answer in 60 s"})
     launched.start("print('trained')")

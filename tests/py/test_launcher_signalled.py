@@ -51,7 +51,7 @@ def signalled(shared, tmp_path):
     return signalled
 
 
-def test_a_signal_before_any_bytecode_and_the_end_is_recorded(signalled, shared):
+def test_a_signal_at_any_bytecode_and_the_end_is_recorded(signalled, shared):
     whole, total = signalled(0)
     assert (whole.ended, total > MOMENTS) == ((0, "the trainer ended"), True)
     seen = set()

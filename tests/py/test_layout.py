@@ -27,7 +27,7 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(layout, "open", open_, raising=False)
 
 
-def test_a_state_whose_space_was_held_is_written_on_a_full_disk(job, full_disk):
+def test_a_state_with_reserved_space_is_written_on_a_full_disk(job, full_disk):
     job.reserve_state("ended")
     reason = "it is so: " + "ü" * 1000
     job.write_state("ended", {"exit_code": 1, "reason": reason})
@@ -35,20 +35,20 @@ def test_a_state_whose_space_was_held_is_written_on_a_full_disk(job, full_disk):
     assert {"exit_code": 1, "reason": reason}.items() <= job.read_state("ended").items()
 
 
-def test_a_state_whose_space_was_not_held_leaves_nothing_behind(job, full_disk):
+def test_a_state_without_reserved_space_leaves_nothing_behind(job, full_disk):
     with pytest.raises(OSError, match="No space left on device"):
         job.write_state("ended", {"exit_code": 1})
     assert list(job.state.iterdir()) == []
 
 
-def test_space_that_was_not_needed_is_given_back(job):
+def test_unused_reserved_space_is_freed(job):
     job.reserve_state("ended")
     job.write_state("ended", {"exit_code": 0})
     assert [path.name for path in job.state.iterdir()] == ["ended"]
     assert json.loads((job.state / "ended").read_text())["exit_code"] == 0
 
 
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path, full_disk):
+def test_a_failed_write_leaves_the_old_file(tmp_path, full_disk):
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(OSError, match="No space left on device"):
         write_atomically(tmp_path / "file", "new")

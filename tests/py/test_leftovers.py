@@ -54,7 +54,7 @@ def ended(process):
     return process.wait(10) is not None
 
 
-def test_what_carries_the_directory_and_what_it_started_is_ended_and_counted(run, make_job, start):
+def test_processes_of_the_job_and_their_children_are_ended_and_counted(run, make_job, start):
     job, other = make_job("me"), make_job("other")
     attempt = job.numbered(2)
     mine = start(PARENT, VERL_REGRESS_JOB_DIR=str(job.path))
@@ -68,7 +68,7 @@ def test_what_carries_the_directory_and_what_it_started_is_ended_and_counted(run
     assert run("leftovers", job.path).out == "0\n"
 
 
-def test_one_that_goes_by_itself_is_none_that_was_left(run, make_job, start, monkeypatch):
+def test_a_process_that_exits_by_itself_is_not_counted(run, make_job, start, monkeypatch):
     monkeypatch.setattr(leftovers, "_GRACE", 10.0)
     job = make_job()
     short = [sys.executable, "-c", "import time; print(flush=True); time.sleep(0.5)"]
@@ -77,7 +77,7 @@ def test_one_that_goes_by_itself_is_none_that_was_left(run, make_job, start, mon
     assert process.wait(5) == 0
 
 
-def test_a_stubborn_one_is_ended_by_force(run, make_job, start, monkeypatch):
+def test_a_process_that_ignores_sigterm_is_killed(run, make_job, start, monkeypatch):
     monkeypatch.setattr("verl_regress.cluster.ray_processes._GRACE", 1.0)
     job = make_job()
     process = start(STUBBORN, VERL_REGRESS_JOB_DIR=str(job.path))
@@ -85,7 +85,7 @@ def test_a_stubborn_one_is_ended_by_force(run, make_job, start, monkeypatch):
     assert process.wait(5) == -signal.SIGKILL
 
 
-def test_one_that_reported_is_known_by_its_number_and_a_later_one_with_that_number_is_not(make_job, start):
+def test_a_process_is_known_by_its_pid_and_a_reused_pid_is_not(make_job, start):
     job = make_job()
     process = start(SLEEP)
     report = write(job.reports / f"identity-{socket.gethostname()}-{process.pid}.json", json.dumps({}))

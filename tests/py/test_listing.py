@@ -40,7 +40,7 @@ def four(make_job, ray):
 
 
 @pytest.mark.usefixtures("four")
-def test_a_line_a_job_the_latest_first(run):
+def test_one_line_per_job_the_latest_first(run):
     outcome = run("jobs")
     assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
     why = ("the trainer ended " + "x" * 200)[:99] + "…"
@@ -54,7 +54,7 @@ def test_a_line_a_job_the_latest_first(run):
 
 
 @pytest.mark.usefixtures("four")
-def test_what_is_not_shown_is_said(run):
+def test_jobs_that_are_not_shown_are_counted(run):
     assert run("jobs", "--limit=1").out.endswith("… 3 earlier jobs are not shown (LIMIT=4 shows all)\n")
 
 
@@ -77,7 +77,7 @@ def test_the_same_as_json(run):
         ("the trainer ended with exit status 1, and {{}}", "the trainer ended with exit status 1, and {{}}"),
     ],
 )
-def test_a_failed_job_shows_its_exception_with_place_and_step_whole(run, make_job, reason, why):
+def test_a_failed_job_shows_its_exception_with_location_and_step_in_full(run, make_job, reason, why):
     cause = {
         "type": "ValueError",
         "message": "x" * 120,
@@ -94,7 +94,7 @@ def test_a_failed_job_shows_its_exception_with_place_and_step_whole(run, make_jo
 
 
 @pytest.mark.parametrize("args", [["--no-ray", "jobs"], ["jobs"]])
-def test_without_ray_what_has_no_recorded_end_is_unknown(run, four, args):
+def test_without_ray_a_job_without_a_recorded_end_is_unknown(run, four, args):
     four.goes_away()
     outcome = run(*args)
     assert outcome.status == 0

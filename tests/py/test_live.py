@@ -47,7 +47,7 @@ def jobs(make_job, held):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_all_that_runs_waits_or_is_being_submitted_as_ray_says(run, ray):
+def test_running_waiting_and_submitting_jobs_are_live(run, ray):
     ray.knows(
         {"submission_id": "done", "status": "SUCCEEDED"},
         {"submission_id": "pending", "status": "PENDING"},
@@ -66,7 +66,7 @@ def test_all_that_runs_waits_or_is_being_submitted_as_ray_says(run, ray):
 
 
 @pytest.mark.usefixtures("jobs")
-def test_without_ray_the_locks_tell_and_a_job_that_nobody_holds_is_not_live(run):
+def test_without_ray_the_locks_decide_which_jobs_are_live(run):
     outcome = run("live", "--cluster=c")
     assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
     assert sorted(outcome.out.splitlines()) == ["queued QUEUED", "runs RUNNING", "sent SUBMITTING"]
@@ -79,14 +79,14 @@ def test_a_submission_without_a_plan_yet_is_live(run, make_job, held, ray):
     assert run("live", "--cluster=c").out == "sent SUBMITTING\n"
 
 
-def test_nothing_is_live_where_there_is_no_job(run, shared, ray):
+def test_no_jobs_means_none_is_live(run, shared, ray):
     ray.knows()
     shared.jobs.rmdir()
     assert run("live", "--cluster=c").out == ""
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_node_whose_token_was_taken_away_is_asked_by_its_locks(run, monkeypatch, ray, tmp_path):
+def test_a_node_without_its_token_falls_back_to_the_locks(run, monkeypatch, ray, tmp_path):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
     outcome = run("live", "--cluster=c")

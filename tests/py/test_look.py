@@ -33,7 +33,7 @@ def gcs():
         yield server.getsockname()[1]
 
 
-def test_a_worker(look, shared, gcs):
+def test_the_facts_that_a_worker_reports(look, shared, gcs):
     assert look("worker-0", gcs, missing=["PyYAML>=6.0"]) == {
         "writable": "1",
         "running": "gcs_server raylet",
@@ -42,7 +42,7 @@ def test_a_worker(look, shared, gcs):
     assert not list(shared.path.glob(".writable*"))
 
 
-def test_a_head_says_also_what_ray_says(look, shared, gcs, ray):
+def test_the_facts_that_a_head_reports(look, shared, gcs, ray):
     shared.ensure()
     (shared.user_code / "examples").mkdir()
     write(shared.path / "ray" / "c" / "head.start", "1\n")
@@ -59,7 +59,7 @@ def test_a_head_says_also_what_ray_says(look, shared, gcs, ray):
     }
 
 
-def test_what_is_not_so_is_left_out(look, shared, gcs, ray):
+def test_facts_that_cannot_be_found_out_are_left_out(look, shared, gcs, ray):
     ray.goes_away()
     shutil.rmtree(shared.path)
     assert look("head", gcs) == {"running": "gcs_server raylet", "missing": "", "gcs": "1"}

@@ -42,7 +42,7 @@ def test_a_trainer_that_goes_on_without_the_node_is_left_alone():
     )
 
 
-def test_one_that_has_no_lost_node_may_take_as_long_as_it_wants():
+def test_without_a_lost_node_a_trainer_may_take_any_time():
     assert outcomes(*((15 * number, 7 if number else None, ALIVE) for number in range(3, 100))) == [[]] * 97
 
 
@@ -51,7 +51,7 @@ def test_the_time_counts_from_the_last_answer_that_named_a_node():
     assert outcomes((15, 3, None), (45, 3, LOST), (60, 3, ALIVE), (75, 3, LOST), (90, 3, LOST)) == [[]] * 5
 
 
-def test_one_that_never_made_a_step_is_ended_too():
+def test_a_trainer_without_a_first_step_is_ended_too():
     assert outcomes((15, None, None), (30, None, LOST), (45, None, LOST), (60, None, LOST)) == [[], [], [], LOST]
 
 

@@ -69,7 +69,7 @@ def test_the_releases_before_0_9_run_on_both_sets(tmp_path, version):
     assert found.harmless == (f"numpy<2.0.0 (the nodes have 2.4.6): {mismatch.HARMLESS[0].reason}",)
 
 
-def test_what_nobody_has_tried_is_not_harmless(tmp_path):
+def test_an_untested_version_is_not_harmless(tmp_path):
     assert mismatch.compare(release(tmp_path, "0.7.0"), cluster(image(**BEFORE)), []) == mismatch.Finding()
     assert refusal(mismatch.compare(release(tmp_path, "0.7.0"), cluster(image(**TODAY)), [])) == (
         f"verl 0.7.0 (CODE_ID=codeB) wants numpy<2.0.0 (the nodes have 2.4.6): {CURES}"
@@ -77,7 +77,7 @@ def test_what_nobody_has_tried_is_not_harmless(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["0.9.1", "main"])
-def test_today_s_verl_runs_on_today_s_set(tmp_path, version):
+def test_the_default_release_runs_on_the_current_packages(tmp_path, version):
     assert mismatch.compare(release(tmp_path, version), cluster(image(**TODAY)), []) == mismatch.Finding()
 
 
@@ -85,14 +85,14 @@ def test_today_s_verl_runs_on_today_s_set(tmp_path, version):
     ("version", "verl", "queue"),
     [("0.9.1", "0.9.1", "TransferQueue>=0.1.10"), ("main", "0.10.0.dev", "TransferQueue")],
 )
-def test_all_that_is_lacking_is_one_sentence(tmp_path, version, verl, queue):
+def test_all_missing_packages_are_in_one_sentence(tmp_path, version, verl, queue):
     assert refusal(mismatch.compare(release(tmp_path, version), cluster(image(**BEFORE)), [])) == (
         f"verl {verl} (CODE_ID=codeB) wants numpy>=2.0.0 (the nodes have 1.26.4), transformers!=5.6.0,<5.11,>=5.5.3 "
         f"(they have 4.57.6) and {queue} (they have none): {CURES}"
     )
 
 
-def test_what_only_extras_want_does_not_count(tmp_path):
+def test_requirements_of_extras_do_not_count(tmp_path):
     """0.9.1 without a module that imports TransferQueue at load time."""
     bare = code(requirements=requirements.declared(tmp_path, metadata("0.9.1")))
     assert mismatch.compare(bare, cluster(image(**{**TODAY, "transferqueue": None})), []) == mismatch.Finding()
@@ -107,7 +107,7 @@ def test_a_package_that_shared_extras_want_in_different_versions_may_be_any(tmp_
     )
 
 
-def test_an_extra_that_verl_wants_of_itself_counts_whole():
+def test_an_extra_that_verl_itself_requires_counts():
     said = declares("verl[core]", "verl[queue]; extra == 'core'", "q>=2; extra == 'queue'", extras=["core", "queue"])
     assert refusal(mismatch.compare(said, cluster({"q": "1"}), [])) == (
         f"verl 0.9.1 (CODE_ID=codeB) wants q>=2 (the nodes have 1): {CURES}"
@@ -128,7 +128,7 @@ def test_markers_are_those_of_the_nodes_and_names_need_no_spelling():
     assert mismatch.compare(said, cluster({**has, "flash-attn": "2.1rc1"}), []) == mismatch.Finding()
 
 
-def test_a_version_that_is_none_fits_no_limit():
+def test_an_invalid_version_satisfies_no_requirement():
     assert mismatch.compare(declares("a"), cluster({"a": "unknown"}), []) == mismatch.Finding()
     assert "wants a>1 (the nodes have unknown)" in refusal(
         mismatch.compare(declares("a>1"), cluster({"a": "unknown"}), [])
@@ -148,7 +148,7 @@ def test_workers_that_differ_are_named_with_their_packages():
     )
 
 
-def test_what_one_worker_lacks_is_in_the_same_sentence():
+def test_packages_missing_on_one_worker_are_in_the_same_sentence():
     nodes = [node("head", {}), node("worker-0", {"a": "1", "c": "1"}), node("worker-1", {"a": "2"})]
     found = mismatch.compare(declares("a>=2", "c", "d"), nodes, [])
     assert refusal(found) == (
@@ -197,7 +197,7 @@ def test_nodes_whose_list_cannot_be_read():
         (["verl[nosuch]; extra == 'x'"], "'verl[nosuch]' in setup.py, which is no extra of it (it has x)"),
     ],
 )  # fmt: skip
-def test_a_requirement_that_says_nothing(said, problem):
+def test_a_requirement_that_cannot_be_parsed(said, problem):
     sentence = refusal(mismatch.compare(declares(*said, extras=["x"]), cluster({}), []))
     cure = "correct setup.py and make the snapshot again, or set ALLOW_MISMATCH=1."
     assert sentence == f"verl 0.9.1 (CODE_ID=codeB) declares {problem}: {cure}"
@@ -224,7 +224,7 @@ def test_a_snapshot_that_does_not_say_it_is_named_and_not_refused(record, why):
     )
 
 
-def test_what_is_harmless_has_a_reason_and_limits():
+def test_every_harmless_requirement_has_a_reason_and_limits():
     for one in mismatch.HARMLESS:
         assert one.package == packages.plain_name(one.package)
         assert len(one.reason.split()) > 5
@@ -238,7 +238,7 @@ def test_what_is_harmless_has_a_reason_and_limits():
         assert mismatch.compare(record, cluster({"numpy": has}), []).problems
 
 
-def test_what_two_jobs_had():
+def test_the_package_differences_between_two_jobs():
     a = {"Python": "3.11.7", "numpy": "1", "gone": "1", **{f"p{i}": "1" for i in range(5)}}
     assert mismatch.told_between(a, dict(a)) is None
     assert mismatch.told_between({"numpy": "1", "x": "1"}, {"numpy": "2", "y": "1"}) == (

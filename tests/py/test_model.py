@@ -106,7 +106,7 @@ def test_another_seed_is_another_source(root):
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_tiny_model_that_does_not_come_out_right_is_one_sentence(root):
+def test_a_tiny_model_that_cannot_be_made_is_one_sentence(root):
     assert refusal(root, "tiny", seed=13, kind=RegressError) == (
         "MODEL_SOURCE=tiny with SEED=13: it knows too much: build it with another seed."
     )
@@ -115,7 +115,7 @@ def test_a_tiny_model_that_does_not_come_out_right_is_one_sentence(root):
     )
 
 
-def test_a_folder_of_the_host_bears_its_own_name(root):
+def test_a_folder_of_the_host_keeps_its_name(root):
     (manifest,) = prepare(root, "path:/home/me/Qwen2.5-0.5B", revision="abc", stream=tar(FOLDER))
     assert (manifest.name, manifest.revision, set(manifest.files)) == (
         "Qwen2.5-0.5B",
@@ -125,7 +125,7 @@ def test_a_folder_of_the_host_bears_its_own_name(root):
     whole(root.models / "Qwen2.5-0.5B")
 
 
-def test_check_spares_the_stream(root, capsys):
+def test_check_does_not_read_the_stream(root, capsys):
     def check():
         asked = SimpleNamespace(shared_root=root.path, source="path:/m", name="", seed=1, revision="abc", check=True)
         assert models.run(asked) == 0
@@ -136,7 +136,7 @@ def test_check_spares_the_stream(root, capsys):
     assert check() == "present\n"
 
 
-def test_a_folder_that_is_no_model_is_refused(root):
+def test_a_folder_without_a_model_is_refused(root):
     assert refusal(root, "path:/home/me/x", stream=tar({"./README.md": b""})) == (
         "/home/me/x (from MODEL_SOURCE) has no config.json, so it is no Hugging Face model: give its folder."
     )

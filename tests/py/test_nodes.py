@@ -41,7 +41,7 @@ def started(shared, name, address, mark="1", **resources):
     return {**node_row(name, address, **resources), "labels": {"start": mark}}
 
 
-def test_all_are_there(await_nodes, ray, shared):
+def test_all_nodes_are_alive(await_nodes, ray, shared):
     ray.has_nodes(
         started(shared, "head", "10.0.0.1", memory=5.0),
         started(shared, "worker-0", "10.0.0.2", CPU=64.0, GPU=4.0, worker_node=100.0),
@@ -109,7 +109,7 @@ def test_ray_never_answers(await_nodes, ray, shared):
     )
 
 
-def test_a_start_that_failed_ends_the_wait_at_once(await_nodes, ray, shared):
+def test_a_failed_start_ends_the_wait_at_once(await_nodes, ray, shared):
     ray.has_nodes(started(shared, "head", "10.0.0.1"))
     write(shared.path / "ray/c/head.log.exit", "0\n")
     write(shared.path / "ray/c/worker-0.log.exit", "1\n")
@@ -166,7 +166,7 @@ def test_the_nodes_are_asked_for_until_the_api_is_there(run, ray, shared, monkey
     assert run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=5").out == "head=10.0.0.1\n"
 
 
-def test_an_api_that_never_comes_is_told(run, ray, shared):
+def test_an_api_that_never_comes_is_an_error(run, ray, shared):
     ray.goes_away()
     outcome = run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=0")
     assert (outcome.status, outcome.out) == (8, "")
@@ -198,21 +198,21 @@ def haunted(ray, shared, monkeypatch):
     return world
 
 
-def test_ray_is_told_of_a_worker_that_was_killed(await_nodes, haunted):
+def test_a_killed_worker_is_unregistered_from_ray(await_nodes, haunted):
     outcome = await_nodes()
     assert (outcome.status, haunted.told) == (0, [("10.0.0.1:6379", "aa")])
     line = f"changed the worker-0 that was killed (127.0.0.1:{haunted.port}) is gone: told Ray"
     assert outcome.err.splitlines()[0] == line
 
 
-def test_a_ray_that_cannot_be_told_finds_out_by_itself(await_nodes, haunted):
+def test_if_ray_refuses_we_wait_until_it_notices_by_itself(await_nodes, haunted):
     haunted.problem = "no such method"
     outcome = await_nodes(then=haunted.goes)
     assert (outcome.status, len(haunted.told)) == (0, 1)
     assert "is gone: Ray finds out by itself, for it could not be told (no such method)" in outcome.err
 
 
-def test_a_ray_that_does_not_find_out(await_nodes, haunted):
+def test_a_ray_that_never_notices(await_nodes, haunted):
     haunted.problem = "no such method"
     outcome = await_nodes()
     assert outcome.status == 8
@@ -228,7 +228,7 @@ def test_a_node_that_is_not_ours_and_listens_is_left_alone(await_nodes, haunted)
     assert (outcome.status, haunted.told) == (0, [])
 
 
-def test_who_asks_which_nodes_joined_does_not_wait_for_a_head_that_failed_to_start(run, shared):
+def test_listing_the_nodes_does_not_wait_for_a_head_that_failed_to_start(run, shared):
     write(shared.path / "ray" / "c" / "head.log", "the port is taken\n")
     write(shared.path / "ray" / "c" / "head.log.exit", "1\n")
     outcome = run("nodes", "--deadline=60", f"--log-dir={shared.path}/ray/c")

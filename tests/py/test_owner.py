@@ -34,7 +34,7 @@ def made_in_order():
 
 
 @pytest.mark.usefixtures("three")
-def test_latest_is_the_latest_of_the_caller_by_user_and_checkout(run, shared):
+def test_latest_means_the_callers_by_user_and_checkout(run, shared):
     assert run("--owner=alice:00000000000000aa", "where", "--id", "latest").out == "alices\n"
     assert run("--owner=bob:00000000000000aa", "where", "--id", "latest").out == "bobs\n"
     assert run("where", "--id", "latest").out == "nobodys\n"  # the caller is not known
@@ -47,14 +47,14 @@ def test_latest_is_the_latest_of_the_caller_by_user_and_checkout(run, shared):
     "command",
     [["where"], ["wait", "--deadlines=1,2,3"], ["stop", "--deadline=1"], ["logs"], ["debug"], ["resume"], ["retry"]],
 )
-def test_where_none_is_the_callers_the_latest_of_all_is_named_and_nothing_is_done(run, shared, command):
+def test_if_no_job_is_the_callers_the_latest_of_all_is_named(run, shared, command):
     sentence = f"JOB=latest but no job under {shared.jobs} is yours: the latest of all is {{}}; name it with JOB={{}}, or submit one."
     assert run(BOB, *command, "latest").is_refusal(
         sentence.format("nobodys of an owner that was not recorded", "nobodys")
     )
 
 
-def test_where_none_is_the_callers_its_owner_is_named(run, shared, make_job):
+def test_if_no_job_is_the_callers_the_owner_is_named(run, shared, make_job):
     own(make_job("alices"))
     assert run(BOB, "where", "latest").is_refusal(
         f"JOB=latest but no job under {shared.jobs} is yours: the latest of all is alices of user alice, /home/a/work dir; "
@@ -62,7 +62,7 @@ def test_where_none_is_the_callers_its_owner_is_named(run, shared, make_job):
     )
 
 
-def test_anothers_job_is_stopped_by_its_id(run, make_job, ray):
+def test_another_users_job_can_be_stopped_by_its_id(run, make_job, ray):
     job = own(make_job("alices", ended={"exit_code": 0, "reason": "the trainer ended"}))
     plan = json.loads((job.config / "resolved.json").read_text())
     (job.config / "resolved.json").write_text(json.dumps(plan | {"address": ray.address}))
@@ -70,7 +70,7 @@ def test_anothers_job_is_stopped_by_its_id(run, make_job, ray):
     assert (outcome.status, outcome.err) == (0, "skip    alices is over: SUCCEEDED (the trainer ended)\n")
 
 
-def test_a_submission_records_who_submits_and_a_further_attempt_who_asks_for_that(submit, run, shared, ray):
+def test_every_attempt_records_who_asked_for_it(submit, run, shared, ray):
     outcome = submit("--submission-id=mine", owner=ALICE)
     assert (outcome.status, outcome.out) == (0, "mine\n")
     config = shared.jobs / "mine" / "config"
@@ -83,7 +83,7 @@ def test_a_submission_records_who_submits_and_a_further_attempt_who_asks_for_tha
     assert json.loads((shared.jobs / "nobodys" / "config" / "resolved.json").read_text())["owner"] is None
 
 
-def test_announce_prints_the_id_as_soon_as_something_may_come_of_it(submit, shared, sdk, capsys):
+def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, shared, sdk, capsys):
     told = []
     sdk.on_submit = lambda **_: told.append(capsys.readouterr().out)
     assert submit("--submission-id=mine", "--announce").out == "mine\n"
@@ -91,18 +91,18 @@ def test_announce_prints_the_id_as_soon_as_something_may_come_of_it(submit, shar
 
 
 @pytest.mark.parametrize("text", ["alice", ":00aa", "alice:", ""])
-def test_an_owner_that_is_none(run, text):
+def test_an_owner_that_cannot_be_parsed(run, text):
     assert run(f"--owner={text}", "jobs").is_refusal(
         f"run.py: argument --owner: invalid parse value: '{text}' (see --help)."
     )
 
 
-def test_jobs_as_json_tell_whose_they_are(run, make_job):
+def test_jobs_as_json_name_their_owner(run, make_job):
     own(make_job("alices"))
     assert [job["owner"] for job in json.loads(run("--no-ray", "jobs", "--json").out)["jobs"]] == [RECORD]
 
 
-def test_status_without_ray_tells_the_files_and_changes_nothing(run, make_job, ray):
+def test_status_without_ray_reads_the_files_and_changes_nothing(run, make_job, ray):
     make_job("done", ended={"exit_code": 0, "reason": "the trainer ended"})
     outcome = run("--no-ray", "status", "--profile=cpu", "--cluster=c")
     assert (outcome.status, outcome.created, ray.seen) == (0, [], [])

@@ -31,7 +31,7 @@ def test_a_node_lists_what_its_python_has(run, shared):
     assert not packages.is_listed(shared.packages("c", "worker-8"), "12-3")
 
 
-def test_names_are_plain_the_first_on_the_path_counts_and_half_an_installation_does_not(tmp_path, monkeypatch):
+def test_names_are_normalised_and_the_first_complete_package_on_the_path_counts(tmp_path, monkeypatch):
     import deps
 
     for folder, name, text in (

@@ -94,14 +94,14 @@ def test_sft_records_a_step_before_its_checkpoint(name):
         (actors(TrainingWorker=["ALIVE", "ALIVE"]), "loading the model on 2 workers"),
     ],
 )
-def test_what_a_driver_waits_for_is_told_by_its_actors(has, words):
+def test_the_actors_show_what_a_driver_waits_for(has, words):
     """Class names and states as listed by Ray 2.60 for verl 0.7.1 and 0.8.0."""
     driver = phase.Driver()
     driver.feed([b"INFO worker.py:2029 -- Connected to Ray cluster.", b"dataset len: 512"])
     assert driver.does(0, has) == words
 
 
-def test_a_job_that_goes_on_from_a_checkpoint():
+def test_a_job_that_continues_from_a_checkpoint():
     driver = phase.Driver()
     driver.feed([b"Connected to Ray cluster", b"dataset len: 8", b"Total training steps: 20"])
     driver.feed([b"(TaskRunner pid=1) Load from checkpoint folder: /private/jobs/a/checkpoints/global_step_10"])

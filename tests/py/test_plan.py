@@ -40,7 +40,7 @@ def overrides_of(planned):
     return {override.parts()[1]: override.text for override in planned.composed.overrides}
 
 
-def test_the_first_overrides_are_where_this_job_lives(planned, shared):
+def test_the_first_overrides_set_the_jobs_paths(planned, shared):
     job = planned(said={"submission_id": "me"})
     assert job.argv[:3] == ("python3", "-m", "verl.trainer.main_ppo")
     assert [override.text for override in job.composed.overrides if override.origin == "verl-regress"] == [
@@ -75,7 +75,7 @@ def test_the_first_overrides_are_where_this_job_lives(planned, shared):
         (["~trainer.save_freq"], ["trainer.save_freq=2"], [], "trainer.save_freq=2", "ppo.yaml"),
     ],
 )
-def test_the_nearest_to_the_user_wins(planned, base, spec, command_line, result, origin):
+def test_the_layer_nearest_to_the_user_wins(planned, base, spec, command_line, result, origin):
     job = planned(
         spec=f"{SPEC}trainer_overrides: {json.dumps(spec)}\n",
         base=BASE.replace("[trainer.device=cpu, +critic.added=1]", json.dumps(base)),
@@ -86,7 +86,7 @@ def test_the_nearest_to_the_user_wins(planned, base, spec, command_line, result,
     assert [(override.text, override.origin) for override in won] == [(result, origin)]
 
 
-def test_what_a_layer_added_and_a_later_one_deletes_is_left_out(planned):
+def test_a_key_added_by_one_layer_and_deleted_by_a_later_one_is_left_out(planned):
     assert "critic.added" in overrides_of(planned())
     assert "critic.added" not in overrides_of(planned(said={"overrides": ("~critic.added",)}))
 
@@ -96,7 +96,7 @@ def test_an_override_keeps_the_place_of_its_first_mention(planned):
     assert list(overrides_of(changed)) == [*overrides_of(usual), "new.key"]
 
 
-def test_shared_root_is_filled_in_and_what_is_hydras_stays(planned, shared):
+def test_shared_root_is_filled_in_and_hydras_references_stay(planned, shared):
     text = 'a="${shared_root}/x ${critic.model.path} $HOME"'
     filled = f'="{shared.path}/x ${{critic.model.path}} $HOME"'
     job = planned(
@@ -141,7 +141,7 @@ def test_which_submission_id(planned, shared, spec, said, submission_id):
     assert (job.job.submission_id, job.job.path) == (submission_id, shared.jobs / submission_id)
 
 
-def test_what_the_jobspec_says_wins_over_the_base_config(planned):
+def test_the_jobspec_wins_over_the_base_config(planned):
     job = planned(
         spec=f"{SPEC}ray: {{address: 'http://other:2'}}\nresources: {{entrypoint_num_cpus: 0.5, entrypoint_resources: "
         "{worker_node: 2, more: 1}}\nenv_vars: {TORCHDYNAMO_DISABLE: '0'}\n"
@@ -151,7 +151,7 @@ def test_what_the_jobspec_says_wins_over_the_base_config(planned):
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "0"
 
 
-def test_what_the_base_config_says_where_the_jobspec_is_silent(planned):
+def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
     job = planned()
     assert (job.driver.address, job.driver.num_cpus, job.driver.resources) == ("http://ray:1", 1, {"worker_node": 1})
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
@@ -190,7 +190,7 @@ def test_only_a_profile_that_names_the_rehearsal_gets_it(planned):
     assert f"{HELPER}/rehearsal" not in entries
 
 
-def test_a_job_is_told_its_own_places(planned, shared):
+def test_a_job_gets_its_own_paths(planned, shared):
     env_vars = planned(said={"submission_id": "me"}).environment.variables
     assert env_vars["VERL_REGRESS_JOB_DIR"] == f"{shared.jobs}/me"
     assert env_vars["VERL_FILE_LOGGER_PATH"] == f"{shared.jobs}/me/logs/metrics.jsonl"
@@ -207,7 +207,7 @@ def test_the_command_line_comes_back_whole_from_a_shell(planned):
     assert argv[argv.index("--") + 1 :] == ["python3", f"{HELPER}/run.py", "launch", str(job.job.path)]
 
 
-def test_values_in_which_ray_would_fill_in_something_do_not_go_through_ray(planned, submit, shared):
+def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     spec = f"{SPEC}env_vars: {{PLAIN: 'a b', HERE: '${{shared_root}}/y', PRICE: '5 $', REF: '${{HOME}}', SUB: '$(touch x)'}}\n"
     job = planned(spec=spec, base=BASE.replace("env_vars: {", "env_vars: {VERL_REGRESS_HOOKS: mine, BASE: $HOME, "))
     literal = {"PRICE": "5 $", "REF": "${HOME}", "SUB": "$(touch x)", "BASE": "$HOME"}
@@ -224,7 +224,7 @@ def test_values_in_which_ray_would_fill_in_something_do_not_go_through_ray(plann
     assert JobDir(shared.jobs / "plain").read_config("env_vars.json") is None  # nor does a process look for it
 
 
-def test_a_dry_run_says_what_does_not_go_through_ray(submit):
+def test_a_dry_run_shows_values_that_do_not_go_through_ray(submit):
     out = submit("--dry-run", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").out
     assert '# environment that the hook env_vars sets\n{\n  "REF": "${HOME}"\n}\n' in out
     assert "hook env_vars" not in submit("--dry-run").out
@@ -281,13 +281,13 @@ def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
     assert planned(spec="workload: sft\ndataset: mine\n").places.dataset == shared.datasets / "mine"
 
 
-def test_every_job_reports_its_identity_whatever_it_says_of_hooks(planned):
+def test_every_job_has_the_identity_hook_whatever_its_hooks(planned):
     assert planned().environment.variables["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names"
     job = planned(spec=f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: mine}}\n")
     assert job.environment.variables["VERL_REGRESS_HOOKS"] == "identity,transfer_queue_names,mine"
 
 
-def test_ray_address_auto_harms_nobody(planned):
+def test_ray_address_auto_is_harmless(planned):
     assert planned(spec=f"{SPEC}env_vars: {{RAY_ADDRESS: auto}}\n").environment.variables["RAY_ADDRESS"] == "auto"
 
 

@@ -101,12 +101,12 @@ def gpus_of(project, profile):
         ("2", "1", {"worker-0": "0", "worker-1": "1"}),
     ],
 )
-def test_gpus_are_dealt_out_once_and_never_to_the_head(checkout, profile, workers, each, ids):
+def test_each_gpu_is_assigned_once_and_never_to_the_head(checkout, profile, workers, each, ids):
     project = composed(checkout, PROFILE=profile, WORKERS=workers, GPUS_PER_WORKER=each)
     assert gpus_of(project, profile) == {"head": [], **{name: list(numbers) for name, numbers in ids.items()}}
 
 
-def test_the_tuning_of_amd_gpus_is_made_of_knobs(checkout):
+def test_amd_tuning_comes_from_knobs(checkout):
     knobs = {
         "NCCL_DEBUG": "INFO", "GPU_MAX_HW_QUEUES": "7", "TORCH_NCCL_HIGH_PRIORITY": "0", "NCCL_CHECKS_DISABLE": "0",
         "NCCL_IB_HCA": "=mlx5_0:1", "NCCL_IB_GID_INDEX": "-1", "NCCL_CROSS_NIC": "2", "CUDA_DEVICE_MAX_CONNECTIONS": "8",

@@ -85,7 +85,7 @@ def test_checkpoints_in_the_order_of_their_steps(make_job):
         ({}, 4, None),  # collected
     ],
 )
-def test_the_newest_checkpoint_that_is_whole(make_job, saved, latest, newest):
+def test_the_newest_complete_checkpoint(make_job, saved, latest, newest):
     job = make_job()
     for step, parts in saved.items():
         write_checkpoint(job, step, parts, latest=latest)
@@ -93,7 +93,7 @@ def test_the_newest_checkpoint_that_is_whole(make_job, saved, latest, newest):
     assert found == (job.checkpoints / f"global_step_{newest}" if newest else None)
 
 
-def test_a_checkpoint_without_a_rank_is_not_whole(make_job):
+def test_a_checkpoint_without_a_rank_is_incomplete(make_job):
     job = make_job()
     for step in (2, 4):
         write_checkpoint(job, step, "actor data.pt", latest=4)
@@ -102,7 +102,7 @@ def test_a_checkpoint_without_a_rank_is_not_whole(make_job):
 
 
 @pytest.mark.parametrize("said", ["", "soon", "-"])
-def test_a_tracker_that_says_nothing(make_job, said):
+def test_a_tracker_file_without_a_step(make_job, said):
     job = make_job()
     write_checkpoint(job, 2, "actor data.pt", latest=2)
     (job.checkpoints / "latest_checkpointed_iteration.txt").write_text(said)

@@ -23,7 +23,7 @@ def sentence(ray, problem):
     )
 
 
-def test_what_ray_says(api, ray):
+def test_rays_answers_are_parsed(api, ray):
     ray.knows({"submission_id": "job", "status": "RUNNING", "job_id": "01"})
     ray.answers["/api/jobs/"][1].append({"submission_id": None, "type": "DRIVER"})
     ray.has_nodes(node_row("head", "10.0.0.1", CPU=0.0), node_row("worker-0", "10.0.0.2", state="DEAD"))
@@ -72,7 +72,7 @@ def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeyp
     assert ray.seen[-1][1].get("Authorization") == header
 
 
-def test_a_proxy_is_not_for_the_way_to_our_own_head(ray):
+def test_no_proxy_is_used_for_our_own_head(ray):
     """In a separate process: the environment is read once."""
     ended = subprocess.run(
         [
@@ -112,7 +112,7 @@ def test_a_token_that_is_refused(api, ray, code):
         ((None, b"SSH-2.0-OpenSSH\r\n"), "SSH-2.0-OpenSSH\r\n"),
     ],
 )
-def test_an_answer_that_is_none(api, ray, answer, problem):
+def test_an_answer_that_cannot_be_used(api, ray, answer, problem):
     ray.answers["/api/version"] = answer
     with pytest.raises(Unreachable) as caught:
         api.version()
@@ -120,14 +120,14 @@ def test_an_answer_that_is_none(api, ray, answer, problem):
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"data": {}}, {"data": {"result": None}}])
-def test_a_table_that_is_none(api, ray, answer):
+def test_an_answer_that_is_not_a_table(api, ray, answer):
     ray.answers["/api/v0/nodes?limit=1000&detail=1"] = (200, answer)
     with pytest.raises(Unreachable) as caught:
         api.nodes()
     assert str(caught.value) == sentence(ray, "what answers there is not Ray")
 
 
-def test_nobody_there(api, ray):
+def test_nothing_listens_at_the_address(api, ray):
     ray.goes_away()
     for ask in (api.version, api.nodes, api.jobs, lambda: api.job("job")):
         with pytest.raises(Unreachable) as caught:
@@ -135,7 +135,7 @@ def test_nobody_there(api, ray):
         assert str(caught.value) == sentence(ray, "[Errno 111] Connection refused")
 
 
-def test_somebody_who_never_answers(ray):
+def test_a_server_that_never_answers(ray):
     hung = threading.Event()
     ray.answers["/api/version"] = (200, lambda: hung.wait(30) and b"")
     with pytest.raises(Unreachable) as caught:

@@ -45,7 +45,7 @@ def test_only_the_marked_are_found_and_ended(start):
     assert stop(HERE) == 0
 
 
-def test_one_without_a_mark_that_shares_their_session_is_theirs(start):
+def test_an_unmarked_process_in_a_marked_session_is_included(start):
     """Like Ray's workers, whose title hides their environment."""
     own = start(HERE, sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'], env={})")
     while len(ours(HERE)) < 2:
@@ -62,7 +62,7 @@ def test_a_zombie_is_not_found(start):
     assert os.getpid() in ray_processes.commands()
 
 
-def test_a_session_that_somebody_else_leads_is_not_theirs(start):
+def test_a_session_with_another_leader_is_not_included(start):
     script = f"import subprocess; subprocess.run(['sleep', '60'], env={{'{MARK}': '{HERE}'}})"
     leader = start(None, sys.executable, "-c", script)
     while not ours(HERE):
@@ -71,7 +71,7 @@ def test_a_session_that_somebody_else_leads_is_not_theirs(start):
     assert leader.wait() == 0
 
 
-def test_one_that_does_not_listen_is_killed(start, monkeypatch):
+def test_a_process_that_ignores_sigterm_gets_sigkill(start, monkeypatch):
     monkeypatch.setattr(ray_processes, "_GRACE", 1.0)
     process = start(HERE, sys.executable, "-c", STUBBORN)
     process.stdout.readline()
@@ -91,7 +91,7 @@ def test_a_start_at_work_is_known_by_its_flag(monkeypatch):
     assert running(HERE) == {"python", "raylet", "ray-start"}
 
 
-def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_path):
+def test_a_program_is_known_by_its_file_and_not_by_an_argument(start, tmp_path):
     """Ray's agents get raylet's socket as an argument, and its name is raylet too."""
     script = tmp_path / "dashboard.py"
     script.write_text("import time; time.sleep(60)")
@@ -101,7 +101,7 @@ def test_a_program_is_its_file_and_not_a_path_that_somebody_is_given(start, tmp_
     assert running(HERE) == {Path(sys.executable).name, "dashboard.py"}
 
 
-def test_a_process_that_cannot_be_ended_is_told(monkeypatch, capsys):
+def test_a_process_that_cannot_be_ended_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(ray_processes, "_GRACE", 0.1)
     monkeypatch.setattr(ray_processes, "ours", lambda cluster: {4242: "raylet"})
     monkeypatch.setattr(ray_processes, "_signal", lambda pid, number: None)

@@ -66,13 +66,13 @@ def start(tmp_path):
     return run
 
 
-def test_it_starts_when_the_head_is_there_with_the_words_that_it_was_given(start):
+def test_it_waits_for_the_head_and_passes_its_arguments_on(start):
     told = start("{'id': 'a node'} if len(self.looked) == 3 else {}")
     assert told["looked"] == ["10.0.0.1:6379"] * 3
     assert told["argv"] == ["ray", *ARGV]
     assert str(PY) not in told["path"]
 
 
-def test_what_goes_wrong_while_it_looks_is_left_to_ray(start):
+def test_errors_while_waiting_are_left_to_ray(start):
     told = start("1 / 0")
     assert (told["argv"], len(told["looked"])) == (["ray", *ARGV], 1)

@@ -52,7 +52,7 @@ def test_every_release_has_every_workload_and_both_trainers_where_there_are_two(
 # --- the page
 
 
-def test_the_page_says_what_the_records_say():
+def test_the_page_matches_the_records():
     page = releases.tables(records())
     assert "**3 of 4 rows work**; 16 have not been run." in page
     assert lines_of(page, "0.8.0 | ppo") == ["| 0.8.0 | ppo | V0 | yes | 109, 93 | 5 of 5 | 61 of 73 | 1 |"]
@@ -64,7 +64,7 @@ def test_the_page_says_what_the_records_say():
     assert lines_of(page, "1 |") == [RUN]
 
 
-def test_write_takes_over_the_rows_that_were_run_and_keeps_the_others(here, capsys):
+def test_write_replaces_the_rows_that_ran_and_keeps_the_others(here, capsys):
     found = records()
     kept = {**found["0.8.0-ppo"], "row": "main-ppo", "commit": "an earlier run"}
     stale = {**found["0.8.0-ppo"], "commit": "an earlier run"}
@@ -82,7 +82,7 @@ def test_write_takes_over_the_rows_that_were_run_and_keeps_the_others(here, caps
     )
 
 
-def test_the_page_that_is_shipped_is_that_of_its_records():
+def test_the_shipped_page_matches_its_records():
     assert releases.main(["check"]) == 0
 
 
@@ -94,7 +94,7 @@ def same_checkout(here, monkeypatch):
     monkeypatch.setattr(releases, "inputs", lambda: records()["0.8.0-ppo"]["inputs"])
 
 
-def test_a_row_that_worked_with_the_same_code_image_and_checkout_is_told(same_checkout, capsys):
+def test_a_row_recorded_with_the_same_code_image_and_checkout_is_reused(same_checkout, capsys):
     record = records()["0.8.0-ppo"]
     assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 0
     assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
@@ -148,7 +148,7 @@ def test_metrics_are_compared_at_every_step_and_times_are_not():
     assert release_row.compared(one, one) == {"metrics": 3, "differ": {}}
 
 
-def test_what_only_one_job_has_differs_and_nan_is_equal_to_nan():
+def test_a_metric_of_only_one_job_differs_and_nan_equals_nan():
     one = metrics({"a": float("nan"), "b": float("nan"), "c": 1})
     other = metrics({"a": float("nan"), "b": 1.0, "d": 2})
     assert release_row.compared(one, other) == {
@@ -246,7 +246,7 @@ def test_a_job_that_fails_ends_the_row_with_its_reason(run, capsys):
     assert capsys.readouterr().out == f"0.8.0-sft does not work: {ended['reason']}\n"
 
 
-def test_a_submission_that_is_refused_is_told_by_its_sentence(run):
+def test_a_refused_submission_is_reported_with_its_message(run):
     said = [
         "ok      helper is there",
         "error   verl 0.9.1 wants more.",
@@ -321,7 +321,7 @@ def test_a_resumed_job_validates_saves_and_goes_on(run, capsys):
         ),
     ],
 )
-def test_a_resumed_job_that_is_not_right(run, first, again, why):
+def test_a_resumed_job_that_fails_a_check(run, first, again, why):
     status, record, _ = run("0.9.1-resume", first, again)
     assert (status, record["why"]) == (9, why)
 
@@ -329,7 +329,7 @@ def test_a_resumed_job_that_is_not_right(run, first, again, why):
 # --- the commands themselves
 
 
-def test_a_command_is_run_with_its_knobs_and_what_it_says_is_kept(tmp_path):
+def test_a_command_gets_its_knobs_and_its_output_is_kept(tmp_path):
     with (tmp_path / "log").open("w") as log:
         runner = release_row.Runner(tmp_path, log)
         done = runner.run(

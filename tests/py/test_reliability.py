@@ -51,7 +51,7 @@ def test_each_record_is_in_its_table(here, monkeypatch):
         ({"up_status": 1}, "FAILED (1)"),
     ],
 )
-def test_what_is_not_well_is_told(change, said):
+def test_failures_are_listed(change, said):
     page = reliability.page({"written": "", "commit": "", "machine": "", "records": [FAULT, {**FAULT, **change}]})
     assert said in page
 
@@ -64,6 +64,6 @@ def test_a_run_without_a_record_fails(here, monkeypatch):
     assert reliability.main("report") == 1
 
 
-def test_the_page_that_is_shipped_is_that_of_its_records(monkeypatch):
+def test_the_shipped_page_matches_its_records(monkeypatch):
     monkeypatch.chdir(REPO)
     assert reliability.main("check") == 0

@@ -28,14 +28,14 @@ def main(directory):
     ("release", "of_all", "numpy", "extras"),
     [("0.7.1", 38, "numpy<2.0.0", 10), ("0.8.0", 38, "numpy<2.0.0", 10), ("0.9.1", 114, "numpy>=2.0.0", 13)],
 )
-def test_a_release_says_it_in_its_metadata(tmp_path, release, of_all, numpy, extras):
+def test_a_release_declares_them_in_its_metadata(tmp_path, release, of_all, numpy, extras):
     found = requirements.declared(tmp_path, metadata(release))
     assert (found["from"], len(found["requires"]), len(found["extras"])) == ("METADATA", of_all, extras)
     assert found["requires"][:6] == [*EVERY_RELEASE, numpy]
     assert ('TransferQueue>=0.1.10; extra == "verl-core"' in found["requires"]) is (release == "0.9.1")
 
 
-def test_main_says_it_in_setup_py_and_its_extras_in_pyproject_toml(tmp_path):
+def test_main_declares_them_in_setup_py_and_its_extras_in_pyproject_toml(tmp_path):
     found = requirements.declared(main(tmp_path))
     assert found["from"] == "setup.py and pyproject.toml"
     assert found["requires"][:6] == [*EVERY_RELEASE, "numpy>=2.0.0"]
@@ -52,7 +52,7 @@ def test_the_dist_info_in_a_tree_counts_before_its_setup_py(tmp_path):
     assert (found["from"], found["requires"][5]) == ("verl-0.8.0.dist-info/METADATA", "numpy<2.0.0")
 
 
-def test_what_a_trainer_imports_is_what_it_cannot_be_loaded_without(tmp_path):
+def test_a_trainers_imports_are_those_it_cannot_be_loaded_without(tmp_path):
     write(tmp_path / "setup.py", "setup()")
     text = """\
 import always.inner as one, two
@@ -147,7 +147,7 @@ def test_dependencies_that_pyproject_toml_takes_from_a_file(tmp_path):
         ({"verl-1.dist-info/METADATA": "nothing"}, "its METADATA has no Metadata-Version"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_said(tmp_path, files, problem):
+def test_a_file_that_cannot_be_read_is_reported(tmp_path, files, problem):
     (tmp_path / "tree").mkdir()
     for name, text in files.items():
         path = tmp_path / "tree" / name

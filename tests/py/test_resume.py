@@ -76,7 +76,7 @@ def test_a_retry_compares_the_packages_that_the_nodes_have_now(ended, run, share
     assert read(job.numbered(2).config / "resolved.json")["packages"]["mismatch"] == [wanted]
 
 
-def test_a_resume_goes_on_from_the_newest_whole_checkpoint(ended, run):
+def test_a_resume_continues_from_the_newest_complete_checkpoint(ended, run):
     job = ended("--overrides=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)
     write_checkpoint(job, 4, "actor")  # half-written
@@ -107,7 +107,7 @@ def test_overrides_add_to_what_was_asked_and_stay_for_the_next_attempt(ended, ru
     assert origins["trainer.total_epochs=3"] == "OVERRIDES_FILE more line 1"
 
 
-def test_the_attempt_that_is_named_is_the_one_to_repeat(ended, run, ray):
+def test_a_named_attempt_is_the_one_that_is_repeated(ended, run, ray):
     job = ended()
     run("retry", "me", "--overrides=trainer.total_epochs=3")
     ray.knows({"submission_id": "me.a2", "status": "FAILED"})
@@ -118,7 +118,7 @@ def test_the_attempt_that_is_named_is_the_one_to_repeat(ended, run, ray):
     assert resolved["parent"]["attempt"] == 1
 
 
-def test_a_resume_of_a_retry_that_saved_nothing_goes_on_from_the_attempt_before_it(ended, run, ray):
+def test_a_resume_of_a_retry_that_saved_nothing_continues_from_the_attempt_before_it(ended, run, ray):
     job = ended()
     checkpoint = write_checkpoint(job, 10, latest=10)
     run("retry", "me")
@@ -135,7 +135,7 @@ def test_a_resume_of_a_retry_that_saved_nothing_goes_on_from_the_attempt_before_
     }  # fmt: skip
 
 
-def test_without_a_whole_checkpoint_there_is_nothing_to_resume(ended, run):
+def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):
     job = ended()
     write_checkpoint(job, 2, "actor")
     assert run("resume", "me").is_refusal(
@@ -183,7 +183,7 @@ def test_a_job_of_an_older_version_says_so(ended, run):
     )
 
 
-def test_an_attempt_that_another_made_at_the_same_moment(ended, run, monkeypatch):
+def test_an_attempt_directory_created_concurrently(ended, run, monkeypatch):
     from verl_regress.submit import submit as module
 
     job = ended()

@@ -73,7 +73,7 @@ def gc(run, *args):
     return outcome.err
 
 
-def test_the_newest_jobs_keep_their_checkpoints_and_of_the_others_only_those_go(run, ray, old):
+def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, ray, old):
     jobs = [old(f"job{number}", hours=number) for number in range(2, 6)]
     before = {job.path.name: state_of(job.path) for job in jobs}
     said = gc(run, "--keep=2")
@@ -119,7 +119,7 @@ def test_the_newest_jobs_keep_their_snapshot_though_they_have_no_checkpoint(run,
 
 
 @pytest.mark.parametrize("fresh", ["state/ended", "checkpoints/global_step_10/model.pt", "checkpoints/global_step_10"])
-def test_what_ended_or_was_written_ten_minutes_ago_stays(run, ray, old, fresh):
+def test_a_job_that_ended_or_saved_ten_minutes_ago_stays(run, ray, old, fresh):
     """Before: the checkpoints of a job that had just ended were removed, contrary to the header."""
     job = old("job", 5)
     before = state_of(job.checkpoints)
@@ -152,7 +152,7 @@ def test_jobs_of_another_checkout_stay_and_are_counted(ray, old, shared, owner, 
     assert f"{0 if goes else 1} of another checkout), " in found.looked_at
 
 
-def test_jobs_of_another_checkout_use_up_none_of_keep_and_keep_their_snapshot(ray, old, snapshots):
+def test_jobs_of_another_checkout_do_not_count_for_keep_and_keep_their_snapshot(ray, old, snapshots):
     theirs, mine, older = old("theirs", 2, code="codeB"), old("mine", 3), old("older", 4)
     for job, name in ((theirs, "bob"), (mine, "ann"), (older, "ann")):
         owned(job, user=name)
@@ -162,7 +162,7 @@ def test_jobs_of_another_checkout_use_up_none_of_keep_and_keep_their_snapshot(ra
     assert [waste.what.split(" (")[0] for waste in found.waste][:2] == ["checkpoints of older", "snapshot codeC"]
 
 
-def test_a_job_without_a_record_is_that_user_s_whose_files_they_are(ray, old, shared, monkeypatch):
+def test_a_job_without_a_recorded_owner_belongs_to_the_user_of_its_files(ray, old, shared, monkeypatch):
     old("job", 5)
     named = {"codeA", "codeB"}
     assert len(retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste) == 1
@@ -170,7 +170,7 @@ def test_a_job_without_a_record_is_that_user_s_whose_files_they_are(ray, old, sh
     assert retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste == []
 
 
-def test_all_is_said_with_its_size_before_anything_goes(run, ray, old, monkeypatch):
+def test_everything_is_listed_with_its_size_before_it_is_removed(run, ray, old, monkeypatch):
     """Before: each was named after its removal, and the sum at the end."""
     for name in ("one", "two"):
         old(name, 5)
@@ -222,7 +222,7 @@ def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
         ({}, "SUCCEEDED", 0.5, False),  # younger than an hour
     ],
 )
-def test_what_may_still_run_is_not_touched(run, ray, old, state, known, hours, goes):
+def test_a_job_that_may_still_run_is_kept(run, ray, old, state, known, hours, goes):
     job = old("job", hours, **state)
     if known:
         ray.knows({"submission_id": "job", "status": known, "message": ""})
@@ -232,7 +232,7 @@ def test_what_may_still_run_is_not_touched(run, ray, old, state, known, hours, g
     assert goes or state_of(job.path) == before
 
 
-def test_where_ray_does_not_answer_only_a_recorded_end_counts(run, ray, old):
+def test_without_ray_only_a_recorded_end_counts(run, ray, old):
     ended, unknown = old("ended", 5), old("unknown", 5, ended=None)
     ray.answers["/api/jobs/"] = (503, b"not now")
     said = gc(run, "--keep=0")
@@ -240,7 +240,7 @@ def test_where_ray_does_not_answer_only_a_recorded_end_counts(run, ray, old):
     assert (list(ended.checkpoints.iterdir()), len(list(unknown.checkpoints.iterdir()))) == ([], 2)
 
 
-def test_a_job_keeps_what_one_that_is_not_over_reads_from(run, ray, old):
+def test_a_job_keeps_the_checkpoint_that_an_unfinished_job_reads(run, ray, old):
     parent, other = old("parent", 5), old("other", 5)
     child = old("child", 5, ended=None)
     path = parent.checkpoints / "global_step_10"
@@ -252,7 +252,7 @@ def test_a_job_keeps_what_one_that_is_not_over_reads_from(run, ray, old):
     assert (path.is_dir(), list(other.checkpoints.iterdir())) == (True, [])
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes_free(run, ray, old, snapshots):
+def test_a_dry_run_prints_the_same_and_changes_nothing(run, ray, old, snapshots):
     old("new", 2, code="codeA")
     old("gone", 9, code="codeB")
     dry = run("gc", "--cluster=c", "--keep=1", "--named=pypi:2", "--dry-run")
@@ -272,7 +272,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing_and_the_sum_is_what_becomes
         snapshot.verify(snapshots, code_id)
 
 
-def test_of_what_snapshots_of_version_1_1_shared_the_bytecode_that_one_links_to_stays(run, ray, snapshots):
+def test_shared_bytecode_of_version_1_1_stays_while_a_snapshot_links_to_it(run, ray, snapshots):
     """And the bytes that are reported as free are those that become free."""
     shared = {code_id: as_in_version_1_1(snapshots, code_id) for code_id in ("codeA", "codeB")}
     (snapshots.objects / "unused").mkdir()
@@ -288,7 +288,7 @@ def test_of_what_snapshots_of_version_1_1_shared_the_bytecode_that_one_links_to_
     assert list(snapshots.objects.iterdir()) == []
 
 
-def test_objects_of_another_user_stay_and_those_that_version_1_1_is_sharing(run, ray, snapshots, monkeypatch):
+def test_objects_of_another_user_or_in_use_by_version_1_1_stay(run, ray, snapshots, monkeypatch):
     as_in_version_1_1(snapshots, "codeA")
     before = state_of(snapshots.objects)
     with lock.held(snapshots.objects, fcntl.LOCK_SH):
@@ -327,7 +327,7 @@ def session(root, name, hours, *, jobs=(), end=True):
     age(directory, hours)
 
 
-def test_while_a_session_is_at_work_no_job_and_neither_of_its_codes_is_touched(run, ray, old, snapshots):
+def test_a_running_session_keeps_its_jobs_and_both_codes(run, ray, old, snapshots):
     job = old("compared", 20, code="codeC")
     session(snapshots, "s1", 2, end=False)
     assert "1 sessions (1 at work)" in gc(run, "--keep=0")
@@ -338,7 +338,7 @@ def test_while_a_session_is_at_work_no_job_and_neither_of_its_codes_is_touched(r
     assert (list(job.checkpoints.iterdir()), snapshot.list_snapshots(snapshots)) == ([], [])
 
 
-def test_a_session_of_which_a_job_is_kept_keeps_both_its_codes_and_every_session_its_reports(run, ray, old, snapshots):
+def test_a_session_with_a_kept_job_keeps_both_codes(run, ray, old, snapshots):
     old("of_a", 20, code="codeA"), old("kept", 10, code="codeA")
     session(snapshots, "s1", 10, jobs=["of_a", "kept"])
     session(snapshots, "s0", 30, jobs=["of_a"])
@@ -382,7 +382,7 @@ def test_a_run_that_was_killed_in_the_middle_is_finished_by_the_next(run, ray, o
     assert list(job.checkpoints.iterdir()) == []
 
 
-def test_sizes_are_told_as_people_say_them():
+def test_sizes_are_printed_for_people():
     assert [retention.human(size) for size in (0, 1023, 1536, 3 << 30)] == [
         "0 bytes",
         "1023 bytes",

@@ -29,7 +29,7 @@ def refusal(submit, shared):
     return refuse
 
 
-def test_what_is_not_under_user_code_is_refused(refusal, shared):
+def test_a_path_outside_user_code_is_refused(refusal, shared):
     write(shared.path / "user" / "reward.py", "")
     problem = "it must be a file under ${shared_root}/user/code, without '..'"
     for given in (
@@ -54,12 +54,12 @@ def test_a_link_that_leaves_the_shared_root_is_refused_and_one_that_stays_is_not
     assert submit("--dry-run", spec=f"{SPEC}reward_fn_path: ${{shared_root}}/user/code/inside.py\n").status == 0
 
 
-def test_what_is_no_file_is_refused(refusal, shared):
+def test_a_path_that_is_not_a_file_is_refused(refusal, shared):
     refusal("${shared_root}/user/code/no.py", "there is no such file")
     refusal("${shared_root}/user/code", "there is no such file")
 
 
-def test_what_cannot_be_read_is_refused(shared, monkeypatch):
+def test_an_unreadable_file_is_refused(shared, monkeypatch):
     secret = write(shared.user_code / "secret.py", "")
 
     def denied(*_):  # as for everyone but root, who may run these tests
@@ -123,7 +123,7 @@ PYTHON = f"the head's Python {sys.version_info[0]}.{sys.version_info[1]}"
         ("(" * 5000, None),
     ],
 )  # fmt: skip
-def test_a_reward_function_that_does_not_parse_cost_a_minute_and_is_refused(with_reward, shared, source, problem):
+def test_a_reward_function_that_does_not_parse_is_refused(with_reward, shared, source, problem):
     outcome = with_reward(source)
     told = f"error   reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) is not usable, "
     if problem is not None:
@@ -144,7 +144,7 @@ def test_a_reward_function_that_does_not_parse_cost_a_minute_and_is_refused(with
         ("f = lambda compute_score: 0\nprint(compute_score)\n", ""),
     ],
 )
-def test_a_file_without_compute_score_cost_a_minute_and_is_refused(with_reward, shared, source, hint):
+def test_a_file_without_compute_score_is_refused(with_reward, shared, source, hint):
     assert with_reward(source).is_refusal(
         f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) does not define compute_score at its top level{hint}: define "
         "it there, or name another function with reward.custom_reward_function.name."
@@ -161,7 +161,7 @@ def test_a_file_without_compute_score_cost_a_minute_and_is_refused(with_reward, 
         b"\xef\xbb\xbfdef compute_score(): ...\n", "x = '\\d'\n" + GOOD, "raise SystemExit(open('/canary', 'w'))\n" + GOOD,
     ],
 )  # fmt: skip
-def test_every_way_to_define_the_function_is_taken_and_nothing_is_run(with_reward, source):
+def test_every_way_to_define_the_function_is_accepted_and_nothing_is_run(with_reward, source):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         outcome = with_reward(source)

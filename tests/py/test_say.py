@@ -43,7 +43,7 @@ def on_host():
         ("/mnt/private/x /privateer/x", "/mnt/private/x /privateer/x"),
     ],
 )
-def test_paths_are_those_of_whoever_typed_the_command(on_host, capsys, said, shown):
+def test_paths_are_shown_as_on_the_users_machine(on_host, capsys, said, shown):
     for say_it in (say.ok, say.info, say.error):
         say_it(said)
         assert capsys.readouterr().err[8:] == f"{shown}\n"

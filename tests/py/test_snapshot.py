@@ -71,7 +71,7 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
     )
 
 
-def test_nothing_in_it_can_be_written_and_all_may_read_it(root):
+def test_it_is_read_only_and_readable_by_everyone(root):
     script = special("run.sh", tarfile.REGTYPE)
     script.mode = 0o755
     make(root, members=[script, special("verl/link", tarfile.SYMTYPE, "__init__.py")])
@@ -219,14 +219,14 @@ def test_a_hostile_or_broken_stream_leaves_nothing(root):
     assert list(root.snapshots.iterdir()) == []
 
 
-def test_what_is_no_snapshot_is_left_alone(root):
+def test_a_directory_that_is_not_a_snapshot_is_left_alone(root):
     (root.snapshots / "codeA").mkdir(parents=True)
     assert refusal(root).startswith(
         f"{root.snapshots}/codeA is there but is no snapshot made by verl-regress (snapshot.json: "
     )
 
 
-def test_of_two_makers_at_once_one_wins_and_the_other_skips(root, capsys, monkeypatch):
+def test_two_concurrent_creators_one_creates_and_the_other_skips(root, capsys, monkeypatch):
     barrier = threading.Barrier(2)
     write_ours = snapshot._write_ours
 
@@ -245,14 +245,14 @@ def test_of_two_makers_at_once_one_wins_and_the_other_skips(root, capsys, monkey
     snapshot.verify(root, "codeA")
 
 
-def test_check_tells_absent_from_other(root):
+def test_check_distinguishes_absent_from_other(root):
     assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "absent"
     make(root, dirty=True)
     assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "other"
     assert snapshot.check(root, "codeA", "pypi:0.8.0", "0.8.0") == "other"
 
 
-def test_a_snapshot_that_was_changed_is_found_out(root):
+def test_a_changed_snapshot_is_detected(root):
     recorded = make(root)["tree_sha256"][:12]
     target = root.snapshots / "codeA"
     target.chmod(0o755)
@@ -267,7 +267,7 @@ def test_a_snapshot_that_was_changed_is_found_out(root):
     )
 
 
-def test_a_code_id_without_a_snapshot_is_told_which_exist(root):
+def test_a_code_id_without_a_snapshot_lists_those_that_exist(root):
     none = (
         f"CODE_ID=codeX (from the command line) has no snapshot under {root.snapshots}: "
         "make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…'"
@@ -305,7 +305,7 @@ def refused_by_load(root):
         (b'{"code_id": "codeA"}', "cannot be used: it lacks dirty, revision, source, tree_sha256, verl_version"),
     ],
 )
-def test_a_snapshot_without_a_whole_record_is_refused(root, record, problem):
+def test_a_snapshot_without_a_complete_record_is_refused(root, record, problem):
     make(root)
     target = root.snapshots / "codeA"
     spoil(target, lambda target: (target / "snapshot.json").unlink())
@@ -342,7 +342,7 @@ def test_a_snapshot_that_cannot_be_read_counts_as_changed(root, monkeypatch):
     )
 
 
-def test_what_a_release_requires_is_in_its_record_and_not_in_its_tree(root):
+def test_a_releases_requirements_are_in_its_record_and_not_in_its_tree(root):
     bare = make(root)
     said = b"Metadata-Version: 2.4\nName: verl\nRequires-Dist: numpy<2.0.0\nProvides-Extra: gpu\n"
     released = make(root, "codeB", {**TREE, snapshot.METADATA_MEMBER: said})

@@ -57,12 +57,12 @@ def edit(file, old, new):
         ),
     ],
 )
-def test_each_thing_that_can_be_wrong(root, file, old, new, problem):
+def test_each_mistake_is_reported(root, file, old, new, problem):
     edit(root / file, old, new)
     assert specs.check(root) == (6, [problem])
 
 
-def test_nothing_to_look_at_is_a_failure(root, capsys):
+def test_no_documents_at_all_is_a_failure(root, capsys):
     for folder in ("jobspecs", "env/ray"):
         shutil.rmtree(root / folder)
     assert specs.main("check", root) == 1

@@ -147,7 +147,7 @@ def test_asking_writes_nothing(run):
     assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").created == []
 
 
-def test_only_the_jobs_that_are_shown_are_looked_into(run, ray, make_job, monkeypatch):
+def test_only_the_jobs_that_are_shown_are_read(run, ray, make_job, monkeypatch):
     """A thousand jobs cost no more than listing a thousand directories."""
     for number in range(40):
         make_job(f"job-{number:02}")

@@ -87,7 +87,7 @@ def test_a_job_that_is_over_is_left_as_it_is(job, ray, says, run, status):
     assert "/api/jobs/job/stop" not in [path for path, _ in ray.seen]
 
 
-def test_a_job_that_waits_for_a_place_is_cancelled_and_is_stopped_not_failed(job, says, run, cluster):
+def test_a_pending_job_is_cancelled_and_is_stopped_not_failed(job, says, run, cluster):
     """Ray ignores a stop request for such a job (2.60), and calls it FAILED when its supervisor is killed."""
     says("PENDING")
     cluster.actors = ["_ray_internal_job_actor_job"]
@@ -124,7 +124,7 @@ def test_a_job_that_does_not_end(job, says, run):
     )
 
 
-def test_a_cluster_that_is_not_there(job, ray, run):
+def test_a_stop_while_the_cluster_is_down(job, ray, run):
     ray.goes_away()
     outcome = run("stop", "job", "--deadline=1")
     assert outcome.status == 8

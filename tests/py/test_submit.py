@@ -126,7 +126,7 @@ def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_comm
         ),
     ],
 )
-def test_where_the_command_line_is_refused(submit, shared, ray_command, monkeypatch, say, status, sentence):
+def test_a_command_line_that_ray_refuses(submit, shared, ray_command, monkeypatch, say, status, sentence):
     monkeypatch.setenv("SAY", say)
     monkeypatch.setenv("STATUS", "1")
     outcome = submit("--submission-id=me", "--via=cli")
@@ -141,7 +141,7 @@ def test_where_the_command_line_is_refused(submit, shared, ray_command, monkeypa
         ("a/ppo.json", '{"workload": "ppo",\t"env_vars": {"A": "ü"}}', {"job_spec.json"}),
     ],
 )
-def test_config_is_what_was_given_and_what_came_of_it(submit, shared, name, text, files):
+def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text, files):
     assert submit("--submission-id=me", spec=text, spec_name=name).status == 0
     config = shared.jobs / "me" / "config"
     common = {
@@ -172,7 +172,7 @@ def test_the_base_config_is_kept_verbatim(submit, ray, shared):
     assert kept == base.replace("ADDRESS", ray.address).encode()
 
 
-def test_config_is_whole_before_ray_hears_of_the_job(submit, sdk, shared):
+def test_config_is_complete_before_ray_gets_the_job(submit, sdk, shared):
     seen = []
     sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
     submit()
@@ -214,7 +214,7 @@ def raises(error):
         (Exception("what no one foresaw"), "what no one foresaw"),
     ],
 )
-def test_where_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, shared, error, said):
+def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, shared, error, said):
     sdk.on_submit = raises(error)
     outcome = submit("--submission-id=me")
     job = JobDir(shared.jobs / "me")
@@ -229,7 +229,7 @@ def test_where_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sd
     )
 
 
-def test_where_ray_goes_away_in_the_middle(submit, ray, sdk, shared):
+def test_ray_goes_away_during_a_submission(submit, ray, sdk, shared):
     def on_submit(**_):
         ray.goes_away()
         raise ConnectionError("the head hung up")
@@ -257,7 +257,7 @@ def test_a_lost_answer_to_a_job_that_was_accepted_is_a_submission(submit, ray, s
     assert JobDir(shared.jobs / "me").read_state("submitted")["accepted"] is True
 
 
-def test_an_id_that_another_took_in_ray_at_the_same_moment(submit, sdk, shared):
+def test_an_id_taken_in_ray_concurrently(submit, sdk, shared):
     sdk.on_submit = raises(
         RuntimeError("Request failed with status code 500: Job with submission_id me already exists.")
     )
@@ -269,7 +269,7 @@ def test_an_id_that_another_took_in_ray_at_the_same_moment(submit, sdk, shared):
     assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
-def test_a_directory_that_another_made_at_the_same_moment(submit, shared, monkeypatch):
+def test_a_job_directory_created_concurrently(submit, shared, monkeypatch):
     from verl_regress.submit import submit as module
 
     def meanwhile():
@@ -385,7 +385,7 @@ def test_a_node_that_came_back_under_its_name_is_not_down(submit, sdk, ray):
     )
 
 
-def test_what_the_queue_goes_by_is_kept_with_the_plan_and_the_job_is_in_the_queue(submit, sdk, shared):
+def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk, shared):
     sdk.on_submit = lambda **_: links.extend(str(link.readlink()) for link in shared.queue("c").iterdir())
     links = []
     submit(
@@ -398,13 +398,13 @@ def test_what_the_queue_goes_by_is_kept_with_the_plan_and_the_job_is_in_the_queu
     assert links == ["../../jobs/me"]
 
 
-def test_a_job_that_ray_refused_is_in_no_queue(submit, sdk, shared):
+def test_a_job_that_ray_refused_is_not_queued(submit, sdk, shared):
     sdk.on_submit = raises(RuntimeError("no"))
     submit("--submission-id=me")
     assert list(shared.queue("c").iterdir()) == []
 
 
-def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, monkeypatch):
+def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, monkeypatch):
     """A head that is paused: the SDK itself would wait forever."""
     monkeypatch.setattr("verl_regress.cluster.ray_api._SUBMIT_SECONDS", 0.2)
     sdk.on_submit = lambda **_: time.sleep(30)
@@ -417,7 +417,7 @@ def test_a_ray_that_takes_the_request_and_never_answers(submit, sdk, shared, mon
     )
 
 
-def test_an_id_that_we_made_and_another_was_given_at_the_same_moment_is_made_anew(submit, shared, monkeypatch):
+def test_a_generated_id_that_is_taken_is_generated_again(submit, shared, monkeypatch):
     asked = shared.path / "asked"  # a plan may be made in a child process, which can record it only in a file
 
     def make(*_):
@@ -448,7 +448,7 @@ def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit
     assert sdk.submitted == []
 
 
-def test_allowed_it_is_submitted_with_a_warning_and_on_record(submit, shared):
+def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, shared):
     wants(shared, "numpy<2", verl_version="0.9.1")
     outcome = submit("--allow-mismatch", "--submission-id=me")
     problem = "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6)"
@@ -477,7 +477,7 @@ def test_allowed_it_is_submitted_with_a_warning_and_on_record(submit, shared):
     }
 
 
-def test_what_fits_is_on_record_too(submit, shared):
+def test_matching_packages_are_recorded_too(submit, shared):
     wants(shared, "numpy<2", verl_version="0.8.0")
     assert submit("--submission-id=me").err == "changed submitted me (ppo, code codeA, profile cpu)\n"
     kept = read(shared.jobs / "me" / "config" / "packages.json")
@@ -485,7 +485,7 @@ def test_what_fits_is_on_record_too(submit, shared):
     assert kept["harmless"][0].startswith("numpy<2 (the nodes have 2.4.6): ")
 
 
-def test_a_snapshot_of_before_is_submitted_with_a_warning(submit, shared):
+def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, shared):
     file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
     write(file, json.dumps({key: value for key, value in read(file).items() if key != "requirements"}))
     outcome = submit("--submission-id=me")

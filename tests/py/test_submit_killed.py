@@ -106,7 +106,7 @@ def _is_refused(submit, name, job):
     )
 
 
-def test_one_that_died_before_its_config_was_whole_is_told(run, shared):
+def test_a_submitter_that_died_before_config_was_complete_is_reported(run, shared):
     (shared.jobs / "half" / "config").mkdir(parents=True)
     assert run("wait", "half", "--deadlines=1,1,1").is_refusal(
         f"half was never submitted, its submitter ended before {shared.jobs}/half/config/resolved.json was written: submit "

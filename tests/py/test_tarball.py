@@ -75,7 +75,7 @@ def test_a_stream_that_stops_between_two_files_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar at all" * 100])
-def test_what_is_no_tar_is_refused(tmp_path, data):
+def test_a_stream_that_is_not_a_tar_is_refused(tmp_path, data):
     assert "the tar stream of path:/home/me/verl cannot be read (" in refusal(tmp_path, io.BytesIO(data))
 
 
@@ -93,7 +93,7 @@ def test_the_whole_stream_is_read(tmp_path):
     assert stream.read() == b""
 
 
-def test_names_that_are_no_utf8_arrive(tmp_path):
+def test_names_that_are_not_utf8_arrive(tmp_path):
     name = os.fsdecode(b"caf\xe9.txt")
     tarball.unpack(tar({name: b"1"}), tmp_path, "tree")
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -45,7 +45,7 @@ def base_config(text):
     return BaseConfig.of(documents.parse(text, "cpu.yaml", "base_config"))
 
 
-def test_a_jobspec_that_says_everything():
+def test_a_jobspec_with_every_field():
     spec = job_spec(JOBSPEC)
     assert spec == JobSpec(
         document=documents.parse(JOBSPEC, "my.yaml", "jobspec"),
@@ -68,13 +68,13 @@ def test_a_jobspec_that_says_everything():
     assert job_spec("{workload: ppo, code_path: /private/common/code/verl/codeA}").code_path.endswith("/codeA")
 
 
-def test_a_jobspec_that_says_only_what_it_must():
+def test_a_jobspec_with_only_the_required_fields():
     spec = job_spec("workload: ppo\n")
     given = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "document"}
     assert {name: value for name, value in given.items() if value} == {"workload": "ppo"}
 
 
-def test_a_base_config_that_says_everything():
+def test_a_base_config_with_every_field():
     base = base_config(BASE_CONFIG)
     assert base == BaseConfig(
         document=documents.parse(BASE_CONFIG, "cpu.yaml", "base_config"),
@@ -89,7 +89,7 @@ def test_a_base_config_that_says_everything():
     assert (base.origin, base.repeats_anyway) == ("cpu.yaml", False)
 
 
-def test_a_base_config_that_says_only_what_it_must():
+def test_a_base_config_with_only_the_required_fields():
     required = "".join(BASE_CONFIG.splitlines(keepends=True)[:3])
     base = base_config(required)
     assert (base.python_layers, base.env_vars, base.trainer_overrides) == ((), {}, {})

@@ -45,7 +45,7 @@ def search(shared, ray, tmp_path, make_job):
     return lambda: evidence.canary_search(shared, RayApi(ray.address), "mine", session, ["job"], VALUE)
 
 
-def test_a_search_that_finds_nothing_says_how_much_it_looked_at(search):
+def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
     found = search()
     assert found["found_in"] == []
     assert (found["canary_characters"], found["files"], found["answers"]) == (40, 2, 6)
@@ -76,7 +76,7 @@ def test_it_is_found_in_every_form_in_answers(search, ray, path, place, form):
     assert search()["found_in"] == [place]
 
 
-def test_what_ray_does_not_answer_is_told(search, ray):
+def test_a_query_that_ray_does_not_answer_is_reported(search, ray):
     del ray.answers["/api/jobs/job/logs"]
     found = search()
     assert (found["answers"], found["unanswered"]) == (5, ["the log of job"])

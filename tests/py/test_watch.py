@@ -223,7 +223,7 @@ def test_a_job_that_did_not_fail_shows_no_log(follow, make_job, status):
         (["RUNNING"], {}, [("stalled", True)]),
     ],
 )
-def test_who_follows_takes_the_bundle_that_no_launcher_took(follow, script, then, bundles):
+def test_wait_takes_the_bundle_that_no_launcher_took(follow, script, then, bundles):
     follow(script, then=then)
     assert follow.bundles == bundles
 
@@ -236,7 +236,7 @@ def test_a_job_whose_driver_never_came_to_ray(follow):
     ]
 
 
-def test_a_job_without_a_place(follow):
+def test_a_job_that_stays_pending(follow):
     ended, lines = follow(["PENDING"])
     assert ended is Exit.NOT_SCHEDULABLE
     assert lines == [
@@ -260,12 +260,12 @@ def test_a_job_without_a_new_step(follow):
     assert 35 < follow.clock.now <= 37
 
 
-def test_each_step_gives_new_time(follow):
+def test_each_step_restarts_the_clock(follow):
     then = {second: step(second) for second in range(15, 100, 15)} | {100: ends(0)}
     assert follow(["RUNNING"] * 100 + ["SUCCEEDED"], then=then)[0] is Exit.SUCCEEDED
 
 
-def test_time_without_a_place_does_not_count_as_time_without_a_step(follow):
+def test_time_pending_does_not_count_as_time_without_a_step(follow):
     ended, _ = follow(["PENDING"] * 9 + ["RUNNING"] * 19 + ["SUCCEEDED"], then={28: ends(0)})
     assert ended is Exit.SUCCEEDED
 
@@ -303,7 +303,7 @@ def test_a_job_that_was_never_submitted(follow, make_job):
     assert lines[-1] == last("job NOT_SUBMITTED (never submitted: Ray refused the job: no): read 'make logs JOB=job'.")
 
 
-def test_what_ray_said_on_the_way_is_kept(follow, make_job):
+def test_rays_answers_while_waiting_are_recorded(follow, make_job):
     job = make_job()
     follow(["RUNNING", "STOPPED"], job)
     assert job.read_state("observed")["status"] == "STOPPED"
@@ -319,7 +319,7 @@ def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch):
     assert outcome.err.endswith("error   job STOPPED (by hand): read 'make logs JOB=job'.\n")
 
 
-def test_deadlines_that_are_none(run, make_job):
+def test_deadlines_that_cannot_be_parsed(run, make_job):
     make_job()
     assert run("wait", "job", "--deadlines=1,2").is_refusal(
         "run.py wait: argument --deadlines: invalid parse value: '1,2' (see --help)."
@@ -372,7 +372,7 @@ def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_jo
     )
 
 
-def test_a_log_that_grows_without_a_step_is_no_step_where_steps_are_written(follow, make_job):
+def test_output_without_a_new_step_is_a_stall_if_steps_are_logged(follow, make_job):
     job = make_job()
     asked_for_logger(job, "trainer.logger=[console,file]")
     grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
@@ -380,7 +380,7 @@ def test_a_log_that_grows_without_a_step_is_no_step_where_steps_are_written(foll
     assert follow.clock.now == DEADLINES.stall + 1
 
 
-def test_waiting_for_ones_turn_is_no_error_however_long_it_takes(follow, make_job):
+def test_waiting_in_the_queue_is_no_error_however_long_it_takes(follow, make_job):
     """Each new position is printed once; neither the PENDING nor the step deadline runs meanwhile."""
     job = make_job(queued={"reason": "position 2 of 2: behind b"})
     lock = liveness.hold(job)
@@ -456,7 +456,7 @@ def test_the_steps_of_a_job_without_the_file_logger_come_from_its_log(follow, ma
     assert "2 of 2 training steps, no checkpoint" in lines
 
 
-def test_a_job_whose_loggers_tell_no_steps_is_not_said_to_have_taken_none(follow, make_job):
+def test_a_job_whose_loggers_write_no_steps_is_not_reported_as_zero_steps(follow, make_job):
     job = make_job()
     asked_for_logger(job, "trainer.logger=[wandb]")
     ended, lines = follow(["RUNNING", "SUCCEEDED"], job, {1: ends(0)})

@@ -23,7 +23,7 @@ def python(job_dir, code=TOLD):
     )
 
 
-def test_values_come_as_they_are_also_to_what_a_process_starts(tmp_path):
+def test_values_arrive_unchanged_also_in_child_processes(tmp_path):
     values = {"A": "$HOME ${HOME} $(touch x) `touch y`", "B": "line\nline 'quote\" $", "Ü": "-é $"}
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "env_vars.json").write_text(json.dumps(values))

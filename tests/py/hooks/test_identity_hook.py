@@ -79,7 +79,7 @@ def test_an_actor_reports_even_without_verl(process):
     assert (report["job_id"], report["actor_id"], report["modules"]) == ("02", "ab12", {})
 
 
-def test_an_actor_id_outlives_the_ray_that_knew_it(process):
+def test_an_actor_id_is_kept_after_ray_shut_down(process):
     (report,) = process("import ray, verl; reported('ab12'); ray.is_initialized = lambda: False; import verl.late")
     assert (report["actor_id"], set(report["modules"])) == ("ab12", {"verl", "verl.late"})
 

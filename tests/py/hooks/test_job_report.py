@@ -26,7 +26,7 @@ def test_a_report_is_replaced_whole_and_leaves_nothing_unfinished(tmp_path, monk
     assert json.loads(reports[0].read_text()) == {"updates": [3]}
 
 
-def test_what_is_not_json_leaves_the_earlier_report(tmp_path, monkeypatch):
+def test_a_value_that_is_not_json_leaves_the_earlier_report(tmp_path, monkeypatch):
     monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
     job_report.write("training_actor", {"rank": 0})
     with pytest.raises(TypeError):

@@ -40,5 +40,5 @@ def test_a_batch_is_sorted_by_prompt_session_and_index(buffer):
     )
 
 
-def test_it_asks_often(buffer):
+def test_samples_are_polled_often(buffer):
     assert buffer._wait_for_next_poll("train", 7.0) == (0.05, "train", 7.0)

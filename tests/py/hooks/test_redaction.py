@@ -60,12 +60,12 @@ def test_what_cannot_be_a_secret_is_not_held_back():
     assert redactor.end() == b""
 
 
-def test_without_secrets_all_is_as_it_was():
+def test_without_secrets_nothing_changes():
     redactor = Redactor({})
     assert (redactor.text("a\udc80"), redactor.feed(b"\xff\x00"), redactor.end()) == ("a\udc80", b"\xff\x00", b"")
     assert Redactor({"EMPTY": ""}).text("abc") == "abc"
 
 
-def test_bytes_that_are_no_text_pass():
+def test_bytes_that_are_not_text_pass():
     redactor = Redactor({"KEY": "sk-abcdefgh"})
     assert redactor.feed(b"\xff\x00sk-abcdefgh\xfe") == b"\xff\x00<secret KEY>\xfe"

@@ -194,7 +194,7 @@ MUTATIONS = [
 ]
 
 
-def test_every_line_holds_as_it_was_recorded_and_says_how_much_it_looked_at(evidence):
+def test_every_check_passes_on_the_recorded_session_and_says_how_much_it_checked(evidence):
     verdicts = checks.judge(evidence, set())
     assert len(verdicts) == len(checks.LINES) == 13
     assert {verdict.name: verdict.problems for verdict in verdicts} == {line.name: [] for line in checks.LINES}
@@ -204,29 +204,29 @@ def test_every_line_holds_as_it_was_recorded_and_says_how_much_it_looked_at(evid
 @pytest.mark.parametrize(
     ("name", "mutate"), MUTATIONS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(MUTATIONS)]
 )
-def test_a_broken_line_is_false(evidence, name, mutate):
+def test_a_check_with_broken_evidence_fails(evidence, name, mutate):
     mutate(evidence)
     assert name in false_lines(evidence)
 
 
-def test_there_is_a_mutation_for_every_line():
+def test_there_is_a_mutation_for_every_check():
     assert {name for name, _ in MUTATIONS} == {line.name for line in checks.LINES}
 
 
 @pytest.mark.parametrize(
     "missing", ["begin", "end", "prepare", "canary", "canary-head", *(f"job-{job.name}" for job in JOBS)]
 )
-def test_evidence_that_is_missing_is_never_a_line_that_holds(evidence, missing):
+def test_missing_evidence_never_passes(evidence, missing):
     whole = copy.deepcopy(evidence)
     del evidence[missing]
     assert false_lines(evidence) > false_lines(whole)
 
 
-def test_only_some_lines(evidence):
+def test_only_some_checks(evidence):
     assert [verdict.name for verdict in checks.judge(evidence, {"head", "placement"})] == ["placement", "head"]
 
 
-def test_the_reports_tell_a_and_b_side_by_side_and_every_false_line(evidence, tmp_path):
+def test_the_reports_show_a_and_b_side_by_side_and_every_failed_check(evidence, tmp_path):
     driver_on_head(evidence)
     session = Session(tmp_path)
     verdicts = checks.judge(evidence, set())
@@ -258,7 +258,7 @@ def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
     assert f'message="grpo failed: {reason} (hint: do this)"' in (tmp_path / "junit.xml").read_text()
 
 
-def test_a_report_of_jobs_that_went_well_has_no_failures(evidence, tmp_path):
+def test_a_report_of_succeeded_jobs_has_no_failures(evidence, tmp_path):
     report.write(Session(tmp_path), evidence, checks.judge(evidence, set()))
     assert "## Why jobs failed" not in (tmp_path / "report.md").read_text()
 

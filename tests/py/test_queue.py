@@ -96,14 +96,14 @@ def queue_of(job):
     return sorted(path.name[21:] for path in job.root.queue("c").iterdir() if path.name != ".lock")
 
 
-def test_one_alone_has_its_turn_at_once(jobs):
+def test_a_job_alone_gets_a_slot_at_once(jobs):
     job = jobs.launch(jobs.make("a", limit=1, count=8))
     assert jobs.says(job) == "turn"
     assert job.read_state("turn")["waited_seconds"] < 5
     assert queue_of(job) == ["a"]
 
 
-def test_first_come_first_served_whoever_comes_up_first(jobs):
+def test_first_come_first_served_whichever_launcher_starts_first(jobs):
     """Jobs are ordered by reservation: c's launcher is up before b's, and waits for it."""
     a, b, c = (jobs.make(name, limit=1) for name in "abc")
     jobs.launch(a)
@@ -119,7 +119,7 @@ def test_first_come_first_served_whoever_comes_up_first(jobs):
     assert jobs.says(c) == "turn"
 
 
-def test_as_many_as_max_running_says(jobs):
+def test_max_running_limits_the_running_jobs(jobs):
     a, b, c = (jobs.launch(jobs.make(name, limit=2)) for name in "abc")
     assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
     assert jobs.says_at_last(c) == "position 1 of 1: behind a, b (MAX_RUNNING=2)"
@@ -138,11 +138,11 @@ def test_without_a_limit_by_number_the_devices_are_the_limit(jobs):
     assert (jobs.says(c), jobs.says(d)) == ("turn", "turn")
 
 
-def test_one_that_wants_more_than_was_left_of_the_cluster_is_verls_to_refuse(jobs):
+def test_a_job_larger_than_the_shrunken_cluster_is_left_for_verl_to_refuse(jobs):
     assert jobs.says(jobs.launch(jobs.make("a", count=9, has=8))) == "turn"
 
 
-def test_one_that_waits_and_is_killed_is_waited_for_no_more(jobs):
+def test_a_killed_waiting_job_leaves_the_queue(jobs):
     a, b, c, d = (jobs.make(name, limit=1) for name in "abcd")
     for job, said in (
         (a, "turn"),
@@ -157,7 +157,7 @@ def test_one_that_waits_and_is_killed_is_waited_for_no_more(jobs):
     assert queue_of(a) == ["a", "b", "d"]
 
 
-def test_one_that_is_frozen_keeps_its_turn(jobs):
+def test_a_paused_launcher_keeps_its_slot(jobs):
     a, b = (jobs.make(name, limit=1) for name in "ab")
     jobs.launch(a)
     assert jobs.says(a) == "turn"
@@ -175,7 +175,7 @@ def test_one_that_is_frozen_keeps_its_turn(jobs):
         {"observed": {"status": "FAILED"}},
     ],
 )
-def test_one_that_will_never_come_up_is_not_waited_for(jobs, state):
+def test_a_launcher_that_cannot_start_is_not_waited_for(jobs, state):
     jobs.make("never", **state)
     job = jobs.launch(jobs.make("b", limit=1))
     assert jobs.says(job) == "turn"
@@ -183,7 +183,7 @@ def test_one_that_will_never_come_up_is_not_waited_for(jobs, state):
 
 
 @pytest.mark.slow
-def test_one_whose_launcher_does_not_come_up_is_waited_for_in_bounds(jobs, monkeypatch):
+def test_a_launcher_that_does_not_start_is_waited_for_only_so_long(jobs, monkeypatch):
     """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
     last, grace = jobs.make("last", limit=1), queue._GRACE
@@ -219,14 +219,14 @@ def test_two_clusters_do_not_wait_for_each_other(jobs):
     assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
 
 
-def test_leaving_takes_ones_own_link_and_no_other(jobs):
+def test_leaving_removes_only_ones_own_link(jobs):
     a, _ = jobs.make("a"), jobs.make("b-a")
     queue.leave(a, "c")
     queue.leave(a, "c")
     assert queue_of(a) == ["b-a"]
 
 
-def test_many_who_come_at_once_are_served_one_by_one_in_order(jobs):
+def test_many_at_once_are_served_one_by_one_in_order(jobs):
     names = [f"job{number:02}" for number in range(8)]
     waiting = [jobs.make(name, limit=1) for name in names]
     for job in reversed(waiting):
