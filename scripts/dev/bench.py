@@ -110,14 +110,14 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def _line(row: Row, found: Mapping[str, Any]) -> str:
-    def told(side: Mapping[str, Any]) -> str:
+    def cell(side: Mapping[str, Any]) -> str:
         median, low, high = (f"{side[key]:.2f}" for key in ("median", "min", "max"))
         return f"{median} s ({low} - {high})"
 
     value = f"{found['difference']:+.2f} s" if row.is_difference else f"{found['ratio']:.2f}"
     aim = f"within {row.aim} s" if row.is_difference else f"≤ {row.aim}"
     met = "met" if found["is_met"] else "**missed**"
-    return f"| {row.what} | {row.against} | {told(found['ours'])} | {told(found['other'])} | {value} | {aim} | {met} |"
+    return f"| {row.what} | {row.against} | {cell(found['ours'])} | {cell(found['other'])} | {value} | {aim} | {met} |"
 
 
 def with_table(page: str, found: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 def commit() -> str:
     """As `release::commit` in release.bash: `0123456789ab`, `0123456789ab-dirty` or `version 1.2.3`."""
-    told = subprocess.run(
+    result = subprocess.run(
         [
             "bash",
             "-c",
@@ -19,4 +19,4 @@ def commit() -> str:
         text=True,
         check=True,
     )
-    return told.stdout.strip()
+    return result.stdout.strip()

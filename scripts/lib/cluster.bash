@@ -133,8 +133,8 @@ cluster::_list_packages() {
 cluster::_need_same_port() {
   local changed
   changed=$(made::changed head | grep '^GCS_PORT=') || return 0
-  job::need_idle "Restarting Ray on every node ($(made::told "$changed"))" "give ${changed} again, wait for them"
-  log::changed "Ray restarts on every node: $(made::told "$changed")"
+  job::need_idle "Restarting Ray on every node ($(made::describe "$changed"))" "give ${changed} again, wait for them"
+  log::changed "Ray restarts on every node: $(made::describe "$changed")"
 }
 
 # cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
@@ -147,7 +147,7 @@ cluster::tell_unused_knobs() {
   done
   ((${#nodes[@]} > 0)) || return 0
   mapfile -t every < <(printf '%s\n' "${every[@]}" | sort -u)
-  log::warn "$(made::told "${every[@]}"): Ray runs on ${nodes[*]} and keeps what it was started with; 'make down up' takes the new value."
+  log::warn "$(made::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps what it was started with; 'make down up' takes the new value."
 }
 
 # cluster::tell_clocks: jobs train whatever the time is, but the times that their processes record would be misleading.

@@ -26,8 +26,8 @@ made::changed() {
   done <"$file"
 }
 
-# made::told KNOB=VALUE...: "SHM_SIZE was 3gb, is 2gb (from env/defaults.env)", joined by "; ".
-made::told() {
+# made::describe KNOB=VALUE...: "SHM_SIZE was 3gb, is 2gb (from env/defaults.env)", joined by "; ".
+made::describe() {
   local line knob value text=''
   for line in "$@"; do
     knob=${line%%=*} line=${line#*=}

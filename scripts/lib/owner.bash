@@ -39,8 +39,8 @@ owner::first_other() {
   printf '%s' "$other"
 }
 
-# owner::told OTHER: the owner, in words.
-owner::told() {
+# owner::describe OTHER: the owner, in words.
+owner::describe() {
   local id user path
   IFS='|' read -r id user path <<<"$1"
   if [[ -z $id ]]; then
@@ -61,13 +61,13 @@ owner::need_own() {
 owner::need_own_or_adopt() {
   [[ -n $1 ]] || return 0
   [[ $ADOPT == 1 ]] || owner::_refuse "$1"
-  log::warn "$(owner::told "$1"): ADOPT=1 takes it over."
+  log::warn "$(owner::describe "$1"): ADOPT=1 takes it over."
 }
 
 owner::_refuse() {
   local cure="if that checkout was moved here"
   [[ $1 != '|'* ]] || cure='if it is yours'
-  cli::die 2 "$(owner::told "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1' ${cure}."
+  cli::die 2 "$(owner::describe "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1' ${cure}."
 }
 
 owner::_read() {

@@ -103,41 +103,41 @@ def actor(node_id, name="create.<locals>.WorkerDict", **cause):
 
 
 @pytest.fixture
-def blow(ray):
-    """The result of `blow_to` for these raylets and actors."""
+def losses(ray):
+    """The result of `losses_of` for these raylets and actors."""
 
-    def blow(raylets, actors):
+    def losses(raylets, actors):
         ray.knows({"submission_id": "j", "job_id": "01"})
         query = "limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
         ray.answers[f"/api/v0/actors?{query}"] = (200, {"data": {"result": {"result": actors}}})
         ray.has_nodes(*raylets)
         rows = [listening_row(row) for row in raylets if row["port"]]
         ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": rows}})
-        return aftermath.blow_to("j", RayApi(ray.address))
+        return aftermath.losses_of("j", RayApi(ray.address))
 
-    return blow
+    return losses
 
 
-def test_an_unreachable_node_is_lost_and_a_listening_one_is_not(blow, closed_port):
+def test_an_unreachable_node_is_lost_and_a_listening_one_is_not(losses, closed_port):
     with listening() as port:
-        found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor("b")])
+        found = losses([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor("b")])
     assert found.lost_nodes == ("worker-1 (127.0.0.1)",)
     assert found.words == ", when worker-1 (127.0.0.1) did not answer any more"
 
 
-def test_a_node_that_ray_has_given_up_is_lost_too(blow):
-    found = blow([raylet("worker-0", "a", 1, "DEAD")], [actor("a")])
-    assert found == aftermath.Blow(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
+def test_a_node_that_ray_has_given_up_is_lost_too(losses):
+    found = losses([raylet("worker-0", "a", 1, "DEAD")], [actor("a")])
+    assert found == aftermath.Losses(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
 
 
-def test_a_node_with_unknown_port_counts_as_alive(blow):
-    assert blow([raylet("worker-0", "a", None)], [actor("a")]) == aftermath.Blow()
+def test_a_node_with_unknown_port_counts_as_alive(losses):
+    assert losses([raylet("worker-0", "a", None)], [actor("a")]) == aftermath.Losses()
 
 
-def test_a_dead_node_that_the_job_did_not_use_is_ignored(blow, closed_port):
+def test_a_dead_node_that_the_job_did_not_use_is_ignored(losses, closed_port):
     with listening() as port:
-        found = blow([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor(None)])
-    assert found == aftermath.Blow()
+        found = losses([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor(None)])
+    assert found == aftermath.Losses()
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,15 @@ def test_a_dead_node_that_the_job_did_not_use_is_ignored(blow, closed_port):
         ({}, ""),
     ],
 )
-def test_a_process_that_was_taken_from_the_trainer(blow, cause, words):
+def test_a_process_that_was_taken_from_the_trainer(losses, cause, words):
     with listening() as port:
-        assert blow([raylet("worker-0", "a", port)], [actor("a", **cause)]) == aftermath.Blow((), words)
+        assert losses([raylet("worker-0", "a", port)], [actor("a", **cause)]) == aftermath.Losses((), words)
 
 
-def test_memory_comes_before_what_followed_from_it(blow):
+def test_memory_comes_before_what_followed_from_it(losses):
     crash = {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}}
     with listening() as port:
-        found = blow([raylet("worker-0", "a", port)], [actor("a", **crash), actor("a", oom_context={})])
+        found = losses([raylet("worker-0", "a", port)], [actor("a", **crash), actor("a", oom_context={})])
     assert found.words == ", after Ray's memory monitor killed its WorkerDict on worker-0"
 
 

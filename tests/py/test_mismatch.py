@@ -240,8 +240,8 @@ def test_every_harmless_requirement_has_a_reason_and_limits():
 
 def test_the_package_differences_between_two_jobs():
     a = {"Python": "3.11.7", "numpy": "1", "gone": "1", **{f"p{i}": "1" for i in range(5)}}
-    assert mismatch.told_between(a, dict(a)) is None
-    assert mismatch.told_between({"numpy": "1", "x": "1"}, {"numpy": "2", "y": "1"}) == (
+    assert mismatch.differences_between(a, dict(a)) is None
+    assert mismatch.differences_between({"numpy": "1", "x": "1"}, {"numpy": "2", "y": "1"}) == (
         "numpy 1 with A, 2 with B; x 1 with A, none with B; y none with A, 1 with B"
     )
-    assert mismatch.told_between(a, {"Python": "3.11.7"}).endswith("; p2 1 with A, none with B; 2 more")
+    assert mismatch.differences_between(a, {"Python": "3.11.7"}).endswith("; p2 1 with A, none with B; 2 more")

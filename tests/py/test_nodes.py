@@ -177,8 +177,8 @@ def test_an_api_that_never_comes_is_an_error(run, ray, shared):
 
 
 @pytest.fixture
-def haunted(ray, shared, monkeypatch):
-    """Two live nodes, and the raylet of an earlier worker-0 that Ray calls ALIVE; `told` records what Ray was told."""
+def dead_node(ray, shared, monkeypatch):
+    """Two live nodes, and the raylet of an earlier worker-0 that Ray calls ALIVE; `unregistered` records what Ray was unregistered."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2")]
@@ -186,10 +186,10 @@ def haunted(ray, shared, monkeypatch):
     ray.has_nodes(*rows, {**rows[1], "node_id": "aa", "node_ip": "127.0.0.1", "labels": {"start": "0"}})
     row = {"nodeId": "aa", "nodeManagerPort": port}
     ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": [{"raylet": {**row, "state": "ALIVE"}}]}})
-    world = types.SimpleNamespace(told=[], port=port, problem=None, goes=lambda: ray.has_nodes(*rows))
+    world = types.SimpleNamespace(unregistered=[], port=port, problem=None, goes=lambda: ray.has_nodes(*rows))
 
     def forget_node(gcs, node_id, _timeout):
-        world.told.append((gcs, node_id))
+        world.unregistered.append((gcs, node_id))
         if world.problem is None:
             world.goes()
         return world.problem
@@ -198,34 +198,34 @@ def haunted(ray, shared, monkeypatch):
     return world
 
 
-def test_a_killed_worker_is_unregistered_from_ray(await_nodes, haunted):
+def test_a_killed_worker_is_unregistered_from_ray(await_nodes, dead_node):
     outcome = await_nodes()
-    assert (outcome.status, haunted.told) == (0, [("10.0.0.1:6379", "aa")])
-    line = f"changed the worker-0 that was killed (127.0.0.1:{haunted.port}) is gone: told Ray"
+    assert (outcome.status, dead_node.unregistered) == (0, [("10.0.0.1:6379", "aa")])
+    line = f"changed the worker-0 that was killed (127.0.0.1:{dead_node.port}) is gone: told Ray"
     assert outcome.err.splitlines()[0] == line
 
 
-def test_if_ray_refuses_we_wait_until_it_notices_by_itself(await_nodes, haunted):
-    haunted.problem = "no such method"
-    outcome = await_nodes(then=haunted.goes)
-    assert (outcome.status, len(haunted.told)) == (0, 1)
+def test_if_ray_refuses_we_wait_until_it_notices_by_itself(await_nodes, dead_node):
+    dead_node.problem = "no such method"
+    outcome = await_nodes(then=dead_node.goes)
+    assert (outcome.status, len(dead_node.unregistered)) == (0, 1)
     assert "is gone: Ray finds out by itself, for it could not be told (no such method)" in outcome.err
 
 
-def test_a_ray_that_never_notices(await_nodes, haunted):
-    haunted.problem = "no such method"
+def test_a_ray_that_never_notices(await_nodes, dead_node):
+    dead_node.problem = "no such method"
     outcome = await_nodes()
     assert outcome.status == 8
     assert outcome.err.splitlines()[-1] == (
-        f"error   Ray lists worker-0 (127.0.0.1:{haunted.port}) as ALIVE still, which nobody reaches, after 1 s "
+        f"error   Ray lists worker-0 (127.0.0.1:{dead_node.port}) as ALIVE still, which nobody reaches, after 1 s "
         "(CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'."
     )
 
 
-def test_a_node_that_is_not_ours_and_listens_is_left_alone(await_nodes, haunted):
-    with socket.create_server(("127.0.0.1", haunted.port)):
+def test_a_node_that_is_not_ours_and_listens_is_left_alone(await_nodes, dead_node):
+    with socket.create_server(("127.0.0.1", dead_node.port)):
         outcome = await_nodes()
-    assert (outcome.status, haunted.told) == (0, [])
+    assert (outcome.status, dead_node.unregistered) == (0, [])
 
 
 def test_listing_the_nodes_does_not_wait_for_a_head_that_failed_to_start(run, shared):

@@ -109,7 +109,7 @@ def test_shared_root_is_filled_in_and_hydras_references_stay(planned, shared):
     assert [overrides[f"{layer}.a"] for layer in ("base", "spec", "line")] == [
         f"+{layer}.a{filled}" for layer in ("base", "spec", "line")
     ]
-    assert job.places.dataset == shared.datasets / "sums"
+    assert job.paths.dataset == shared.datasets / "sums"
     assert job.environment.variables["HERE"] == f"{shared.path}/y"
 
 
@@ -278,7 +278,7 @@ def test_sft_has_its_own_trainer_data_and_driver(planned, shared):
 def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
     write(shared.datasets / "mine" / "train.parquet", "")
     write(shared.datasets / "mine" / "val.parquet", "")
-    assert planned(spec="workload: sft\ndataset: mine\n").places.dataset == shared.datasets / "mine"
+    assert planned(spec="workload: sft\ndataset: mine\n").paths.dataset == shared.datasets / "mine"
 
 
 def test_every_job_has_the_identity_hook_whatever_its_hooks(planned):

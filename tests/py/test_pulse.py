@@ -14,7 +14,7 @@ def as_it_was():
     say.configure()
 
 
-def told(capsys):
+def printed(capsys):
     return [line.strip() for line in capsys.readouterr().err.splitlines()]
 
 
@@ -22,7 +22,7 @@ def test_a_log_gets_a_line_within_ten_seconds_and_fewer_later(capsys):
     beats = Pulse(0)
     for second in range(8 * 3600):
         beats.beat("loading the model on 2 workers", second)
-    lines = told(capsys)
+    lines = printed(capsys)
     seconds = [int(line.rpartition(", ")[2].removesuffix(" s")) for line in lines]
     assert lines[0] == "… loading the model on 2 workers, 9 s"
     assert seconds[:3] == [9, 18, 27]
@@ -38,7 +38,7 @@ def test_other_output_counts_as_a_sign_of_life(capsys):
         if second % 5 == 0:
             say.info(f"step {second}")
         beats.beat("training", second)
-    assert [line for line in told(capsys) if line.startswith("…")] == []
+    assert [line for line in printed(capsys) if line.startswith("…")] == []
 
 
 def test_news_is_printed_at_once_and_other_changes_when_they_last(capsys):
@@ -49,7 +49,7 @@ def test_news_is_printed_at_once_and_other_changes_when_they_last(capsys):
     beats.beat("training step 1", 4)
     for second in range(5, 14):
         beats.beat("training step 1", second)
-    assert told(capsys) == [
+    assert printed(capsys) == [
         "… reading the data",
         "… starting Ray workers (0 of 2 actors alive)",
         "… training step 1, 7 s",
@@ -75,7 +75,7 @@ def test_a_block_that_does_not_report_progress_itself(capsys, tmp_path, monkeypa
     monkeypatch.setattr(pulse, "_INTERVALS", ((float("inf"), 2.0),))
     with pulse.during("fetching it", lambda: pulse.size_of(tmp_path)):
         time.sleep(5.2)
-    lines = told(capsys)
+    lines = printed(capsys)
     assert lines
     assert all(line.startswith("… fetching it, 3 MB so far, ") for line in lines)
 

@@ -186,7 +186,7 @@ def test_a_launcher_that_cannot_start_is_not_waited_for(jobs, state):
 def test_a_launcher_that_does_not_start_is_waited_for_only_so_long(jobs, monkeypatch):
     """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
-    last, grace = jobs.make("last", limit=1), queue._GRACE
+    last, grace = jobs.make("last", limit=1), queue._LAUNCHER_SECONDS
     jobs.launch(job, look_whole_every=0.1)
     assert jobs.says(job) == "position 2 of 3: behind late"
     [link] = late.root.queue("c").glob("*-late")

@@ -67,12 +67,12 @@ def start(tmp_path):
 
 
 def test_it_waits_for_the_head_and_passes_its_arguments_on(start):
-    told = start("{'id': 'a node'} if len(self.looked) == 3 else {}")
-    assert told["looked"] == ["10.0.0.1:6379"] * 3
-    assert told["argv"] == ["ray", *ARGV]
-    assert str(PY) not in told["path"]
+    result = start("{'id': 'a node'} if len(self.looked) == 3 else {}")
+    assert result["looked"] == ["10.0.0.1:6379"] * 3
+    assert result["argv"] == ["ray", *ARGV]
+    assert str(PY) not in result["path"]
 
 
 def test_errors_while_waiting_are_left_to_ray(start):
-    told = start("1 / 0")
-    assert (told["argv"], len(told["looked"])) == (["ray", *ARGV], 1)
+    result = start("1 / 0")
+    assert (result["argv"], len(result["looked"])) == (["ray", *ARGV], 1)

@@ -149,7 +149,7 @@ def test_jobs_of_another_checkout_stay_and_are_counted(ray, old, shared, owner, 
     caller = None if owner is None else Owner.parse(owner)
     found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, time.time(), owner=caller)
     assert [waste.job.path.name for waste in found.waste] == (["theirs"] if goes else [])
-    assert f"{0 if goes else 1} of another checkout), " in found.looked_at
+    assert f"{0 if goes else 1} of another checkout), " in found.checked
 
 
 def test_jobs_of_another_checkout_do_not_count_for_keep_and_keep_their_snapshot(ray, old, snapshots):

@@ -20,7 +20,7 @@ def evidence():
 
 
 def false_lines(evidence):
-    return {verdict.name for verdict in checks.judge(evidence, set()) if not verdict.holds}
+    return {verdict.name for verdict in checks.judge(evidence, set()) if not verdict.passed}
 
 
 def put(path, value):
@@ -196,9 +196,9 @@ MUTATIONS = [
 
 def test_every_check_passes_on_the_recorded_session_and_says_how_much_it_checked(evidence):
     verdicts = checks.judge(evidence, set())
-    assert len(verdicts) == len(checks.LINES) == 13
-    assert {verdict.name: verdict.problems for verdict in verdicts} == {line.name: [] for line in checks.LINES}
-    assert all(any(character in "123456789" for character in verdict.looked_at) for verdict in verdicts)
+    assert len(verdicts) == len(checks.CHECKS) == 13
+    assert {verdict.name: verdict.problems for verdict in verdicts} == {check.name: [] for check in checks.CHECKS}
+    assert all(any(character in "123456789" for character in verdict.checked) for verdict in verdicts)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_check_with_broken_evidence_fails(evidence, name, mutate):
 
 
 def test_there_is_a_mutation_for_every_check():
-    assert {name for name, _ in MUTATIONS} == {line.name for line in checks.LINES}
+    assert {name for name, _ in MUTATIONS} == {check.name for check in checks.CHECKS}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
     ]
     assert report.about_packages(evidence) == said
     verdicts = checks.judge(evidence, set())
-    assert all(verdict.holds for verdict in verdicts)
+    assert all(verdict.passed for verdict in verdicts)
     assert set(said) <= set(report.as_markdown(evidence, verdicts))
     assert report.as_json(Session(tmp_path), evidence, verdicts)["packages"] == said
     del evidence["job-ppo_b"]

@@ -42,7 +42,7 @@ def apply(module: ModuleType) -> None:
     def materialize_sorted(
         buffer: Any, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: Mapping[str, Any]
     ) -> Any:
-        ordered = {key: partition_snapshot[key] for key in sorted(partition_snapshot, key=_place)}
+        ordered = {key: partition_snapshot[key] for key in sorted(partition_snapshot, key=_sort_key)}
         return materialize_batch(buffer, partition_id, sorted(selected_prompt_uids), ordered)
 
     def wait_shortly(buffer: Any, *args: Any) -> Any:
@@ -53,7 +53,7 @@ def apply(module: ModuleType) -> None:
     module.ReplayBuffer._wait_for_next_poll = wait_shortly
 
 
-def _place(key: str) -> tuple[str, tuple[int, ...]]:
+def _sort_key(key: str) -> tuple[str, tuple[int, ...]]:
     """Return the sort key for a key: ``{uid}`` of a prompt, ``{uid}_{session}_{index}`` of an answer."""
     uid, *numbers = key.split("_")
     return uid, tuple(int(number) for number in numbers)

@@ -17,7 +17,7 @@ class Secret:
     name: str
     file: str | None = None
 
-    def told(self) -> str:
+    def described(self) -> str:
         """Where the value comes from."""
         return f"{self.name} ({f'the file {self.file}' if self.file else 'the variable of that name'})"
 

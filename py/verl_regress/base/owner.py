@@ -34,7 +34,7 @@ class Owner:
         return (recorded.get("user"), recorded.get("id")) == (self.user, self.id)
 
 
-def told(plan: Mapping[str, Any] | None) -> str:
+def described(plan: Mapping[str, Any] | None) -> str:
     """The owner of the job with that plan, in words."""
     recorded = (plan or {}).get("owner")
     return f"user {recorded['user']}, {recorded['workdir']}" if recorded else "an owner that was not recorded"

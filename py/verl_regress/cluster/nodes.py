@@ -103,7 +103,7 @@ def await_all(args: argparse.Namespace) -> None:
             )
         pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    _dismiss_ghosts(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
+    _await_dropped(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
     head = alive["head"]
     if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
         raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
@@ -124,29 +124,29 @@ def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
     return packages.is_listed(root.packages(log_dir.name, name), _mark(log_dir, name))
 
 
-def _dismiss_ghosts(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
+def _await_dropped(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
     """Wait until Ray has dropped dead nodes: for half a minute it would send jobs there, which would never start."""
-    told: set[str] = set()
+    reported: set[str] = set()
     api = RayApi(ADDRESS)
     while sum(node.alive for node in api.nodes()) > wanted:
-        ghosts = [raylet for raylet in api.raylets() if raylet.alive and not raylet.answers()]
-        if not ghosts:
+        dead = [raylet for raylet in api.raylets() if raylet.alive and not raylet.answers()]
+        if not dead:
             return  # more nodes than ours, and they are alive
-        for ghost in ghosts:
-            if ghost.node_id not in told:
-                told.add(ghost.node_id)
-                problem = ray_private.forget_node(gcs, ghost.node_id, end - time.monotonic())
+        for one in dead:
+            if one.node_id not in reported:
+                reported.add(one.node_id)
+                problem = ray_private.forget_node(gcs, one.node_id, end - time.monotonic())
                 left = (
                     "told Ray" if problem is None else f"Ray finds out by itself, for it could not be told ({problem})"
                 )
-                say.changed(f"the {ghost.name} that was killed ({ghost.address}:{ghost.port}) is gone: {left}")
+                say.changed(f"the {one.name} that was killed ({one.address}:{one.port}) is gone: {left}")
         if time.monotonic() > end:
             raise RegressError(
-                f"Ray lists {ghosts[0].name} ({ghosts[0].address}:{ghosts[0].port}) as ALIVE still, which nobody reaches, "
+                f"Ray lists {dead[0].name} ({dead[0].address}:{dead[0].port}) as ALIVE still, which nobody reaches, "
                 f"after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'.",
                 Exit.UNREACHABLE,
             )
-        pulse.beat(f"waiting until Ray drops {', '.join(ghost.name for ghost in ghosts)}", time.monotonic())
+        pulse.beat(f"waiting until Ray drops {', '.join(one.name for one in dead)}", time.monotonic())
         time.sleep(_LOOK_EVERY)
 
 

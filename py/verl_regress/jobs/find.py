@@ -73,7 +73,7 @@ def _latest(root: SharedRoot, jobs: list[JobDir], caller: Owner | None) -> JobDi
     theirs = jobs[0]
     raise BadInput(
         f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
-        f"{owner.told(theirs.read_config('resolved.json'))}; name it with JOB={theirs.submission_id}, or submit one."
+        f"{owner.described(theirs.read_config('resolved.json'))}; name it with JOB={theirs.submission_id}, or submit one."
     )
 
 

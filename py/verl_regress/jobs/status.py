@@ -89,8 +89,8 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
-    if ray_status in (None, "PENDING", "RUNNING") and (place := _place(job)) is not None:
-        return Judgement(Status.QUEUED, place, driver_ip)
+    if ray_status in (None, "PENDING", "RUNNING") and (position := _queue_position(job)) is not None:
+        return Judgement(Status.QUEUED, position, driver_ip)
     if ray is not None:
         return _from_ray(str(ray_status), ray, job, driver_ip)
     # If the submitter died before it could record Ray's answer, an observation still proves that Ray had the job.
@@ -134,7 +134,7 @@ def _is_being_submitted(job: JobDir) -> bool:
     return False
 
 
-def _place(job: JobDir) -> str | None:
+def _queue_position(job: JobDir) -> str | None:
     """The queue position of a job whose launcher is waiting; None for any other job."""
     queued = job.read_state("queued")
     if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:

@@ -17,14 +17,14 @@ STEPS = 10  # every shipped JobSpec saves at this step, and a regression run tra
 
 
 @dataclass(frozen=True)
-class Line:
+class Check:
     """One acceptance check: its name for ONLY=, its claim, the jobs whose evidence it needs, and the function."""
 
     name: str
     claim: str
     jobs: tuple[str, ...]
-    check: Callable[[Evidence], list[str]]
-    looked_at: Callable[[Evidence], str]
+    problems_in: Callable[[Evidence], list[str]]
+    checked: Callable[[Evidence], str]
 
 
 @dataclass(frozen=True)
@@ -33,27 +33,27 @@ class Verdict:
 
     name: str
     claim: str
-    looked_at: str
+    checked: str
     problems: list[str]
 
     @property
-    def holds(self) -> bool:
+    def passed(self) -> bool:
         """No problem was found."""
         return not self.problems
 
 
 def judge(evidence: Evidence, only: set[str]) -> list[Verdict]:
     """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails."""
-    return [_verdict(line, evidence) for line in LINES if not only or line.name in only]
+    return [_verdict(check, evidence) for check in CHECKS if not only or check.name in only]
 
 
-def _verdict(line: Line, evidence: Evidence) -> Verdict:
-    missing = [name for name in line.jobs if f"job-{name}" not in evidence]
+def _verdict(check: Check, evidence: Evidence) -> Verdict:
+    missing = [name for name in check.jobs if f"job-{name}" not in evidence]
     try:
-        problems = [f"no evidence of {', '.join(missing)}"] if missing else line.check(evidence)
-        return Verdict(line.name, line.claim, "nothing" if missing else line.looked_at(evidence), problems)
+        problems = [f"no evidence of {', '.join(missing)}"] if missing else check.problems_in(evidence)
+        return Verdict(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        return Verdict(line.name, line.claim, "evidence that is not whole", [f"{type(error).__name__}: {error}"])
+        return Verdict(check.name, check.claim, "evidence that is not whole", [f"{type(error).__name__}: {error}"])
 
 
 def _each(evidence: Evidence, check: Callable[[str, Any], Iterable[str]]) -> list[str]:
@@ -276,7 +276,7 @@ def _nodes_searched(evidence: Evidence) -> dict[str, Any]:
     return {node["name"]: evidence[f"canary-{node['name']}"] for node in evidence["end"]["nodes"]}
 
 
-def _canary_looked_at(evidence: Evidence) -> str:
+def _canary_searched(evidence: Evidence) -> str:
     search, nodes = evidence["canary"], _nodes_searched(evidence).values()
     reports = sum(len(job["secrets"]) for job in jobs_of(evidence).values())
     return (
@@ -287,18 +287,18 @@ def _canary_looked_at(evidence: Evidence) -> str:
 
 _ALL = ("ppo_a", "ppo_b", "grpo", "sft", "further")
 
-LINES = (
-    Line("submission", "every job was submitted from the head", ("ppo_a",), _submitted_from_head, _n_jobs),
-    Line("placement", "every driver ran on a worker, not on the head", ("ppo_a",), _driver_on_worker, _n_jobs),
-    Line("head", "the head has CPU 0 and GPU 0", (), _head_is_empty, lambda evidence: f"{len(evidence['begin']['nodes'])} nodes, twice"),
-    Line("outputs", "outputs are kept apart by submission id, nothing was reused or overwritten", ("ppo_a", "ppo_b"), _outputs_apart, lambda evidence: f"{len(evidence['end']['digests'])} job directories"),
-    Line("prepare", "a second prepare skips and changes nothing", (), _second_prepare_skips, lambda evidence: f"{sum(map(len, evidence['begin']['artefacts'].values()))} files of {len(evidence['begin']['artefacts'])} artefacts"),
-    Line("checkpoints", f"checkpoints come every save_freq={STEPS} steps only", ("ppo_a",), _checkpoints, _n_jobs),
-    Line("further", f"one further step was trained from global_step_{STEPS}", ("ppo_a", "further"), _trained_further, lambda _: "2 jobs"),
-    Line("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", ("ppo_a",), _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in jobs_of(evidence).values())} bundles"),
-    Line("imports", "every process loaded the snapshot that was asked for, and A and B are told apart", ("ppo_a", "ppo_b"), _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in jobs_of(evidence).values())} processes"),
-    Line("workloads", "PPO, GRPO and SFT ran and are at their step count", _ALL, _workloads_ran, _n_jobs),
-    Line("rules", "GRPO and SFT keep the same directory and debug rules as PPO", ("ppo_a", "grpo", "sft"), _same_rules, lambda _: "3 jobs"),
-    Line("token", "Ray's token is in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),
-    Line("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", ("ppo_a",), _canary_nowhere, _canary_looked_at),
+CHECKS = (
+    Check("submission", "every job was submitted from the head", ("ppo_a",), _submitted_from_head, _n_jobs),
+    Check("placement", "every driver ran on a worker, not on the head", ("ppo_a",), _driver_on_worker, _n_jobs),
+    Check("head", "the head has CPU 0 and GPU 0", (), _head_is_empty, lambda evidence: f"{len(evidence['begin']['nodes'])} nodes, twice"),
+    Check("outputs", "outputs are kept apart by submission id, nothing was reused or overwritten", ("ppo_a", "ppo_b"), _outputs_apart, lambda evidence: f"{len(evidence['end']['digests'])} job directories"),
+    Check("prepare", "a second prepare skips and changes nothing", (), _second_prepare_skips, lambda evidence: f"{sum(map(len, evidence['begin']['artefacts'].values()))} files of {len(evidence['begin']['artefacts'])} artefacts"),
+    Check("checkpoints", f"checkpoints come every save_freq={STEPS} steps only", ("ppo_a",), _checkpoints, _n_jobs),
+    Check("further", f"one further step was trained from global_step_{STEPS}", ("ppo_a", "further"), _trained_further, lambda _: "2 jobs"),
+    Check("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", ("ppo_a",), _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in jobs_of(evidence).values())} bundles"),
+    Check("imports", "every process loaded the snapshot that was asked for, and A and B are told apart", ("ppo_a", "ppo_b"), _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in jobs_of(evidence).values())} processes"),
+    Check("workloads", "PPO, GRPO and SFT ran and are at their step count", _ALL, _workloads_ran, _n_jobs),
+    Check("rules", "GRPO and SFT keep the same directory and debug rules as PPO", ("ppo_a", "grpo", "sft"), _same_rules, lambda _: "3 jobs"),
+    Check("token", "Ray's token is in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),
+    Check("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", ("ppo_a",), _canary_nowhere, _canary_searched),
 )  # fmt: skip

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def chosen(only: str) -> set[str]:
     """The names in ONLY. Raises BadInput for an unknown name."""
     names = {name for name in only.replace(",", " ").split() if name}
-    known = [line.name for line in checks.LINES]
+    known = [check.name for check in checks.CHECKS]
     for name in sorted(names):
         if name not in known:
             raise BadInput(f"ONLY={name} is no line of verify: use some of {', '.join(known)}.")
@@ -103,7 +103,7 @@ def _only(session: Session) -> set[str]:
 
 def _next(session: Session) -> None:
     only = _only(session)
-    wanted = {name for line in checks.LINES if not only or line.name in only for name in line.jobs}
+    wanted = {name for check in checks.CHECKS if not only or check.name in only for name in check.jobs}
     job = session.next_job(wanted)
     if job is not None:
         words = [job.name, job.workload, job.code, *session.overrides_of(job)]
@@ -136,4 +136,4 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, *, print_json: bool)
     else:
         reports = f"reports: {session.path}/report.md, report.json, junit.xml"
         print(say.shown("\n".join([*report.table(verdicts), *report.about_packages(gathered), reports])))
-    return 0 if verdicts and all(verdict.holds for verdict in verdicts) else int(Exit.CHECK_FAILED)
+    return 0 if verdicts and all(verdict.passed for verdict in verdicts) else int(Exit.CHECK_FAILED)

@@ -27,13 +27,13 @@ def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Ve
         "session": str(session.path),
         "profile": evidence["begin"]["profile"],
         "cluster": evidence["begin"]["cluster"],
-        "holds": bool(verdicts) and all(verdict.holds for verdict in verdicts),
+        "holds": bool(verdicts) and all(verdict.passed for verdict in verdicts),
         "lines": [
             {
                 "name": one.name,
                 "claim": one.claim,
-                "holds": one.holds,
-                "looked_at": one.looked_at,
+                "holds": one.passed,
+                "looked_at": one.checked,
                 "problems": one.problems,
             }
             for one in verdicts
@@ -58,10 +58,10 @@ def table(verdicts: Sequence[Verdict]) -> list[str]:
     rows = []
     for verdict in verdicts:
         rows.append(
-            f"{'ok' if verdict.holds else 'FAIL':<6}  {verdict.name:<{width}}  {verdict.claim} (checked {verdict.looked_at})"
+            f"{'ok' if verdict.passed else 'FAIL':<6}  {verdict.name:<{width}}  {verdict.claim} (checked {verdict.checked})"
         )
         rows += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in verdict.problems]
-    good = sum(verdict.holds for verdict in verdicts)
+    good = sum(verdict.passed for verdict in verdicts)
     return [*rows, f"{good} of {len(verdicts)} checks passed"]
 
 
@@ -75,7 +75,7 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     if unknown:
         return [f"Which packages {' and '.join(unknown)} ran with was not recorded."]
     a, b = (packages.in_job(record) for record in records.values())
-    other = mismatch.told_between(a, b)
+    other = mismatch.differences_between(a, b)
     found = [
         f"A and B ran with other packages: {other}."
         if other
@@ -90,7 +90,7 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
 def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[str]:
     """The report for a person: verdicts first, then A and B step by step, then every job."""
     begin, jobs = evidence["begin"], jobs_of(evidence)
-    good = sum(verdict.holds for verdict in verdicts)
+    good = sum(verdict.passed for verdict in verdicts)
     page = [
         f"# {good} of {len(verdicts)} checks passed",
         "",
@@ -101,7 +101,7 @@ def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> lis
     ]
     for verdict in verdicts:
         problems = "".join(f"<br>**{problem}**" for problem in verdict.problems)
-        page.append(f"| {'ok' if verdict.holds else '**FAIL**'} | {verdict.claim}{problems} | {verdict.looked_at} |")
+        page.append(f"| {'ok' if verdict.passed else '**FAIL**'} | {verdict.claim}{problems} | {verdict.checked} |")
     page += [line for text in about_packages(evidence) for line in ("", text)]
     if {"ppo_a", "ppo_b"} <= jobs.keys():
         page += ["", *_side_by_side(jobs["ppo_a"], jobs["ppo_b"])]
@@ -155,11 +155,11 @@ def seconds(job: Mapping[str, Any]) -> float | None:
 
 def as_junit(verdicts: Sequence[Verdict]) -> str:
     """One test case per check."""
-    failed = sum(not verdict.holds for verdict in verdicts)
+    failed = sum(not verdict.passed for verdict in verdicts)
     suite = ET.Element("testsuite", name="verl-regress verify", tests=str(len(verdicts)), failures=str(failed))
     for verdict in verdicts:
         case = ET.SubElement(suite, "testcase", classname="verify", name=f"{verdict.name}: {verdict.claim}")
-        if not verdict.holds:
+        if not verdict.passed:
             ET.SubElement(case, "failure", message=verdict.problems[0]).text = "\n".join(verdict.problems)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 

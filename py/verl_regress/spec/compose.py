@@ -47,8 +47,8 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     Raises BadInput for a snapshot without that trainer, and for an override that Hydra cannot parse, whose key the
     config lacks, or whose value it refuses.
     """
-    told = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
-    directory, name = _config_of(code_path, module, told)
+    snapshot = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
+    directory, name = _config_of(code_path, module, snapshot)
     kept, left_out = list(overrides), list[Override]()
     # Imported here: Hydra costs the other subcommands more than all the rest together.
     from hydra import initialize_config_dir
@@ -67,7 +67,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
             except _HydraRefused as refused:
                 culprit = refused.culprit
                 if culprit is None or not culprit.optional or not refused.lacks_key:
-                    raise _sentence(refused, name, kept, told) from None
+                    raise _sentence(refused, name, kept, snapshot) from None
                 kept.remove(culprit)
                 left_out.append(culprit)
 
@@ -91,21 +91,21 @@ def _culprit(message: str, overrides: Sequence[Override]) -> Override | None:
     return next((override for override in overrides if f"'{override.parts()[1]}'" in message), None)
 
 
-def _config_of(code_path: Path, module: str, told: str) -> tuple[Path, str]:
+def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
     """The directory and the name of the config, from the snapshot's own `@hydra.main`."""
     file = code_path.joinpath(*module.split(".")).with_suffix(".py")
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         raise BadInput(
-            f"{told} has no {module} that can be read ({error}): name a snapshot that has it, or another workload."
+            f"{snapshot} has no {module} that can be read ({error}): name a snapshot that has it, or another workload."
         ) from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "hydra.main":
             given = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
             return file.parent / given["config_path"], given["config_name"]
     raise BadInput(
-        f"{told} has no @hydra.main in {file}, which would name its config: name another snapshot, or another workload."
+        f"{snapshot} has no @hydra.main in {file}, which would name its config: name another snapshot, or another workload."
     )
 
 
@@ -191,24 +191,26 @@ def _value(config: Any, key: str) -> Any:
         return None
 
 
-def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], told: str) -> BadInput:
+def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], snapshot: str) -> BadInput:
     culprit = refused.culprit
     if culprit is None:
-        return BadInput(f"The overrides do not fit {name} of {told}, as Hydra says ({refused}): fix them.")
+        return BadInput(f"The overrides do not fit {name} of {snapshot}, as Hydra says ({refused}): fix them.")
     given = culprit.shown
     if refused.is_grammar:
         return BadInput(f"{given} cannot be parsed by Hydra ({refused}): fix it, or quote its value as in key='a, b'.")
     if not refused.lacks_key:
-        return BadInput(f"{given} does not fit {name} of {told}, as Hydra says ({refused}): fix it, or leave it out.")
+        return BadInput(
+            f"{given} does not fit {name} of {snapshot}, as Hydra says ({refused}): fix it, or leave it out."
+        )
     if culprit.origin == DETERMINISTIC:
         return BadInput(
-            f"{DETERMINISTIC} needs {culprit.parts()[1]}, which {name} of {told} lacks: name a snapshot whose verl has it, or "
+            f"{DETERMINISTIC} needs {culprit.parts()[1]}, which {name} of {snapshot} lacks: name a snapshot whose verl has it, or "
             f"leave DETERMINISTIC out."
         )
     near = _nearest(_compose(name, overrides[: overrides.index(culprit)]), culprit.parts()[1])
     cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
     return BadInput(
-        f"{given} sets a key that {name} of {told} lacks: {cure} a new key, write '+{shown(culprit.text)}'."
+        f"{given} sets a key that {name} of {snapshot} lacks: {cure} a new key, write '+{shown(culprit.text)}'."
     )
 
 

@@ -29,7 +29,7 @@ class Devices:
         device = str(value("trainer.device") or "cuda")
         return cls(_RESOURCE.get(device, device), sum(_pool(value, pool) for pool in pools))
 
-    def told(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """The devices as config/resolved.json records them."""
         return {"resource": self.resource, "count": self.count}
 

@@ -53,7 +53,7 @@ class Override:
         """Whether it adds its key, and may be left out."""
         return self.optional and "+" in self.parts()[0]
 
-    def told(self) -> dict[str, str]:
+    def recorded(self) -> dict[str, str]:
         """The override as config/resolved.json records it."""
         return {"text": self.text, "origin": self.origin}
 

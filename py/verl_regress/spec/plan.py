@@ -19,7 +19,7 @@ from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
 from verl_regress.spec.request import Request
-from verl_regress.spec.workloads import WORKLOADS, Places
+from verl_regress.spec.workloads import WORKLOADS, JobPaths
 from verl_regress.store import snapshot
 
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
@@ -59,7 +59,7 @@ class Plan:
 
     request: Request
     code: Code
-    places: Places
+    paths: JobPaths
     driver: Driver
     environment: Environment
     composed: Composed
@@ -69,7 +69,7 @@ class Plan:
     @property
     def job(self) -> JobDir:
         """The directory of the attempt."""
-        return self.places.job
+        return self.paths.job
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -78,11 +78,11 @@ class Plan:
 
     def resolved(self) -> dict[str, Any]:
         """The whole plan as plain data."""
-        request, places, driver, composed = self.request, self.places, self.driver, self.composed
+        request, paths, driver, composed = self.request, self.paths, self.driver, self.composed
         return {
             "submission_id": self.job.submission_id,
             "attempt": self.job.attempt,
-            "parent": request.attempt.told() if request.attempt else None,
+            "parent": request.attempt.recorded() if request.attempt else None,
             "workload": request.spec.workload,
             "profile": request.defaults.profile,
             "cluster": request.defaults.cluster,
@@ -90,20 +90,20 @@ class Plan:
             "code_id": self.code.code_id,
             "shared_root": str(self.job.root.path),
             "code_path": str(self.code.path),
-            "model": str(places.model),
-            "dataset": str(places.dataset),
-            "reward_fn": str(places.reward_fn) if places.reward_fn is not None else None,
+            "model": str(paths.model),
+            "dataset": str(paths.dataset),
+            "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
             "job_dir": str(self.job.path),
             "address": driver.address,
             "entrypoint": driver.entrypoint,
             "entrypoint_num_cpus": driver.num_cpus,
             "entrypoint_resources": dict(driver.resources),
-            "devices": {**composed.devices.told(), "cluster_has": self.cluster_has},
+            "devices": {**composed.devices.recorded(), "cluster_has": self.cluster_has},
             "max_running": request.defaults.max_running,
             "packages": _less_lists(self.packages),
             "argv": list(self.argv),
-            "overrides": [override.told() for override in composed.overrides],
-            "left_out": [override.told() for override in composed.left_out],
+            "overrides": [override.recorded() for override in composed.overrides],
+            "left_out": [override.recorded() for override in composed.left_out],
             "secrets": [secret.name for secret in self.environment.secrets],
         }
 
@@ -115,7 +115,7 @@ class Plan:
             "workload": request.spec.workload,
             "profile": request.defaults.profile,
         }
-        parent = request.attempt.told() if request.attempt else {}
+        parent = request.attempt.recorded() if request.attempt else {}
         return {**about, **{f"parent_{key}": str(value) for key, value in parent.items()}}
 
     def command_line(self, **metadata: str) -> list[str]:
@@ -145,15 +145,15 @@ def make(root: SharedRoot, request: Request) -> Plan:
     _check_shared_root(root, request)
     code = _code(root, request)
     job = _job_dir(root, request, code)
-    places = _places(root, request, job)
-    overrides = _overrides(root, request, code, places)
+    paths = _paths(root, request, job)
+    overrides = _overrides(root, request, code, paths)
     driver = _driver(request, job)
     environment = Environment.of(root, request, code.path, job)
     limits.check(overrides, environment.variables, environment.origins)
     snapshot.need_whole(code.path, code.record, code.origin)
     composed = compose(code.path, code.record, request.workload.module, overrides)
-    reward_fn.check_function(root, composed.reward, places.reward_fn, request.spec.origin, composed.overrides)
-    return Plan(request, code, places, driver, environment, composed)
+    reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)
+    return Plan(request, code, paths, driver, environment, composed)
 
 
 def _check_workload(request: Request) -> None:
@@ -216,10 +216,10 @@ def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
     return job
 
 
-def _places(root: SharedRoot, request: Request, job: JobDir) -> Places:
+def _paths(root: SharedRoot, request: Request, job: JobDir) -> JobPaths:
     spec, defaults, workload = request.spec, request.defaults, request.workload
     default_dataset = defaults.dataset + workload.dataset_suffix
-    return Places(
+    return JobPaths(
         model=_artefact(root, request, "model", root.models, spec.model, defaults.model, ("config.json",)),
         dataset=_artefact(root, request, "dataset", root.datasets, spec.dataset, default_dataset, workload.data_files),
         job=job,
@@ -260,13 +260,13 @@ def _reward_fn(root: SharedRoot, request: Request) -> Path | None:
     return reward_fn.check(root, root.fill_in(spec.reward_fn_path), spec.origin)
 
 
-def _overrides(root: SharedRoot, request: Request, code: Code, places: Places) -> list[Override]:
+def _overrides(root: SharedRoot, request: Request, code: Code, paths: JobPaths) -> list[Override]:
     """The overrides of all layers as one list."""
     spec, base, attempt, workload = request.spec, request.base, request.attempt, request.workload
     added = request.deterministic
-    reward = f"{reward_fn.key_of(code.path)}={places.reward_fn}" if places.reward_fn is not None else None
+    reward = f"{reward_fn.key_of(code.path)}={paths.reward_fn}" if paths.reward_fn is not None else None
     return merge(
-        [Override(text, "verl-regress") for text in workload.overrides(places)],
+        [Override(text, "verl-regress") for text in workload.overrides(paths)],
         *of_profile(root, workload, base.trainer_overrides, base.origin),
         [] if reward is None else [Override(reward, spec.origin)],
         [Override(root.fill_in(text), spec.origin) for text in spec.trainer_overrides],
@@ -293,8 +293,8 @@ def _driver(request: Request, job: JobDir) -> Driver:
         )
     for name, amount in {**driver.resources, "entrypoint_num_cpus": driver.num_cpus}.items():
         if not 0 <= amount <= _MOST:  # false for NaN too
-            told = f"{spec.origin} or {base.origin}"
+            origins = f"{spec.origin} or {base.origin}"
             raise BadInput(
-                f"The resource {shown(name)}={shown(str(amount))} (from {told}) is not usable: ask for 0 to {_MOST:,}."
+                f"The resource {shown(name)}={shown(str(amount))} (from {origins}) is not usable: ask for 0 to {_MOST:,}."
             )
     return driver

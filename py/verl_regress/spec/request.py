@@ -61,7 +61,7 @@ class Attempt:
         kept = Override("trainer.del_local_ckpt_after_load=False", "make resume", optional=True)  # SFT lacks it
         return [*(Override(text, "make resume") for text in continuing(self.checkpoint)), kept]
 
-    def told(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """The attempt that it comes from, the checkpoint and its step."""
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         return {"attempt": self.parent.attempt, "checkpoint": checkpoint, "step": self.step}

@@ -97,21 +97,21 @@ def check_function(
         return
     key = f"{function.key}.path"
     set_by = next((override.origin for override in overrides if override.parts()[1] == key), "an override")
-    told = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
+    named = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
     if function.name is None:
         raise BadInput(
-            f"{told} names no function, for {function.key}.name is empty: set it, for example to compute_score."
+            f"{named} names no function, for {function.key}.name is empty: set it, for example to compute_score."
         )
     try:
         names = _names_in(path)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadInput(f"{told} is not usable, {_problem(error)}.") from None
+        raise BadInput(f"{named} is not usable, {_problem(error)}.") from None
     if names & {function.name, *_DYNAMIC}:
         return
     near = difflib.get_close_matches(function.name, names, n=1)
     hint = f" (did you mean {shown(near[0], 80)}?)" if near else ""
     raise BadInput(
-        f"{told} does not define {shown(function.name, 80)} at its top level{hint}: define it there, or name another function "
+        f"{named} does not define {shown(function.name, 80)} at its top level{hint}: define it there, or name another function "
         f"with {function.key}.name."
     )
 

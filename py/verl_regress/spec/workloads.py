@@ -11,7 +11,7 @@ from verl_regress.base.naming import SFT_SUFFIX
 
 
 @dataclass(frozen=True)
-class Places:
+class JobPaths:
     """What a job reads, and where it writes, as every node sees them."""
 
     model: Path
@@ -32,50 +32,50 @@ class Workload:
     module: str
     profile_keys: tuple[str, ...]
     data_files: tuple[str, ...]
-    overrides: Callable[[Places], list[str]]
+    overrides: Callable[[JobPaths], list[str]]
     has_reward: bool = True
     dataset_suffix: str = ""
     hooks: tuple[str, ...] = ()
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
 
-def _trainer(places: Places) -> list[str]:
+def _trainer(paths: JobPaths) -> list[str]:
     """The overrides of every trainer; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
     return [
-        f"hydra.run.dir={places.job.driver_log.parent}/hydra",
+        f"hydra.run.dir={paths.job.driver_log.parent}/hydra",
         "trainer.project_name=verl-regress",
-        f"trainer.experiment_name={places.job.ray_id}",
+        f"trainer.experiment_name={paths.job.ray_id}",
         "trainer.logger=[console,file]",
         "trainer.total_epochs=1",
         "trainer.save_freq=10",
-        f"trainer.default_local_dir={places.job.checkpoints}",
+        f"trainer.default_local_dir={paths.job.checkpoints}",
     ]
 
 
-def _reinforcement(places: Places, estimator: str) -> list[str]:
+def _reinforcement(paths: JobPaths, estimator: str) -> list[str]:
     return [
-        *_trainer(places),
+        *_trainer(paths),
         f"algorithm.adv_estimator={estimator}",
-        f"data.train_files={places.dataset}/train.parquet",
-        f"data.val_files={places.dataset}/test.parquet",
-        f"actor_rollout_ref.model.path={places.model}",
+        f"data.train_files={paths.dataset}/train.parquet",
+        f"data.val_files={paths.dataset}/test.parquet",
+        f"actor_rollout_ref.model.path={paths.model}",
     ]
 
 
-def _ppo(places: Places) -> list[str]:
-    return [*_reinforcement(places, "gae"), f"critic.model.path={places.model}"]
+def _ppo(paths: JobPaths) -> list[str]:
+    return [*_reinforcement(paths, "gae"), f"critic.model.path={paths.model}"]
 
 
-def _grpo(places: Places) -> list[str]:
-    return _reinforcement(places, "grpo")
+def _grpo(paths: JobPaths) -> list[str]:
+    return _reinforcement(paths, "grpo")
 
 
-def _sft(places: Places) -> list[str]:
+def _sft(paths: JobPaths) -> list[str]:
     return [
-        *_trainer(places),
-        f"data.train_files={places.dataset}/train.parquet",
-        f"data.val_files={places.dataset}/val.parquet",
-        f"model.path={places.model}",
+        *_trainer(paths),
+        f"data.train_files={paths.dataset}/train.parquet",
+        f"data.val_files={paths.dataset}/val.parquet",
+        f"model.path={paths.model}",
     ]
 
 

@@ -195,7 +195,7 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
             raise
         say.skip(f"{target} (exists, same source)")
         return winner
-    say.changed(f"{target} made from {source}{_told(facts)}")
+    say.changed(f"{target} made from {source}{_described(facts)}")
     return manifest
 
 
@@ -205,7 +205,7 @@ def _open_to_readers(directory: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def _told(facts: Mapping[str, Any]) -> str:
+def _described(facts: Mapping[str, Any]) -> str:
     return "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
 
 

@@ -87,11 +87,11 @@ def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) ->
     Raises BadInput, naming the location, if an answer does not end in `#### number`.
     """
     rows = []
-    for index, (place, example) in enumerate(examples):
+    for index, (location, example) in enumerate(examples):
         final = _FINAL_ANSWER.search(example["answer"])
         if final is None:
             raise BadInput(
-                f"{place}: the answer has no '#### number' at its end: GSM8K's answers do; fix or drop that line."
+                f"{location}: the answer has no '#### number' at its end: GSM8K's answers do; fix or drop that line."
             )
         rows.append(
             {
@@ -119,20 +119,20 @@ def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
     """
     examples = []
     for number, line in enumerate(content.splitlines(), start=1):
-        place = f"{file} line {number}"
+        location = f"{file} line {number}"
         try:
             example = json.loads(line)
         except ValueError as error:
             raise BadInput(
-                f'{place} is not JSON ({error}): write one {{"question": …, "answer": …}} a line.'
+                f'{location} is not JSON ({error}): write one {{"question": …, "answer": …}} a line.'
             ) from error
         if not isinstance(example, dict) or not all(
             isinstance(example.get(key), str) for key in ("question", "answer")
         ):
             raise BadInput(
-                f'{place} has no texts "question" and "answer": write one {{"question": …, "answer": …}} a line.'
+                f'{location} has no texts "question" and "answer": write one {{"question": …, "answer": …}} a line.'
             )
-        examples.append((place, example))
+        examples.append((location, example))
     if not examples:
         raise BadInput(f'{file} is empty: it must hold one {{"question": …, "answer": …}} a line.')
     return examples

@@ -77,8 +77,8 @@ class Finding:
 def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[Unknown]) -> Finding:
     """Compare the snapshot whose record is `code` with the nodes that are up."""
     if unknown:
-        told = " and ".join(f"{one.node} ({one.reason})" for one in unknown)
-        problem = f"Which packages the nodes have is not known of {told}"
+        names = " and ".join(f"{one.node} ({one.reason})" for one in unknown)
+        problem = f"Which packages the nodes have is not known of {names}"
         return Finding((problem,), ("run 'make up', which lists them",))
     on = workers(known)
     found = _declared(code, on)
@@ -103,16 +103,18 @@ def _declared(code: Mapping[str, Any], on: Sequence[NodePackages]) -> Finding:
     needing: dict[str, tuple[Requirement, list[NodePackages]]] = {}
     for node in on:
         for requirement in _needed(parsed, declared, node):
-            needing.setdefault(_told(requirement), (requirement, []))[1].append(node)
+            needing.setdefault(_described(requirement), (requirement, []))[1].append(node)
     wants: list[str] = []
     harmless: list[str] = []
     for requirement, nodes in needing.values():
         without = [node for node in nodes if not _has(requirement, node)]
         excuses = [_excuse(code["verl_version"], requirement, node) for node in without]
         if without and all(excuses):
-            harmless.append(f"{_told(requirement)} ({_what_they_have(requirement, without, on)}): {excuses[0]}")
+            harmless.append(f"{_described(requirement)} ({_what_they_have(requirement, without, on)}): {excuses[0]}")
         elif without:
-            wants.append(f"{_told(requirement)} ({_what_they_have(requirement, without, on, told_before=bool(wants))})")
+            wants.append(
+                f"{_described(requirement)} ({_what_they_have(requirement, without, on, told_before=bool(wants))})"
+            )
     if not wants:
         return Finding(harmless=tuple(harmless))
     cure = "build an image with them (docker/requirements.lock) or name one that has them with NODE_IMAGE"
@@ -201,7 +203,7 @@ def _module(name: str) -> str:
     return plain_name(name).replace("-", "")
 
 
-def _told(requirement: Requirement) -> str:
+def _described(requirement: Requirement) -> str:
     return f"{requirement.name}{requirement.specifier}"
 
 
@@ -218,16 +220,16 @@ def _what_they_have(
 def _differences(nodes: Sequence[NodePackages]) -> str:
     """`numpy 2.4.6 on worker-0 and 1.26.4 on worker-1, torch …`; empty if all nodes have the same."""
     names = sorted({name for one in nodes for name in one.versions}, key=str.lower)
-    told = []
+    differences = []
     for name in names:
         having: dict[str | None, list[str]] = {}
         for one in nodes:
             having.setdefault(one.versions.get(name), []).append(one.node)
         if len(having) > 1:
-            told.append(
+            differences.append(
                 f"{name} " + " and ".join(f"{version or 'none'} on {', '.join(at)}" for version, at in having.items())
             )
-    return _first(told)
+    return _first(differences)
 
 
 def _head_differs(known: Sequence[NodePackages]) -> list[str]:
@@ -242,18 +244,18 @@ def _head_differs(known: Sequence[NodePackages]) -> list[str]:
     return [f"The head's packages are not those of {on[0].node} ({_first(other)}); jobs run on the workers."]
 
 
-def _first(told: Sequence[str]) -> str:
-    more = f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
+def _first(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
 
 
 def _joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def told_between(a: Mapping[str, str], b: Mapping[str, str]) -> str | None:
+def differences_between(a: Mapping[str, str], b: Mapping[str, str]) -> str | None:
     """How the packages of two jobs (`packages.in_job`) differ: `numpy 1.26.4 with A, 2.4.6 with B; …`; None if they do not."""
     other = sorted((name for name in a.keys() | b.keys() if a.get(name) != b.get(name)), key=str.lower)
-    told = [f"{name} {a.get(name, 'none')} with A, {b.get(name, 'none')} with B" for name in other[:_SHOWN]]
+    differences = [f"{name} {a.get(name, 'none')} with A, {b.get(name, 'none')} with B" for name in other[:_SHOWN]]
     more = [f"{len(other) - _SHOWN} more"] if len(other) > _SHOWN else []
-    return "; ".join([*told, *more]) or None
+    return "; ".join([*differences, *more]) or None

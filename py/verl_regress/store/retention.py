@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             owner=args.owner,
             objects_too=are_objects_free,
         )
-        say.info(found.looked_at)
+        say.info(found.checked)
         total = human(sum(waste.bytes for waste in found.waste))
         if not found.waste:
             say.skip("gc (nothing that nobody needs)")
@@ -109,7 +109,7 @@ class Waste:
 class Survey:
     """What was checked, in a sentence, and what of it is waste, in the order of removal."""
 
-    looked_at: str
+    checked: str
     waste: list[Waste] = field(default_factory=list)
 
 
@@ -171,13 +171,13 @@ def survey(
         for path in versions
         if path.name not in in_use and path.stat().st_ctime < now - _SETTLED
     ]
-    looked_at = (
+    checked = (
         f"checked {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
         f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
         f"({len(unused)} that nobody needs), {len(versions)} helpers"
     )
-    return Survey(looked_at, waste)
+    return Survey(checked, waste)
 
 
 def human(size: int) -> str:

@@ -121,7 +121,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             return _keep(target, record, tree)
     finally:
         _remove(directory)
-    say.changed(f"snapshot {code_id} made from {_told(record)}, {record['file_count']} files at {target}")
+    say.changed(f"snapshot {code_id} made from {_described(record)}, {record['file_count']} files at {target}")
     return record
 
 
@@ -275,13 +275,13 @@ def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
     if old_tree == new_tree:
         same = (old["source"], old["revision"]) == (new["source"], new["revision"])
         say.skip(
-            f"snapshot {new['code_id']} at {target} (exists, same {'source' if same else 'tree from ' + _told(old)})"
+            f"snapshot {new['code_id']} at {target} (exists, same {'source' if same else 'tree from ' + _described(old)})"
         )
         return old
     names = sorted(name for name in old_tree.keys() | new_tree.keys() if old_tree.get(name) != new_tree.get(name))
     raise BadInput(
-        f"{KNOB}={new['code_id']} is a snapshot of {_told(old)}, tree {_short(_tree_sha256(old_tree))}, "
-        f"and VERL_SOURCE now gives {_told(new)}, tree {_short(new['tree_sha256'])}: "
+        f"{KNOB}={new['code_id']} is a snapshot of {_described(old)}, tree {_short(_tree_sha256(old_tree))}, "
+        f"and VERL_SOURCE now gives {_described(new)}, tree {_short(new['tree_sha256'])}: "
         f"{len(names)} of {len(old_tree.keys() | new_tree.keys())} files differ ({first(names)}); a snapshot is never changed: choose another {KNOB}, or {_cure(target)}."
     )
 
@@ -376,7 +376,7 @@ def _remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _told(record: Record) -> str:
+def _described(record: Record) -> str:
     revision = f" at {record['revision'][:12]}" if record["revision"] else ""
     changes = " with uncommitted changes" if record["dirty"] else ""
     return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"

@@ -150,7 +150,7 @@ def print_plan(planned: plan.Plan) -> None:
     print("# verl's config")
     print(planned.composed.text, end="")
     for secret in planned.environment.secrets:
-        print(f"# secret: {secret.told()}")
+        print(f"# secret: {secret.described()}")
     print("# runtime_env")
     print(json.dumps(planned.environment.runtime_env(), indent=2, ensure_ascii=False))
     if planned.environment.set_by_hook():

@@ -37,11 +37,11 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
 def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
     """Why a trainer may have failed that was not told to stop: it lost a node, or one of its processes was killed."""
     try:
-        blow = blow_to(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
+        losses = losses_of(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"whether a node or a process was lost is not known: {error}")
         return {}
-    return {"reason": f"{reason}{blow.words}", "lost_nodes": blow.lost_nodes}
+    return {"reason": f"{reason}{losses.words}", "lost_nodes": losses.lost_nodes}
 
 
 def _disk_problem(job: JobDir) -> str | None:
@@ -74,14 +74,14 @@ _HOW_LOST = {True: "did not answer any more", False: "had been given up by Ray"}
 
 
 @dataclass(frozen=True)
-class Blow:
+class Losses:
     """What hit the trainer from outside: the nodes that it lost, as `worker-0 (10.0.0.2)`, and the words for its reason."""
 
     lost_nodes: tuple[str, ...] = ()
     words: str = ""
 
 
-def blow_to(ray_id: str, api: RayApi) -> Blow:
+def losses_of(ray_id: str, api: RayApi) -> Losses:
     """What happened to the nodes and actors of a job whose trainer has just failed. Raises Unreachable.
 
     Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is asked directly. One
@@ -91,13 +91,13 @@ def blow_to(ray_id: str, api: RayApi) -> Blow:
     used = {actor["node_id"] for actor in actors}
     raylets = {raylet.node_id: raylet for raylet in api.raylets() if raylet.node_id in used}
     if not raylets:
-        return Blow()
+        return Losses()
     lost = sorted(silent(raylets.values()), key=lambda raylet: raylet.name)
     if lost:
         words = " and ".join(f"{_title(raylet)} {_HOW_LOST[raylet.alive]}" for raylet in lost)
-        return Blow(tuple(map(_title, lost)), f", when {words}")
-    told = sorted(filter(None, (_of_actor(actor, raylets) for actor in actors)))
-    return Blow((), told[0] if told else "")
+        return Losses(tuple(map(_title, lost)), f", when {words}")
+    texts = sorted(filter(None, (_of_actor(actor, raylets) for actor in actors)))
+    return Losses((), texts[0] if texts else "")
 
 
 def _title(raylet: Raylet) -> str:

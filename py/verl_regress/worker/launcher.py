@@ -74,9 +74,9 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     try:
         with _stoppable():
             _need_submission(job)
-            queue.wait(job, plan, partial(_tell_place, job, tee))
+            queue.wait(job, plan, partial(_record_position, job, tee))
             waits_for = "the proof of its code"
-            check_places(plan)
+            check_paths(plan)
             check_code(job, plan)
             imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
     except (RegressError, OSError) as error:
@@ -170,14 +170,14 @@ def _need_submission(job: JobDir) -> None:
         )
 
 
-def _tell_place(job: JobDir, tee: Tee, place: queue.Place) -> None:
+def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> None:
     """Record the queue position for `judge`, and log it the first time."""
     if job.read_state("queued") is None:
-        tee.line(f"verl-regress: waits for a slot, {place}")
-    job.write_state("queued", {"reason": str(place), "position": place.position, "waiting": place.waiting})
+        tee.line(f"verl-regress: waits for a slot, {position}")
+    job.write_state("queued", {"reason": str(position), "position": position.position, "waiting": position.waiting})
 
 
-def check_places(plan: Mapping[str, Any]) -> None:
+def check_paths(plan: Mapping[str, Any]) -> None:
     """Raise RegressError if a path of the plan now leads out of the shared root.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable

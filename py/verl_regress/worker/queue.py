@@ -27,11 +27,11 @@ _LOOK_EVERY = 1.0  # seconds between two checks of the queue's time stamp
 _LOOK_WHOLE_EVERY = 10.0  # … of the whole queue even if unchanged: a launcher that is killed changes nothing
 # Seconds for which a job whose launcher has not started keeps its position: Ray may have no room for it, or its
 # submitter died before Ray got it.
-_GRACE = 60.0
+_LAUNCHER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class QueuePosition:
     """The position of a waiting job, 1 being next, and the job right before it."""
 
     position: int
@@ -60,18 +60,18 @@ def leave(job: JobDir, cluster: str) -> None:
             link.unlink(missing_ok=True)
 
 
-def wait(job: JobDir, plan: Mapping[str, Any], on_place: Callable[[Place], object]) -> None:
+def wait(job: JobDir, plan: Mapping[str, Any], on_position: Callable[[QueuePosition], object]) -> None:
     """Wait for a slot, which `state/turn` then records; the caller holds the launcher's lock.
 
-    `plan` is its config/resolved.json. `on_place` is called with the first queue position and with each new one.
+    `plan` is its config/resolved.json. `on_position` is called with the first queue position and with each new one.
     """
     queue = _Queue(job, plan)
-    place: Place | None = None
+    position: QueuePosition | None = None
     while (now := queue.ask()) is not None:
-        if now != place:
-            place = now
-            on_place(place)
-        queue.await_change(is_next=place.position == 1)
+        if now != position:
+            position = now
+            on_position(position)
+        queue.await_change(is_next=position.position == 1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _Entry:
 
     name: str
     ray_id: str
-    has_turn: bool
+    has_slot: bool
     devices: int
 
 
@@ -96,20 +96,20 @@ class _Queue:
         self._stamp, self._looked = 0, self._began
         self._counts: dict[str, int] = {}  # devices per job; a job's plan never changes
 
-    def ask(self) -> Place | None:
+    def ask(self) -> QueuePosition | None:
         """Take a slot if we can, and return None. Otherwise return our position."""
         with lock.owning(self._directory / ".lock"):  # no other job takes a slot
             link = line_up(self._job, self._cluster)  # another launcher may have removed it, if it thought us dead
             self._stamp, self._looked = self._directory.stat().st_mtime_ns, time.monotonic()
             others = [entry for entry in self._entries() if entry.name != link.name]
-            before = [entry for entry in others if entry.has_turn or entry.name < link.name]
+            before = [entry for entry in others if entry.has_slot or entry.name < link.name]
             if self._in_the_way(before) is None:
                 self._job.write_state("turn", {"waited_seconds": round(time.monotonic() - self._began, 1)})
                 os.utime(self._directory)  # the jobs behind us have moved up
                 return None
-        ahead = [entry.ray_id for entry in before if not entry.has_turn]
+        ahead = [entry.ray_id for entry in before if not entry.has_slot]
         behind = ahead[-1] if ahead else f"{', '.join(entry.ray_id for entry in before)} ({self._in_the_way(before)})"
-        return Place(len(ahead) + 1, 1 + sum(not entry.has_turn for entry in others), behind)
+        return QueuePosition(len(ahead) + 1, 1 + sum(not entry.has_slot for entry in others), behind)
 
     def await_change(self, *, is_next: bool) -> None:
         """Return when we may have got a slot. The next in line checks every launcher before it each time."""
@@ -138,8 +138,8 @@ class _Queue:
                 continue
             launcher = launcher_of(job)
             if launcher is Launcher.ALIVE or (launcher is Launcher.NOT_YET and self._may_come(job, link)):
-                has_turn = launcher is Launcher.ALIVE and (job.state / "turn").exists()
-                entries.append(_Entry(link.name, job.ray_id, has_turn, self._count(job)))
+                has_slot = launcher is Launcher.ALIVE and (job.state / "turn").exists()
+                entries.append(_Entry(link.name, job.ray_id, has_slot, self._count(job)))
             else:
                 link.unlink(missing_ok=True)
         return entries
@@ -152,7 +152,7 @@ class _Queue:
         if submitted.get("accepted") is False or observed.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
             return False
         now = self._job.launcher.stat().st_mtime + time.monotonic() - self._began
-        return now - link.lstat().st_mtime < _GRACE
+        return now - link.lstat().st_mtime < _LAUNCHER_SECONDS
 
     def _count(self, job: JobDir) -> int:
         if job.ray_id not in self._counts:

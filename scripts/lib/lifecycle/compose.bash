@@ -166,7 +166,7 @@ compose::_why() {
   if [[ -n $1 ]]; then
     printf 'ADOPT=1 takes them over\n'
   elif ((${#changed[@]} > 0)); then
-    made::told "${changed[@]}"
+    made::describe "${changed[@]}"
   elif ((${#remade[@]} == 0)); then
     printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"
   else

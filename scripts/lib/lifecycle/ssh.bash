@@ -48,7 +48,7 @@ nodes::shown() {
 
 # nodes::tell_dashboard: prints where a browser and a client of Ray find the cluster. It listens only on the head.
 nodes::tell_dashboard() {
-  log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT} after 'ssh -N -L ${DASHBOARD_PORT}:127.0.0.1:8265 ${SSH_CONFIG:+-F ${SSH_CONFIG} }$(ssh::_place_alone head)', token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+  log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT} after 'ssh -N -L ${DASHBOARD_PORT}:127.0.0.1:8265 ${SSH_CONFIG:+-F ${SSH_CONFIG} }$(ssh::_target_alone head)', token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
 }
 
 # nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
@@ -137,7 +137,7 @@ nodes::_check_tools() {
     missing=$(node::exec "$node" sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
       python3 ray tar setsid bash grep | paste -sd' ')
     [[ -z $missing ]] ||
-      cli::die 1 "${node} ($(ssh::_place "$node")) lacks: ${missing}: install them there, or name their directory with path= in ${NODES_FILE}."
+      cli::die 1 "${node} ($(ssh::_target "$node")) lacks: ${missing}: install them there, or name their directory with path= in ${NODES_FILE}."
   done
   log::ok "every node has python3, ray, tar, setsid, bash and grep"
 }
@@ -147,7 +147,7 @@ nodes::_check_ray() {
   local node said version older first=''
   for node in $(node::list); do
     said=$(cluster::ask_host "$node" ray 2.54) ||
-      cli::die 1 "${node} ($(ssh::_place "$node")): its python3 has no Ray, as it says above: name the directory of the right one with path= in ${NODES_FILE}."
+      cli::die 1 "${node} ($(ssh::_target "$node")): its python3 has no Ray, as it says above: name the directory of the right one with path= in ${NODES_FILE}."
     read -r version older <<<"$said"
     [[ -z $older ]] ||
       cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
@@ -210,7 +210,7 @@ nodes::_check_ports() {
     [[ $node != head ]] || ports+=("$GCS_PORT" 8265)
     taken=$(cluster::ask_host "$node" ports "${ports[@]}")
     [[ -z $taken ]] ||
-      cli::die 1 "Somebody listens on port ${taken} of ${node} ($(ssh::_place "$node")), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
+      cli::die 1 "Somebody listens on port ${taken} of ${node} ($(ssh::_target "$node")), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
   done
   log::ok "the ports that Ray needs are free, or our own Ray's"
 }

@@ -57,7 +57,7 @@ transport::exec_in() {
   transport::_need "$node"
   ssh::_client "$node" -E "$said" -- "$(ssh::_command "$@")" || status=$?
   if ((status == 255)) && { [[ -s $said ]] || ! ssh::_is_connected "$node"; }; then
-    cli::die 8 "The connection to the node '${node}' ($(ssh::_place "$node")) was lost while '${2}' ran there ($(ssh::_last_words "$said")): look at the node, then run this again."
+    cli::die 8 "The connection to the node '${node}' ($(ssh::_target "$node")) was lost while '${2}' ran there ($(ssh::_last_words "$said")): look at the node, then run this again."
   fi
   rm -f -- "$said"
   return "$status"
@@ -82,7 +82,7 @@ transport::_need() {
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
   [[ -v _SSH_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
   ssh::_connect "$1" "$said" ||
-    cli::die 8 "The node '$1' ($(ssh::_place "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_place_alone "$1") true' must work without a question; fix that first."
+    cli::die 8 "The node '$1' ($(ssh::_target "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_target_alone "$1") true' must work without a question; fix that first."
   rm -f -- "$said"
   _SSH_SEEN[$1]=1
 }
@@ -128,8 +128,8 @@ export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$node]:-\$3}\" PATH=\"${_SSH_PATH[$
 # ssh::token_path: Ray's token on a node, under the HOME there.
 ssh::token_path() { printf '.verl-regress/%s.token\n' "$CLUSTER_NAME"; }
 
-ssh::_place_alone() { printf '%s%s\n' "${_SSH_PORT[$1]:+-p ${_SSH_PORT[$1]} }" "${_SSH_TARGET[$1]}"; }
-ssh::_place() { printf '%s, from %s\n' "${_SSH_TARGET[$1]}${_SSH_PORT[$1]:+:${_SSH_PORT[$1]}}" "$NODES_FILE"; }
+ssh::_target_alone() { printf '%s%s\n' "${_SSH_PORT[$1]:+-p ${_SSH_PORT[$1]} }" "${_SSH_TARGET[$1]}"; }
+ssh::_target() { printf '%s, from %s\n' "${_SSH_TARGET[$1]}${_SSH_PORT[$1]:+:${_SSH_PORT[$1]}}" "$NODES_FILE"; }
 
 # ssh::_last_words FILE: ssh's last line, without a full stop and a carriage return at its end.
 ssh::_last_words() {

@@ -16,7 +16,7 @@ from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.spec import compose
 from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
-from verl_regress.spec.workloads import WORKLOADS, Places
+from verl_regress.spec.workloads import WORKLOADS, JobPaths
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
 READ = {
@@ -31,12 +31,12 @@ def main(base_config: str, tree: str, version: str) -> None:
     """Print the lines of one release."""
     base = BaseConfig.of(documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config"))
     root = SharedRoot(Path("/private"))
-    places = Places(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
+    paths = JobPaths(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
     for name, workload in WORKLOADS.items():
         for knob in ("", DETERMINISTIC):
             added = base.deterministic.overrides if knob else {}
             overrides = merge(
-                [Override(text, "verl-regress") for text in workload.overrides(places)],
+                [Override(text, "verl-regress") for text in workload.overrides(paths)],
                 *of_profile(root, workload, base.trainer_overrides, base.origin),
                 *of_profile(root, workload, added, knob),
             )

@@ -12,7 +12,7 @@ setup() { load fault_helper; }
 @test "the driver, verl's python, is killed: FAILED, by which signal" {
   fault::train 'the driver (verl) is killed -9' 30
   fault::inject fault::kill 'python3 -m verl\.trainer'
-  fault::told 3 "error   ${JOB} FAILED \(the trainer was ended by SIGKILL\): read 'make logs JOB=${JOB}'\."
+  fault::reports 3 "error   ${JOB} FAILED \(the trainer was ended by SIGKILL\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
@@ -20,7 +20,7 @@ setup() { load fault_helper; }
 @test "the launcher is killed: LOST, by which signal and where, and nothing trains on" {
   fault::train 'the launcher is killed -9' 30
   fault::inject fault::kill '^python3 .*run\.py launch'
-  fault::told 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
@@ -29,7 +29,7 @@ setup() { load fault_helper; }
 @test "Ray's supervisor of the job is killed: LOST, told apart from the launcher, and nothing trains on" {
   fault::train "Ray's supervisor of the job is killed -9" 30
   fault::inject fault::kill '^ray::JobSupervisor'
-  fault::told 7 "error   ${JOB} LOST \(Ray's supervisor of the job on worker-[01] was killed or crashed, and the launcher with it: Worker unexpectedly exits with a connection error code 2\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(Ray's supervisor of the job on worker-[01] was killed or crashed, and the launcher with it: Worker unexpectedly exits with a connection error code 2\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
@@ -39,7 +39,7 @@ setup() { load fault_helper; }
   fault::train 'a training process (WorkerDict) is killed -9' 30
   fault::find_driver
   fault::inject fault::kill '^ray::WorkerDict' "$OTHER"
-  fault::told 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, after its WorkerDict on worker-[01] was killed or crashed\): read 'make logs JOB=${JOB}'\."
+  fault::reports 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, after its WorkerDict on worker-[01] was killed or crashed\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }

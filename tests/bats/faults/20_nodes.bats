@@ -26,7 +26,7 @@ teardown_file() {
   fault::inject docker kill "${CLUSTER_NAME}-${OTHER}"
   # verl 0.9.1 fails at once, or waits for the rollouts of that worker; then the launcher ends it.
   why="ended with exit status 1, when ${lost} did not answer any more|waited for ${lost}, which Ray had given up, and was ended"
-  fault::told 7 "error   ${JOB} LOST \(the trainer (${why})\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the trainer (${why})\): read 'make logs JOB=${JOB}'\."
   fault::recovered
   fault::nothing_left
   fault::trains_now
@@ -39,7 +39,7 @@ teardown_file() {
   run make --no-print-directory up
   assert_status 0
   assert_line "changed the ${DRIVER} that was killed \([0-9.:]+\) is gone: told Ray"
-  fault::told 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says its raylet does not answer any more\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says its raylet does not answer any more\): read 'make logs JOB=${JOB}'\."
   fault::trains_now
   fault::nothing_left
   status=7 fault::recovered
@@ -50,7 +50,7 @@ teardown_file() {
   fault::train 'the worker with the driver is killed' 60
   fault::find_driver
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"
-  fault::told 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says health check failed due to missing too many heartbeats\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says health check failed due to missing too many heartbeats\): read 'make logs JOB=${JOB}'\."
   fault::recovered
   fault::nothing_left
 }
@@ -63,7 +63,7 @@ teardown_file() {
   run timeout 60 tail --pid="$FOLLOWER" --follow /dev/null
   [[ $status == 124 ]] || fail "make wait ended while the worker stood still: $(<"${BATS_TEST_TMPDIR}/told")"
   docker unpause "${CLUSTER_NAME}-${OTHER}"
-  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   [[ $(grep -cE ' is [A-Z_]+$' <<<"$output") -le 3 ]] || fail 'more than PENDING, RUNNING and SUCCEEDED was said'
   fault::recovered
 }
@@ -90,7 +90,7 @@ network_of() {
   run timeout 20 tail --pid="$FOLLOWER" --follow /dev/null
   heal "$OTHER"
   [[ $status == 124 ]] || fail "make wait ended while the worker was cut off: $(<"${BATS_TEST_TMPDIR}/told")"
-  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   [[ $(grep -cE ' is [A-Z_]+$' <<<"$output") -le 3 ]] || fail 'more than PENDING, RUNNING and SUCCEEDED was said'
   fault::recovered
 }
@@ -102,7 +102,7 @@ network_of() {
   fault::find_driver
   lost="${OTHER} \($(container::ip "$OTHER")\)"
   fault::inject sever "$OTHER"
-  fault::told 7 "error   ${JOB} LOST \(the trainer ended with exit status 1, when ${lost} had been given up by Ray\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the trainer ended with exit status 1, when ${lost} had been given up by Ray\): read 'make logs JOB=${JOB}'\."
   heal "$OTHER"
   fault::recovered
   fault::nothing_left
@@ -140,7 +140,7 @@ END
   fault::find_driver
   fill_memory "$DRIVER" 3>&- &
   fault::inject true
-  fault::told 7 "error   ${JOB} LOST \(Ray's memory monitor killed its supervisor of the job on ${DRIVER} \([0-9.]+GB used / 3\.00GB limit\), and the launcher with it\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(Ray's memory monitor killed its supervisor of the job on ${DRIVER} \([0-9.]+GB used / 3\.00GB limit\), and the launcher with it\): read 'make logs JOB=${JOB}'\."
   wait "$!"
   fault::nothing_left
   limit_memory 100g

@@ -38,7 +38,7 @@ in_ray() { container::api /api/jobs/ | jq -r '.[] | "\(.submission_id) \(.status
   assert_line 'ok      worker-1: Ray is ALIVE in this cluster'
   [[ $(in_ray | cut -d' ' -f1) == "$(cut -d' ' -f1 <<<"$before")" ]] || fail "before ${before}, after $(in_ray)"
 
-  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   steps=$(jq -r .step "${JOB_DIR}/logs/metrics.jsonl" | uniq | paste -sd' ')
   [[ $steps == '1 2 3 4 5 6 7 8 9 10' ]] || fail "steps ${steps}"
   grep -q "^${JOB} SUCCEEDED " <<<"$(in_ray)" || fail "Ray knows: $(in_ray)"

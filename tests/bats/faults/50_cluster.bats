@@ -108,11 +108,11 @@ END
   fault::inject make --no-print-directory down FORCE=1
   printf '# make down: %s s\n' "$(fault::_since "$began")" >&3
   [[ -z $(containers) && -z $(docker network ls --quiet --filter label=verl-regress.cluster=vrfault-cluster) ]]
-  fault::told 8 "error   The head has not been there for 10 s \(UNREACHABLE_TIMEOUT\): '${JOB}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${JOB}'\."
+  fault::reports 8 "error   The head has not been there for 10 s \(UNREACHABLE_TIMEOUT\): '${JOB}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${JOB}'\."
   run make --no-print-directory up
   assert_status 0
   fault::follow
-  fault::told 7 "error   ${JOB} LOST \(the job recorded no end, and ${FORGOTTEN}\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the job recorded no end, and ${FORGOTTEN}\): read 'make logs JOB=${JOB}'\."
   fault::recovered
 }
 
@@ -122,7 +122,7 @@ END
   fault::inject docker restart --time 0 vrfault-cluster-head
   run make --no-print-directory up
   assert_status 0
-  fault::told 7 "error   ${JOB} LOST \(the (job recorded no end|trainer was ended by SIGTERM|trainer ended with exit status [0-9]+), and ${FORGOTTEN}\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the (job recorded no end|trainer was ended by SIGTERM|trainer ended with exit status [0-9]+), and ${FORGOTTEN}\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
@@ -133,7 +133,7 @@ END
   gcs="$(container::ip head):6379"
   UNREACHABLE_TIMEOUT=300 fault::train 'the head restarts, GCS in memory, nobody comes' 90
   fault::inject docker restart --time 0 vrfault-cluster-head
-  fault::told 7 "error   ${JOB} LOST \(the trainer ended with exit status [0-9]+, and Ray's head, whose GCS was at ${gcs}, is gone\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the trainer ended with exit status [0-9]+, and Ray's head, whose GCS was at ${gcs}, is gone\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
@@ -176,7 +176,7 @@ has_clock_of() {
   fault::train 'the clock of one worker is five minutes behind' 10
   has_clock_of "$library"
   fault::inject true
-  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   docker exec --user 0 vrfault-cluster-worker-1 rm /etc/ld.so.preload /etc/faketimerc
   fault::recovered
   grep -qx 'ok      the clocks of 3 nodes differ by at most 5 s' "${BATS_TEST_TMPDIR}/up"

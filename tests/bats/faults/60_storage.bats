@@ -48,7 +48,7 @@ storage::fill() {
 @test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
   fault::train 'the disk of the shared root is full while a job saves' 4 trainer.save_freq=2
   fault::inject storage::fill
-  fault::told 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, and nothing can be written to ${WORKDIR}/shared/jobs/${JOB} \(No space left on device\): free some space there\): read 'make logs JOB=${JOB}'\."
+  fault::reports 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, and nothing can be written to ${WORKDIR}/shared/jobs/${JOB} \(No space left on device\): free some space there\): read 'make logs JOB=${JOB}'\."
   [[ $(jq -r .exit_code "${JOB_DIR}/state/ended") == 1 ]]
 
   # Fill the last byte too.

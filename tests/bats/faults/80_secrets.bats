@@ -88,7 +88,7 @@ secret::reached() {
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}"
   ! secret::is_over || fail 'the job ended before everything was searched: it is to have more steps'
   fault::inject true
-  fault::told 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
+  fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   secret::is_gone || fail "${FILE} is there still"
   secret::reached
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
@@ -102,7 +102,7 @@ secret::reached() {
   # No command has asked for the job's state: the keeper removes the file.
   wait::until 10 - secret::is_gone || fail "${FILE} is there still"
   fault::follow
-  fault::told 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   fault::recovered

@@ -2,7 +2,7 @@
 #
 #   fault::train 'the driver is killed' 6        a job of six steps, followed by `make wait`; returns after its first step
 #   fault::inject docker exec …                  the fault; the clock starts here
-#   fault::told 3 'error   …'                    `make wait` exits with this status and line (an extended regular expression)
+#   fault::reports 3 'error   …'                    `make wait` exits with this status and line (an extended regular expression)
 #   fault::recovered                             `make up` repairs the cluster, finished jobs are unchanged, the record is written
 #
 # Tests that are too slow for CI are tagged: "# bats test_tags=full" above the test, "# bats file_tags=full" at the head of a file.
@@ -125,8 +125,8 @@ for path in Path("/proc").glob("[0-9]*"):
 END
 }
 
-# fault::told STATUS LINE: waits for `make wait` to end. Sets status, output, LINE and SECONDS_TO_TELL.
-fault::told() {
+# fault::reports STATUS LINE: waits for `make wait` to end. Sets status, output, LINE and SECONDS_TO_TELL.
+fault::reports() {
   status=0
   wait "$FOLLOWER" || status=$?
   SECONDS_TO_TELL=$(fault::_since "$INJECTED")

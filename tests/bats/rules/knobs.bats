@@ -49,8 +49,8 @@ libraries() {
   in_python=$(.venv/bin/python -c '
 import sys
 sys.path.insert(0, "py")
-from verl_regress.session.checks import LINES
-print(*(line.name for line in LINES))')
+from verl_regress.session.checks import CHECKS
+print(*(check.name for check in CHECKS))')
   [[ -n $in_python && $(type_of ONLY) == "list of ${in_python} or empty" ]]
   rows=$(sed -n 's/^all=(\(.*\))$/\1/p' scripts/dev/bench.sh)
   [[ -n $rows && $(type_of BENCH_ROWS) == "list of ${rows} or empty" ]]

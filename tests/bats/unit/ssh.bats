@@ -52,7 +52,7 @@ on_ssh() {
   on_ssh node::list
   assert_status 0
   assert_line 'worker-1'
-  on_ssh ssh::_place worker-1
+  on_ssh ssh::_target worker-1
   assert_line 'fd00::3:2222, from env/nodes'
 }
 
