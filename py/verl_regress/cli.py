@@ -56,9 +56,7 @@ SUBCOMMANDS = {
     "debug": _Subcommand("take a debug bundle of a job", "jobs.debug", "add_arguments", "run"),
     "verify": _Subcommand("the steps of a regression session", "session.command", "add_arguments", "run"),
     "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live", "add_arguments", "run"),
-    "gc": _Subcommand(
-        "remove old checkpoints and snapshots that nobody needs", "store.retention", "add_arguments", "run"
-    ),
+    "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention", "add_arguments", "run"),
     "logs": _Subcommand("a job's driver log", "jobs.logs", "add_arguments", "run"),
 }
 
@@ -80,7 +78,7 @@ def _check_words(argv: Sequence[str]) -> None:
             raise BadInput(f"{shown(word)} on the command line is not UTF-8: write it in UTF-8.") from None
         option, _, value = word.partition("=")
         if value == "--":  # argparse turns it into an empty list (seen in Python 3.11)
-            raise BadInput(f"{shown(word)} on the command line is not usable: '--' is no value of {shown(option)}.")
+            raise BadInput(f"{shown(word)} on the command line is not usable: '--' is not a value of {shown(option)}.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

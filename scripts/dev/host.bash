@@ -185,7 +185,7 @@ host::ensure_engine_stopped() {
   host::_can_be_root || cli::die 1 "Stopping dockerd (pid $(<"$HOST_ENGINE_PID")) needs root: run this with sudo."
   "${HOST_SUDO[@]}" kill -TERM "$(<"$HOST_ENGINE_PID")"
   wait::until "$HOST_ENGINE_SECONDS" - host::_is_dockerd_gone ||
-    cli::die 1 "dockerd (pid $(<"$HOST_ENGINE_PID")) still runs ${HOST_ENGINE_SECONDS} s after it was told to stop: see ${HOST_ENGINE_LOG}."
+    cli::die 1 "dockerd (pid $(<"$HOST_ENGINE_PID")) still runs ${HOST_ENGINE_SECONDS} s after it was asked to stop: see ${HOST_ENGINE_LOG}."
   "${HOST_SUDO[@]}" rm -f -- "$HOST_ENGINE_PID"
   log::changed "container engine stopped"
 }

@@ -66,4 +66,4 @@ lint::run import-linter "${typed_files[@]}" -- lint::imports
 mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
 lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
 printf '1..%d\n' "$LINT_RAN" >>"$LINT_REPORT" # an incomplete report has no plan, and its status says so
-((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters complain; their lines are above."
+((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters failed; their lines are above."

@@ -36,7 +36,7 @@ def main(names: list[str]) -> int:
     cases = yaml.safe_load((HOME / "cases.yaml").read_text(encoding="utf-8"))
     unknown = set(names) - {case["name"] for case in cases}
     if unknown:
-        print(f"{', '.join(sorted(unknown))} is no case of {HOME}/cases.yaml", file=sys.stderr)
+        print(f"{', '.join(sorted(unknown))} is not a case of {HOME}/cases.yaml", file=sys.stderr)
         return 2
     problems = [problem for case in cases if not names or case["name"] in names for problem in record(case)]
     print("\n".join(problems) or f"recorded {len(names or cases)} failures")

@@ -22,7 +22,7 @@ cluster::lock() {
 cluster::_wait_for_lock() {
   local holder
   holder=$(tail -n 1 -- "$1")
-  log::info "waits for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
+  log::info "waiting for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
   log::while "waiting for ${holder}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
     cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock $1): wait for it to end, or raise CLUSTER_TIMEOUT."
 }
@@ -147,7 +147,7 @@ cluster::tell_unused_knobs() {
   done
   ((${#nodes[@]} > 0)) || return 0
   mapfile -t every < <(printf '%s\n' "${every[@]}" | sort -u)
-  log::warn "$(made::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps what it was started with; 'make down up' takes the new value."
+  log::warn "$(made::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps the old value; 'make down up' applies the new one."
 }
 
 # cluster::tell_clocks: jobs train whatever the time is, but the times that their processes record would be misleading.
@@ -157,7 +157,7 @@ cluster::tell_clocks() {
   if [[ -z $skew ]]; then
     log::ok "the clocks of $(node::list | wc -l) nodes differ by at most ${CLUSTER_MAX_SKEW} s"
   else
-    log::warn "${skew}: times in logs and state/ are wrong by as much; set them (NTP)."
+    log::warn "${skew}: times in logs and state/ are wrong by as much; synchronise them (NTP)."
   fi
 }
 

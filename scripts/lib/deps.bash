@@ -15,10 +15,10 @@ deps::ensure() {
       continue
     fi
     log::while "${node}: fetching the helper's packages" -- deps::_install "$node" ||
-      cli::die 1 "${node} lacks ${missing} and its pip could not bring them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
+      cli::die 1 "${node} lacks ${missing} and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
     missing=$(deps::missing "$node")
-    [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had brought them: see $(nodes::shown "${SHARED_ROOT}/common/code/verl_regress")/packages-*."
-    log::changed "${node}: brought the helper's packages, beside $(nodes::shown "$(helper::dir)")"
+    [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had installed them: see $(nodes::shown "${SHARED_ROOT}/common/code/verl_regress")/packages-*."
+    log::changed "${node}: installed the helper's packages next to $(nodes::shown "$(helper::dir)")"
   done
 }
 
@@ -47,7 +47,7 @@ deps::_install() {
     return
   fi
   [[ -d $WHEELHOUSE && -r $WHEELHOUSE ]] ||
-    cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) is no directory that can be read: name one, or leave it empty."
+    cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) is not a directory that can be read: name one, or leave it empty."
   for file in "$WHEELHOUSE"/*.whl; do
     name=$(basename -- "$file")
     ! grep -qiE "^$(sed 's/-.*//; s/_/[-_.]/g' <<<"$name")([=>]|\$)" "${REPO_DIR}/py/requirements.txt" || wheels+=("$name")

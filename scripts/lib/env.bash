@@ -27,7 +27,7 @@ env::load_knobs() {
   export "${KNOB_NAMES[@]?}"
   [[ -n $PROFILE_TITLE ]] || PROFILE_TITLE=$PROFILE
   [[ $asked != auto || $TRANSPORT == container ]] ||
-    cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are others: say which profile they are for."
+    cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are other machines: name the profile for them."
 }
 
 # env::check: checks the values from the command line, the environment and env/local.env. For scripts that must not depend on a
@@ -76,7 +76,7 @@ env::_read_file() {
     number=$((number + 1))
     [[ $line =~ ^[[:space:]]*(#|$) ]] && continue
     [[ $line =~ ^([A-Za-z_][A-Za-z0-9_]*)=(.*)$ ]] ||
-      cli::die 2 "'$(cli::shown "$line")' (line ${number} of ${file}) is no KEY=VALUE line: write one knob a line, no spaces around '='."
+      cli::die 2 "'$(cli::shown "$line")' (line ${number} of ${file}) is not a KEY=VALUE line: write one knob per line, no spaces around '='."
     key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
     # Keys that are not knobs would be exported to shells and tools that may act on them, such as BASH_ENV.
     [[ -v KNOB_TYPE[$key] ]] || env::_refuse_key "$key" "line ${number} of ${file}"

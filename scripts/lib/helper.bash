@@ -24,7 +24,7 @@ helper::read() {
   other=$(owner::other head)
   root=$(nodes::shared_root_here)
   if [[ -n $other ]]; then
-    log::info "$(owner::describe "$other"), which is not asked: these are our own jobs."
+    log::info "$(owner::describe "$other"), so its Ray is not asked: these are this checkout's own jobs."
     set -- --no-ray "$@"
   fi
   if [[ -z $other || -z $root ]]; then

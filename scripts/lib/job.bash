@@ -83,13 +83,13 @@ job::_begin() {
 job::_tell_interrupted() {
   local id said
   said=$(head -n 1 -- "$2")
-  log::info "interrupted while ${said:-the job} was being submitted: waits for what becomes of it"
+  log::info "interrupted while ${said:-the job} was being submitted: waiting for the result"
   wait::until 60 - job::_is_sent "$1"
   mapfile -t id <"$2"
   case ${#id[@]} in
     0) log::info "nothing was submitted" ;;
-    1) log::info "${id[0]} may have been submitted: 'make wait JOB=${id[0]}' says, 'make stop JOB=${id[0]}' ends it" ;;
-    *) log::info "${id[0]} is submitted and runs without us: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it" ;;
+    1) log::info "${id[0]} may have been submitted: see 'make wait JOB=${id[0]}', or end it with 'make stop JOB=${id[0]}'" ;;
+    *) log::info "${id[0]} is submitted and keeps running: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it" ;;
   esac
 }
 
@@ -101,8 +101,8 @@ job::need_idle() {
   mapfile -t live < <(job::list_live)
   wait "$!" || {
     [[ $FORCE == 1 ]] ||
-      cli::die 1 "Which jobs are live on ${CLUSTER_NAME} is not known, as it says above: fix that, or set FORCE=1."
-    log::warn "which jobs are live on ${CLUSTER_NAME} is not known: FORCE=1"
+      cli::die 1 "Which jobs are live on ${CLUSTER_NAME} is unknown, as it says above: fix that, or set FORCE=1."
+    log::warn "which jobs are live on ${CLUSTER_NAME} is unknown: FORCE=1"
     return
   }
   ((${#live[@]} > 0)) || return 0
@@ -127,7 +127,7 @@ job::list_live() {
 job::follow() {
   local job dir open status began cut=$SECONDS answer
   job=$(helper::run head where --id "$1")
-  cli::on_interrupt log::info "${job} goes on without us: 'make wait JOB=${job}' follows it again"
+  cli::on_interrupt log::info "${job} keeps running: 'make wait JOB=${job}' follows it again"
   # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
   cli::temp_dir dir
   mkfifo "${dir}/open"
@@ -161,12 +161,12 @@ job::end_leftovers() {
       continue
     fi
     count=$(log::while "${node}: looking for what is left of $1" -- helper::run "$node" leftovers "$dir")
-    ((count == 0)) || log::changed "${node}: ended ${count} processes that were left of $1"
+    ((count == 0)) || log::changed "${node}: ended ${count} leftover processes of $1"
     looked=$((looked + 1)) total=$((total + count))
   done
   log::ok "nothing is left of $1: ${looked} nodes checked, ${total} processes found and ended"
   ((${#silent[@]} == 0)) ||
-    cli::die 8 "What is left of $1 on ${silent[*]} is not known, for they cannot be reached: run this again when 'make up' has brought them back."
+    cli::die 8 "What is left of $1 on ${silent[*]} is unknown, because they cannot be reached: run this again after 'make up' has restored them."
 }
 
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }

@@ -20,7 +20,7 @@ owner::ensure_id() {
     chmod 644 "$young"
     [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "$young"
     ln -T -- "$young" "$file" 2>/dev/null || [[ -e $file ]] ||
-      cli::die 1 "${file} cannot be made, for its file system has no hard links: point WORKDIR at another one."
+      cli::die 1 "${file} cannot be made, because its file system has no hard links: point WORKDIR at another one."
     rm -f -- "$young"
   fi
   owner::_read

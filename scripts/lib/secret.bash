@@ -56,9 +56,9 @@ secret::print_all() {
 secret::_read_variable() {
   local name=$1 spec=$2
   [[ -v $name && ${!name@a} == *x* && ! -v ENV_ORIGIN[$name] ]] ||
-    cli::die 2 "The secret ${name} (from ${spec}) is not in the environment: export ${name} before you type make, or give it a 'file: PATH' in the JobSpec."
+    cli::die 2 "The secret ${name} (from ${spec}) is not in the environment: export ${name} before you run make, or give it a 'file: PATH' in the JobSpec."
   [[ " ${MAKE_GIVEN-} " != *" ${name} "* ]] ||
-    cli::die 2 "The secret ${name} (from ${spec}) is on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
+    cli::die 2 "The secret ${name} (from ${spec}) is on make's command line, where the process list and the shell's history show it: export it instead, and replace the secret."
   [[ -n ${!name} ]] || cli::die 2 "The secret ${name} (from ${spec}) is empty in the environment: give it its value."
   _SECRET_VALUES[$name]=${!name}
 }

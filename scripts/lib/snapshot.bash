@@ -80,7 +80,7 @@ snapshot::_from_git() {
   [[ ! -d $url ]] || url=$(realpath -- "$url")
   snapshot::_ensure_clone "$clone" "$url" "$source"
   commit=$(snapshot::_commit "$clone" "$url" "$ref")
-  [[ -n $commit ]] || cli::die 2 "'${ref}' (from VERL_SOURCE=${source}) is no branch, tag or commit that ${url} gives, as git says above: check the name; a commit must be whole."
+  [[ -n $commit ]] || cli::die 2 "'${ref}' (from VERL_SOURCE=${source}) is not a branch, tag or commit that ${url} gives, as git says above: check the name, and give a commit in full."
   if snapshot::is_same "$code_id" "$source" "$commit"; then return; fi
   git -C "$clone" archive --format=tar "$commit" | snapshot::_create "$code_id" "$source" "$commit"
 }
@@ -117,7 +117,7 @@ snapshot::_from_path() {
   local code_id=$1 dir git commit='' argv=() list=(printf '.\0') diff=() temporary
   dir=$(env::path "$3")
   [[ -r $dir/verl/__init__.py ]] ||
-    cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+    cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
   [[ ! -e ${dir}/.git ]] || snapshot::_need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
   # A checkout of another user is read too, because it was named on purpose.
   git=(git -c "safe.directory=${dir}" -C "$dir")

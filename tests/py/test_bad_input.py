@@ -6,7 +6,7 @@ import pytest
 from conftest import BASE, SPEC, TRAINER
 
 FILE = "my/ppo.yaml"
-ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made."
+ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out to get a generated one."
 KEYS = (
     "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, reward_fn_path, secrets, shared_root, "
     "submission_id, trainer_overrides, workload."
@@ -41,7 +41,7 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"{SPEC}trainer_overrides: a=1\n",
             f'trainer_overrides="a=1" in {FILE} has the wrong type: it must be of type array.',
         ),
-        ("", f"{FILE} is no mapping of keys to values: write key: value lines."),
+        ("", f"{FILE} is not a mapping of keys to values: write key: value lines."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
             f"resources.entrypoint_num_cpus=-1 in {FILE} is not usable: -1 is less than the minimum of 0.",
@@ -267,7 +267,7 @@ def test_a_workload_and_a_jobspec_for_another(submit, monkeypatch):
 )
 def test_a_dataset_that_is_missing(submit, shared, given, origin):
     assert submit(**given).is_refusal(
-        f"dataset=none (from {origin}) is not usable, {shared.datasets}/none/train.parquet is missing: "
+        f"dataset=none (from {origin}) is not usable, because {shared.datasets}/none/train.parquet is missing: "
         "run 'make prepare', or name another dataset."
     )
 
@@ -275,7 +275,7 @@ def test_a_dataset_that_is_missing(submit, shared, given, origin):
 def test_a_dataset_that_lacks_a_file(submit, shared):
     (shared.datasets / "sums" / "test.parquet").unlink()
     assert submit().is_refusal(
-        f"dataset=sums (from the knob DATASET) is not usable, {shared.datasets}/sums/test.parquet is missing: "
+        f"dataset=sums (from the knob DATASET) is not usable, because {shared.datasets}/sums/test.parquet is missing: "
         "run 'make prepare', or name another dataset."
     )
 
@@ -285,7 +285,7 @@ def test_a_dataset_that_cannot_be_read(submit, shared):
     file.unlink()
     file.mkdir()  # root can read everything else
     assert submit().is_refusal(
-        f"dataset=sums (from the knob DATASET) is not usable, {file} is not readable ([Errno 21] Is a directory: "
+        f"dataset=sums (from the knob DATASET) is not usable, because {file} is not readable ([Errno 21] Is a directory: "
         f"'{file}'): run 'make prepare', or name another dataset."
     )
 
@@ -298,17 +298,14 @@ def test_a_dataset_with_a_name_that_no_file_system_takes(submit):
 
 def test_a_model_that_is_missing(submit, shared):
     assert submit(model="none").is_refusal(
-        f"model=none (from the knob MODEL) is not usable, {shared.models}/none/config.json is missing: "
+        f"model=none (from the knob MODEL) is not usable, because {shared.models}/none/config.json is missing: "
         "run 'make prepare', or name another model."
     )
 
 
 def test_a_submission_id_that_has_a_directory(submit, shared):
     (shared.jobs / "mine").mkdir()
-    sentence = (
-        f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it "
-        "out and one is made."
-    )
+    sentence = f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it out to get a generated one."
     assert submit("--submission-id=mine").is_refusal(sentence)
     assert submit(spec=f"{SPEC}submission_id: mine\n").is_refusal(sentence)
 
@@ -384,7 +381,7 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
         ('{"workload": "ppo", "model": "a\\u0000b"}', f"{FILE} has a NUL character in 'a\\x00b': leave it out."),
         (
             '{"workload": "ppo", "model": "a\\ud800b"}',
-            f"{FILE} has half of a surrogate pair, which is no text in 'a\\ud800b': leave it out.",
+            f"{FILE} has half of a surrogate pair, which is not text in 'a\\ud800b': leave it out.",
         ),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: 0x{'F' * 5000}}}\n",
@@ -403,7 +400,7 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
         ),
         (
             f'{SPEC}dataset: "a\\e[2Jb\\n"\n',
-            f"dataset=a\\x1b[2Jb\\n (from {FILE}) is not usable, SHARED/datasets/a\\x1b[2Jb\\n/train.parquet is missing: "
+            f"dataset=a\\x1b[2Jb\\n (from {FILE}) is not usable, because SHARED/datasets/a\\x1b[2Jb\\n/train.parquet is missing: "
             "run 'make prepare', or name another dataset.",
         ),
         (
@@ -425,7 +422,7 @@ def test_command_line_arguments_that_are_not_utf8(submit):
 def test_a_value_that_argparse_would_lose(submit):
     for option in ("--submission-id", "--code-id", "--overrides"):
         assert submit(f"{option}=--").is_refusal(
-            f"{option}=-- on the command line is not usable: '--' is no value of {option}."
+            f"{option}=-- on the command line is not usable: '--' is not a value of {option}."
         )
 
 
@@ -444,7 +441,7 @@ def test_an_override_above_128_kib_is_refused(submit, ray, by):
     origin = "OVERRIDES_FILE o.txt line 2" if by == "OVERRIDES_FILE" else FILE
     shown = f"{text!r}"[:200]
     assert submit(*args, **given).is_refusal(
-        f"The override {shown}… ({len(repr(text))} characters) (from {origin}) has 204,823 bytes, and Linux takes at most 131,071 "
+        f"The override {shown}… ({len(repr(text))} characters) (from {origin}) has 204,823 bytes, but Linux allows at most 131,071 "
         f"in one word of a command line (execve(2)): {CURE}."
     )
     assert ray.seen == []
@@ -461,7 +458,7 @@ def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
     outcome = submit("--overrides-name=o.txt", overrides=text.encode())
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
     assert re.sub(r"\b[0-9][0-9,]+", "N", outcome.err) == (
-        "error   The N overrides and N env_vars of the job take N bytes, and Linux leaves them N when it starts a process "
+        "error   The N overrides and N env_vars of the job have N bytes, and Linux leaves them N when it starts a process "
         f"(execve(2)): {CURE}, or ask for less.\n"
     )
 
@@ -478,7 +475,7 @@ def test_nul_in_overrides_file_is_refused(submit, ray):
 @pytest.mark.parametrize("first", ["x", "$"])  # a value with a $ bypasses Ray, but each process gets it all the same
 def test_an_env_var_of_1_mb_is_refused(submit, ray, first):
     sentence = (
-        "env_vars.BIG (from {}) has 1,000,004 bytes with its name, and Linux takes at most 131,071 in one variable (execve(2)): "
+        "env_vars.BIG (from {}) has 1,000,004 bytes with its name, but Linux allows at most 131,071 in one variable (execve(2)): "
         f"{CURE}."
     )
     value = first + "x" * 999_999
@@ -494,7 +491,7 @@ def test_env_vars_too_large_for_ray_are_refused(submit, ray):
     outcome = submit(spec=f"{SPEC}env_vars: {{{three}}}\n")
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
     assert re.sub(r"\b(18.,...|1.)\b", "N", outcome.err) == (
-        "error   The job's N env_vars have N bytes as JSON, and Ray hands them over in one variable, of which Linux leaves them "
+        "error   The job's N env_vars have N bytes as JSON, but Ray passes them in one variable, in which Linux leaves room for "
         f"126,976 (execve(2)); the longest is A0 with 60,003 (from {FILE}): {CURE}.\n"
     )
     two = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(2))
@@ -512,7 +509,7 @@ def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
         outcome = submit(*args, spec=spec)
         assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
         assert re.sub(r"[0-9a-f]{12}", "HASH", outcome.err) == (
-            f"error   CODE_ID=codeA (from {origin}) is not usable, the snapshot {target} was changed after it was made (tree HASH, "
+            f"error   CODE_ID=codeA (from {origin}) is not usable, because the snapshot {target} was changed after it was made (tree HASH, "
             f"recorded HASH): remove it (find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it again with "
             "'make snapshot CODE_ID=codeA VERL_SOURCE=…'.\n"
         )

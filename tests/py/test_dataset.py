@@ -132,7 +132,7 @@ def test_a_bad_name_is_refused(root, name):
 
 
 def test_an_unknown_source_is_refused(root):
-    assert refusal(root, "gsm8k") == ("DATASET_SOURCE='gsm8k' is no source of data: use synthetic, path:DIR or hub.")
+    assert refusal(root, "gsm8k") == ("DATASET_SOURCE='gsm8k' is not a source of data: use synthetic, path:DIR or hub.")
 
 
 @pytest.mark.parametrize(

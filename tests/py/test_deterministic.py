@@ -99,8 +99,7 @@ def test_a_snapshot_that_lacks_a_key_of_it_is_refused_before_anything_is_created
 
 def test_a_base_config_without_the_section_is_refused(submit, ray):
     assert submit("--deterministic").is_refusal(
-        "DETERMINISTIC=1 is not possible with env/ray/cpu.yaml (RAY_BASE_CONFIG), which does not say under 'deterministic' what "
-        "it takes: copy that from env/ray/dev.yaml, or leave DETERMINISTIC out."
+        "DETERMINISTIC=1 is not possible with env/ray/cpu.yaml (RAY_BASE_CONFIG), which has no section 'deterministic': copy it from env/ray/dev.yaml, or leave DETERMINISTIC out."
     )
     assert ray.seen == []
 
@@ -111,7 +110,7 @@ def test_a_profile_that_is_always_deterministic_adds_nothing_and_says_so(submit,
     outcome = submit("--submission-id=det", "--deterministic", base=base)
     assert (plain.status, outcome.status) == (0, 0)
     assert outcome.err == (
-        "skip    DETERMINISTIC=1 (nothing to add: env/ray/cpu.yaml says that its jobs repeat themselves anyway)\n"
+        "skip    DETERMINISTIC=1 (nothing to add: env/ray/cpu.yaml says that its jobs are deterministic anyway)\n"
         "changed submitted det (ppo, code codeA, profile cpu)\n"
     )
     names = [{path.name for path in (shared.jobs / name / "config").iterdir()} for name in ("plain", "det")]

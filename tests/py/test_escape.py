@@ -89,8 +89,7 @@ def test_a_snapshot_that_leads_out(submit, shared, outside):
 def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, run, shared, outside, points_to):
     (shared.jobs / "mine").symlink_to(outside.parent / points_to)
     assert submit("--submission-id=mine").is_refusal(
-        f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it "
-        "out and one is made."
+        f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it out to get a generated one."
     )
     assert run("where", "mine").is_refusal(f"JOB=mine is not under {shared.jobs}: the latest are none.")
     assert run("where", "latest").is_refusal(

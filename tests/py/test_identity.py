@@ -133,8 +133,7 @@ def test_an_actor_without_a_report_and_how_many_more(trained):
 def test_a_driver_without_a_report(trained):
     trained.reports(hostname="another node")
     assert trained.check() == (
-        f"the driver (process {DRIVER} on {socket.gethostname()}) reported no verl and no Ray job, so nothing shows which code "
-        "this job ran."
+        f"the driver (process {DRIVER} on {socket.gethostname()}) reported no verl and no Ray job, so there is no proof of which code this job ran."
     )
 
 
@@ -150,6 +149,4 @@ def test_an_actor_without_verl_must_still_report(trained):
 def test_without_an_answer_from_ray_the_check_fails(trained):
     trained.reports()
     trained.actors = None
-    assert trained.check() == (
-        "Ray does not answer, so nothing shows that all of them ran the code that was asked for."
-    )
+    assert trained.check() == ("Ray does not answer, so there is no proof that all of them ran the requested code.")

@@ -40,8 +40,7 @@ def test_an_id_that_would_name_an_attempt(bad):
     with pytest.raises(BadInput) as caught:
         ids.check(bad, "here")
     assert str(caught.value) == (
-        f"submission_id {bad!r} (from here) is not usable: what ends in .a and a number names an attempt of a job; let it "
-        "end in another way, or leave it out and one is made."
+        f"submission_id {bad!r} (from here) is not usable: an id that ends in .a and a number names an attempt of a job; end it differently, or leave it out to get a generated one."
     )
 
 

@@ -28,7 +28,7 @@ VALUES = {"API_KEY": "sk-0123456789", "HF_TOKEN": "hf_ünïcode"}
 NAMED = f"{SPEC}secrets:\n  - name: API_KEY\n  - {{name: HF_TOKEN, file: ~/token}}\n"
 NEVER = (
     "in my/ppo.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that "
-    "name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+    "name) or also with 'file: PATH' (a file on this machine), and never has a value."
 )
 
 
@@ -116,12 +116,11 @@ def test_a_dry_run_prints_their_names_and_needs_no_values(submit, shared):
         (sent({**VALUES, "MORE": "12345678"}), f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."),
         (
             sent({**VALUES, "HF_TOKEN": "hf_7890"}),
-            f"The secret HF_TOKEN (from {FILE}) has 7 characters: give it at least 8, what is shorter cannot be told from other "
-            "text in a log.",
+            f"The secret HF_TOKEN (from {FILE}) has 7 characters: give it at least 8, a shorter value cannot be distinguished from other text in a log.",
         ),
         (
             sent({**VALUES, "HF_TOKEN": "x" * 65537}),
-            f"The secret HF_TOKEN (from {FILE}) has 65537 bytes: give it at most 65536, no process can be started with more.",
+            f"The secret HF_TOKEN (from {FILE}) has 65537 bytes: give it at most 65536, because no process can be started with more.",
         ),
     ],
 )  # fmt: skip
@@ -165,18 +164,20 @@ def test_a_secret_without_a_name(submit):
 
 
 def test_a_token_given_as_a_jobspec_is_not_repeated(submit):
-    assert submit(spec="sk-0123456789\n").is_refusal(f"{FILE} is no mapping of keys to values: write key: value lines.")
+    assert submit(spec="sk-0123456789\n").is_refusal(
+        f"{FILE} is not a mapping of keys to values: write key: value lines."
+    )
 
 
 @pytest.mark.parametrize(
     ("names", "more", "sentence"),
     [
-        (["PYTHONPATH"], "", f"The secret PYTHONPATH (from {FILE}) is refused: that variable is not a job's to set; name another."),
-        (["VERL_REGRESS_CANARY"], "", f"The secret VERL_REGRESS_CANARY (from {FILE}) is refused: that variable is not a job's to set; name another."),
-        (["RAY_AUTH_TOKEN"], "", f"The secret RAY_AUTH_TOKEN (from {FILE}) is refused: that variable is not a job's to set; name another."),
-        (["VERL_REGRESS_JOB_DIR"], "", f"The secret VERL_REGRESS_JOB_DIR (from {FILE}) is refused: that variable is not a job's to set; name another."),
-        (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: that variable is not a job's to set; name another."),
-        (["API_KEY", "API_KEY"], "", f"The secret API_KEY is there twice in {FILE}: leave one out."),
+        (["PYTHONPATH"], "", f"The secret PYTHONPATH (from {FILE}) is refused: a job cannot set that variable; name another."),
+        (["VERL_REGRESS_CANARY"], "", f"The secret VERL_REGRESS_CANARY (from {FILE}) is refused: a job cannot set that variable; name another."),
+        (["RAY_AUTH_TOKEN"], "", f"The secret RAY_AUTH_TOKEN (from {FILE}) is refused: a job cannot set that variable; name another."),
+        (["VERL_REGRESS_JOB_DIR"], "", f"The secret VERL_REGRESS_JOB_DIR (from {FILE}) is refused: a job cannot set that variable; name another."),
+        (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: a job cannot set that variable; name another."),
+        (["API_KEY", "API_KEY"], "", f"The secret API_KEY occurs twice in {FILE}: leave one out."),
         (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY is in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray serves in clear."),
         (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is set in clear by env/ray/cpu.yaml or by the job's own environment: name another, or leave it out there."),
     ],

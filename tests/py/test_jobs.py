@@ -41,8 +41,8 @@ def test_an_id_means_the_newest_attempt_and_a_numbered_id_that_attempt(run, shar
 
 def test_an_attempt_that_is_not_there(run, make_job):
     make_attempt(make_job("one"), 2)
-    assert run("where", "one.a3").is_refusal("JOB=one.a3 is no attempt of one: it has 2, the first is .a1.")
-    assert run("where", "one.a0").is_refusal("JOB=one.a0 is no attempt of one: it has 2, the first is .a1.")
+    assert run("where", "one.a3").is_refusal("JOB=one.a3 is not an attempt of one: it has 2, the first is .a1.")
+    assert run("where", "one.a0").is_refusal("JOB=one.a0 is not an attempt of one: it has 2, the first is .a1.")
 
 
 def test_no_job_yet(run, shared):
@@ -61,8 +61,7 @@ def test_a_job_that_is_not_there(run, shared, make_job, command):
 
 def test_a_name_that_is_not_an_id(run):
     assert run("where", "../x").is_refusal(
-        "submission_id '../x' (from JOB) is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out "
-        "and one is made."
+        "submission_id '../x' (from JOB) is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out to get a generated one."
     )
 
 
@@ -70,6 +69,6 @@ def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
     job = make_job("one")
     (job.config / "resolved.json").unlink()
     assert run("wait", "one", "--deadlines=1,2,3").is_refusal(
-        f"one was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it again, with "
+        f"one was never submitted, because its submitter ended before {job.config}/resolved.json was written: submit it again, with "
         "another id."
     )

@@ -388,7 +388,7 @@ def test_a_job_directory_without_a_plan(shared):
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        f"error   job was never submitted, its submitter ended before {shared.jobs}/job/config/resolved.json was written: "
+        f"error   job was never submitted, because its submitter ended before {shared.jobs}/job/config/resolved.json was written: "
         "submit it again, with another id.\n"
     )
 
@@ -489,7 +489,7 @@ def test_a_job_reported_as_not_submitted_never_trains(launched):
     launched.start("print('trained')")
     refused(
         launched,
-        "job is marked as never submitted (Ray refused the job: no answer in 60 s), yet Ray got it late: submit it again.",
+        "job is marked as never submitted (Ray refused the job: no answer in 60 s), but Ray got it later: submit it again.",
     )
 
 

@@ -98,7 +98,7 @@ def test_without_ray_a_job_without_a_recorded_end_is_unknown(run, four, args):
     four.goes_away()
     outcome = run(*args)
     assert outcome.status == 0
-    assert outcome.err.endswith("        Ray was not asked: these are what the jobs' own files say\n")
+    assert outcome.err.endswith("        Ray was not asked: this is what the jobs' own files say\n")
     rows = {line.split()[0]: line for line in outcome.out.splitlines()}
     assert "  SUCCEEDED " in rows["done"]
     assert "  FAILED " in rows["failed"]

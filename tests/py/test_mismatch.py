@@ -184,17 +184,17 @@ def test_nodes_whose_list_cannot_be_read():
         Unknown("worker-1", "its Python could not list them: x"),
     ]
     assert refusal(mismatch.compare(declares(), [], unknown)) == (
-        "Which packages the nodes have is not known of worker-0 (/s/ray/c/worker-0.packages.json is missing) and worker-1 (its Python "
-        "could not list them: x): run 'make up', which lists them, or set ALLOW_MISMATCH=1."
+        "The packages of worker-0 (/s/ray/c/worker-0.packages.json is missing) and worker-1 (its Python could not list them: x) "
+        "are unknown: run 'make up', which lists them, or set ALLOW_MISMATCH=1."
     )
 
 
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        (["numpy>>2"], "'numpy>>2' in setup.py, which is no requirement (Expected semicolon (after name with no version specifier) or end)"),
-        (["a\x1b[31m b"], "'a\\x1b[31m b' in setup.py, which is no requirement (Expected semicolon (after name with no version specifier) or end)"),
-        (["verl[nosuch]; extra == 'x'"], "'verl[nosuch]' in setup.py, which is no extra of it (it has x)"),
+        (["numpy>>2"], "'numpy>>2' in setup.py, which is not a requirement (Expected semicolon (after name with no version specifier) or end)"),
+        (["a\x1b[31m b"], "'a\\x1b[31m b' in setup.py, which is not a requirement (Expected semicolon (after name with no version specifier) or end)"),
+        (["verl[nosuch]; extra == 'x'"], "'verl[nosuch]' in setup.py, which is not an extra of it (it has x)"),
     ],
 )  # fmt: skip
 def test_a_requirement_that_cannot_be_parsed(said, problem):
@@ -204,7 +204,7 @@ def test_a_requirement_that_cannot_be_parsed(said, problem):
 
 
 def test_an_extra_of_a_release_that_has_none():
-    assert "'verl[x]' in setup.py, which is no extra of it (it has none)" in refusal(
+    assert "'verl[x]' in setup.py, which is not an extra of it (it has none)" in refusal(
         mismatch.compare(declares("verl[x]"), cluster({}), [])
     )
 

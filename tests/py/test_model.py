@@ -138,7 +138,7 @@ def test_check_does_not_read_the_stream(root, capsys):
 
 def test_a_folder_without_a_model_is_refused(root):
     assert refusal(root, "path:/home/me/x", stream=tar({"./README.md": b""})) == (
-        "/home/me/x (from MODEL_SOURCE) has no config.json, so it is no Hugging Face model: give its folder."
+        "/home/me/x (from MODEL_SOURCE) has no config.json, so it is not a Hugging Face model: name a folder with one."
     )
 
 
@@ -149,7 +149,7 @@ def test_a_hostile_folder_is_refused(root):
 @pytest.mark.parametrize("source", ["", "hub:", "path:", "Qwen/Qwen2.5-0.5B", "tiny:2"])
 def test_an_unknown_source_is_refused(root, source):
     assert refusal(root, source) == (
-        f"MODEL_SOURCE={source!r} is no source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
+        f"MODEL_SOURCE={source!r} is not a source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
     )
 
 

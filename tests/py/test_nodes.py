@@ -139,8 +139,7 @@ def test_workers_with_the_gpus_that_they_should_have(await_nodes, ray, shared):
 def test_a_worker_with_fewer_or_more_gpus(await_nodes, ray, shared, found):
     ray.has_nodes(started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", CPU=8.0, GPU=found))
     assert await_nodes("--worker-gpus=4", HEAD, WORKER).is_refusal(
-        f"worker-0 shows CPU 8, GPU {found}, and GPUS_PER_WORKER=4 is wanted: see which GPUs its container has and "
-        "whether its user may open them, or set WORKER_GPUS.",
+        f"worker-0 shows CPU 8, GPU {found}, and GPUS_PER_WORKER=4 is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS.",
         status=1,
     )
 
@@ -201,7 +200,7 @@ def dead_node(ray, shared, monkeypatch):
 def test_a_killed_worker_is_unregistered_from_ray(await_nodes, dead_node):
     outcome = await_nodes()
     assert (outcome.status, dead_node.unregistered) == (0, [("10.0.0.1:6379", "aa")])
-    line = f"changed the worker-0 that was killed (127.0.0.1:{dead_node.port}) is gone: told Ray"
+    line = f"changed worker-0 (127.0.0.1:{dead_node.port}) was killed: unregistered it from Ray"
     assert outcome.err.splitlines()[0] == line
 
 
@@ -209,7 +208,7 @@ def test_if_ray_refuses_we_wait_until_it_notices_by_itself(await_nodes, dead_nod
     dead_node.problem = "no such method"
     outcome = await_nodes(then=dead_node.goes)
     assert (outcome.status, len(dead_node.unregistered)) == (0, 1)
-    assert "is gone: Ray finds out by itself, for it could not be told (no such method)" in outcome.err
+    assert "was killed: Ray will notice by itself, because it could not be unregistered (no such method)" in outcome.err
 
 
 def test_a_ray_that_never_notices(await_nodes, dead_node):
@@ -217,7 +216,7 @@ def test_a_ray_that_never_notices(await_nodes, dead_node):
     outcome = await_nodes()
     assert outcome.status == 8
     assert outcome.err.splitlines()[-1] == (
-        f"error   Ray lists worker-0 (127.0.0.1:{dead_node.port}) as ALIVE still, which nobody reaches, after 1 s "
+        f"error   Ray still lists worker-0 (127.0.0.1:{dead_node.port}) as ALIVE, but it cannot be reached, after 1 s "
         "(CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'."
     )
 

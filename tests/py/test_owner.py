@@ -106,5 +106,5 @@ def test_status_without_ray_reads_the_files_and_changes_nothing(run, make_job, r
     make_job("done", ended={"exit_code": 0, "reason": "the trainer ended"})
     outcome = run("--no-ray", "status", "--profile=cpu", "--cluster=c")
     assert (outcome.status, outcome.created, ray.seen) == (0, [], [])
-    assert "Ray was not asked: these are what the jobs' own files say" in outcome.out
+    assert "Ray was not asked: this is what the jobs' own files say" in outcome.out
     assert "done  codeA  SUCCEEDED" in outcome.out

@@ -106,4 +106,4 @@ def test_a_process_that_cannot_be_ended_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(ray_processes, "ours", lambda cluster: {4242: "raylet"})
     monkeypatch.setattr(ray_processes, "_signal", lambda pid, number: None)
     assert main(["stop", HERE]) == 1
-    assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: look at them on that node.\n"
+    assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: inspect them on that node.\n"

@@ -139,7 +139,7 @@ def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):
     job = ended()
     write_checkpoint(job, 2, "actor")
     assert run("resume", "me").is_refusal(
-        f"JOB=me has no whole checkpoint under {job.path}: start it again with 'make retry JOB=me'."
+        f"JOB=me has no complete checkpoint under {job.path}: start it again with 'make retry JOB=me'."
     )
 
 
@@ -177,8 +177,7 @@ def test_a_job_of_an_older_version_says_so(ended, run):
     job = ended()
     (job.config / "asked.json").unlink()
     assert run("retry", "me").is_refusal(
-        f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or its "
-        "submitter died): submit it again with 'make submit'.",
+        f"{job.config}/asked.json is missing, so the request cannot be repeated (an older verl-regress wrote the job, or its submitter died): submit it again with 'make submit'.",
         status=1,
     )
 

@@ -93,7 +93,7 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, 
         "read from by those, 0 of another checkout), 0 sessions (0 at work), " in said
     )
     assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
-    assert gc(run, "--keep=2").endswith("skip    gc (nothing that nobody needs)\n")
+    assert gc(run, "--keep=2").endswith("skip    gc (nothing to remove)\n")
 
 
 def test_keep_counts_jobs_that_have_checkpoints_and_no_others(run, ray, old):
@@ -236,7 +236,7 @@ def test_without_ray_only_a_recorded_end_counts(run, ray, old):
     ended, unknown = old("ended", 5), old("unknown", 5, ended=None)
     ray.answers["/api/jobs/"] = (503, b"not now")
     said = gc(run, "--keep=0")
-    assert "A job that recorded no end counts as not over." in said
+    assert "A job that recorded no end counts as unfinished." in said
     assert (list(ended.checkpoints.iterdir()), len(list(unknown.checkpoints.iterdir()))) == ([], 2)
 
 

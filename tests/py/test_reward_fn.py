@@ -125,7 +125,7 @@ PYTHON = f"the head's Python {sys.version_info[0]}.{sys.version_info[1]}"
 )  # fmt: skip
 def test_a_reward_function_that_does_not_parse_is_refused(with_reward, shared, source, problem):
     outcome = with_reward(source)
-    told = f"error   reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) is not usable, "
+    told = f"error   reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) is not usable, because "
     if problem is not None:
         assert outcome.is_refusal(f"{told.removeprefix('error   ')}{problem}: fix it.")
     assert (outcome.status, outcome.out, outcome.created) == (2, "", [])
@@ -191,7 +191,7 @@ def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_
     with_reward("def other(): ...\n")
     path = shared.user_code / "r.py"
     assert submit("--dry-run", f"--overrides=custom_reward_function.path={path}").is_refusal(
-        f"custom_reward_function.path={path} (from OVERRIDES) names no function, for custom_reward_function.name is empty: set it, for example to "
+        f"custom_reward_function.path={path} (from OVERRIDES) names no function, because custom_reward_function.name is empty: set it, for example to "
         "compute_score."
     )
     assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path=file://{path}").is_refusal(
@@ -199,7 +199,7 @@ def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_
         "another function with reward.custom_reward_function.name."
     )
     assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={shared.user_code}/none.py").is_refusal(
-        f"reward.custom_reward_function.path={shared.user_code}/none.py (from OVERRIDES) is not usable, it cannot be read (there is no such file): "
+        f"reward.custom_reward_function.path={shared.user_code}/none.py (from OVERRIDES) is not usable, because it cannot be read (there is no such file): "
         "name a file that can."
     )
     for elsewhere in ("pkg://verl.utils.mine", "/opt/mine.py", "mine.py"):

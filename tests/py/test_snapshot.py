@@ -195,8 +195,7 @@ def test_a_copy_of_a_snapshot_gets_its_own_marker(root):
 
 def test_a_tree_without_verl_is_refused(root):
     assert refusal(root, tree={"README.md": b""}, source="git:https://example.org/x@main") == (
-        "git:https://example.org/x@main (from VERL_SOURCE) has no verl/__init__.py, so it is no verl source tree: "
-        "give the folder or the repository that holds the folder 'verl'."
+        "git:https://example.org/x@main (from VERL_SOURCE) has no verl/__init__.py, so it is not a verl source tree: name the folder or the repository that contains the folder 'verl'."
     )
     assert list(root.snapshots.iterdir()) == []
 
@@ -222,7 +221,7 @@ def test_a_hostile_or_broken_stream_leaves_nothing(root):
 def test_a_directory_that_is_not_a_snapshot_is_left_alone(root):
     (root.snapshots / "codeA").mkdir(parents=True)
     assert refusal(root).startswith(
-        f"{root.snapshots}/codeA is there but is no snapshot made by verl-regress (snapshot.json: "
+        f"{root.snapshots}/codeA exists but is not a snapshot made by verl-regress (snapshot.json: "
     )
 
 
@@ -312,7 +311,7 @@ def test_a_snapshot_without_a_complete_record_is_refused(root, record, problem):
     if record is not None:
         (target / "snapshot.json").write_bytes(record)
     assert refused_by_load(root) == (
-        f"CODE_ID=codeA (from my.yaml) is not usable, {target} has no whole snapshot (snapshot.json {problem}): move it away and "
+        f"CODE_ID=codeA (from my.yaml) is not usable, because {target} has no complete snapshot (snapshot.json {problem}): move it away and "
         "make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=…', or name another CODE_ID."
     )
 
@@ -322,7 +321,7 @@ def test_a_half_removed_snapshot_is_refused(root):
     target = root.snapshots / "codeA"
     spoil(target, lambda target: shutil.rmtree(target / "verl"))
     assert refused_by_load(root) == (
-        f"CODE_ID=codeA (from my.yaml) is not usable, {target} has no whole snapshot (verl/__init__.py is missing): remove it "
+        f"CODE_ID=codeA (from my.yaml) is not usable, because {target} has no complete snapshot (verl/__init__.py is missing): remove it "
         f"(find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}) and make it again with 'make snapshot CODE_ID=codeA "
         "VERL_SOURCE=…'."
     )

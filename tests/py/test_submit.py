@@ -500,13 +500,11 @@ def test_a_node_without_a_list_is_refused(submit, shared):
     file = shared.packages("c", "worker-0")
     file.unlink()
     assert submit().is_refusal(
-        f"Which packages the nodes have is not known of worker-0 ({file} is missing): run 'make up', which lists them, or set "
+        f"The packages of worker-0 ({file} is missing) are unknown: run 'make up', which lists them, or set "
         "ALLOW_MISMATCH=1."
     )
     outcome = submit("--allow-mismatch", "--submission-id=me")
-    assert outcome.err.startswith(
-        f"warning Which packages the nodes have is not known of worker-0 ({file} is missing): ALLOW_"
-    )
+    assert outcome.err.startswith(f"warning The packages of worker-0 ({file} is missing) are unknown: ALLOW_")
     assert read(shared.jobs / "me" / "config" / "packages.json")["sha256"] is None
 
 

@@ -101,14 +101,13 @@ def _state_after(name, whole, submit, run, ray, shared):
 def _is_refused(submit, name, job):
     """The same id again: refused, with the cure, and nothing is changed."""
     assert submit(f"--submission-id={name}").is_refusal(
-        f"submission_id '{name}' is taken: {job.path} exists and is never reused; give another one, or leave it out and one "
-        "is made."
+        f"submission_id '{name}' is taken: {job.path} exists and is never reused; give another one, or leave it out to get a generated one."
     )
 
 
 def test_a_submitter_that_died_before_config_was_complete_is_reported(run, shared):
     (shared.jobs / "half" / "config").mkdir(parents=True)
     assert run("wait", "half", "--deadlines=1,1,1").is_refusal(
-        f"half was never submitted, its submitter ended before {shared.jobs}/half/config/resolved.json was written: submit "
+        f"half was never submitted, because its submitter ended before {shared.jobs}/half/config/resolved.json was written: submit "
         "it again, with another id."
     )

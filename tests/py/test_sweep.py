@@ -82,4 +82,4 @@ def test_without_an_answer_from_ray_they_stay_until_the_next_command(run, ray, l
     ray.goes_away()
     outcome = run("gc", "--cluster=mine", "--keep=5")
     assert (outcome.status, left.exists()) == (0, True)
-    assert "Secrets that lost jobs left were not removed: Ray does not answer at " in outcome.err
+    assert "The secrets of lost jobs were not removed: Ray does not answer at " in outcome.err

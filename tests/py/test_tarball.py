@@ -52,7 +52,7 @@ def test_a_link_out_of_the_tree_is_refused(tmp_path, points_to):
 
 def test_nothing_is_written_through_a_link(tmp_path):
     members = [special("door", tarfile.SYMTYPE, ".."), special("door/evil", tarfile.REGTYPE)]
-    assert refusal(tmp_path, tar(members=members)) == "'door' comes twice in path:/home/me/verl: leave one out."
+    assert refusal(tmp_path, tar(members=members)) == "'door' occurs twice in path:/home/me/verl: leave one out."
     assert [path.parent.name for path in tmp_path.rglob("evil")] == ["door"]
     assert not (tmp_path / "inner/evil").exists()
 
@@ -64,7 +64,7 @@ def test_links_that_leave_only_together_are_refused(tmp_path):
 
 def test_a_member_that_comes_twice_is_refused(tmp_path):
     twice = tar({"a": b"1"}, members=[special("a", tarfile.REGTYPE)])
-    assert refusal(tmp_path, twice) == "'a' comes twice in path:/home/me/verl: leave one out."
+    assert refusal(tmp_path, twice) == "'a' occurs twice in path:/home/me/verl: leave one out."
 
 
 def test_a_stream_that_stops_between_two_files_is_refused(tmp_path):

@@ -231,7 +231,7 @@ def test_wait_takes_the_bundle_that_no_launcher_took(follow, script, then, bundl
 def test_a_job_whose_driver_never_came_to_ray(follow):
     _, lines = follow([None])
     assert lines[1:3] == [
-        "driver_info.node_ip_address: none was seen (nobody asked Ray in time, or the driver never called ray.init)",
+        "driver_info.node_ip_address: none was seen (Ray was not asked in time, or the driver never called ray.init)",
         "0 of ? training steps, no checkpoint",
     ]
 

@@ -116,7 +116,7 @@ def _check_values(value: object, origin: str, depth: int = 0, *, of_secrets: boo
     if depth > _DEEPEST:
         raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
     if isinstance(value, str) and ("\0" in value or not _is_text(value)):
-        problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is no text"
+        problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is not text"
         where = "secrets" if of_secrets else f"'{shown(value, 80)}'"
         raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
     if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
@@ -161,14 +161,14 @@ def _sentence(error: Any, origin: str) -> str:
     if error.absolute_path and error.absolute_path[0] == "secrets":
         return (
             f"{where} in {origin} is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable "
-            "of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+            "of that name) or also with 'file: PATH' (a file on this machine), and never has a value."
         )
     if error.validator == "additionalProperties" and isinstance(error.validator_value, bool):
         return _unknown_key(error, where, origin)
     if error.validator == "not":
         return f"{origin} gives both code_id and code_path: give one of them."
     if not error.absolute_path:
-        return f"{origin} is no mapping of keys to values: write key: value lines."
+        return f"{origin} is not a mapping of keys to values: write key: value lines."
     value = json.dumps(error.instance, ensure_ascii=False, default=str)
     value = value if len(value) <= 80 else f"{value[:77]}…"
     if error.validator == "enum":

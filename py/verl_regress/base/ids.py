@@ -23,12 +23,11 @@ def check(submission_id: str, origin: str) -> str:
         )
         raise BadInput(
             f"submission_id {shown!r} (from {origin}) is not usable: it must match "
-            f"^{SUBMISSION_ID.pattern}$, or leave it out and one is made."
+            f"^{SUBMISSION_ID.pattern}$, or leave it out to get a generated one."
         )
     if ATTEMPT.fullmatch(submission_id) is not None:
         raise BadInput(
-            f"submission_id {submission_id!r} (from {origin}) is not usable: what ends in .a and a number names an attempt "
-            "of a job; let it end in another way, or leave it out and one is made."
+            f"submission_id {submission_id!r} (from {origin}) is not usable: an id that ends in .a and a number names an attempt of a job; end it differently, or leave it out to get a generated one."
         )
     return submission_id
 

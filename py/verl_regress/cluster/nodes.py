@@ -110,8 +110,7 @@ def await_all(args: argparse.Namespace) -> None:
     for name in sorted(set(wanted) - {"head"}):
         if args.worker_gpus is not None and alive[name].resources.get("GPU", 0) != args.worker_gpus:
             raise RegressError(
-                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is wanted: "
-                "see which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
+                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
             )
     for name in wanted:
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
@@ -137,12 +136,14 @@ def _await_dropped(gcs: str, wanted: int, end: float, deadline: float, pulse: Pu
                 reported.add(one.node_id)
                 problem = ray_private.forget_node(gcs, one.node_id, end - time.monotonic())
                 left = (
-                    "told Ray" if problem is None else f"Ray finds out by itself, for it could not be told ({problem})"
+                    "unregistered it from Ray"
+                    if problem is None
+                    else f"Ray will notice by itself, because it could not be unregistered ({problem})"
                 )
-                say.changed(f"the {one.name} that was killed ({one.address}:{one.port}) is gone: {left}")
+                say.changed(f"{one.name} ({one.address}:{one.port}) was killed: {left}")
         if time.monotonic() > end:
             raise RegressError(
-                f"Ray lists {dead[0].name} ({dead[0].address}:{dead[0].port}) as ALIVE still, which nobody reaches, "
+                f"Ray still lists {dead[0].name} ({dead[0].address}:{dead[0].port}) as ALIVE, but it cannot be reached, "
                 f"after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'.",
                 Exit.UNREACHABLE,
             )

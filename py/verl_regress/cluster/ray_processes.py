@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
             try:
                 print(stop(cluster))
             except TimeoutError as error:
-                print(f"error   {error}: look at them on that node.", file=sys.stderr)
+                print(f"error   {error}: inspect them on that node.", file=sys.stderr)
                 return 1
             return 0
     raise ValueError(argv)

@@ -60,7 +60,9 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     if named is None:
         return attempts[-1]
     if job.numbered(int(named["number"])) not in attempts:
-        raise BadInput(f"JOB={asked} is no attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1.")
+        raise BadInput(
+            f"JOB={asked} is not an attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1."
+        )
     return job.numbered(int(named["number"]))
 
 
@@ -92,7 +94,7 @@ def plan_of(job: JobDir) -> dict[str, Any]:
     plan = job.read_config("resolved.json")
     if plan is None:
         raise BadInput(
-            f"{job.ray_id} was never submitted, its submitter ended before {job.config}/resolved.json was written: submit it "
+            f"{job.ray_id} was never submitted, because its submitter ended before {job.config}/resolved.json was written: submit it "
             "again, with another id."
         )
     return plan

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         print(ray_processes.end(lambda: of(job), job.ray_id))
     except TimeoutError as error:
-        raise RegressError(f"{error}: look at them on {socket.gethostname()}.") from None
+        raise RegressError(f"{error}: inspect them on {socket.gethostname()}.") from None
     return 0
 
 

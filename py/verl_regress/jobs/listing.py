@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"jobs_total": len(every), "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
     if known is None:
-        say.info("Ray was not asked: these are what the jobs' own files say")
+        say.info("Ray was not asked: this is what the jobs' own files say")
     print(say.shown("\n".join(_page(rows, len(every)))))
     return 0
 

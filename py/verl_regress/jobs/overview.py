@@ -41,7 +41,7 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
     """
     known: dict[str, dict[str, Any]] | None = None
     listed: list[Node] = []
-    problem: str | None = "Ray was not asked: these are what the jobs' own files say"
+    problem: str | None = "Ray was not asked: this is what the jobs' own files say"
     if api is not None:
         try:
             known, listed, problem = api.jobs(), api.nodes(), None

@@ -43,4 +43,4 @@ def attempt(root: SharedRoot, cluster: str | None) -> None:
     try:
         sweep(root, cluster, RayApi(nodes.ADDRESS))
     except RegressError as error:
-        say.info(f"Secrets that lost jobs left were not removed: {error}")
+        say.info(f"The secrets of lost jobs were not removed: {error}")

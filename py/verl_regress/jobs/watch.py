@@ -41,7 +41,7 @@ class Deadlines:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`wait JOB --deadlines S,S,S [--attached]`."""
     find.add_job(parser)
-    parser.add_argument("--attached", action="store_true", help="somebody listens as long as stdin is open")
+    parser.add_argument("--attached", action="store_true", help="the caller is there as long as stdin is open")
     parser.add_argument(
         "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S",
         help="seconds: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
@@ -258,11 +258,11 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
         say.quote(line)
     kept = ", ".join(f"checkpoints/{name}" for name in checkpoints.names(job)) or checkpoints.why_none(job)
-    driver_ip = judgement.driver_ip or "none was seen (nobody asked Ray in time, or the driver never called ray.init)"
+    driver_ip = judgement.driver_ip or "none was seen (Ray was not asked in time, or the driver never called ray.init)"
     say.info(f"driver_info.node_ip_address: {driver_ip}")
     say.info(f"{progress.taken(job)}, {kept}")
     if (parent := progress.parent_of(job)["checkpoint"]) is not None:
-        say.info(f"went on from {parent}")
+        say.info(f"continued from {parent}")
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:

@@ -41,10 +41,10 @@ def named(spec: JobSpec) -> tuple[Secret, ...]:
     for name in names:
         if _OURS.fullmatch(name):
             raise BadInput(
-                f"The secret {name} (from {spec.origin}) is refused: that variable is not a job's to set; name another."
+                f"The secret {name} (from {spec.origin}) is refused: a job cannot set that variable; name another."
             )
         if names.count(name) > 1:
-            raise BadInput(f"The secret {name} is there twice in {spec.origin}: leave one out.")
+            raise BadInput(f"The secret {name} occurs twice in {spec.origin}: leave one out.")
         if name in spec.env_vars:
             raise BadInput(
                 f"{name} is in secrets and in env_vars of {spec.origin}: leave it out of env_vars, which Ray serves in clear."
@@ -78,12 +78,11 @@ def check(values: Mapping[str, str], secrets: Collection[Secret], origin: str) -
         size = len(value.encode("utf-8", "surrogateescape"))
         if len(value) < _SHORTEST:
             raise BadInput(
-                f"The secret {name} (from {origin}) has {len(value)} characters: give it at least {_SHORTEST}, what is "
-                "shorter cannot be told from other text in a log."
+                f"The secret {name} (from {origin}) has {len(value)} characters: give it at least {_SHORTEST}, a shorter value cannot be distinguished from other text in a log."
             )
         if size > _LONGEST:
             raise BadInput(
-                f"The secret {name} (from {origin}) has {size} bytes: give it at most {_LONGEST}, no process can be started with more."
+                f"The secret {name} (from {origin}) has {size} bytes: give it at most {_LONGEST}, because no process can be started with more."
             )
 
 

@@ -53,7 +53,7 @@ def _verdict(check: Check, evidence: Evidence) -> Verdict:
         problems = [f"no evidence of {', '.join(missing)}"] if missing else check.problems_in(evidence)
         return Verdict(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        return Verdict(check.name, check.claim, "evidence that is not whole", [f"{type(error).__name__}: {error}"])
+        return Verdict(check.name, check.claim, "incomplete evidence", [f"{type(error).__name__}: {error}"])
 
 
 def _each(evidence: Evidence, check: Callable[[str, Any], Iterable[str]]) -> list[str]:
@@ -196,7 +196,7 @@ def _import_origin(evidence: Evidence) -> list[str]:
     if {"job-ppo_a", "job-ppo_b"} <= evidence.keys():
         a, b = (evidence[f"job-ppo_{code}"]["state"]["identity"] or {} for code in "ab")
         if a.get("files_sha256") == b.get("files_sha256"):
-            problems.append("A and B loaded the same bytes: they are not told apart")
+            problems.append("A and B loaded the same bytes: nothing distinguishes them")
     return problems
 
 
@@ -296,7 +296,7 @@ CHECKS = (
     Check("checkpoints", f"checkpoints come every save_freq={STEPS} steps only", ("ppo_a",), _checkpoints, _n_jobs),
     Check("further", f"one further step was trained from global_step_{STEPS}", ("ppo_a", "further"), _trained_further, lambda _: "2 jobs"),
     Check("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", ("ppo_a",), _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in jobs_of(evidence).values())} bundles"),
-    Check("imports", "every process loaded the snapshot that was asked for, and A and B are told apart", ("ppo_a", "ppo_b"), _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in jobs_of(evidence).values())} processes"),
+    Check("imports", "every process loaded the requested snapshot, and A and B differ", ("ppo_a", "ppo_b"), _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in jobs_of(evidence).values())} processes"),
     Check("workloads", "PPO, GRPO and SFT ran and are at their step count", _ALL, _workloads_ran, _n_jobs),
     Check("rules", "GRPO and SFT keep the same directory and debug rules as PPO", ("ppo_a", "grpo", "sft"), _same_rules, lambda _: "3 jobs"),
     Check("token", "Ray's token is in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),

@@ -72,7 +72,7 @@ def chosen(only: str) -> set[str]:
     known = [check.name for check in checks.CHECKS]
     for name in sorted(names):
         if name not in known:
-            raise BadInput(f"ONLY={name} is no line of verify: use some of {', '.join(known)}.")
+            raise BadInput(f"ONLY={name} is not a check of verify: use one or more of {', '.join(known)}.")
     return names
 
 

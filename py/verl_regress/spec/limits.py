@@ -31,23 +31,21 @@ def check(overrides: Sequence[Override], env_vars: Mapping[str, str], origins: M
     for name, size in sizes.items():
         if size > _ONE:
             raise BadInput(
-                f"env_vars.{shown(name)} (from {origins.get(name, 'verl-regress')}) has {size - 1:,} bytes with its name, and "
-                f"Linux takes at most {_ONE - 1:,} in one variable (execve(2)): {_CURE}."
+                f"env_vars.{shown(name)} (from {origins.get(name, 'verl-regress')}) has {size - 1:,} bytes with its name, but Linux allows at most {_ONE - 1:,} in one variable (execve(2)): {_CURE}."
             )
     by_ray = {name: value for name, value in env_vars.items() if "$" not in value}
     as_json, most = len(json.dumps(by_ray)), _ONE - _RAYS_WORDS
     if as_json > most:
         longest = max(by_ray, key=lambda name: sizes[name])
         raise BadInput(
-            f"The job's {len(by_ray):,} env_vars have {as_json:,} bytes as JSON, and Ray hands them over in one variable, of "
-            f"which Linux leaves them {most:,} (execve(2)); the longest is {shown(longest)} with {sizes[longest] - 1:,} "
+            f"The job's {len(by_ray):,} env_vars have {as_json:,} bytes as JSON, but Ray passes them in one variable, in which Linux leaves room for {most:,} (execve(2)); the longest is {shown(longest)} with {sizes[longest] - 1:,} "
             f"(from {origins.get(longest, 'verl-regress')}): {_CURE}."
         )
     words = [_size(override.text) + _POINTER for override in overrides]
     total = sum(words) + sum(size + _POINTER for size in sizes.values()) + as_json
     if total > _ALL - _OTHERS:
         raise BadInput(
-            f"The {len(words):,} overrides and {len(sizes):,} env_vars of the job take {total:,} bytes, and Linux leaves them "
+            f"The {len(words):,} overrides and {len(sizes):,} env_vars of the job have {total:,} bytes, and Linux leaves them "
             f"{_ALL - _OTHERS:,} when it starts a process (execve(2)): {_CURE}, or ask for less."
         )
 
@@ -58,7 +56,7 @@ def _check_override(override: Override) -> None:
     size = _size(override.text)
     if size > _ONE:
         raise BadInput(
-            f"{override.shown} has {size - 1:,} bytes, and Linux takes at most {_ONE - 1:,} in one word of a command line "
+            f"{override.shown} has {size - 1:,} bytes, but Linux allows at most {_ONE - 1:,} in one word of a command line "
             f"(execve(2)): {_CURE}."
         )
 

@@ -211,7 +211,7 @@ def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
     if os.path.lexists(job.path):  # lexists: a dangling link counts too
         raise IdTaken(
             f"submission_id '{job.submission_id}' is taken: {job.path} exists and is never reused; "
-            "give another one, or leave it out and one is made."
+            "give another one, or leave it out to get a generated one."
         )
     return job
 
@@ -243,7 +243,7 @@ def _artefact(
         except (OSError, ValueError) as error:
             state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
             raise BadInput(
-                f"{kind}={given} (from {origin}) is not usable, {shown(str(file))} is {shown(state)}: run 'make prepare', or name another {kind}."
+                f"{kind}={given} (from {origin}) is not usable, because {shown(str(file))} is {shown(state)}: run 'make prepare', or name another {kind}."
             ) from None
     return path
 

@@ -90,8 +90,7 @@ class Request:
             return Deterministic()
         if self.base.deterministic is None:
             raise BadInput(
-                f"{DETERMINISTIC} is not possible with {self.base.origin} (RAY_BASE_CONFIG), which does not say under "
-                "'deterministic' what it takes: copy that from env/ray/dev.yaml, or leave DETERMINISTIC out."
+                f"{DETERMINISTIC} is not possible with {self.base.origin} (RAY_BASE_CONFIG), which has no section 'deterministic': copy it from env/ray/dev.yaml, or leave DETERMINISTIC out."
             )
         return self.base.deterministic
 
@@ -109,8 +108,7 @@ def of_job(job: JobDir) -> Request:
     asked = job.read_config("asked.json")
     if asked is None:
         raise RegressError(
-            f"{job.config}/asked.json is not there, so what was asked is not known whole (an older verl-regress wrote it, or "
-            "its submitter died): submit it again with 'make submit'."
+            f"{job.config}/asked.json is missing, so the request cannot be repeated (an older verl-regress wrote the job, or its submitter died): submit it again with 'make submit'."
         )
     given = job.config / "job_spec.yaml"
     origins, said = asked["origins"], {**asked["said"], "secrets": ()}

@@ -100,12 +100,12 @@ def check_function(
     named = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
     if function.name is None:
         raise BadInput(
-            f"{named} names no function, for {function.key}.name is empty: set it, for example to compute_score."
+            f"{named} names no function, because {function.key}.name is empty: set it, for example to compute_score."
         )
     try:
         names = _names_in(path)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadInput(f"{named} is not usable, {_problem(error)}.") from None
+        raise BadInput(f"{named} is not usable, because {_problem(error)}.") from None
     if names & {function.name, *_DYNAMIC}:
         return
     near = difflib.get_close_matches(function.name, names, n=1)

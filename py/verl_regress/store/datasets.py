@@ -63,7 +63,7 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
     name that cannot be used, for data that is not GSM8K's, and as `artefact.ensure` does.
     """
     if source not in ("synthetic", "hub") and not source.startswith("path:"):
-        raise BadInput(f"DATASET_SOURCE={source!r} is no source of data: use synthetic, path:DIR or hub.")
+        raise BadInput(f"DATASET_SOURCE={source!r} is not a source of data: use synthetic, path:DIR or hub.")
     target = root.datasets / _checked_name(name or default_name(source), source)
     if source == "hub":
         return _prepare_from_hub(root, target)

@@ -78,7 +78,7 @@ def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Seq
     """Compare the snapshot whose record is `code` with the nodes that are up."""
     if unknown:
         names = " and ".join(f"{one.node} ({one.reason})" for one in unknown)
-        problem = f"Which packages the nodes have is not known of {names}"
+        problem = f"The packages of {names} are unknown"
         return Finding((problem,), ("run 'make up', which lists them",))
     on = workers(known)
     found = _declared(code, on)
@@ -133,7 +133,7 @@ def _parsed(declared: Mapping[str, Any]) -> list[Requirement]:
         for extra in sorted(requirement.extras):
             if plain_name(extra) not in map(plain_name, extras):
                 has = f"it has {', '.join(extras)}" if extras else "it has none"
-                raise _Refused(f"'{requirement.name}[{shown(extra)}]' in {file}, which is no extra of it ({has})")
+                raise _Refused(f"'{requirement.name}[{shown(extra)}]' in {file}, which is not an extra of it ({has})")
     return parsed
 
 
@@ -166,7 +166,7 @@ def _parse(text: str, file: str) -> Requirement:
         return Requirement(text)
     except InvalidRequirement as error:
         why = " ".join(str(error).split("\n")[0].split())
-        raise _Refused(f"'{shown(text)}' in {file}, which is no requirement ({shown(why)})") from None
+        raise _Refused(f"'{shown(text)}' in {file}, which is not a requirement ({shown(why)})") from None
 
 
 def _of_alternatives(found: Sequence[Requirement]) -> Requirement:

@@ -80,7 +80,7 @@ def prepare(
     kind, _, rest = source.partition(":")
     if source != "tiny" and not (kind in ("hub", "path") and rest):
         raise BadInput(
-            f"MODEL_SOURCE={source!r} is no source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
+            f"MODEL_SOURCE={source!r} is not a source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
         )
     name = naming.check(name or default_name(source), KNOB)
     target = root.models / name
@@ -158,6 +158,6 @@ def _receive(stream: BinaryIO, directory: Path, label: str) -> dict[str, str]:
         tarball.unpack(stream, directory, label)
     if not (directory / "config.json").is_file():
         raise BadInput(
-            f"{label} (from MODEL_SOURCE) has no config.json, so it is no Hugging Face model: give its folder."
+            f"{label} (from MODEL_SOURCE) has no config.json, so it is not a Hugging Face model: name a folder with one."
         )
     return {}

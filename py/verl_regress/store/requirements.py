@@ -110,13 +110,13 @@ def _dynamic(directory: Path, pyproject: Mapping[str, Any], setup: _Setup) -> tu
 def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     table = content.get(key, {})
     if not isinstance(table, dict):
-        raise _Unreadable(f"{key} in its pyproject.toml is no table")
+        raise _Unreadable(f"{key} in its pyproject.toml is not a table")
     return table
 
 
 def _list(value: Any, key: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise _Unreadable(f"{key} in its pyproject.toml is no list of text")
+        raise _Unreadable(f"{key} in its pyproject.toml is not a list of text")
     return list(value)
 
 

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         say.info(found.checked)
         total = human(sum(waste.bytes for waste in found.waste))
         if not found.waste:
-            say.skip("gc (nothing that nobody needs)")
+            say.skip("gc (nothing to remove)")
             return 0
         will = "would" if args.dry_run else "will"
         for waste in found.waste:
@@ -175,7 +175,7 @@ def survey(
         f"checked {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
         f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
-        f"({len(unused)} that nobody needs), {len(versions)} helpers"
+        f"({len(unused)} unused), {len(versions)} helpers"
     )
     return Survey(checked, waste)
 
@@ -195,7 +195,7 @@ def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
     try:
         return api.jobs()
     except Unreachable as error:
-        say.info(f"{error} A job that recorded no end counts as not over.")
+        say.info(f"{error} A job that recorded no end counts as unfinished.")
         return None
 
 

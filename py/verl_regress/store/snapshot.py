@@ -88,8 +88,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         metadata = _take(directory, METADATA_MEMBER)
         if not (directory / "verl" / "__init__.py").is_file():
             raise BadInput(
-                f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is no verl source tree: "
-                "give the folder or the repository that holds the folder 'verl'."
+                f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is not a verl source tree: name the folder or the repository that contains the folder 'verl'."
             )
         _drop_bytecode(directory)
         tree = _tree(directory)
@@ -181,12 +180,12 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
     except (OSError, ValueError) as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be used: {shown(str(error))}"
         raise BadInput(
-            f"{KNOB}={code_id} (from {origin}) is not usable, {target} has no whole snapshot ({RECORD_FILE} {problem}): move it "
+            f"{KNOB}={code_id} (from {origin}) is not usable, because {target} has no complete snapshot ({RECORD_FILE} {problem}): move it "
             f"away and make it again with '{_make(code_id)}', or name another {KNOB}."
         ) from None
     if not (target / "verl" / "__init__.py").is_file():
         raise BadInput(
-            f"{KNOB}={code_id} (from {origin}) is not usable, {target} has no whole snapshot (verl/__init__.py is missing): "
+            f"{KNOB}={code_id} (from {origin}) is not usable, because {target} has no complete snapshot (verl/__init__.py is missing): "
             f"{_cure(target)}."
         )
     return record
@@ -212,7 +211,7 @@ def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
     found = damage(target, record)
     if found is not None:
         raise BadInput(
-            f"{KNOB}={target.name} (from {origin}) is not usable, the snapshot {target} was changed after it was made "
+            f"{KNOB}={target.name} (from {origin}) is not usable, because the snapshot {target} was changed after it was made "
             f"({found}): {_cure(target)}."
         )
 
@@ -263,7 +262,7 @@ def _record(target: Path) -> Record:
         return _read_record(target)
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"{target} is there but is no snapshot made by verl-regress ({RECORD_FILE}: {error}): "
+            f"{target} exists but is not a snapshot made by verl-regress ({RECORD_FILE}: {error}): "
             f"move it away, or choose another {KNOB}."
         ) from error
 

@@ -147,7 +147,7 @@ def _leaves(name: Path, points_to: str, label: str) -> BadInput:
 
 
 def _twice(name: str, label: str) -> BadInput:
-    return BadInput(f"'{name}' comes twice in {label}: leave one out.")
+    return BadInput(f"'{name}' occurs twice in {label}: leave one out.")
 
 
 def _and(names: Collection[str]) -> str:

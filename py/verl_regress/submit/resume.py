@@ -46,7 +46,7 @@ def _resume(args: argparse.Namespace, before: list[JobDir]) -> int:
     parent = next((job for job in reversed(before) if checkpoints.newest(job)), None)
     if parent is None:
         raise BadInput(
-            f"JOB={args.job} has no whole checkpoint under {before[0].path}: start it again with "
+            f"JOB={args.job} has no complete checkpoint under {before[0].path}: start it again with "
             f"'make retry JOB={args.job}'."
         )
     return _begin(args, before, parent)

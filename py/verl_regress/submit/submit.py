@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
     parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
-    parser.add_argument("--secret", action="append", default=[], help="the name of a secret besides the JobSpec's")
+    parser.add_argument(
+        "--secret", action="append", default=[], help="the name of a secret in addition to the JobSpec's"
+    )
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     add_shared_arguments(parser)
 
@@ -135,7 +137,7 @@ def say_left_out(planned: plan.Plan) -> None:
     request = planned.request
     if request.said.deterministic and request.base.repeats_anyway:
         say.skip(
-            f"{overrides.DETERMINISTIC} (nothing to add: {request.base.origin} says that its jobs repeat themselves anyway)"
+            f"{overrides.DETERMINISTIC} (nothing to add: {request.base.origin} says that its jobs are deterministic anyway)"
         )
     for override in planned.composed.left_out:
         say.skip(

@@ -39,7 +39,7 @@ def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, 
     try:
         losses = losses_of(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
-        say.info(f"whether a node or a process was lost is not known: {error}")
+        say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
     return {"reason": f"{reason}{losses.words}", "lost_nodes": losses.lost_nodes}
 

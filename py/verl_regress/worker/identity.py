@@ -34,8 +34,7 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
     driver = next((report for report in reports if (report["hostname"], report["pid"]) == (here, driver_pid)), None)
     if driver is None or driver["job_id"] is None:
         raise RegressError(
-            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so nothing shows which "
-            "code this job ran."
+            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code this job ran."
         )
     actors = [
         actor for actor in _actors(driver["job_id"]) if actor["Pid"]
@@ -75,7 +74,7 @@ def _actors(job_id: str) -> list[dict[str, Any]]:
         except RegressError as error:
             if time.monotonic() > end:
                 raise RegressError(
-                    f"identity: {error}, so nothing shows that all of them ran the code that was asked for."
+                    f"identity: {error}, so there is no proof that all of them ran the requested code."
                 ) from error
             time.sleep(1)
 

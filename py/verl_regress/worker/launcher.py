@@ -166,7 +166,7 @@ def _need_submission(job: JobDir) -> None:
     submitted = job.read_state("submitted")
     if submitted is not None and not submitted["accepted"]:
         raise RegressError(
-            f"{job.ray_id} is marked as never submitted ({submitted['error']}), yet Ray got it late: submit it again."
+            f"{job.ray_id} is marked as never submitted ({submitted['error']}), but Ray got it later: submit it again."
         )
 
 

@@ -103,7 +103,7 @@ compose::ensure_down() {
   local owners
   owners=$(compose::owners)
   if [[ -z $owners ]]; then
-    log::skip "nothing bears the label ${COMPOSE_LABEL}=${CLUSTER_NAME}"
+    log::skip "nothing has the label ${COMPOSE_LABEL}=${CLUSTER_NAME}"
     return
   fi
   owner::need_own_or_adopt "$(owner::first_other <<<"$owners")"

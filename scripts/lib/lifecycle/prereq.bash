@@ -75,7 +75,7 @@ prereq::verl_source() {
   esac
   dir=$(env::path "${VERL_SOURCE#path:}")
   [[ -r $dir/verl/__init__.py ]] ||
-    cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+    cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
   log::ok "verl's source is at ${dir}"
 }
 
@@ -101,7 +101,7 @@ prereq::shared_root() {
     above=$directory
     until [[ -e $above ]]; do above=$(dirname -- "$above"); done
     [[ -d $above && -w $above && -x $above ]] ||
-      cli::die 1 "${above} is no directory that $(id -un 2>/dev/null || true) (uid $(id -u)) can write to, and ${directory} wants to be one: fix its mode or owner, or point WORKDIR elsewhere."
+      cli::die 1 "User $(id -un 2>/dev/null || true) (uid $(id -u)) cannot write to ${directory}, because ${above} is not a writable directory: fix its mode or owner, or point WORKDIR elsewhere."
     [[ $above == "$directory" ]] || missing=$((missing + 1))
   done
   log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
@@ -171,7 +171,7 @@ prereq::disk() {
     log::ok "${free} GiB of disk free under ${WORKDIR}/shared (wanted: ${MIN_DISK_GIB})"
     return
   fi
-  problem="${WORKDIR}/shared (from WORKDIR) has ${free} GiB free and MIN_DISK_GIB=${MIN_DISK_GIB} are wanted: free some, or point WORKDIR elsewhere."
+  problem="${WORKDIR}/shared (from WORKDIR) has ${free} GiB free, but MIN_DISK_GIB=${MIN_DISK_GIB} are required: free some, or point WORKDIR elsewhere."
   [[ -n $(compose::list '{{.ID}}') ]] || cli::die 1 "$problem"
   prereq::_warn "$problem"
 }
@@ -180,7 +180,7 @@ prereq::memory() {
   local free
   free=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
   ((free >= MIN_MEMORY_GIB)) || [[ -n $(compose::list '{{.ID}}') ]] ||
-    cli::die 1 "This machine has ${free} GiB of memory available and MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are wanted: stop something, or lower the knob."
+    cli::die 1 "This machine has ${free} GiB of memory available, but MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are required: stop something, or lower the knob."
   log::ok "${free} GiB of memory available (wanted: ${MIN_MEMORY_GIB})"
 }
 
@@ -201,7 +201,7 @@ prereq::gpus() {
 
 prereq::_enough_gpus() {
   ((WORKERS * GPUS_PER_WORKER <= $2)) ||
-    cli::die 1 "This machine has $2 $1, and WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are wanted (profile ${PROFILE}): lower one of the knobs."
+    cli::die 1 "This machine has $2 $1, but WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are required (profile ${PROFILE}): lower one of the knobs."
   log::ok "$2 $1 (wanted: $((WORKERS * GPUS_PER_WORKER)))"
 }
 

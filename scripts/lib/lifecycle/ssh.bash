@@ -22,7 +22,7 @@ nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
 nodes::shared_root_here() { :; }
 
 nodes::need_shared_root_here() {
-  cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has what 'make deps' brings there, and the jobs are on their shared root: fix that first."
+  cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has the helper that 'make deps' copies there, and the jobs are on their shared root: fix that first."
 }
 
 # nodes::owners [NODE...]: the owners of this cluster on those nodes (default: all), as ID|USER|WORKDIR, from the file next to Ray's
@@ -162,7 +162,7 @@ nodes::_check_addresses() {
   for node in $(node::list); do
     address=$(node::address "$node")
     [[ $address != 127.* && $address != ::1 && -n $address ]] ||
-      cli::die 1 "${node} sees itself at '${address}', where no other node reaches it: give its address with address= in ${NODES_FILE}."
+      cli::die 1 "${node} sees itself at '${address}', where no other node reaches it: set its address with address= in ${NODES_FILE}."
     [[ $seen != *" ${address} "* ]] ||
       cli::die 1 "${node} has the address ${address} of another node of ${NODES_FILE}: two nodes in one network namespace are not supported."
     seen+="${address} "
@@ -197,7 +197,7 @@ nodes::_check_shared_root() {
 nodes::_check_clocks() {
   local skew
   skew=$(cluster::clock_skew)
-  [[ -z $skew ]] || cli::die 1 "${skew}: set them (NTP) to within ${CLUSTER_MAX_SKEW} s."
+  [[ -z $skew ]] || cli::die 1 "${skew}: synchronise them (NTP) to within ${CLUSTER_MAX_SKEW} s."
   log::ok "the clocks of the nodes differ by at most ${CLUSTER_MAX_SKEW} s"
 }
 
@@ -210,7 +210,7 @@ nodes::_check_ports() {
     [[ $node != head ]] || ports+=("$GCS_PORT" 8265)
     taken=$(cluster::ask_host "$node" ports "${ports[@]}")
     [[ -z $taken ]] ||
-      cli::die 1 "Somebody listens on port ${taken} of ${node} ($(ssh::_target "$node")), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
+      cli::die 1 "Port ${taken} of ${node} ($(ssh::_target "$node")) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
   done
   log::ok "the ports that Ray needs are free, or our own Ray's"
 }

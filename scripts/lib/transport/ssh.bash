@@ -33,10 +33,10 @@ ssh::_take_line() {
   local where=$2 words=() name target word
   read -r -a words <<<"$1"
   name=${words[0]} target=${words[1]:-}
-  [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is no node: use head, worker-0, worker-1, …."
-  [[ ! -v _SSH_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) is there twice: name each node once."
+  [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is not a node: use head, worker-0, worker-1, …."
+  [[ ! -v _SSH_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) occurs twice: name each node once."
   [[ $target =~ ^(([A-Za-z0-9_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[([0-9A-Fa-f:.]+)\]))(:([1-9][0-9]{0,4}))?$ ]] ||
-    cli::die 2 "'${target}' (${where}) is no place to log in to: use user@host or user@host:port."
+    cli::die 2 "'${target}' (${where}) is not a login: use user@host or user@host:port."
   _SSH_TARGET[$name]=${BASH_REMATCH[2]}${BASH_REMATCH[4]:-${BASH_REMATCH[3]}} _SSH_PORT[$name]=${BASH_REMATCH[6]}
   for word in "${words[@]:2}"; do
     if [[ $word =~ ^path=(/[A-Za-z0-9_./:+@-]*)$ ]]; then
@@ -44,7 +44,7 @@ ssh::_take_line() {
     elif [[ $word =~ ^address=([0-9A-Fa-f.:]+)$ ]]; then
       _SSH_ADDRESS[$name]=${BASH_REMATCH[1]}
     else
-      cli::die 2 "'${word}' (${where}) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)."
+      cli::die 2 "'${word}' (${where}) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)."
     fi
   done
 }
@@ -57,7 +57,7 @@ transport::exec_in() {
   transport::_need "$node"
   ssh::_client "$node" -E "$said" -- "$(ssh::_command "$@")" || status=$?
   if ((status == 255)) && { [[ -s $said ]] || ! ssh::_is_connected "$node"; }; then
-    cli::die 8 "The connection to the node '${node}' ($(ssh::_target "$node")) was lost while '${2}' ran there ($(ssh::_last_words "$said")): look at the node, then run this again."
+    cli::die 8 "The connection to the node '${node}' ($(ssh::_target "$node")) was lost while '${2}' ran there ($(ssh::_last_words "$said")): check the node, then run this again."
   fi
   rm -f -- "$said"
   return "$status"
@@ -82,7 +82,7 @@ transport::_need() {
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
   [[ -v _SSH_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
   ssh::_connect "$1" "$said" ||
-    cli::die 8 "The node '$1' ($(ssh::_target "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_target_alone "$1") true' must work without a question; fix that first."
+    cli::die 8 "The node '$1' ($(ssh::_target "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_target_alone "$1") true' must work without a prompt; fix that first."
   rm -f -- "$said"
   _SSH_SEEN[$1]=1
 }
@@ -90,7 +90,7 @@ transport::_need() {
 # All commands share one connection for each node; it closes five minutes after the last one.
 ssh::_connect() {
   mkdir -m 700 -- "$SSH_SOCKETS" 2>/dev/null || [[ -d $SSH_SOCKETS && ! -L $SSH_SOCKETS && -O $SSH_SOCKETS ]] ||
-    cli::die 1 "${SSH_SOCKETS}, where connections are kept, belongs to somebody else: have it removed."
+    cli::die 1 "${SSH_SOCKETS}, where connections are kept, belongs to another user: have it removed."
   ssh::_is_connected "$1" || (
     # The connection outlives this script, and would keep our locks if it inherited them.
     [[ -z ${CLUSTER_LOCK:-} ]] || exec {CLUSTER_LOCK}>&-

@@ -111,6 +111,6 @@ setup() { load container_helper; }
   [[ $before == "$(container::listing)" ]]
   run make --no-print-directory down
   assert_status 0
-  assert_line 'skip    nothing bears the label verl-regress.cluster=vrtest-quick'
+  assert_line 'skip    nothing has the label verl-regress.cluster=vrtest-quick'
   docker rm --force vrtest-quick-sidecar >/dev/null
 }

@@ -67,7 +67,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   for target in status jobs; do
     run other "$target"
     assert_status 0
-    assert_line " +${THEIRS}, which is not asked: these are our own jobs\."
+    assert_line " +${THEIRS}, so its Ray is not asked: these are this checkout's own jobs\."
     assert_line "no job yet: submit one with 'make submit'"
     [[ $output != *owner-1* ]]
   done
@@ -96,7 +96,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   [[ $(containers) == "$before" ]]
   run make --no-print-directory up SHM_SIZE=1500mb WORKER_CPUS=8
   assert_status 0
-  assert_line "warning WORKER_CPUS was 64, is 8 \(from the command line or environment\): Ray runs on worker-0 worker-1 and keeps what it was started with; 'make down up' takes the new value\."
+  assert_line "warning WORKER_CPUS was 64, is 8 \(from the command line or environment\): Ray runs on worker-0 worker-1 and keeps the old value; 'make down up' applies the new one\."
   [[ $(containers) == "$before" ]]
 }
 
@@ -129,7 +129,7 @@ os.killpg(job.pid, signal.SIGINT)
 sys.exit(job.wait())
 PYTHON
   assert_status 130
-  assert_line " +owner-2 is submitted and runs without us: 'make wait JOB=owner-2' follows it, 'make stop JOB=owner-2' ends it"
+  assert_line " +owner-2 is submitted and keeps running: 'make wait JOB=owner-2' follows it, 'make stop JOB=owner-2' ends it"
   wait::until 20 - container::api /api/jobs/owner-2
 }
 

@@ -77,7 +77,7 @@ spec() {
 }
 
 @test "bad submission ids: ../x, 300 characters, empty, spaces" {
-  pattern='it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out and one is made.'
+  pattern='it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out to get a generated one.'
   long=$(printf 'a%.0s' {1..300})
   refused 2 "submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: ${pattern}" \
     env SUBMISSION_ID=../x scripts/40_submit_ppo_epoch1.sh
@@ -93,13 +93,13 @@ spec() {
   mkdir -p "${WORKDIR}/shared/jobs/taken"
   touch "${WORKDIR}/shared/jobs/taken/mine"
   remember
-  refused 2 "submission_id 'taken' is taken: ${WORKDIR}/shared/jobs/taken exists and is never reused; give another one, or leave it out and one is made." \
+  refused 2 "submission_id 'taken' is taken: ${WORKDIR}/shared/jobs/taken exists and is never reused; give another one, or leave it out to get a generated one." \
     env SUBMISSION_ID=taken scripts/40_submit_ppo_epoch1.sh
   rm -r "${WORKDIR}/shared/jobs/taken"
 }
 
 @test "a missing dataset, and a DATASET_SOURCE that cannot be read" {
-  refused 2 "dataset=nothing (from the knob DATASET) is not usable, ${WORKDIR}/shared/datasets/nothing/train.parquet is missing: run 'make prepare', or name another dataset." \
+  refused 2 "dataset=nothing (from the knob DATASET) is not usable, because ${WORKDIR}/shared/datasets/nothing/train.parquet is missing: run 'make prepare', or name another dataset." \
     env DATASET=nothing scripts/40_submit_ppo_epoch1.sh
   refused 2 "/no/such/train.jsonl (from DATASET_SOURCE=path:/no/such) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl." \
     env DATASET_SOURCE=path:/no/such DATASET=gsm8k scripts/30_prepare_data_and_model.sh
@@ -249,9 +249,9 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   { printf "trainer.project_name='" && head -c 204800 /dev/zero | tr '\0' x && printf "'\n"; } >"${BATS_TEST_TMPDIR}/overrides"
   OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" run scripts/44_submit_sdk.sh
   assert_status 2
-  assert_line 'error   The override .*x… \(204825 characters\) \(from OVERRIDES_FILE .*/overrides line 1\) has 204,823 bytes, and Linux takes at most 131,071 in one word of a command line \(execve\(2\)\): put long values into files on the shared root, and give their paths instead\.'
+  assert_line 'error   The override .*x… \(204825 characters\) \(from OVERRIDES_FILE .*/overrides line 1\) has 204,823 bytes, but Linux allows at most 131,071 in one word of a command line \(execve\(2\)\): put long values into files on the shared root, and give their paths instead\.'
   { printf 'workload: ppo\nenv_vars: {BIG: "' && head -c 1000000 /dev/zero | tr '\0' x && printf '"}\n'; } >"${BATS_TEST_TMPDIR}/big.yaml"
-  refused 2 "env_vars.BIG (from ${BATS_TEST_TMPDIR}/big.yaml) has 1,000,004 bytes with its name, and Linux takes at most 131,071 in one variable (execve(2)): put long values into files on the shared root, and give their paths instead." \
+  refused 2 "env_vars.BIG (from ${BATS_TEST_TMPDIR}/big.yaml) has 1,000,004 bytes with its name, but Linux allows at most 131,071 in one variable (execve(2)): put long values into files on the shared root, and give their paths instead." \
     scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
 }
 
@@ -262,7 +262,7 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   remember
   run scripts/44_submit_sdk.sh "$file"
   assert_status 2
-  assert_line "error   reward_fn_path=/private/user/code/bad-reward\.py \(from ${file}\) is not usable, line 2 of it cannot be parsed by the head's Python 3\.[0-9]+ \(invalid syntax\): fix it\."
+  assert_line "error   reward_fn_path=/private/user/code/bad-reward\.py \(from ${file}\) is not usable, because line 2 of it cannot be parsed by the head's Python 3\.[0-9]+ \(invalid syntax\): fix it\."
   printf 'def compute_scores(**_):\n    return 1\n' >"${code}/bad-reward.py"
   remember
   refused 2 "reward_fn_path=/private/user/code/bad-reward.py (from ${file}) does not define compute_score at its top level (did you mean compute_scores?): define it there, or name another function with reward.custom_reward_function.name." \
@@ -279,12 +279,12 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   remember
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, the snapshot '"${snapshots}"'/bad-code was changed after it was made \(tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(find .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=….\.'
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, because the snapshot '"${snapshots}"'/bad-code was changed after it was made \(tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(find .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=….\.'
   is_as_remembered
   rm -r "${snapshots}/bad-code/verl"
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, '"${snapshots}"'/bad-code has no whole snapshot \(verl/__init__.py is missing\): remove it .*'
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, because '"${snapshots}"'/bad-code has no complete snapshot \(verl/__init__.py is missing\): remove it .*'
   rm -r "${snapshots}/bad-code"
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2

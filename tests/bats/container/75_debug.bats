@@ -148,10 +148,10 @@ whole() {
   scripts/01_up.sh
   run scripts/12_install_py_deps.sh
   assert_status 1
-  [[ $output == *'error   head lacks '*' and its pip could not bring them, as it says above: set WHEELHOUSE to a folder on this host with their wheels.'* ]] || fail 'wrong sentence'
+  [[ $output == *'error   head lacks '*' and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels.'* ]] || fail 'wrong sentence'
   WHEELHOUSE="${BATS_FILE_TMPDIR}/wheels" run scripts/12_install_py_deps.sh
   assert_status 0
-  assert_line "changed head: brought the helper's packages, beside .*"
+  assert_line "changed head: installed the helper's packages next to .*"
   [[ -d ${WORKDIR}/shared/user/code ]] # the helper ran: it created the shared root's directories
   run scripts/12_install_py_deps.sh
   assert_status 0

@@ -66,7 +66,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   run env SUBMISSION_ID=fails OVERRIDES=data.train_files=/no/such.parquet WAIT=1 scripts/40_submit_ppo_epoch1.sh
   assert_status 3
   run make --no-print-directory resume JOB=fails
-  assert_line "error   JOB=fails has no whole checkpoint under $(job_dir fails): start it again with 'make retry JOB=fails'\."
+  assert_line "error   JOB=fails has no complete checkpoint under $(job_dir fails): start it again with 'make retry JOB=fails'\."
   run env JOB=fails WAIT=1 scripts/57_retry.sh
   assert_status 3
   assert_line '        attempt 2 of fails, as asked for fails, from the beginning'
@@ -83,7 +83,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   run make --no-print-directory stop JOB=waiting
   assert_status 0
   assert_line 'changed waiting was PENDING, is STOPPED \(stopped while it waited for resources\)'
-  assert_line 'changed worker-1: ended 1 processes that were left of waiting'
+  assert_line 'changed worker-1: ended 1 leftover processes of waiting'
   assert_line 'ok      nothing is left of waiting: 3 nodes checked, 1 processes found and ended'
   left=$(docker top "${CLUSTER_NAME}-worker-1" -eo pid,args)
   [[ $left != *'sleep 1000'* && $left == *'sleep 1001'* ]] || fail "$left"
@@ -99,7 +99,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 
   run timeout --preserve-status --signal INT 5 scripts/52_wait.sh
   assert_status 130
-  assert_line "        followed goes on without us: 'make wait JOB=followed' follows it again"
+  assert_line "        followed keeps running: 'make wait JOB=followed' follows it again"
   one_is_left() { [[ $(waits | wc -l) == 1 ]]; }
   export -f one_is_left waits
   await 20 one_is_left

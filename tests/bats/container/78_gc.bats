@@ -83,7 +83,7 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
   DRY_RUN='' KEEP=1 run scripts/70_gc.sh
   DRY_RUN='' KEEP=1 run scripts/70_gc.sh
   assert_status 0
-  assert_line 'skip    gc \(nothing that nobody needs\)'
+  assert_line 'skip    gc \(nothing to remove\)'
   run scripts/31_snapshot_verl_code.sh # reads all its files
   assert_line 'skip    snapshot codeA .*'
 }

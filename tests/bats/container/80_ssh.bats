@@ -40,14 +40,14 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 @test "a connection that is lost is told in one sentence, exit 8, and is no exit status of the command" {
   run on node::exec worker-1 sh -c 'kill -9 "$(cut -d" " -f4 "/proc/$PPID/stat")"; tail -f /dev/null'
   assert_status 8
-  assert_line "error   The connection to the node 'worker-1' \(trainer@[0-9.]+, from ${NODES_FILE}\) was lost while 'sh' ran there \(.+\): look at the node, then run this again\."
+  assert_line "error   The connection to the node 'worker-1' \(trainer@[0-9.]+, from ${NODES_FILE}\) was lost while 'sh' ran there \(.+\): check the node, then run this again\."
 }
 
 @test "a node that does not answer, and one whose host key we do not know, are named with ssh's own words" {
   sed '/^worker-0/s/ path/:1 path/' "$NODES_FILE" >"${BATS_TEST_TMPDIR}/nodes"
   NODES_FILE="${BATS_TEST_TMPDIR}/nodes" run on node::exec worker-0 true
   assert_status 8
-  assert_line "error   The node 'worker-0' \(trainer@[0-9.]+:1, from .*/nodes\) cannot be reached \(ssh: connect to host [0-9.]+ port 1: Connection refused\): 'ssh -p 1 trainer@[0-9.]+ true' must work without a question; fix that first\."
+  assert_line "error   The node 'worker-0' \(trainer@[0-9.]+:1, from .*/nodes\) cannot be reached \(ssh: connect to host [0-9.]+ port 1: Connection refused\): 'ssh -p 1 trainer@[0-9.]+ true' must work without a prompt; fix that first\."
   on ssh::disconnect worker-0
   printf 'UserKnownHostsFile /dev/null\nGlobalKnownHostsFile /dev/null\n' | cat - "$SSH_CONFIG" >"${BATS_TEST_TMPDIR}/config"
   SSH_CONFIG="${BATS_TEST_TMPDIR}/config" run on node::exec worker-0 true
@@ -66,7 +66,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   on wait::until 20 - docker exec "${CLUSTER_NAME}-head" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8265' 2>/dev/null
   run scripts/00_prereq_check.sh
   assert_status 1
-  assert_line 'error   Somebody listens on port 8265 of head \(.*\), which Ray needs: another Ray\? .*'
+  assert_line 'error   Port 8265 of head \(.*\) is in use, but Ray needs it: end .*'
   in_node head sh -c 'kill "$(cat /tmp/server)"'
 }
 

@@ -38,7 +38,7 @@ teardown_file() {
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"
   run make --no-print-directory up
   assert_status 0
-  assert_line "changed the ${DRIVER} that was killed \([0-9.:]+\) is gone: told Ray"
+  assert_line "changed ${DRIVER} \([0-9.:]+\) was killed: unregistered it from Ray"
   fault::reports 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says its raylet does not answer any more\): read 'make logs JOB=${JOB}'\."
   fault::trains_now
   fault::nothing_left

@@ -60,7 +60,7 @@ status_of() { LIMIT=1000 JSON=1 scripts/50_status.sh 2>/dev/null | jq -r --arg i
 refused_again() {
   SUBMISSION_ID=$1 run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line "error   submission_id '$1' is taken: ${WORKDIR}/shared/jobs/$1 exists and is never reused; give another one, or leave it out and one is made\."
+  assert_line "error   submission_id '$1' is taken: ${WORKDIR}/shared/jobs/$1 exists and is never reused; give another one, or leave it out to get a generated one\."
 }
 
 # followed ID STATUS LINE: what `make wait` reports for it.
@@ -85,7 +85,7 @@ NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it d
     JOB=$id run timeout 60 scripts/52_wait.sh
     assert_status 2
     line=$(grep -m 1 '^error ' <<<"$output")
-    [[ $line == *"${NOWHERE//\\/}"* || $line == *"${id} was never submitted, its submitter ended before "*": submit it again, with another id." ]] ||
+    [[ $line == *"${NOWHERE//\\/}"* || $line == *"${id} was never submitted, because its submitter ended before "*": submit it again, with another id." ]] ||
       fail 'another sentence'
     refused_again "$id"
   done

@@ -172,7 +172,7 @@ has_clock_of() {
   docker exec --user 0 vrfault-cluster-worker-1 sh -c 'echo -300s >/etc/faketimerc; echo /usr/lib/libfaketime.so.1 >/etc/ld.so.preload'
   run make --no-print-directory up
   assert_status 0
-  assert_line "warning The clocks of the nodes differ by ${behind#-} s \(worker-1 ${behind}, (head|worker-0) [+-][0-9], (head|worker-0) [+-][0-9]\): times in logs and state/ are wrong by as much; set them \(NTP\)\."
+  assert_line "warning The clocks of the nodes differ by ${behind#-} s \(worker-1 ${behind}, (head|worker-0) [+-][0-9], (head|worker-0) [+-][0-9]\): times in logs and state/ are wrong by as much; synchronise them \(NTP\)\."
   fault::train 'the clock of one worker is five minutes behind' 10
   has_clock_of "$library"
   fault::inject true

@@ -55,7 +55,7 @@ storage::fill() {
   head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>/dev/null || true
   run make --no-print-directory up
   assert_status 0
-  assert_line 'warning .*/shared \(from WORKDIR\) has 0 GiB free and MIN_DISK_GIB=1 are wanted: free some, or point WORKDIR elsewhere\.'
+  assert_line 'warning .*/shared \(from WORKDIR\) has 0 GiB free, but MIN_DISK_GIB=1 are required: free some, or point WORKDIR elsewhere\.'
   run make --no-print-directory status
   assert_status 0
   assert_line "${JOB} +codeA +FAILED .*"

@@ -93,7 +93,7 @@ CASES
   printf 'export WORKERS=3\n' >"${HERE}/env/local.env"
   sandbox::run scripts/show.sh
   assert_status 2
-  assert_line "error   'export WORKERS=3' (line 1 of env/local.env) is no KEY=VALUE line: write one knob a line, no spaces around '='."
+  assert_line "error   'export WORKERS=3' (line 1 of env/local.env) is not a KEY=VALUE line: write one knob per line, no spaces around '='."
 }
 
 @test "unusable values are refused with their origin, before anything is touched" {

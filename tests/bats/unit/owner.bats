@@ -142,7 +142,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   for script in 50_status 58_jobs 51_logs; do
     mine "scripts/${script}.sh"
     assert_status 0
-    assert_line "        ${THEIRS}, which is not asked: these are our own jobs."
+    assert_line "        ${THEIRS}, so its Ray is not asked: these are this checkout's own jobs."
     [[ $output =~ ours.*SUCCEEDED || $output == *'our own log'* ]] || fail 'not our job'
   done
   refute_called 'docker exec'
@@ -245,7 +245,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line "changed removed 2 containers (mine-head mine-worker-0) and 1 network; ${WORK}/shared is as it was"
   rm "${BOX}"/{containers,owners}
   mine scripts/02_down.sh
-  assert_line 'skip    nothing bears the label verl-regress.cluster=mine'
+  assert_line 'skip    nothing has the label verl-regress.cluster=mine'
 }
 
 @test "which jobs are live cannot be asked: nothing is taken down without FORCE=1" {
@@ -253,11 +253,11 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   ln -sf /bin/false "${BOX}/bin/tar"
   mine scripts/02_down.sh
   assert_status 1
-  assert_line 'error   Which jobs are live on mine is not known, as it says above: fix that, or set FORCE=1.'
+  assert_line 'error   Which jobs are live on mine is unknown, as it says above: fix that, or set FORCE=1.'
   refute_called 'docker rm'
   mine FORCE=1 scripts/02_down.sh
   assert_status 0
-  assert_line 'warning which jobs are live on mine is not known: FORCE=1'
+  assert_line 'warning which jobs are live on mine is unknown: FORCE=1'
 }
 
 @test "a knob of Ray's start that was changed on a running cluster is said; another GCS_PORT restarts Ray, and not under jobs" {
@@ -266,7 +266,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_status 0
   refute_text warning
   in_lib WORKER_CPUS=8 <<<'cluster::tell_unused_knobs'
-  assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs on worker-0 and keeps what it was started with; 'make down up' takes the new value."
+  assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs on worker-0 and keeps the old value; 'make down up' applies the new one."
   printf 'ppo-1 RUNNING\n' >"${BOX}/live"
   in_lib GCS_PORT=6380 <<<'cluster::_need_same_port'
   assert_status 2
@@ -284,7 +284,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   flock "$held"
   mine scripts/02_down.sh {held}>&-
   assert_status 1
-  assert_line '        waits for 01_up (pid 7) of user alice, which is changing the cluster mine'
+  assert_line '        waiting for 01_up (pid 7) of user alice, which is changing the cluster mine'
   assert_line "error   01_up (pid 7) of user alice has been changing the cluster mine for 3 s (lock ${WORK}/locks/mine): wait for it to end, or raise CLUSTER_TIMEOUT."
   refute_called 'docker rm'
   exec {held}>&-
@@ -344,14 +344,14 @@ raise SystemExit(job.wait())'
 
 @test "Ctrl-C during a submission: the last words name the job that runs on, and what to do about it" {
   interrupted ppo-1 ppo-1
-  assert_line '        interrupted while ppo-1 was being submitted: waits for what becomes of it'
-  assert_line "        ppo-1 is submitted and runs without us: 'make wait JOB=ppo-1' follows it, 'make stop JOB=ppo-1' ends it"
+  assert_line '        interrupted while ppo-1 was being submitted: waiting for the result'
+  assert_line "        ppo-1 is submitted and keeps running: 'make wait JOB=ppo-1' follows it, 'make stop JOB=ppo-1' ends it"
 }
 
 @test "Ctrl-C during a submission that nobody confirms, and before anything was reserved" {
   interrupted ppo-1 ''
-  assert_line "        ppo-1 may have been submitted: 'make wait JOB=ppo-1' says, 'make stop JOB=ppo-1' ends it"
+  assert_line "        ppo-1 may have been submitted: see 'make wait JOB=ppo-1', or end it with 'make stop JOB=ppo-1'"
   interrupted '' ''
-  assert_line '        interrupted while the job was being submitted: waits for what becomes of it'
+  assert_line '        interrupted while the job was being submitted: waiting for the result'
   assert_line '        nothing was submitted'
 }

@@ -40,7 +40,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
   nvidia_gpus 4
   gpus PROFILE=gpu
   assert_status 1
-  assert_line "error   This machine has 4 NVIDIA GPUs (nvidia-smi -L), and WORKERS=2 with GPUS_PER_WORKER=4 each are wanted (profile gpu): lower one of the knobs."
+  assert_line "error   This machine has 4 NVIDIA GPUs (nvidia-smi -L), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs."
   gpus PROFILE=gpu GPUS_PER_WORKER=2
   assert_status 0
 }
@@ -49,7 +49,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
   rm "${BOX}/bin/nvidia-smi"
   gpus PROFILE=gpu
   assert_status 1
-  assert_line "error   This machine has 0 NVIDIA GPUs (nvidia-smi -L), and WORKERS=2 with GPUS_PER_WORKER=4 each are wanted (profile gpu): lower one of the knobs."
+  assert_line "error   This machine has 0 NVIDIA GPUs (nvidia-smi -L), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs."
 }
 
 @test "NVIDIA: an engine that cannot hand them out" {
@@ -89,5 +89,5 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
   amd_devices 4
   gpus PROFILE=rocm
   assert_status 1
-  assert_line "error   This machine has 4 GPUs (/dev/dri/renderD*), and WORKERS=2 with GPUS_PER_WORKER=4 each are wanted (profile rocm): lower one of the knobs."
+  assert_line "error   This machine has 4 GPUs (/dev/dri/renderD*), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile rocm): lower one of the knobs."
 }

@@ -60,7 +60,7 @@ check() {
   touch "${shared}/hf"
   check prereq::shared_root
   assert_status 1
-  [[ $output == *"error   ${shared}/hf is no directory that "*" can write to, and ${shared}/hf wants to be one: fix its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
+  [[ $output == *"error   User "*" cannot write to ${shared}/hf, because ${shared}/hf is not a writable directory: fix its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
 }
 
 @test "the directories that are checked are those that the helper makes" {
@@ -111,7 +111,7 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
 @test "verl's source as a path is checked" {
   check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
   assert_status 2
-  assert_line "error   ${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: give the folder that holds the folder 'verl'."
+  assert_line "error   ${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
   mkdir -p "${BOX}/my verl/verl"
   touch "${BOX}/my verl/verl/__init__.py"
   check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"

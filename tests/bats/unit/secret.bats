@@ -60,11 +60,11 @@ refused() {
 @test "a variable that is not in the environment, or only in our own script" {
   spec '- name: API_KEY'
   sent
-  refused "The secret API_KEY (from my.yaml) is not in the environment: export API_KEY before you type make, or give it a 'file: PATH' in the JobSpec."
+  refused "The secret API_KEY (from my.yaml) is not in the environment: export API_KEY before you run make, or give it a 'file: PATH' in the JobSpec."
   for name in NOT_EXPORTED WORKLOAD _SECRET_VALUES; do
     spec "- name: ${name}"
     sent
-    refused "The secret ${name} (from my.yaml) is not in the environment: export ${name} before you type make, or give it a 'file: PATH' in the JobSpec."
+    refused "The secret ${name} (from my.yaml) is not in the environment: export ${name} before you run make, or give it a 'file: PATH' in the JobSpec."
   done
 }
 
@@ -73,7 +73,7 @@ refused() {
   API_KEY='' sent
   refused 'The secret API_KEY (from my.yaml) is empty in the environment: give it its value.'
   MAKE_GIVEN='WAIT API_KEY' API_KEY=sk-0123456789 sent
-  refused "The secret API_KEY (from my.yaml) is on make's command line, where the process list and the shell's history show it: export it instead, and have it replaced."
+  refused "The secret API_KEY (from my.yaml) is on make's command line, where the process list and the shell's history show it: export it instead, and replace the secret."
 }
 
 # bats test_tags=slow
@@ -96,7 +96,7 @@ refused() {
 @test "what the schema refuses is refused before any value is read" {
   spec '- {name: API_KEY, value: sk-0123456789}'
   sent
-  refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or with 'file: PATH' besides (a file on this machine), and never holds a value."
+  refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or also with 'file: PATH' (a file on this machine), and never has a value."
 }
 
 @test "a planted secret goes before every JobSpec, is new each time, and is in no trace" {

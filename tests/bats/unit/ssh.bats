@@ -63,15 +63,15 @@ on_ssh() {
     assert_status 2
     assert_line "error   ${sentence}"
   done <<'CASES'
-boss me@10.0.0.2|'boss' (line 2 of env/nodes) is no node: use head, worker-0, worker-1, ….
-head me@10.0.0.2|'head' (line 2 of env/nodes) is there twice: name each node once.
-worker-0|'' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
-worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
-worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is no place to log in to: use user@host or user@host:port.
-worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
-worker-0 me@10.0.0.2 path=/a"$(id)"|'path=/a"$(id)"' (line 2 of env/nodes) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+boss me@10.0.0.2|'boss' (line 2 of env/nodes) is not a node: use head, worker-0, worker-1, ….
+head me@10.0.0.2|'head' (line 2 of env/nodes) occurs twice: name each node once.
+worker-0|'' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
+worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
+worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
+worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+worker-0 me@10.0.0.2 path=/a"$(id)"|'path=/a"$(id)"' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
 worker-1 me@10.0.0.2|env/nodes (NODES_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
-worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is no setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
 #|env/nodes (NODES_FILE) names no worker: give it a line 'worker-0 user@host'.
 CASES
 }
@@ -83,7 +83,7 @@ CASES
   mkdir "${BOX}/dev"
   on_ssh PROFILE=auto DEVICE_ROOT="${BOX}/dev" node::list
   assert_status 2
-  assert_line 'error   PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are others: say which profile they are for.'
+  assert_line 'error   PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are other machines: name the profile for them.'
   printf 'worker-0 me@10.0.0.2\n' >"${HERE}/env/nodes"
   on_ssh node::list
   assert_line "error   env/nodes (NODES_FILE) names no head: give it a line 'head user@host'."
@@ -133,7 +133,7 @@ CASES
 @test "an address that no other node reaches, or that two nodes share, is refused" {
   on_ssh ADDRESS=127.0.0.1 nodes::check
   assert_status 1
-  assert_line "error   head sees itself at '127.0.0.1', where no other node reaches it: give its address with address= in env/nodes."
+  assert_line "error   head sees itself at '127.0.0.1', where no other node reaches it: set its address with address= in env/nodes."
   on_ssh ADDRESS=10.0.0.7 nodes::check
   assert_status 1
   assert_line 'error   worker-0 has the address 10.0.0.7 of another node of env/nodes: two nodes in one network namespace are not supported.'
@@ -143,12 +143,12 @@ CASES
   printf '52365\n' >"${BOX}/ports-of-10.0.0.2"
   on_ssh nodes::check
   assert_status 1
-  assert_line 'error   Somebody listens on port 52365 of worker-0 (me@10.0.0.2, from env/nodes), which Ray needs: another Ray? End it, or choose another node (the GCS port is GCS_PORT=6379).'
+  assert_line 'error   Port 52365 of worker-0 (me@10.0.0.2, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
   real=$(command -v date)
   stub date "[[ \$HOST == 10.0.0.2 ]] && ${real} -d '+90 seconds' \"\$@\" || ${real} \"\$@\""
   on_ssh nodes::check
   assert_status 1
-  [[ $output =~ 'error   The clocks of the nodes differ by '(89|90|91)' s ('.*', worker-0 +'(89|90|91)'): set them (NTP) to within 5 s.' ]] || fail 'no such sentence'
+  [[ $output =~ 'error   The clocks of the nodes differ by '(89|90|91)' s ('.*', worker-0 +'(89|90|91)'): synchronise them (NTP) to within 5 s.' ]] || fail 'no such sentence'
 }
 
 @test "a shared root that the nodes' HOME lies in, or that is not there, is refused" {
@@ -166,7 +166,7 @@ CASES
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.9:2222' >"${HERE}/env/nodes"
   on_ssh nodes::check
   assert_status 8
-  assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a question; fix that first."
+  assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
 }
 
 # as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".
