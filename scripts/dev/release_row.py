@@ -2,7 +2,7 @@
 
 Two equal jobs, one after the other, from the snapshot CODE_ID; for a row "resume" one job with validation, which is then
 resumed. All by `make submit` and `make resume`, whose output goes to LOG. The record is added to
-build/releases/records.jsonl and told in one line. Exits 0 where the row works, 9 where it does not; Ctrl-C ends the job.
+build/releases/records.jsonl and printed in one line. Exits 0 where the row works, 9 where it does not; Ctrl-C ends the job.
 
 A record: row, steps, works, why (a sentence where it does not work), verl (code_id, version, revision, dirty), inputs and commit of
 this checkout, image, packages (their hash), machine, written (the time), hooks (those that acted on verl; null: not

@@ -35,7 +35,7 @@ teardown_suite() {
   while left=$(hermetic::processes) && [[ -n $left ]] && ((SECONDS < 10)); do :; done
   [[ -z $left ]] || { printf 'the tests left these processes:\n%s\n' "$left" >&2 && failed=1; }
   left=$(LC_ALL=C comm -13 "${BATS_SUITE_TMPDIR}/files" <(hermetic::files "$(hermetic::checkout)"))
-  [[ -z $left ]] || { printf 'the tests left these files in the checkout, or somebody made them meanwhile:\n%s\n' "$left" >&2 && failed=1; }
+  [[ -z $left ]] || { printf 'the tests left these files in the checkout, or another process made them meanwhile:\n%s\n' "$left" >&2 && failed=1; }
   return "$failed"
 }
 

@@ -119,14 +119,14 @@ def is_refused(outcome, *names):
     if outcome.status == 0:
         return False
     lines = outcome.err.split("\n")
-    told = f"status {outcome.status}, stderr {outcome.err[:2000]!r}"
-    assert (outcome.status, outcome.out) == (2, ""), told
-    assert len(lines) == 2, told
-    assert lines[1] == "", told
+    details = f"status {outcome.status}, stderr {outcome.err[:2000]!r}"
+    assert (outcome.status, outcome.out) == (2, ""), details
+    assert len(lines) == 2, details
+    assert lines[1] == "", details
     sentence = lines[0].removeprefix("error   ")
-    assert lines[0] != sentence, told
-    assert sentence.isprintable(), told
-    assert sentence.endswith("."), told
-    assert any(name in sentence for name in names), told
-    assert len(sentence) <= 1_000, f"{len(sentence)} characters: {told}"
+    assert lines[0] != sentence, details
+    assert sentence.isprintable(), details
+    assert sentence.endswith("."), details
+    assert any(name in sentence for name in names), details
+    assert len(sentence) <= 1_000, f"{len(sentence)} characters: {details}"
     return True

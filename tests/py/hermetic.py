@@ -102,7 +102,7 @@ def leaves_nothing(pytestconfig, tmp_path_factory):
         time.sleep(0.05)
     assert not left, f"the tests left these processes: {left}"
     files = sorted(_files() - run.files)
-    assert not files, f"the tests left these files in the checkout, or somebody made them meanwhile: {files}"
+    assert not files, f"the tests left these files in the checkout, or another process made them meanwhile: {files}"
 
 
 def _processes(marks):

@@ -87,7 +87,7 @@ def test_a_closed_pipe_gives_no_traceback(shared, make_job, subcommand):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (["jobs"], "job  ppo "),
         (["logs", "job"], "one line\n"),
@@ -95,13 +95,13 @@ def test_a_closed_pipe_gives_no_traceback(shared, make_job, subcommand):
         (["where", "job"], "/jobs/job\n"),
     ],
 )
-def test_commands_that_only_read_files_need_only_the_standard_library(shared, make_job, args, told):
+def test_commands_that_only_read_files_need_only_the_standard_library(shared, make_job, args, expected):
     job = make_job("job")
     job.driver_log.write_text("one line\n")
     job.metrics.write_text('{"step": 1, "data": {}}\n')
     argv = [sys.executable, "-S", REPO / "py/run.py", "--shared-root", shared.path, "--no-ray", *args]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (ended.returncode, told in ended.stdout) == (0, True), ended.stderr
+    assert (ended.returncode, expected in ended.stdout) == (0, True), ended.stderr
 
 
 def test_a_missing_package_is_one_sentence(shared):

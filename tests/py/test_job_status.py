@@ -17,7 +17,7 @@ REFUSED = {"accepted": False, "error": "Ray refused the job: no"}
 STARTED = {"started": {"node_ip": "10.0.0.2"}}
 LAUNCHER_GONE = "the launcher recorded no end, Ray says {}: bad news"
 ABOUT = "{}, Ray is about to say how"
-TOLD = {**KILLED, "told_to_stop": True}
+ASKED_TO_STOP = {**KILLED, "told_to_stop": True}
 HEADLESS = {
     "exit_code": 1,
     "reason": "the trainer ended, and Ray's head is gone",
@@ -57,10 +57,20 @@ FORGOTTEN = (
         ({**STARTED, "ended": KILLED}, "FAILED", "FAILED", KILLED["reason"]),
         ({**STARTED, "ended": KILLED, "observed": {"status": "STOPPED"}}, None, "STOPPED", ""),
         # ended by a signal of unknown origin
-        ({**STARTED, "ended": TOLD}, None, "LOST", f"{KILLED['reason']}, and {FORGOTTEN}"),
-        ({**STARTED, "ended": TOLD}, "gone", "UNKNOWN", f"{KILLED['reason']}, and Ray does not answer who ended it"),
-        ({**STARTED, "ended": TOLD, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
-        ({**STARTED, "ended": TOLD}, "STOPPED", "STOPPED", "bad news"),
+        ({**STARTED, "ended": ASKED_TO_STOP}, None, "LOST", f"{KILLED['reason']}, and {FORGOTTEN}"),
+        (
+            {**STARTED, "ended": ASKED_TO_STOP},
+            "gone",
+            "UNKNOWN",
+            f"{KILLED['reason']}, and Ray does not answer who ended it",
+        ),
+        (
+            {**STARTED, "ended": ASKED_TO_STOP, "observed": {"status": "STOPPED", "message": "by me"}},
+            None,
+            "STOPPED",
+            "by me",
+        ),
+        ({**STARTED, "ended": ASKED_TO_STOP}, "STOPPED", "STOPPED", "bad news"),
         ({**STARTED, "ended": {**OK, "told_to_stop": True}}, "SUCCEEDED", "SUCCEEDED", OK["reason"]),
         # it failed when Ray's head had gone
         ({**STARTED, "ended": HEADLESS}, None, "LOST", HEADLESS["reason"]),

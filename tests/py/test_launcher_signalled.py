@@ -1,4 +1,4 @@
-"""A launcher that is told to stop at any moment of its life: real processes, and each records its end."""
+"""A launcher that is asked to stop at any moment of its life: real processes, and each records its end."""
 
 import contextlib
 

@@ -66,9 +66,9 @@ def test_the_tiny_model_comes_with_its_critic_and_says_what_it_knows(root, tiny,
     assert (actor.name, critic.name) == ("tiny-qwen2", "tiny-qwen2-critic")
     assert actor.facts == {"sampled_accuracy": 0.25, "warmup_steps": 90, "seconds": 5.0}
     revision = actor.revision[:12]
-    told = f"made from tiny (revision {revision}, seed 1), sampled accuracy 0.25, warmup steps 90, seconds 5.0"
+    made_from = f"made from tiny (revision {revision}, seed 1), sampled accuracy 0.25, warmup steps 90, seconds 5.0"
     assert capsys.readouterr().err == (
-        f"changed {root.models}/tiny-qwen2 {told}\nchanged {root.models}/tiny-qwen2-critic {told}\n"
+        f"changed {root.models}/tiny-qwen2 {made_from}\nchanged {root.models}/tiny-qwen2-critic {made_from}\n"
     )
     before = state_of(root.path)
     prepare(root, "tiny")

@@ -84,10 +84,10 @@ def test_every_attempt_records_who_asked_for_it(submit, run, shared, ray):
 
 
 def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, shared, sdk, capsys):
-    told = []
-    sdk.on_submit = lambda **_: told.append(capsys.readouterr().out)
+    printed = []
+    sdk.on_submit = lambda **_: printed.append(capsys.readouterr().out)
     assert submit("--submission-id=mine", "--announce").out == "mine\n"
-    assert told == ["mine\n"]
+    assert printed == ["mine\n"]
 
 
 @pytest.mark.parametrize("text", ["alice", ":00aa", "alice:", ""])

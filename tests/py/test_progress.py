@@ -136,14 +136,14 @@ def test_the_steps_of_a_job_are_those_of_the_attempts_that_it_went_on_from(make_
     attempt("job/attempts/3", (1, 2), 1, 0)  # a retry
     attempt("job/attempts/4", (5, 6), 2, 4)  # continues attempt 2, whatever came after that
 
-    def told(asked):
+    def numbers(asked):
         rows = map(json.loads, run("logs", "--metrics", asked).out.splitlines())
         return [(row["step"], row["data"]["by"]) for row in rows]
 
-    assert told("job.a1") == [(1, 1), (2, 1), (3, 1)]
-    assert told("job.a2") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
-    assert told("job.a3") == [(1, 3), (2, 3)]
-    assert told("job") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (6, 4)]
+    assert numbers("job.a1") == [(1, 1), (2, 1), (3, 1)]
+    assert numbers("job.a2") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    assert numbers("job.a3") == [(1, 3), (2, 3)]
+    assert numbers("job") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (6, 4)]
 
 
 LOGS = Path(__file__).parents[1] / "recorded" / "driver_logs"

@@ -181,8 +181,8 @@ def test_everything_is_listed_with_its_size_before_it_is_removed(run, ray, old, 
     before = [line.strip().removeprefix("will remove ") for line in lines if "will remove" in line]
     after = [line.removeprefix("changed removed ") for line in lines if line.startswith("changed")]
     assert (len(before), before) == (len(removed), after)
-    told = lines.index(f"        will free {total} in all")
-    assert told < min(number for number, line in enumerate(lines) if line.startswith("changed"))
+    listed = lines.index(f"        will free {total} in all")
+    assert listed < min(number for number, line in enumerate(lines) if line.startswith("changed"))
     assert lines[-1] == f"ok      freed {total} in all"
 
 

@@ -125,11 +125,11 @@ PYTHON = f"the head's Python {sys.version_info[0]}.{sys.version_info[1]}"
 )  # fmt: skip
 def test_a_reward_function_that_does_not_parse_is_refused(with_reward, shared, source, problem):
     outcome = with_reward(source)
-    told = f"error   reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) is not usable, because "
+    beginning = f"error   reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) is not usable, because "
     if problem is not None:
-        assert outcome.is_refusal(f"{told.removeprefix('error   ')}{problem}: fix it.")
+        assert outcome.is_refusal(f"{beginning.removeprefix('error   ')}{problem}: fix it.")
     assert (outcome.status, outcome.out, outcome.created) == (2, "", [])
-    assert outcome.err.startswith(told)
+    assert outcome.err.startswith(beginning)
     assert outcome.err.endswith("): fix it.\n")
     assert outcome.err.count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""Stopping against a Ray that does what the test says when it is told to stop."""
+"""Stopping against a Ray that does what the test says when it is asked to stop."""
 
 import json
 import sys

@@ -19,7 +19,7 @@ from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_processes
 
-_GRACE = 5.0  # seconds for processes that Ray has just told to end
+_GRACE = 5.0  # seconds for processes that Ray has just asked to end
 _LOOK_EVERY = 0.1
 
 

@@ -113,7 +113,7 @@ def _declared(code: Mapping[str, Any], on: Sequence[NodePackages]) -> Finding:
             harmless.append(f"{_described(requirement)} ({_what_they_have(requirement, without, on)}): {excuses[0]}")
         elif without:
             wants.append(
-                f"{_described(requirement)} ({_what_they_have(requirement, without, on, told_before=bool(wants))})"
+                f"{_described(requirement)} ({_what_they_have(requirement, without, on, is_repeated=bool(wants))})"
             )
     if not wants:
         return Finding(harmless=tuple(harmless))
@@ -208,12 +208,12 @@ def _described(requirement: Requirement) -> str:
 
 
 def _what_they_have(
-    requirement: Requirement, without: Sequence[NodePackages], on: Sequence[NodePackages], *, told_before: bool = False
+    requirement: Requirement, without: Sequence[NodePackages], on: Sequence[NodePackages], *, is_repeated: bool = False
 ) -> str:
     name = plain_name(requirement.name)
     versions = {one.packages.get(name) for one in without}
     if len(versions) == 1 and len(without) == len(on):
-        return f"{'they' if told_before else 'the nodes'} have {versions.pop() or 'none'}"
+        return f"{'they' if is_repeated else 'the nodes'} have {versions.pop() or 'none'}"
     return ", ".join(f"{one.node} has {one.packages.get(name) or 'none'}" for one in without)
 
 

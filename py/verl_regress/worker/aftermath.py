@@ -35,7 +35,7 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
 
 
 def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Why a trainer may have failed that was not told to stop: it lost a node, or one of its processes was killed."""
+    """Why a trainer may have failed that was not asked to stop: it lost a node, or one of its processes was killed."""
     try:
         losses = losses_of(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone

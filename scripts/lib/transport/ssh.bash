@@ -51,7 +51,7 @@ ssh::_take_line() {
 
 transport::exec() { transport::exec_in "$@"; }
 
-# ssh's own messages go to a file: so stderr is only the command's, and its exit status 255 can be told apart from ssh's.
+# ssh's own messages go to a file: so stderr is only the command's, and its exit status 255 can be distinguished from ssh's.
 transport::exec_in() {
   local node=$1 said="${SSH_SOCKETS}/${BASHPID}.said" status=0
   transport::_need "$node"

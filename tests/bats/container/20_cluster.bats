@@ -92,14 +92,14 @@ setup() { load container_helper; }
   done
 }
 
-@test "a job that no node can take ends with exit status 5 and says what it asked for and what there is" {
+@test "a job that fits on no node ends with exit status 5 and says what it asked for and what the nodes have" {
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   WAIT=1 PENDING_TIMEOUT=3 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
   assert_status 5
   [[ $output == *"got no resources in 3 s (PENDING_TIMEOUT): it asked for "*"'worker_node': 1000"* ]] || fail 'does not say why'
 }
 
-@test "make down removes exactly what bears our label, and leaves the shared directory and other people's containers" {
+@test "make down removes exactly what has our label, and leaves the shared directory and other people's containers" {
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
   docker run --detach --rm --network none --name vrtest-quick-sidecar "$image" tail -f /dev/null >/dev/null
   before=$(container::listing)

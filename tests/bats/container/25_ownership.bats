@@ -49,7 +49,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   [[ $(jq -c .owner "${WORKDIR}/shared/jobs/owner-1/config/resolved.json") == "{\"user\":\"$(id -un)\",\"workdir\":\"${WORKDIR}\",\"id\":\"${owner}\"}" ]]
 }
 
-@test "a second checkout of the same CLUSTER_NAME: check, up, submit, stop, gc and down are refused with whose it is, FORCE=1 or not" {
+@test "a second checkout with the same CLUSTER_NAME: check, up, submit, stop, gc and down are refused with the owner's name, even with FORCE=1" {
   before=$(containers)
   for target in check up prepare 'submit SUBMISSION_ID=theirs' 'stop JOB=owner-1' 'gc KEEP=0' 'down FORCE=1'; do
     # shellcheck disable=SC2086  # a target and its knobs
@@ -63,7 +63,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   [[ $(containers) == "$before" && ! -e ${WORKDIR}/shared/jobs/theirs ]]
 }
 
-@test "its status and jobs say whose the cluster is, and show its own jobs" {
+@test "its status and jobs name the cluster's owner, and show its own jobs" {
   for target in status jobs; do
     run other "$target"
     assert_status 0
@@ -100,7 +100,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   [[ $(containers) == "$before" ]]
 }
 
-@test "make down under a job is refused and names it; the job has trained on all the while, and is stopped by its id" {
+@test "make down while a job runs is refused and names it; the job keeps training, and is stopped by its id" {
   before=$(containers)
   run make --no-print-directory down
   [[ $status != 0 ]]
@@ -113,7 +113,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   assert_line 'changed owner-1 was RUNNING, is STOPPED .*'
 }
 
-@test "Ctrl-C while a job is being submitted: it runs on, and the last words name it" {
+@test "Ctrl-C while a job is being submitted: the job keeps running, and the last line names it" {
   # No node can take this one: it waits as long as we let it.
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   run .venv/bin/python - "${WORKDIR}/shared/jobs/owner-2" "${BATS_TEST_TMPDIR}/big.yaml" <<'PYTHON'
@@ -146,7 +146,7 @@ PYTHON
   assert_line 'changed removed worker-1: WORKERS was 2, is 1 \(from the command line or environment\)'
 }
 
-@test "make down while make up is at work: no raw words of the engine, and another make down leaves nothing" {
+@test "make down while make up runs: no raw output of the engine, and another make down leaves nothing" {
   make --no-print-directory up WORKERS=1 >"${BATS_TEST_TMPDIR}/up" 2>&1 3>&- &
   up=$!
   wait::until 30 - grep -qs '01_up\|the nodes' "${BATS_TEST_TMPDIR}/up"

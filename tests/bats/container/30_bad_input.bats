@@ -89,7 +89,7 @@ spec() {
     env SUBMISSION_ID='a b' scripts/40_submit_ppo_epoch1.sh
 }
 
-@test "an existing submission id, and the directory it has stays as it was" {
+@test "an existing submission id is refused, and its directory is unchanged" {
   mkdir -p "${WORKDIR}/shared/jobs/taken"
   touch "${WORKDIR}/shared/jobs/taken/mine"
   remember
@@ -151,7 +151,7 @@ for split, rows in (("train", 1024), ("test", 256)):
   [[ $containers == 3 && $(docker ps --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}" | wc -l) == 3 ]]
 }
 
-@test "DRY_RUN=true is a dry run, of a submission and of gc; WAIT=yes and JSON=true mean 1; nonsense is refused" {
+@test "DRY_RUN=true is a dry run, of a submission and of gc; WAIT=yes and JSON=true mean 1; other values are refused" {
   mkdir -p "${WORKDIR}/shared/common/code/verl_regress/0123456789ab" # an old version of the helper, which gc removes
   touch --date '2 days ago' "${WORKDIR}/shared/common/code/verl_regress/0123456789ab"
   run make --no-print-directory submit DRY_RUN=true WAIT=yes
@@ -190,7 +190,7 @@ CASES
   ((tried == 11))
 }
 
-@test "a JOBSPEC is one path, whatever is in it, and never shell" {
+@test "a JOBSPEC is one path, whatever it contains, and is never run by a shell" {
   pwned="${BATS_TEST_TMPDIR}/pwned"
   mkdir "${BATS_TEST_TMPDIR}/my dir"
   cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/my dir/x.yaml"
@@ -291,7 +291,7 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   assert_line 'error   CODE_ID=bad-code \(from the command line\) has no snapshot under '"${snapshots}"': make one with .*'
 }
 
-@test "a worker that is down: a job that needs it is refused within seconds, with its name, and make up brings it back" {
+@test "a worker that is down: a job that needs it is refused within seconds with the worker's name, and make up restores it" {
   docker kill "vrtest-bad-worker-1" >/dev/null
   SECONDS=0
   refused 2 "The job wants 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have 4; worker-1 is down: bring it back with 'make up', or ask for less." \

@@ -50,7 +50,7 @@ as_user() {
   [[ ! -e ${HOUSE}/workdir/shared/jobs/mine ]]
 }
 
-@test "two clusters with two names and ports live side by side, and down takes one" {
+@test "two clusters with two names and ports run side by side, and down removes only one" {
   run as_user make --no-print-directory status
   assert_line 'profile cpu \(rehearsal: no GPU\), cluster vrtest-user'
   [[ $(JSON=1 scripts/50_status.sh | jq -r '[.nodes[] | select(.state == "ALIVE")] | length') == 3 ]]

@@ -12,9 +12,9 @@ setup() {
   export TRANSPORT=container WORKERS=2 SHARED_ROOT=/private
 }
 
-@test "hostile words arrive as they are" { contract::hostile_words; }
+@test "hostile arguments arrive unchanged" { contract::hostile_words; }
 @test "the exit status is the command's" { contract::exit_status; }
-@test "stdin is handed through, and only where asked" { contract::stdin; }
-@test "big output arrives whole" { contract::big_output; }
-@test "put brings a directory whole, once, and get brings it back" { contract::put_and_get; }
+@test "stdin is passed on, but only if requested" { contract::stdin; }
+@test "large output arrives complete" { contract::big_output; }
+@test "put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
 @test "spawn outlives the caller and leaves log and exit status" { contract::spawn; }

@@ -78,7 +78,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
 }
 
 # bats test_tags=turn:1
-@test "two releases train at the same moment with a reward function of the user's, and what was loaded tells them apart; one has the V0 trainer of 0.9.1" {
+@test "two releases train at once with the user's reward function, each with its own code; one has the V0 trainer of 0.9.1" {
   export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
   CODE_ID=codeA OVERRIDES="${OVERRIDES} trainer.use_v1=False" scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml >"${BATS_TEST_TMPDIR}/a" 2>&1 &
   CODE_ID=verl071 run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
@@ -122,7 +122,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
 }
 
 # bats test_tags=turn:2
-@test "training goes well but one actor loaded a module from elsewhere: FAILED, with that as its reason" {
+@test "training succeeds but one actor loaded a module from elsewhere: FAILED, and the reason says so" {
   mkdir -p "${WORKDIR}/shared/user/code/shadow"
   printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"
   cat >"${WORKDIR}/shared/user/code/shadow/reward_fn.py" <<'PY'

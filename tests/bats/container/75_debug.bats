@@ -36,7 +36,7 @@ whole() {
   [[ $(jq -c '[.answer.result[] | select(.state == "ALIVE") | .node_name] | sort' "$1/nodes.json") == '["head","worker-0","worker-1"]' ]]
 }
 
-@test "43 and 44 make the same job record but for how it was sent" {
+@test "43 and 44 make the same job record, except for how it was sent" {
   OVERRIDES=$FAILS SUBMISSION_ID=sent-cli scripts/43_submit_jobspec.sh jobspecs/ppo.yaml
   OVERRIDES=$FAILS SUBMISSION_ID=sent-sdk scripts/44_submit_sdk.sh jobspecs/ppo.yaml
   JOB=sent-cli run scripts/52_wait.sh
@@ -87,7 +87,7 @@ whole() {
   (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 2))
 }
 
-@test "make debug takes one more of a job that is over, and a tar of all but its checkpoints" {
+@test "make debug makes one more bundle of a finished job, and a tar of everything except its checkpoints" {
   run make --no-print-directory debug JOB=sent-cli TAR=1
   assert_status 0
   tar=$(grep -x "${WORKDIR}/shared/jobs/sent-cli/debug/.*-asked.tar.gz" <<<"$output")
@@ -138,7 +138,7 @@ whole() {
   for tar in "$(job_dir sent-cli)"/debug/*.tar.gz; do run ! grep -qF "$token" <(tar -xzOf "$tar"); done
 }
 
-@test "a bare node gets what the helper needs from a wheelhouse, as whoever it runs as, once" {
+@test "a bare node gets the helper's packages from a wheelhouse, once, whatever user it runs as" {
   .venv/bin/python -m pip wheel -qq --disable-pip-version-check --requirement py/requirements.txt --wheel-dir "${BATS_FILE_TMPDIR}/wheels" >/dev/null 2>&1
   image=$(docker images --format '{{.Repository}}:{{.Tag}}' --filter label=verl-regress.image=base | head -n 1)
   [[ -n $image ]] || skip 'the node image was not built on a base of our own making'

@@ -38,7 +38,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             os.kill(int(path.parent.name), int(sys.argv[1]))' "$@"
 }
 
-@test "make resume goes on from the newest whole checkpoint, and leaves the attempt before it as it was" {
+@test "make resume continues from the newest complete checkpoint, and does not change the attempt before it" {
   job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_training_steps=6 trainer.save_freq=2' scripts/40_submit_ppo_epoch1.sh 2>/dev/null)
   await 180 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
   run make --no-print-directory stop JOB=half
@@ -62,7 +62,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 }
 
 # bats test_tags=turn:0
-@test "make retry asks for the same again, and there is nothing to resume" {
+@test "make retry repeats the same request, and there is nothing to resume" {
   run env SUBMISSION_ID=fails OVERRIDES=data.train_files=/no/such.parquet WAIT=1 scripts/40_submit_ppo_epoch1.sh
   assert_status 3
   run make --no-print-directory resume JOB=fails
@@ -89,7 +89,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   [[ $left != *'sleep 1000'* && $left == *'sleep 1001'* ]] || fail "$left"
 }
 
-@test "a wait that is cut off is taken up again, and one that is interrupted leaves the job alone" {
+@test "a wait that loses its connection continues, and an interrupted one leaves the job alone" {
   too_big followed
   JOB=followed scripts/52_wait.sh 2>"${BATS_TEST_TMPDIR}/said" 3>&- &
   waiter=$!
@@ -110,7 +110,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   [[ $(grep -c 'followed is PENDING' "${BATS_TEST_TMPDIR}/said") == 2 ]] || fail "$(<"${BATS_TEST_TMPDIR}/said")"
 }
 
-@test "with the cluster down: jobs and logs are told from the files, a job without an end is UNKNOWN, stop says why it cannot" {
+@test "with the cluster down: jobs and logs are read from the files, a job without an end is UNKNOWN, stop says why it cannot" {
   too_big orphan
   make --no-print-directory down FORCE=1
   run make --no-print-directory jobs

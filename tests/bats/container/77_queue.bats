@@ -29,7 +29,7 @@ state() { printf '%s/shared/jobs/turn-%s/state/%s\n' "$WORKDIR" "$1" "$2"; }
 # is_at JOB PLACE: the job waits in the queue, at that position.
 is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") == "$2" ]]; }
 
-@test "the second and the third wait, and status says behind whom" {
+@test "the second and the third job wait, and status says behind which job" {
   wait::until 120 - is_at two 'position 1 of 2: behind turn-one (MAX_RUNNING=1)' || fail "$(<"$(state two queued)")"
   wait::until 120 - is_at three 'position 2 of 2: behind turn-two' || fail "$(<"$(state three queued)")"
   run make --no-print-directory status
@@ -39,7 +39,7 @@ is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") 
   [[ -e $(state one turn) && ! -e $(state two turn) && ! -e $(state three turn) ]]
 }
 
-@test "one that waits is stopped, says so, and the one behind it moves up" {
+@test "a queued job is stopped, says so, and the job behind it moves up" {
   run make --no-print-directory stop JOB=turn-two
   assert_status 0
   assert_line 'changed turn-two was QUEUED, is STOPPED .*'

@@ -25,7 +25,7 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
 age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -exec touch -d '2 hours ago' {} +; }
 
 # bats test_tags=turn:2
-@test "old checkpoints and an unused snapshot go, dry run and real run say the same, and a running job ends well" {
+@test "old checkpoints and an unused snapshot are removed, dry run and real run print the same, and a running job succeeds" {
   # Three jobs that are over: the first process that verl starts fails, and we add what a trainer would have left.
   for job in gc-1 gc-2 gc-3; do
     rm -rf "${shared}/jobs/${job}"
@@ -88,7 +88,7 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
   assert_line 'skip    snapshot codeA .*'
 }
 
-@test "KEEP that is no number is refused" {
+@test "KEEP that is not a number is refused" {
   KEEP=all run scripts/70_gc.sh
   assert_status 2
   assert_line "error   KEEP='all' \(from the command line or environment\) is not usable: use a whole number from 0 to 999999\."

@@ -27,17 +27,17 @@ setup() {
 in_node() { docker exec "${CLUSTER_NAME}-$1" "${@:2}"; }
 programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 
-@test "contract: hostile words arrive as they are, whether the login shell is bash or dash" {
+@test "contract: hostile arguments arrive unchanged, whether the login shell is bash or dash" {
   contract::hostile_words
   NODE=worker-1 contract::hostile_words
 }
 @test "contract: the exit status is the command's" { contract::exit_status; }
-@test "contract: stdin is handed through, and only where asked" { contract::stdin; }
-@test "contract: big output arrives whole" { contract::big_output; }
-@test "contract: put brings a directory whole, once, and get brings it back" { contract::put_and_get; }
+@test "contract: stdin is passed on, but only if requested" { contract::stdin; }
+@test "contract: large output arrives complete" { contract::big_output; }
+@test "contract: put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
 @test "contract: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
 
-@test "a connection that is lost is told in one sentence, exit 8, and is no exit status of the command" {
+@test "a lost connection is reported in one sentence with exit 8, and is not taken for the command's exit status" {
   run on node::exec worker-1 sh -c 'kill -9 "$(cut -d" " -f4 "/proc/$PPID/stat")"; tail -f /dev/null'
   assert_status 8
   assert_line "error   The connection to the node 'worker-1' \(trainer@[0-9.]+, from ${NODES_FILE}\) was lost while 'sh' ran there \(.+\): check the node, then run this again\."
@@ -55,7 +55,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_line "error   The node 'worker-0' \(trainer@[0-9.]+, from .*\) cannot be reached \(Host key verification failed\): .*"
 }
 
-@test "a shared root that is not the same directory everywhere is refused, and so is a port that somebody has" {
+@test "a shared root that is not the same directory everywhere is refused, and so is a port that is in use" {
   in_node worker-1 mkdir -m 777 /elsewhere
   in_node head mkdir -m 777 /elsewhere
   SHARED_ROOT=/elsewhere run scripts/00_prereq_check.sh
@@ -119,7 +119,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 }
 
 # bats test_tags=turn:0
-@test "make verify ONLY=placement: the session's own line, over ssh" {
+@test "make verify ONLY=placement: the session's own check, over ssh" {
   ONLY=placement CODE_A=codeA CODE_B=codeA run scripts/60_verify.sh
   assert_status 0
   assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 1 jobs\)'
@@ -133,7 +133,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_line "ok      worker-1 is ALIVE at $(container::ip worker-1): .*"
 }
 
-@test "make down ends our Ray and takes the token; a process of another user and one with Ray's name live on" {
+@test "make down ends our Ray and removes the token; a process of another user and one with Ray's name keep running" {
   in_node worker-0 cp /bin/sleep /tmp/raylet
   docker exec --detach --user trainer "${CLUSTER_NAME}-worker-0" /tmp/raylet 600
   docker exec --detach --env VERL_REGRESS_RAY="$CLUSTER_NAME" "${CLUSTER_NAME}-worker-0" sleep 600 # root's

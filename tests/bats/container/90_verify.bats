@@ -29,7 +29,7 @@ setup() { load container_helper; }
     "$(grep -oE '60_verify: done in [0-9.]+ s' <<<"$output")" >&3
 }
 
-@test "an ONLY that no line has is refused" {
+@test "an ONLY that is not a check is refused" {
   ONLY=everything run scripts/60_verify.sh
   assert_status 2
   assert_line "error   ONLY='everything' \(from the command line or environment\) is not usable: use some of submission, placement, head, .*"

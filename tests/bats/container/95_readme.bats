@@ -102,7 +102,7 @@ left_out() {
   printf '%s\n' 'make submit WORKLOAD=grpo DETERMINISTIC=1' 'make verify CODE_A=pypi:0.9.1 CODE_B=path:../verl DETERMINISTIC=1'
 }
 
-@test "every command line of these pages was typed, or is left out with its reason" {
+@test "every command line of these pages was run, or is left out with a reason" {
   printf '# %d command lines, %d left out\n' "$(readme::commands | wc -l)" "$(left_out | wc -l)" >&3
   diff <(readme::commands | sort -u) <({ cat "$TYPED" && left_out; } | sort -u)
 }

@@ -49,21 +49,21 @@ STANDIN
 
 over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes"; }
 
-@test "container: hostile words arrive as they are" { over container && contract::hostile_words; }
+@test "container: hostile arguments arrive unchanged" { over container && contract::hostile_words; }
 @test "container: the exit status is the command's" { over container && contract::exit_status; }
-@test "container: stdin is handed through, and only where asked" { over container && contract::stdin; }
-@test "container: big output arrives whole" { over container && contract::big_output; }
-@test "container: put brings a directory whole, once, and get brings it back" { over container && contract::put_and_get; }
+@test "container: stdin is passed on, but only if requested" { over container && contract::stdin; }
+@test "container: large output arrives complete" { over container && contract::big_output; }
+@test "container: put copies a directory once and completely, and get copies it back" { over container && contract::put_and_get; }
 @test "container: spawn outlives the caller and leaves log and exit status" { over container && contract::spawn; }
 
-@test "ssh: hostile words arrive as they are" { over ssh && contract::hostile_words; }
+@test "ssh: hostile arguments arrive unchanged" { over ssh && contract::hostile_words; }
 @test "ssh: the exit status is the command's" { over ssh && contract::exit_status; }
-@test "ssh: stdin is handed through, and only where asked" { over ssh && contract::stdin; }
-@test "ssh: big output arrives whole" { over ssh && contract::big_output; }
-@test "ssh: put brings a directory whole, once, and get brings it back" { over ssh && contract::put_and_get; }
+@test "ssh: stdin is passed on, but only if requested" { over ssh && contract::stdin; }
+@test "ssh: large output arrives complete" { over ssh && contract::big_output; }
+@test "ssh: put copies a directory once and completely, and get copies it back" { over ssh && contract::put_and_get; }
 @test "ssh: spawn outlives the caller and leaves log and exit status" { over ssh && contract::spawn; }
 
-@test "ssh: hostile words arrive as they are whatever the login shell" {
+@test "ssh: hostile arguments arrive unchanged whatever the login shell" {
   over ssh
   for shell in dash bash; do
     LOGIN_SHELL=$(command -v "$shell")

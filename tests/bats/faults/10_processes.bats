@@ -26,7 +26,7 @@ setup() { load fault_helper; }
 }
 
 # bats test_tags=full
-@test "Ray's supervisor of the job is killed: LOST, told apart from the launcher, and nothing trains on" {
+@test "Ray's supervisor of the job is killed: LOST, with another reason than for the launcher, and nothing keeps training" {
   fault::train "Ray's supervisor of the job is killed -9" 30
   fault::inject fault::kill '^ray::JobSupervisor'
   fault::reports 7 "error   ${JOB} LOST \(Ray's supervisor of the job on worker-[01] was killed or crashed, and the launcher with it: Worker unexpectedly exits with a connection error code 2\): read 'make logs JOB=${JOB}'\."

@@ -46,7 +46,7 @@ teardown_file() {
 }
 
 # bats test_tags=full
-@test "the worker with the driver is killed and nobody does anything: LOST when Ray gives it up, and which" {
+@test "the worker with the driver is killed and no command is run: LOST with the node's name, when Ray gives it up" {
   fault::train 'the worker with the driver is killed' 60
   fault::find_driver
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"
@@ -56,7 +56,7 @@ teardown_file() {
 }
 
 # bats test_tags=full
-@test "a worker stands still for 60 s: the job goes on to its end, and nothing false is said meanwhile" {
+@test "a worker is paused for 60 s: the job runs to its end, and nothing wrong is reported meanwhile" {
   fault::train 'a worker is paused for 60 s' 10
   fault::find_driver
   fault::inject docker pause "${CLUSTER_NAME}-${OTHER}"
@@ -82,7 +82,7 @@ network_of() {
 }
 
 # bats test_tags=full
-@test "a worker is cut from the head for 20 s: the job goes on to its end, and nothing false is said meanwhile" {
+@test "a worker is cut from the head for 20 s: the job runs to its end, and nothing wrong is reported meanwhile" {
   [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for 20 s' 45
   fault::find_driver
@@ -132,7 +132,7 @@ END
 }
 
 # bats test_tags=full
-@test "Ray's memory monitor kills the job's supervisor: LOST, told apart from a crash, with the memory in use" {
+@test "Ray's memory monitor kills the job's supervisor: LOST, with another reason than for a crash, and the memory in use" {
   limit_memory 3g
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/limited" 2>&1
   fault::submit "Ray's memory monitor kills the job's supervisor" 60

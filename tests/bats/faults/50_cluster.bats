@@ -82,7 +82,7 @@ END
 }
 
 # bats test_tags=full
-@test "half a Ray in a live container: make up has a whole one again" {
+@test "a live container with only part of Ray: make up starts all of Ray again" {
   local node program tries=0
   fault::begin 'part of Ray is killed -9 in a live container'
   for node in worker-0:raylet head:raylet head:gcs_server head:dashboard.py; do
@@ -163,7 +163,7 @@ has_clock_of() {
 }
 
 # bats test_tags=full
-@test "the clock of a worker is five minutes behind, and of all that a job starts there: told by make up, and the job trains" {
+@test "a worker's clock is five minutes behind, also for the job's processes there: make up reports it, and the job trains" {
   local library behind='-(299|30[0-9])'
   library=$(faketime) || skip 'libfaketime is neither installed nor in the distribution'
   # Not the raylet itself, which was started before: Ray's native parts wait by the kernel's clock, and one that starts with a wrong

@@ -27,7 +27,7 @@ round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.
   fault::record kind=input 'name=hostile values through a real job: driver, actors, reward function' tries=7 status=0 "sentence=ok ${output}"
 }
 
-@test "a value on a make command line arrives as it is: neither make nor a shell reads it" {
+@test "a value on a make command line arrives unchanged: neither make nor a shell interprets it" {
   DRY_RUN=1 run make --no-print-directory submit "OVERRIDES=trainer.project_name='a \$HOME \$(touch CANARY) \$\$'"
   assert_status 0
   [[ $output == *"\"trainer.project_name='a \$HOME \$(touch CANARY) \$\$'\""* && ! -e CANARY ]] || fail 'another value'

@@ -77,7 +77,7 @@ secret::reached() {
   printf '# %s processes got it\n' "$reached" >&3
 }
 
-@test "a secret reaches driver and actors, is in its own file alone while they run, and nowhere when they are over" {
+@test "a secret reaches driver and actors, is only in its own file while they run, and nowhere afterwards" {
   secret::submit 'a job with a secret, searched for while it runs and afterwards' 16
   fault::follow
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"

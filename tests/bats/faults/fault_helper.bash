@@ -56,7 +56,7 @@ fault::submit() {
 
 # fault::await FACT...: waits until it is true for JOB, but not beyond the job's end.
 fault::await() {
-  wait::until 180 fault::is_told "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/told")"
+  wait::until 180 fault::has_reported "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/told")"
 }
 
 fault::has_started() { [[ -s ${JOB_DIR}/state/started ]]; }
@@ -85,7 +85,7 @@ fault::follow() {
   FOLLOWER=$!
 }
 
-fault::is_told() { ! kill -0 "$FOLLOWER" 2>/dev/null; }
+fault::has_reported() { ! kill -0 "$FOLLOWER" 2>/dev/null; }
 
 # fault::has_step N: the job's own metrics contain that step.
 fault::has_step() { grep -qs "\"step\": *$1[,}]" "${JOB_DIR}/logs/metrics.jsonl"; }

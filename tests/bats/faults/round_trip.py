@@ -1,6 +1,6 @@
 """Hostile values through a real job: `make DIR SHARED` writes what is submitted, `check DIR JOB_DIR` compares what arrived.
 
-What arrived is told by the job's own processes: a hook of the user's in each of them (the environment and argv), the reward function
+The job's own processes report what arrived: a hook of the user's in each of them (the environment and argv), the reward function
 in its Ray actor (verl's arguments and the environment), and Hydra's own record of the overrides.
 """
 
@@ -40,9 +40,9 @@ LOCK = threading.Lock()  # verl calls it from several threads
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
-    told = {name: value for name, value in kwargs.items() if name.startswith("from_")}
+    arrived = {name: value for name, value in kwargs.items() if name.startswith("from_")}
     with LOCK:
-        job_report.write("reward", {"kwargs": told, "environ": dict(os.environ)})
+        job_report.write("reward", {"kwargs": arrived, "environ": dict(os.environ)})
     return 0.5
 """
 
@@ -76,21 +76,21 @@ def make(directory: Path, shared: Path) -> None:
 
 
 def check(job: Path) -> None:
-    """Every process that told us something had every value, byte for byte."""
+    """Every process that reported had every value, byte for byte."""
     environs = [json.loads(path.read_text()) for path in (job / "state" / "reports").glob("environ-*.json")]
     rewards = [json.loads(path.read_text()) for path in (job / "state" / "reports").glob("reward-*.json")]
-    drivers = [told for told in environs if "verl.trainer.main_ppo" in told["argv"]]
-    actors = [told for told in environs if any("default_worker.py" in word for word in told["argv"])]
-    assert drivers, "no driver told its environment"
-    assert actors, "no Ray worker told its environment"
+    drivers = [report for report in environs if "verl.trainer.main_ppo" in report["argv"]]
+    actors = [report for report in environs if any("default_worker.py" in word for word in report["argv"])]
+    assert drivers, "no driver reported its environment"
+    assert actors, "no Ray worker reported its environment"
     assert rewards, "no reward function was called"
-    for told in [*environs, *rewards]:
-        assert {name: told["environ"].get(name) for name in ENV_VARS} == ENV_VARS, told
-    for told in rewards:
-        assert told["kwargs"] == KWARGS, told
+    for report in [*environs, *rewards]:
+        assert {name: report["environ"].get(name) for name in ENV_VARS} == ENV_VARS, report
+    for report in rewards:
+        assert report["kwargs"] == KWARGS, report
     given = [override(name) for name in KWARGS]
-    for told in drivers:
-        assert sorted(word for word in told["argv"] if KEY in word) == sorted(given), told["argv"]
+    for report in drivers:
+        assert sorted(word for word in report["argv"] if KEY in word) == sorted(given), report["argv"]
     sent = json.loads((job / "config" / "runtime_env.json").read_text())["env_vars"]
     assert not any("$" in value for value in sent.values()), sent
     recorded = (job / "logs" / "hydra" / ".hydra" / "overrides.yaml").read_text()

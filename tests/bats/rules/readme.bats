@@ -63,7 +63,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   done
 }
 
-@test "what is indented in the README and its pages and is no command is known: a file, output, or the tree of directories" {
+@test "an indented block in the README and its pages that is not a command is known: a file, output, or the tree of directories" {
   mapfile -t others < <(readme::code | grep -vE "^(${README_COMMAND}| )")
   ((${#others[@]} > 5))
   unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |workdir/|(NODE_IMAGE|VERL_SOURCE)=)') || true
@@ -78,7 +78,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   diff <(printf '%s\n' "$excerpt") <(scripts/dev/readme_capture.sh --excerpt)
 }
 
-@test "what writes the pages writes what is there: the table of knobs, the quick start, and nothing else of the page" {
+@test "the generators reproduce the pages: the table of knobs, the quick start, and nothing else of the page" {
   copy="${BATS_TEST_TMPDIR}/copy"
   mkdir -p "${copy}/build"
   cp -r scripts env docs README.md "$copy"

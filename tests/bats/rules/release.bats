@@ -40,7 +40,7 @@ planted() {
   [[ $status == 1 ]]
 }
 
-@test "the changelog has a place for what is not released yet, first" {
+@test "the changelog begins with a section for unreleased changes" {
   [[ $(grep '^## ' CHANGELOG.md | head -n 1) == '## [Unreleased]' ]]
 }
 

@@ -9,13 +9,13 @@ setup() { load rules_helper; }
   rules::none '(^|[^A-Za-z0-9_./-])(docker|podman|ssh|srun)([^A-Za-z0-9_.:-]|$)'
 }
 
-@test "no sleep: a wait is for a fact with a deadline (wait::until)" {
+@test "no sleep: wait for a condition, with a deadline (wait::until)" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'tests/*.bats' 'tests/*.bash' '.ci/*'
   rules::leave_out '^tests/bats/rules/|/wait\.bash$'
   rules::none '(^|[;&|({]|do|then|else) *sleep '
 }
 
-@test "no bare wait: it waits for every child, also for the signs of life of log::while, which end after it" {
+@test "no bare wait: it waits for every child, also for the progress lines of log::while, which end after it" {
   rules::files 'scripts/*.sh' 'scripts/*.bash'
   rules::leave_out '^scripts/dev/bench\.bash$'
   rules::none '(^|[;&|({]|do|then|else) *wait *([;)]|$)'
@@ -41,7 +41,7 @@ setup() { load rules_helper; }
   rules::none '^[^"'\'']*(/|^| )[0-9][0-9]_[a-z0-9_]+\.sh'
 }
 
-@test "every script has its manual in its header, and --help prints it" {
+@test "every script has its help text in its header, and --help prints it" {
   rules::files 'scripts/*.sh'
   for file in "${FILES[@]}"; do
     name=$(basename "$file" .sh)

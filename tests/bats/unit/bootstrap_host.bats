@@ -108,7 +108,7 @@ SH
   [[ $output == *"changed ${HERE}/.venv (Python 3.11.7, "* ]]
 }
 
-@test "without --engine, the engine is nobody's business" {
+@test "without --engine, the engine is not touched" {
   no_engine
   bootstrap scripts/dev/bootstrap_host.sh
   assert_status 0
@@ -163,7 +163,7 @@ SH
   assert_line "error   DOCKER_HOST=tcp://far:1 (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
 }
 
-@test "a dockerd that ends at once is not waited for, and its last words are shown" {
+@test "a dockerd that ends at once is not waited for, and its last lines are shown" {
   no_engine
   detached_starts
   stub dockerd 'echo "failed to start daemon: no cgroups"; exit 1'
@@ -174,7 +174,7 @@ SH
   assert_line "error   dockerd ended at once; the last lines of ${BOX}/root/var/log/verl-regress-dockerd.log are above."
 }
 
-@test "a dockerd that never answers meets its deadline" {
+@test "a dockerd that never answers fails at the deadline" {
   no_engine
   detached_starts
   stub dockerd 'read -rt 5 <> <(:)'

@@ -26,7 +26,7 @@ in_lib() {
   refute_text 'worker-3'
 }
 
-@test "Ray is started without the variables of RAY_UNSET, and with all of them where none is named" {
+@test "Ray is started without the variables in RAY_UNSET, and with all of them if it is empty" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -42,7 +42,7 @@ STUB
   assert_called '/ray_start.py start --node-name=worker-1 '
 }
 
-@test "a worker lists its packages beside Ray's start, the head later; a list that is missing is made then" {
+@test "a worker lists its packages while Ray starts, the head later; a missing list is made then" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -101,7 +101,7 @@ STUB
   assert_line "error   GCS_STORAGE='disk' (from the command line or environment) is not usable: use one of memory, rocksdb."
 }
 
-@test "make up leaves a worker alone that is in the cluster, and starts those that have no Ray or are in no cluster" {
+@test "make up leaves a worker of the cluster alone, and starts those without Ray or outside the cluster" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -122,7 +122,7 @@ STUB
   [[ $(grep -cE 'ray_start.py start --node-name=worker-[12] ' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
 }
 
-@test "make up does not restart a worker where nobody says whether it is in the cluster" {
+@test "make up does not restart a worker if it is unknown whether it is in the cluster" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -137,7 +137,7 @@ STUB
   refute_called ' start --node-name='
 }
 
-@test "where Ray counts the GPUs of a worker, GPUS_PER_WORKER is what it must find" {
+@test "if Ray counts a worker's GPUs, it must find GPUS_PER_WORKER of them" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -153,7 +153,7 @@ STUB
   refute_called '--worker-gpus'
 }
 
-@test "one look at the containers tells every address, and one that does not run is not among them" {
+@test "one query of the containers gives every address, except of those that do not run" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) printf '/mine-%s|mine|||\n' 'head|true|since|10.0.0.1 ' 'worker-0|false|since|10.0.0.2 ' 'worker-1|true|since|10.0.0.3 10.9.0.3 ' ;;
@@ -170,7 +170,7 @@ STUB
   assert_status 8
 }
 
-@test "wait::until: a fact that holds, a deadline, an early abort" {
+@test "wait::until: a condition that is met, a deadline, an early abort" {
   in_lib <<'LINES'
 wait::until 5 - true && printf 'held\n'
 wait::until 0 - false || printf 'deadline %d\n' "$?"
@@ -191,7 +191,7 @@ LINES
   [[ ${lines[-1]} =~ ^'==      lines: done in '[0-9.]+' s'$ ]] || fail 'the last line'
 }
 
-@test "what a script registers for its end happens, last first, however it ends" {
+@test "exit handlers run, last first, however the script ends" {
   in_lib <<'LINES'
 cli::temp_dir dir
 printf '%s\n' "$dir" >"${HOME}/dir"

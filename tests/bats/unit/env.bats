@@ -55,7 +55,7 @@ SHOW
   assert_status 0
 }
 
-@test "a key that is no knob is refused with its line and the nearest knob: local.env, a profile, what a shell would act on" {
+@test "a key that is not a knob is refused with its line and the nearest knob: local.env, a profile, shell syntax" {
   while IFS='|' read -r key sentence; do
     # shellcheck disable=SC2016  # hostile on purpose
     printf '# mine\n\n%s=$(touch %s/ran)\n' "$key" "$BATS_TEST_TMPDIR" >"${HERE}/env/local.env"
@@ -81,7 +81,7 @@ CASES
   assert_line 'error   WORKER_GPU (line 1 of env/mine.env) is not a knob: did you mean WORKER_GPUS? Use the knobs of env/defaults.env; export other variables before you run the command.'
 }
 
-@test "a count that comes from the environment is not reckoned out" {
+@test "a count from the environment is not evaluated as arithmetic" {
   # shellcheck disable=SC2016  # hostile on purpose
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'log::changed x' 'log::verdict x' >"${HERE}/scripts/count.sh"
   sandbox::run "LOG_CHANGES=a[\$(touch ${BATS_TEST_TMPDIR}/ran)]" scripts/count.sh
@@ -89,7 +89,7 @@ CASES
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
 }
 
-@test "a line that is no KEY=VALUE is refused with its file" {
+@test "a line that is not KEY=VALUE is refused with its file" {
   printf 'export WORKERS=3\n' >"${HERE}/env/local.env"
   sandbox::run scripts/show.sh
   assert_status 2
@@ -166,7 +166,7 @@ CASES
   [[ $tried == 9 ]]
 }
 
-@test "PROFILE=auto is the rehearsal where no device is, and says so" {
+@test "PROFILE=auto is the rehearsal on a machine without devices, and says so" {
   mkdir "${BOX}/dev"
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE RAY_BASE_CONFIG
   assert_status 0
@@ -175,7 +175,7 @@ CASES
   assert_line 'RAY_BASE_CONFIG=<env/ray/cpu.yaml> from env/cpu.env'
 }
 
-@test "that no GPU is visible is said once a make command" {
+@test "a make command says once that no GPU is visible" {
   mkdir "${BOX}/dev"
   # There is no engine here: of each script we keep only the lines that load the knobs.
   for script in "${HERE}"/scripts/[0-9][0-9]_*.sh; do sed -i '/^env::load/q' "$script"; done
@@ -210,7 +210,7 @@ CASES
   refute_text 'No GPU'
 }
 
-@test "a device that only belongs to NVIDIA's driver is no GPU" {
+@test "a device of NVIDIA's driver that is not a GPU is not counted" {
   mkdir "${BOX}/dev"
   touch "${BOX}/dev/nvidiactl" "${BOX}/dev/nvidia-uvm"
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE

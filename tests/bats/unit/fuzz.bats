@@ -34,7 +34,7 @@ sent() {
 }
 
 # bats test_tags=slow
-@test "hostile values of six knobs arrive as they are, and nothing of them is run" {
+@test "hostile values of six knobs arrive unchanged, and nothing in them is run" {
   tried=0
   while IFS= read -r -d '' value; do
     rm -f "${BOX}/words"
@@ -58,7 +58,7 @@ sent() {
   ((tried >= 200))
 }
 
-@test "a file that is not there is named with what it would do to a terminal taken out" {
+@test "the name of a missing file is printed without terminal escapes" {
   sandbox::run scripts/44_submit_sdk.sh $'/no/\e[2J\nsuch.yaml'
   assert_status 2
   assert_line "error   the JobSpec '/no/?[2J?such.yaml' is not a readable file: name one that is."

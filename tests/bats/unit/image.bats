@@ -24,7 +24,7 @@ SH
   touch "${BOX}/registry"
 }
 
-# The pip of .venv: "download" and "wheel" put that wheel where they are told to.
+# The pip of .venv: "download" and "wheel" put that wheel into the directory of their arguments.
 pip_brings() {
   stub venv_python - <<SH
     while ((\$#)); do [[ \$1 != --dest && \$1 != --wheel-dir ]] || touch "\$2/$1"; shift; done
@@ -113,7 +113,7 @@ SH
   [[ $output == *"changed wheelhouse "* ]]
 }
 
-@test "what fails ends the other with it: one sentence, and nothing is left" {
+@test "a failure ends the other part too: one sentence, and nothing is left" {
   # shellcheck disable=SC2016  # expanded when the stubs run
   meet 'echo "ERROR: no index answers" >&2; exit 1' 'exec cat "${BOX}/to pip"'
   run timeout 60 env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" NO_COLOR=1 PROFILE=cpu WORKDIR="$WORKDIR" \
@@ -164,7 +164,7 @@ SH
   build "$@" scripts/telling.sh
 }
 
-@test "what takes long says how far it is: packages, megabytes, layers, the base" {
+@test "long steps show their progress: packages, megabytes, layers, the base" {
   stub venv_python - <<'SH'
     for word; do [[ $word != *==* ]] || printf 'Collecting %s\n' "$word"; done
     while (($#)); do [[ $1 != --dest ]] || head -c 5000000 /dev/zero >"$2/torch-1-py3-none-any.whl"; shift; done
@@ -239,7 +239,7 @@ SH
   nothing_is_left
 }
 
-@test "a NODE_IMAGE that nobody has" {
+@test "a NODE_IMAGE that exists nowhere" {
   rm "${BOX}/registry"
   build NODE_IMAGE=mine:1 scripts/10_build_image.sh
   assert_status 2

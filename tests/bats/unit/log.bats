@@ -69,7 +69,7 @@ LINES
   refute_text 'went on'
 }
 
-@test "paths of the nodes are shown as they are on this host, and the dashboard is told with its token" {
+@test "paths of the nodes are shown as they are on this host, and the dashboard with its token" {
   in_log WORKDIR="${BOX}/work dir" DASHBOARD_PORT=8300 CLUSTER_NAME=mine <<<'
     env::load
     nodes::shown /private/jobs/a
@@ -89,7 +89,7 @@ LINES
   assert_line "error   It is missing: run 'scripts/dev/bootstrap_host.sh'."
 }
 
-@test "the helper is told of the host's path and of the terminal" {
+@test "the helper gets the host's path and the terminal's width" {
   stub docker '[[ $* != *inspect* ]] || echo true'
   in_log WORKDIR="${BOX}/work dir" <<<$'env::load\nhelper::run head jobs'
   assert_called "run.py --shared-root /private --shown-root=${BOX}/work dir/shared --terminal=0 jobs"

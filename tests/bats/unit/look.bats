@@ -59,7 +59,7 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
 }
 
 # bats test_tags=slow
-@test "what was seen and is not as it should be is asked again, and then acted on" {
+@test "a fact that calls for a change is asked again before acting" {
   local fact
   for fact in head/gcs:'python3 - running mine' head/running:'python3 - running mine' worker-0/running:'python3 - running mine' \
     head/joined:' nodes --log-dir ' worker-0/missing:'deps.py missing' head/layout:' layout' worker-0/writable:'writable /private worker-0' \
@@ -104,7 +104,7 @@ in_turn() {
 TAKE='look::take; look::await_nodes'
 KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
 
-@test "what was seen counts for scripts of one make process, until something changes" {
+@test "recorded facts are valid for the scripts of one make process, until something changes" {
   in_turn "$TAKE" true "$KNOWS"
   assert_line knows
   in_turn "$TAKE" true "$KNOWS" REGRESS_LOOK=
@@ -116,7 +116,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
 }
 
 # bats test_tags=slow
-@test "what was seen does not count for another make process, after ten seconds, or when another command has held the lock" {
+@test "recorded facts are not valid for another make process, after ten seconds, or after another command held the lock" {
   local file="${WORK}/clusters/mine/.look"
   in_turn "$TAKE" "sed -i 's/^[0-9]* [0-9]*/1 2/' '${file}'" "$KNOWS"
   assert_line asks
@@ -126,7 +126,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   assert_line asks
 }
 
-@test "nothing is taken while another command holds the lock, nor handed on when one took it meanwhile" {
+@test "no facts are read while another command holds the lock, and none are passed on if one took it meanwhile" {
   in_turn "exec 8>>'${WORK}/locks/mine'; flock 8; ${TAKE}" true "$KNOWS"
   assert_line asks
   refute_called ' look '

@@ -91,7 +91,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   printf '# %d scripts refused\n' "$tried" >&3
 }
 
-@test "neither id nor path alone makes it ours; without a label it is nobody's we know" {
+@test "neither id nor path alone makes it ours; without a label the owner is unknown" {
   cluster_of 00000000000000aa me /moved/from/here
   in_lib <<<'owner::need_own'
   assert_status 2
@@ -132,7 +132,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_status 2
 }
 
-@test "status, jobs and logs say whose it is, show our own jobs and ask nothing of that cluster" {
+@test "status, jobs and logs name the owner, show our own jobs and do not query that cluster" {
   theirs
   mkdir -p "${WORK}/shared/jobs/ours"/{config,state,logs}
   printf '{"workload": "ppo", "code_id": "codeA", "owner": {"user": "%s", "id": "00000000000000aa"}}' "$(id -un)" >"${WORK}/shared/jobs/ours/config/resolved.json"
@@ -149,7 +149,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   diff "${BOX}/before" <(find "${WORK}/shared" | sort)
 }
 
-@test "make up with settings that a live cluster was not made with: refused with both values where jobs are, done and said where none" {
+@test "make up with other settings than the running cluster's: refused with both values if there are jobs, applied and reported if not" {
   ours
   mine SHM_SIZE=3gb scripts/01_up.sh
   assert_status 0
@@ -172,7 +172,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   refute_text 'brought up'
 }
 
-@test "make up without the WORKERS of before: refused where jobs are, removed with the reason where none" {
+@test "make up with fewer WORKERS than before: refused if there are jobs, workers removed with the reason if not" {
   ours head worker-0 worker-1 worker-2
   printf '%s hash1\n' head worker-0 worker-1 worker-2 >"${BOX}/hashes"
   mine WORKERS=3 scripts/01_up.sh
@@ -200,7 +200,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'changed containers brought up: mine-head mine-worker-0'
 }
 
-@test "another image of the same name, and what nobody remembers, have a reason too" {
+@test "another image of the same name, and settings that were not recorded, have a reason too" {
   ours
   sed -i 's/image1/image0/' "${BOX}/states"
   mine scripts/01_up.sh
@@ -208,7 +208,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'changed recreated head, worker-0: docker-compose.yaml or the image has changed'
 }
 
-@test "ADOPT=1 takes another's cluster over, and not under jobs" {
+@test "ADOPT=1 takes another checkout's cluster over, but not while jobs run" {
   theirs
   printf 'ppo-1 RUNNING\n' >"${BOX}/live"
   mine ADOPT=1 scripts/01_up.sh
@@ -224,7 +224,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'changed recreated head, worker-0: ADOPT=1 takes them over'
 }
 
-@test "make down with live jobs is refused and names them, FORCE=1 says which it ends; without jobs exactly what bears our label goes" {
+@test "make down with live jobs is refused and names them, FORCE=1 says which it ends; without jobs exactly what has our label is removed" {
   ours
   printf 'job-%d QUEUED\n' 1 2 3 4 5 6 7 >"${BOX}/live"
   mine scripts/02_down.sh
@@ -248,7 +248,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'skip    nothing has the label verl-regress.cluster=mine'
 }
 
-@test "which jobs are live cannot be asked: nothing is taken down without FORCE=1" {
+@test "if it is unknown which jobs are live, nothing is taken down without FORCE=1" {
   ours
   ln -sf /bin/false "${BOX}/bin/tar"
   mine scripts/02_down.sh
@@ -260,7 +260,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'warning which jobs are live on mine is unknown: FORCE=1'
 }
 
-@test "a knob of Ray's start that was changed on a running cluster is said; another GCS_PORT restarts Ray, and not under jobs" {
+@test "a changed knob of Ray's start is reported on a running cluster; another GCS_PORT restarts Ray, but not while jobs run" {
   ours
   in_lib WORKER_CPUS=64 <<<$'for node in head worker-0; do made::keep "$node" $(cluster::_knobs "$node"); done\ncluster::tell_unused_knobs'
   assert_status 0
@@ -276,7 +276,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 }
 
 # bats test_tags=slow
-@test "who has to wait for the lock says for whom, and at the deadline names the holder" {
+@test "a command that waits for the lock names the holder, also at the deadline" {
   mkdir -p "${WORK}/locks"
   printf '01_up (pid 7) of user alice\n' >"${WORK}/locks/mine"
   ours
@@ -293,7 +293,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 }
 
 # bats test_tags=slow
-@test "a node that goes away under a command is one sentence, without the engine's words or 137" {
+@test "a node that goes away during a command gives one sentence, without the engine's output or 137" {
   local sentence="error   The node 'head' went away while 'tar' ran there (container mine-head): bring the cluster up with 'make up', then run this again."
   ours
   for said in 'echo "Error: No such container: mine-head" >&2; exit 1' \
@@ -342,13 +342,13 @@ raise SystemExit(job.wait())'
   assert_status 130
 }
 
-@test "Ctrl-C during a submission: the last words name the job that runs on, and what to do about it" {
+@test "Ctrl-C during a submission: the last line names the job that keeps running, and what to do about it" {
   interrupted ppo-1 ppo-1
   assert_line '        interrupted while ppo-1 was being submitted: waiting for the result'
   assert_line "        ppo-1 is submitted and keeps running: 'make wait JOB=ppo-1' follows it, 'make stop JOB=ppo-1' ends it"
 }
 
-@test "Ctrl-C during a submission that nobody confirms, and before anything was reserved" {
+@test "Ctrl-C during an unconfirmed submission, and before anything was reserved" {
   interrupted ppo-1 ''
   assert_line "        ppo-1 may have been submitted: see 'make wait JOB=ppo-1', or end it with 'make stop JOB=ppo-1'"
   interrupted '' ''

@@ -31,7 +31,7 @@ all_is_over() {
   [[ -s ${BOX}/pids && -z $(ls "${BOX}/tmp") ]] || fail 'something is left'
 }
 
-@test "all parts are waited for, one that ended long ago too" {
+@test "all parts are waited for, also one that ended long ago" {
   script <<'SH'
 cli::part true
 cli::part touch "${BOX}/a"
@@ -45,7 +45,7 @@ SH
   assert_status 0
 }
 
-@test "the first that fails decides: its status, its sentence, and the others end" {
+@test "the first failing part decides: its status, its sentence, and the others end" {
   script <<'SH'
 fails() { read -r <"${BOX}/begun"; cli::die 2 "This is why."; }
 cli::part stays

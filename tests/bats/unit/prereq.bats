@@ -22,7 +22,7 @@ amd_devices() {
 }
 gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
 
-@test "a rehearsal wants none" {
+@test "a rehearsal needs no GPUs" {
   gpus
   assert_status 0
   assert_line "ok      no GPU is wanted (profile cpu)"

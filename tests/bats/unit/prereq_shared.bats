@@ -31,7 +31,7 @@ check() {
   [[ $(grep -c '^docker rm ' "$CALLS") == 2 ]]
 }
 
-@test "a container of version 1 that the engine keeps is said, and does not keep the others" {
+@test "a container of version 1 that cannot be removed is reported, and the others are removed" {
   printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-0 ' >"${BOX}/containers"
   printf 'mvp-ray-head\n' >"${BOX}/stuck"
   sandbox::run scripts/03_cleanup_v1_legacy.sh
@@ -46,7 +46,7 @@ check() {
   assert_line 'skip    no container of version 1 is here (nothing to change)'
 }
 
-@test "the shared root: to be made, there, in the way" {
+@test "the shared root: missing, present, blocked by a file" {
   local shared="${BOX}/work dir/shared"
   check prereq::shared_root
   assert_status 0
@@ -79,7 +79,7 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   done
 }
 
-@test "verl from PyPI: what has it, or will fetch it, or is missing" {
+@test "verl from PyPI: in the cache, fetched later by pip, or no way to fetch it" {
   rm -f "${BOX}/bin/python3"
   check prereq::verl_source VERL_SOURCE=pypi:0.7.1 WORKDIR="${BOX}/work"
   assert_status 0

@@ -57,7 +57,7 @@ MADE
   [[ $(made) == *'make down' ]]
 }
 
-@test "a row that does not work is an error, the others run, and the exit status is 9" {
+@test "a failing row is an error, the others run, and the exit status is 9" {
   echo 9 >"${BOX}/found/broken-0.8.0-ppo"
   releases RELEASES=0.8.0-ppo,0.8.0-sft
   assert_status 9
@@ -76,7 +76,7 @@ MADE
   assert_line 'ok      0.8.0-ppo of verl-0a1b2c3d was run'
 }
 
-@test "an interrupt ends all of it, and the cluster is taken down" {
+@test "an interrupt ends everything, and the cluster is taken down" {
   echo 130 >"${BOX}/found/broken-0.8.0-ppo"
   releases RELEASES=0.8.0-ppo,0.8.0-sft
   assert_status 130
@@ -105,7 +105,7 @@ MADE
   [[ $(made) == *'VERL_SOURCE=git:https://example.org/verl@main make snapshot'* ]]
 }
 
-@test "what cannot be meant is refused before anything is done" {
+@test "values that cannot work are refused before anything is done" {
   releases RELEASES=0.9.2
   assert_status 2
   [[ $output == *"RELEASES='0.9.2' (from the command line or environment) is not usable: did you mean 0.9.1? Use some of 0.7.1, 0.8.0, "*', separated by commas, or leave it empty.'* ]]

@@ -30,7 +30,7 @@ refused() {
   [[ $stderr != *0123456789* ]]
 }
 
-@test "a variable and a file come as they are, without the newline at the file's end" {
+@test "a variable and a file arrive unchanged, except for the newline at the file's end" {
   spec '- name: API_KEY' '- {name: HF_TOKEN, file: ~/to ken}' '- {name: PEM, file: ~/pem}'
   # shellcheck disable=SC2016  # nothing is expanded, which is the point
   local hostile='hf_$(touch x)`"\n'
@@ -42,7 +42,7 @@ refused() {
   [[ $output == *$'API_KEY=sk=01\n2 *|'* && $output == *$'PEM=one\ntwo  |'* && $output == *'||' ]]
 }
 
-@test "a trace of the script (set -x) does not have them" {
+@test "a trace of the script (set -x) does not show them" {
   spec '- name: API_KEY' '- {name: HF_TOKEN, file: ~/token}'
   printf 'hf_0123456789\n' >"${HOME}/token"
   API_KEY=sk-0123456789 sent -x
@@ -93,13 +93,13 @@ refused() {
   refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can hold: name a text file.'
 }
 
-@test "what the schema refuses is refused before any value is read" {
+@test "a JobSpec that the schema refuses is refused before any value is read" {
   spec '- {name: API_KEY, value: sk-0123456789}'
   sent
   refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or also with 'file: PATH' (a file on this machine), and never has a value."
 }
 
-@test "a planted secret goes before every JobSpec, is new each time, and is in no trace" {
+@test "a canary secret is added to every JobSpec, is new each time, and is in no trace" {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   plant=(bash -x -c '
     source "$1/scripts/lib/regress.bash" && cli::begin

@@ -45,7 +45,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(recorded '.dirty, .diff') == $'false\nnull' ]]
 }
 
-@test "a dirty checkout: what changed and what git does not know is in the record; the tree is as it lies there" {
+@test "a dirty checkout: changes and untracked files are in the record; the tree is the working tree" {
   printf 'one = 2\n' >"${TREE}/verl/__init__.py"
   rm "${TREE}/verl/gone.py"
   printf 'two = 2\n' | tee "${TREE}/verl/new one.py" >"${TREE}/ignored.log"
@@ -70,7 +70,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $stderr == *', 2 files at '* ]]
 }
 
-@test "a release: what it requires is in the record, and neither that nor what pip adds is in the tree" {
+@test "a release: its requirements are in the record, and neither they nor pip's own files are in the tree" {
   mkdir -p "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3/"{verl,bin,verl-1.2.3.dist-info,other-1.dist-info}
   cd "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3"
   touch verl/__init__.py bin/tool verl/METADATA other-1.dist-info/METADATA

@@ -47,7 +47,7 @@ on_ssh() {
   sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
 }
 
-@test "WORKERS follows from the file; comments and empty lines are nothing" {
+@test "WORKERS follows from the file; comments and empty lines are ignored" {
   printf '%s\n' '# mine' '' '  worker-1 [fd00::3]:2222 address=fd00::3' 'worker-0 gpu-0' 'head  me@gpu.example.org path=/a:/b' >"${HERE}/env/nodes"
   on_ssh node::list
   assert_status 0
@@ -139,7 +139,7 @@ CASES
   assert_line 'error   worker-0 has the address 10.0.0.7 of another node of env/nodes: two nodes in one network namespace are not supported.'
 }
 
-@test "a port that somebody has and clocks that differ are refused" {
+@test "a port in use and clocks that differ are refused" {
   printf '52365\n' >"${BOX}/ports-of-10.0.0.2"
   on_ssh nodes::check
   assert_status 1
@@ -151,7 +151,7 @@ CASES
   [[ $output =~ 'error   The clocks of the nodes differ by '(89|90|91)' s ('.*', worker-0 +'(89|90|91)'): synchronise them (NTP) to within 5 s.' ]] || fail 'no such sentence'
 }
 
-@test "a shared root that the nodes' HOME lies in, or that is not there, is refused" {
+@test "a shared root that contains the nodes' HOME, or that is missing, is refused" {
   mkdir "${BATS_TEST_TMPDIR}/home"
   mv "${BOX}/home dir" "${BATS_TEST_TMPDIR}/home/me"
   on_ssh HOME="${BATS_TEST_TMPDIR}/home/me" SHARED_ROOT="${BATS_TEST_TMPDIR}/home" nodes::check
@@ -180,7 +180,7 @@ as_hosts() {
   OWNERS=("${BOX}/home of 10.0.0.1/.verl-regress/mvp11.owner" "${BOX}/home of 10.0.0.2/.verl-regress/mvp11.owner")
 }
 
-@test "make up writes on every node whose it is, beside the token; make down takes it away" {
+@test "make up writes the owner on every node next to the token; make down removes it" {
   as_hosts
   on_ssh nodes::ensure_up
   assert_status 0

@@ -21,7 +21,7 @@ SH
 is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]]; }
 
 # bats test_tags=slow
-@test "DETERMINISTIC is handed over where it is on, by every script that submits, and in no other case" {
+@test "every script that submits passes DETERMINISTIC on if it is 1, and only then" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
     read -ra words <<<"$script"
     for value in 1 yes; do

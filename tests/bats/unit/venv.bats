@@ -31,7 +31,7 @@ with_venv() {
   sandbox::run scripts/needs_venv.sh
 }
 
-@test "it is made and told, and the second time nothing is said" {
+@test "it is made and reported, and the second time nothing is printed" {
   with_venv
   assert_status 0
   assert_line "changed ${HERE}/.venv (Python 3.11.7, $(grep -c '==' "${HERE}/requirements-dev.lock") pinned packages)"
@@ -56,7 +56,7 @@ with_venv() {
   [[ -s ${HERE}/.venv/.stamp ]]
 }
 
-@test "another lock: its packages are installed into the one that is there; another python3: it begins again" {
+@test "another lock: its packages are installed into the existing .venv; another python3: a new .venv" {
   with_venv
   printf 'extra==1\n' >>"${HERE}/requirements-dev.lock"
   : >"$CALLS"
@@ -68,7 +68,7 @@ with_venv() {
   assert_called "-m venv --clear"
 }
 
-@test "pip's own lines and one sentence where it fails; the next run tries again" {
+@test "if pip fails: its own lines and one sentence; the next run tries again" {
   pip_does 'echo "ERROR: no index answers" >&2; exit 1'
   with_venv
   assert_status 1
@@ -86,7 +86,7 @@ with_venv() {
   assert_line "error   ${HERE}/.venv cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
 }
 
-@test "two at once: one makes it, the other waits for that" {
+@test "two at once: one makes it, the other waits" {
   local makers=()
   mkfifo "${BOX}/begun" "${BOX}/waits" "${BOX}/go on"
   # shellcheck disable=SC2016  # expanded when the stub runs

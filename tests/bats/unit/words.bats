@@ -39,7 +39,7 @@ arrived() {
   printf '%s.' "$value"
 }
 
-@test "a script argument that is not known is refused, with the nearest word or the knob" {
+@test "an unknown script argument is refused, with the nearest word or the knob" {
   while IFS='|' read -r script argument sentence; do
     sandbox::run "scripts/${script}" "$argument"
     assert_status 2
@@ -95,7 +95,7 @@ CASES
 }
 
 # bats test_tags=slow
-@test "make: every target refuses what is no knob, on the command line and in env/local.env; the environment is not judged" {
+@test "make: every target refuses unknown knobs on the command line and in env/local.env; the environment is not checked" {
   local target targets
   mapfile -t targets < <(sed -nE 's/^([a-z][a-z-]*):.*## .*/\1/p' "${HERE}/Makefile")
   ((${#targets[@]} > 30))
@@ -116,7 +116,7 @@ CASES
   assert_status 0
 }
 
-@test "make: a word that is no target is refused before the first target runs, also where a file has that name" {
+@test "make: a word that is not a target is refused before the first target runs, even if a file has that name" {
   with_recorder 50_status
   mkdir "${HERE}/tests"
   make_in -- status prepar
@@ -131,7 +131,7 @@ CASES
   [[ ! -e ${BOX}/record ]]
 }
 
-@test "make: variables of make, the shell and tools are not ours to judge" {
+@test "make: variables of make, the shell and tools are accepted" {
   with_recorder 50_status
   make_in -- status SHELL=/bin/bash PATH="${BOX}/bin" LANG=C LC_ALL=C TERM=dumb NO_COLOR=1 CI=1 DOCKER_HOST=unix:///x COMPOSE_BAKE=0 \
     PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s
@@ -172,7 +172,7 @@ CASES
   [[ $output == 'given: '*WAIT* && $output == *https_proxy* ]] || fail 'another list'
 }
 
-@test "make: a script that calls make hands the same values on" {
+@test "make: a script that calls make passes the same values on" {
   with_recorder 50_status
   # shellcheck disable=SC2016  # expanded by the recipe's script
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'make -C "$REPO_DIR" status' >"${HERE}/scripts/58_jobs.sh"
@@ -184,7 +184,7 @@ CASES
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
 }
 
-@test "make quickstart: PROFILE and WAIT are its own unless they are given" {
+@test "make quickstart: PROFILE and WAIT have its own defaults" {
   with_recorder dev/bootstrap_host 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 21_start_workers \
     30_prepare_data_and_model 31_snapshot_verl_code 40_submit_ppo_epoch1 53_fidelity 50_status dev/phases
   sed -i 's|/lib/regress|/../lib/regress|' "${HERE}"/scripts/dev/{bootstrap_host,phases}.sh

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 HOOKS = Path(__file__).parents[3] / "py" / "hooks"
-TOLD = "import json, os; print(json.dumps(dict(os.environ)))"
+PRINT_ENVIRON = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
-def python(job_dir, code=TOLD):
+def python(job_dir, code=PRINT_ENVIRON):
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
     env |= {
         "PYTHONPATH": str(HOOKS),
@@ -27,7 +27,10 @@ def test_values_arrive_unchanged_also_in_child_processes(tmp_path):
     values = {"A": "$HOME ${HOME} $(touch x) `touch y`", "B": "line\nline 'quote\" $", "Ü": "-é $"}
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "env_vars.json").write_text(json.dumps(values))
-    for code in (TOLD, f"import subprocess; subprocess.run(['{sys.executable}', '-S', '-c', {TOLD!r}])"):
+    for code in (
+        PRINT_ENVIRON,
+        f"import subprocess; subprocess.run(['{sys.executable}', '-S', '-c', {PRINT_ENVIRON!r}])",
+    ):
         ran = python(str(tmp_path), code)
         assert (ran.returncode, ran.stderr) == (0, "")
         assert json.loads(ran.stdout).items() >= values.items()
