@@ -22,7 +22,7 @@ _LINE = re.compile(r"([A-Za-z0-9_.-]+)(?:(==|>=)([0-9.]+)(?:,<[0-9.]+)?)?")
 
 
 def missing(lines: Iterable[str]) -> list[str]:
-    """The requirements that this Python does not satisfy, one a line: `name`, `name==1`, `name>=1` or `name>=1,<2`.
+    """The requirements that this Python does not satisfy, one per line: `name`, `name==1`, `name>=1` or `name>=1,<2`.
 
     Only lower bounds are checked. A newer version on the node came with whatever depends on it; the rest is up to pip.
     """

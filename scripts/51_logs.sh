@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # 51_logs: a job's whole driver log, from the shared storage, with the cluster up or down. FOLLOW=1 continues until the job ends.
-# METRICS=1 prints the steps instead, one JSON object a line, joined over the job's attempts.
+# METRICS=1 prints the steps instead, one JSON object per line, joined over the job's attempts.
 #
 #   JOB=latest scripts/51_logs.sh
 #

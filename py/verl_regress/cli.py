@@ -42,7 +42,7 @@ SUBCOMMANDS = {
     "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot", "add_arguments", "run"),
     "secrets": _Subcommand("which secrets a JobSpec names", "submit.asked_secrets", "add_arguments", "run"),
     "submit": _Subcommand("submit a JobSpec", "submit.submit", "add_arguments", "run"),
-    "resume": _Subcommand("go on with a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
+    "resume": _Subcommand("continue a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
     "retry": _Subcommand(
         "run a job again from its first step, as a new attempt", "submit.resume", "add_arguments", "run_retry"
     ),
@@ -50,7 +50,7 @@ SUBCOMMANDS = {
     "wait": _Subcommand("follow a job to its end", "jobs.watch", "add_arguments", "run"),
     "status": _Subcommand("what the cluster and its jobs are", "jobs.overview", "add_arguments", "run"),
     "where": _Subcommand("a job's directory", "jobs.find", "add_where_arguments", "run_where"),
-    "jobs": _Subcommand("all jobs, the latest first", "jobs.listing", "add_arguments", "run"),
+    "jobs": _Subcommand("all jobs, latest first", "jobs.listing", "add_arguments", "run"),
     "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers", "add_arguments", "run"),
     "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop", "add_arguments", "run"),
     "debug": _Subcommand("take a debug bundle of a job", "jobs.debug", "add_arguments", "run"),

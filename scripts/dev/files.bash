@@ -5,7 +5,7 @@
 FILES_ROOT=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 readonly FILES_ROOT
 
-# files::ours PATTERN...: files that git tracks or would add, one a line, relative to the root. A pattern is a path, a folder, or a
+# files::ours PATTERN...: files that git tracks or would add, one per line, relative to the root. A pattern is a path, a folder, or a
 # glob whose * also matches slashes, as in git. Without a pattern: all of them. No loop, because bats traces each of our commands.
 files::ours() {
   if files::is_checkout; then
@@ -16,7 +16,7 @@ files::ours() {
   fi
 }
 
-# files::to_release: the files of a release, one a line: what git tracks, or all of ours without git.
+# files::to_release: the files of a release, one per line: what git tracks, or all of ours without git.
 files::to_release() {
   if files::is_checkout; then git -C "$FILES_ROOT" ls-files --cached; else files::_unpacked; fi
 }

@@ -5,7 +5,7 @@
     releases.py write [ROW...]              the records of these rows into docs/verl-releases.jsonl, and its page
     releases.py check                       docs/verl-releases.md is what docs/verl-releases.jsonl makes; exits 1 where it is not
 
-A record is one JSON object a line; scripts/dev/release_row.py makes it and tells its keys. The last one of a row counts.
+A record is one JSON object per line; scripts/dev/release_row.py makes it and documents its keys. The last one of a row counts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def named(words: Sequence[str]) -> list[Row]:
 
 
 def read(path: Path) -> dict[str, Record]:
-    """The last record of each row; none where there is no such file."""
+    """The last record of each row; none if there is no such file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return {record["row"]: record for record in map(json.loads, lines)}
 
@@ -92,7 +92,7 @@ def inputs() -> str:
 
 
 def recorded(row: str, code_id: str, image: str) -> Record | None:
-    """The record of a row that worked with this very code, image and checkout; None where it has to be run."""
+    """The record of a row that worked with the same code, image and checkout; None if the row must run."""
     record = read(RECORDS).get(row)
     if record is None or not record["works"]:
         return None

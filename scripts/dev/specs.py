@@ -1,6 +1,6 @@
 """The shipped JobSpecs and Ray base configs: specs.py check | write [ROOT].
 
-`check` looks at every one: its schema accepts it, its first line leads an editor to that schema, and docs/jobspec.md has
+`check` checks every one: its schema accepts it, its first line leads an editor to that schema, and docs/jobspec.md has
 the fields of the schemas. Prints how many files it checked; none is a failure. `write` makes the tables. Exits 1 when
 anything is wrong.
 """
@@ -32,7 +32,7 @@ def check(root: Path) -> tuple[int, list[str]]:
     files = [(path, kind) for folder, kind in KINDS.items() for path in sorted((root / folder).glob("*.yaml"))]
     problems = [problem for path, kind in files for problem in _check(root, path, kind)]
     if not files:
-        problems.append(f"{root} has no JobSpec and no Ray base config: a check that looks at nothing is a failure.")
+        problems.append(f"{root} has no JobSpec and no Ray base config: a check of nothing is a failure.")
     doc = root / DOC
     if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(root, doc.read_text(encoding="utf-8")):
         problems.append(f"{DOC} is not what the schemas say: run 'scripts/dev/specs.sh --write'.")

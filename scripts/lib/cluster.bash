@@ -171,7 +171,7 @@ cluster::clock_skew() {
     printf 'The clocks of the nodes differ by %d s (%s)\n' "$((most - least))" "$(awk '{ print $2 " " $1 }' <<<"$clocks" | paste -sd, | sed 's/,/, /g')"
 }
 
-# cluster::_have_joined WORKER...: all of them are in what was seen of the head; puts it into the caller's `alive`, one a line.
+# cluster::_have_joined WORKER...: all of them are in what was seen of the head; puts it into the caller's `alive`, one per line.
 cluster::_have_joined() {
   local worker
   look::knows head:joined || return 1

@@ -164,7 +164,7 @@ knob::_refuse() {
 knob::_refuse_long() {
   local LC_ALL=C value=${!1} cure='make it shorter'
   ((${#value} > KNOB_LONGEST)) || return 0
-  [[ $1 != OVERRIDES ]] || cure='put them into a file, one a line, and name it in OVERRIDES_FILE'
+  [[ $1 != OVERRIDES ]] || cure='put them into a file, one per line, and name it in OVERRIDES_FILE'
   cli::die 2 "$1 (from ${ENV_ORIGIN[$1]}) has ${#value} bytes, and a knob takes at most ${KNOB_LONGEST}: ${cure}."
 }
 

@@ -11,7 +11,7 @@ node::load() {
   transport::load
 }
 
-# node::list: the nodes that this cluster should have, head first, one a line.
+# node::list: the nodes that this cluster should have, head first, one per line.
 node::list() {
   printf 'head\n'
   node::list_workers

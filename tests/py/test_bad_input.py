@@ -48,11 +48,11 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         ),
         (
             f"{SPEC}workload: ppo\n",
-            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' is there twice): fix that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' occurs twice): fix that line.",
         ),
         (
             '{"workload": "ppo",\n "workload": "ppo"}',
-            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' is there twice): fix that line.",
+            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' occurs twice): fix that line.",
         ),
         (
             f"{SPEC}env_vars: {{NO: x}}\n",

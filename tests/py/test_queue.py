@@ -267,7 +267,7 @@ def test_a_job_is_launched_once(make_job):
     with pytest.raises(liveness.LaunchedBefore) as caught:
         liveness.hold(job)
     assert str(caught.value) == (
-        f"{job.launcher} is there, so a was launched before, and a job directory is never used twice: submit it again with "
+        f"{job.launcher} exists, so a was launched before, and a job directory is never used twice: submit it again with "
         "'make submit'."
     )
 

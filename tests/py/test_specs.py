@@ -66,7 +66,7 @@ def test_no_documents_at_all_is_a_failure(root, capsys):
     for folder in ("jobspecs", "env/ray"):
         shutil.rmtree(root / folder)
     assert specs.main("check", root) == 1
-    assert "a check that looks at nothing is a failure." in capsys.readouterr().err
+    assert "a check of nothing is a failure." in capsys.readouterr().err
 
 
 def test_write_makes_the_tables_and_changes_nothing_else(root, capsys):

@@ -86,15 +86,15 @@ def test_a_base_config_with_every_field():
         trainer_overrides={"ppo": ["a=1"]},
         deterministic=Deterministic({"rl": ["b=2"]}, {"B": "b"}),
     )
-    assert (base.origin, base.repeats_anyway) == ("cpu.yaml", False)
+    assert (base.origin, base.always_deterministic) == ("cpu.yaml", False)
 
 
 def test_a_base_config_with_only_the_required_fields():
     required = "".join(BASE_CONFIG.splitlines(keepends=True)[:3])
     base = base_config(required)
     assert (base.python_layers, base.env_vars, base.trainer_overrides) == ((), {}, {})
-    assert (base.deterministic, base.repeats_anyway) == (None, False)
-    assert base_config(f"{required}deterministic: {{}}\n").repeats_anyway
+    assert (base.deterministic, base.always_deterministic) == (None, False)
+    assert base_config(f"{required}deterministic: {{}}\n").always_deterministic
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,6 @@ class BaseConfig:
         return self.document.origin
 
     @property
-    def repeats_anyway(self) -> bool:
-        """Whether its `deterministic` is {}: its jobs repeat themselves without DETERMINISTIC=1."""
+    def always_deterministic(self) -> bool:
+        """Whether its `deterministic` is {}: its jobs are deterministic without DETERMINISTIC=1."""
         return self.document.content.get("deterministic") == {}

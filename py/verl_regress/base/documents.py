@@ -56,7 +56,7 @@ class _PlainYaml(yaml.SafeLoader):
             if not isinstance(key, str) or not key.isprintable():
                 problem = f"the key {shown(repr(key))} is not text on one line, put it in quotes"
             elif key in seen:
-                problem = f"the key {shown(repr(key))} is there twice"
+                problem = f"the key {shown(repr(key))} occurs twice"
             if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)

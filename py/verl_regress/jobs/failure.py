@@ -39,7 +39,7 @@ _RAY_BEGIN = re.compile(r"\bray::[^\s(]+\(\) \(pid=\d+")
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)')
 _RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\w+\))?(?::(?: (.*))?)?$")
 _SURE = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Warning|Timeout|gaierror)$")
-_GOES_ON = re.compile(r"(?:^|:|validation errors? for \S+)$")  # a message that goes on in the next line
+_GOES_ON = re.compile(r"(?:^|:|validation errors? for \S+)$")  # a message that continues in the next line
 # Of all that ActorDiedError lists, the class is the part that readers know.
 _ACTOR = re.compile(r"\.? class_name: (?:\S*\.)?(\w+)\b.*")
 _LINKS = {

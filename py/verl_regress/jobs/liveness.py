@@ -47,7 +47,7 @@ def hold(job: JobDir) -> int:
     except FileExistsError:
         os.close(descriptor)
         raise LaunchedBefore(
-            f"{job.launcher} is there, so {job.ray_id} was launched before, and a job directory is never used twice: submit "
+            f"{job.launcher} exists, so {job.ray_id} was launched before, and a job directory is never used twice: submit "
             "it again with 'make submit'."
         ) from None
     except OSError as error:

@@ -19,8 +19,8 @@ _LOOK_EVERY = 0.5  # seconds between two checks of a log that is followed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`logs JOB [--follow] [--metrics]`."""
     find.add_job(parser)
-    parser.add_argument("--metrics", action="store_true", help="the steps, one JSON object a line, over all attempts")
-    parser.add_argument("--follow", action="store_true", help="go on until the job has recorded its end")
+    parser.add_argument("--metrics", action="store_true", help="the steps, one JSON object per line, over all attempts")
+    parser.add_argument("--follow", action="store_true", help="continue until the job has recorded its end")
 
 
 def run(args: argparse.Namespace) -> int:

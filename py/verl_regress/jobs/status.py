@@ -31,7 +31,7 @@ class Status(str, enum.Enum):
 
     @property
     def exit(self) -> Exit | None:
-        """The exit status of following such a job to its end; None while the job goes on."""
+        """The exit status of following such a job to its end; None while the job continues."""
         return _EXIT.get(self)
 
 

@@ -113,7 +113,7 @@ class _Look:
     judgement: Judgement
 
     def end(self, before: Judgement | None) -> Exit | None:
-        """How the job ended; None while it goes on, or if that is not sure.
+        """How the job ended; None while it continues, or if that is not certain.
 
         The files and Ray's answer are not of the same moment: a submission may have finished in between. So a job that
         Ray does not know is over when a second look finds the same.

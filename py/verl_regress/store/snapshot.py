@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--source", required=True, help="VERL_SOURCE as it was given")
         action.add_argument("--revision", required=True, help="the git commit or the version; empty: not known")
     create.add_argument("--dirty", action="store_true", help="the tree differs from its revision")
-    actions.add_parser("list", help="print the code ids, one a line")
+    actions.add_parser("list", help="print the code ids, one per line")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -135,7 +135,7 @@ def _need_new(planned: plan.Plan, api: RayApi) -> None:
 def say_left_out(planned: plan.Plan) -> None:
     """Print which optional overrides the snapshot's config has no key for, and if DETERMINISTIC=1 adds nothing."""
     request = planned.request
-    if request.said.deterministic and request.base.repeats_anyway:
+    if request.said.deterministic and request.base.always_deterministic:
         say.skip(
             f"{overrides.DETERMINISTIC} (nothing to add: {request.base.origin} says that its jobs are deterministic anyway)"
         )

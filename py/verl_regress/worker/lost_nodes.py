@@ -36,7 +36,7 @@ class Patience:
         self._lost_since: float | None = None
 
     def spent(self, step: int | None, now: float, ask: Callable[[], Sequence[str]]) -> tuple[str, ...]:
-        """The nodes that the trainer has waited for in vain; empty while it may go on.
+        """The nodes that the trainer has waited for in vain; empty while it may continue.
 
         `step` is its last training step. `ask` returns the nodes that actors of the job died with; it is called only
         after a while without a step.

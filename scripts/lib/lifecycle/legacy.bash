@@ -1,7 +1,7 @@
 # lifecycle/legacy: what version 1 of this project left: containers with exactly the names that it used.
 # shellcheck shell=bash
 
-# legacy::list: their names, one a line; never one with our label, whatever its name.
+# legacy::list: their names, one per line; never one with our label, whatever its name.
 legacy::list() {
   compose::names | awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }'
 }

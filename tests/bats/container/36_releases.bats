@@ -26,7 +26,7 @@ releases::makes() {
   done
 }
 
-# releases::refusal VERSION: what DETERMINISTIC=1 says if the rollout cannot repeat itself.
+# releases::refusal VERSION: what DETERMINISTIC=1 says if the rollout cannot be made deterministic.
 releases::refusal() {
   printf 'DETERMINISTIC=1 needs actor_rollout_ref.rollout.full_determinism, which ppo_trainer of CODE_ID=it (verl %s) lacks: ' "$1"
   printf 'name a snapshot whose verl has it, or leave DETERMINISTIC out.\n'

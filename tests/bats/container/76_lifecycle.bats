@@ -26,7 +26,7 @@ too_big() {
   SUBMISSION_ID=$1 scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
 }
 
-# waits [SIGNAL]: the processes in the head that follow a job, one a line; with SIGNAL they receive it.
+# waits [SIGNAL]: the processes in the head that follow a job, one per line; with SIGNAL they receive it.
 waits() {
   docker exec "${CLUSTER_NAME}-head" python3 -c '
 import os, pathlib, sys

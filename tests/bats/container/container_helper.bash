@@ -25,7 +25,7 @@ container::listing() {
   (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-# container::jobs: the submission ids there are, one a line.
+# container::jobs: the submission ids there are, one per line.
 container::jobs() { ls "${WORKDIR}/shared/jobs"; }
 
 # container::api PATH: Ray's own answer, from inside the head with the token; not through our status code.

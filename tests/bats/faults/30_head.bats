@@ -16,7 +16,7 @@ teardown_file() {
 
 setup() { load fault_helper; }
 
-# in_ray: the jobs that Ray itself lists, with their status, one a line.
+# in_ray: the jobs that Ray itself lists, with their status, one per line.
 in_ray() { container::api /api/jobs/ | jq -r '.[] | "\(.submission_id) \(.status) \(.driver_info.node_ip_address)"' | sort; }
 
 @test "GCS_STORAGE=rocksdb: the head is killed, its container removed even, and history and job live on" {

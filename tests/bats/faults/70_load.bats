@@ -11,7 +11,7 @@ setup_file() {
 
 setup() { load fault_helper; }
 
-# load::submit COUNT: submits that many at once; their ids, one a line, go to the file ids, their output next to it.
+# load::submit COUNT: submits that many at once; their ids, one per line, go to the file ids, their output next to it.
 load::submit() {
   local i pids=()
   for ((i = 0; i < $1; i++)); do

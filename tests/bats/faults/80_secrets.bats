@@ -146,7 +146,7 @@ ports::ask() {
   output=$(docker run --rm --interactive --network "$1" "$IMAGE" python3 - "${@:2}" <tests/bats/faults/ports.py)
 }
 
-# ports::of_kind KIND: the ports that answered like that, one a line.
+# ports::of_kind KIND: the ports that answered like that, one per line.
 ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sort -u; }
 
 @test "ports, asked without the token: nothing from another network, 401 or no HTTP from the same one, but for metrics and a page" {

@@ -10,7 +10,7 @@
 source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
 source "${REPO}/scripts/lib/wait.bash"
 
-# One JSON object a line; scripts/dev/reliability.py makes docs/reliability.md of them.
+# One JSON object per line; scripts/dev/reliability.py makes docs/reliability.md of them.
 FAULT_RECORD="${REPO}/build/reports/reliability.jsonl"
 
 # fault::use NAME PORT: the cluster of this file, vrfault-NAME.
@@ -174,7 +174,7 @@ fault::_is_nothing_left() {
   [[ ! -s ${BATS_TEST_TMPDIR}/left ]]
 }
 
-# fault::finished: the jobs whose end is known to the launcher and to Ray's clients, one a line: no process writes there any more.
+# fault::finished: the jobs whose end is known to the launcher and to Ray's clients, one per line: no process writes there any more.
 fault::finished() {
   local job
   for job in "${WORKDIR}/shared/jobs"/*; do

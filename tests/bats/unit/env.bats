@@ -41,7 +41,7 @@ SHOW
     sandbox::run scripts/show.sh WORKERS
     assert_status 2
     case $knob in
-      OVERRIDES) cure='put them into a file, one a line, and name it in OVERRIDES_FILE' ;;
+      OVERRIDES) cure='put them into a file, one per line, and name it in OVERRIDES_FILE' ;;
       *) cure='make it shorter' ;;
     esac
     assert_line "error   ${knob} (from env/local.env) has 200000 bytes, and a knob takes at most 65536: ${cure}."
@@ -50,7 +50,7 @@ SHOW
   rm "${HERE}/env/local.env"
   sandbox::run "OVERRIDES=a=$(head -c 70000 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
   assert_status 2
-  assert_line 'error   OVERRIDES (from the command line or environment) has 70002 bytes, and a knob takes at most 65536: put them into a file, one a line, and name it in OVERRIDES_FILE.'
+  assert_line 'error   OVERRIDES (from the command line or environment) has 70002 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
   sandbox::run "OVERRIDES=a=$(head -c 65534 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
   assert_status 0
 }

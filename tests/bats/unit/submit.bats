@@ -4,7 +4,7 @@
 setup() {
   load ../test_helper
   sandbox::make
-  # An engine whose head has the helper, and records the words that it gets, one a line.
+  # An engine whose head has the helper, and records the words that it gets, one per line.
   stub docker - <<'SH'
     case "$1" in
       inspect) echo true ;;
