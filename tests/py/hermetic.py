@@ -133,7 +133,7 @@ _real = {name: getattr(socket.socket, name) for name in ("bind", "connect", "con
 
 def _bind(self, address):
     _real["bind"](self, address)
-    _bound.add(_place(self.getsockname()))
+    _bound.add(_endpoint(self.getsockname()))
 
 
 def _connect(self, address):
@@ -151,7 +151,7 @@ def _sendto(self, data, *args):
     return _real["sendto"](self, data, *args)
 
 
-def _place(address):
+def _endpoint(address):
     """What identifies an address: the path of a socket, or its port on this machine; a remote one is itself."""
     if not isinstance(address, tuple):
         return address
@@ -160,7 +160,7 @@ def _place(address):
 
 
 def _must_be_ours(address):
-    if _place(address) not in _bound:
+    if _endpoint(address) not in _bound:
         message = f"a unit test connected to {address!r}, which is not its own"
         _reached.append(message)
         pytest.fail(message)

@@ -436,7 +436,7 @@ def other(launched, make_job):
     return liveness.hold(job)
 
 
-def await_place(launched):
+def await_position(launched):
     launched.await_line("verl-regress: waits for a slot, position 1 of 1: behind other (MAX_RUNNING=1)")
     end = time.monotonic() + 30
     while launched.job.read_state("queued") is None:
@@ -446,7 +446,7 @@ def await_place(launched):
 
 def test_it_trains_when_it_gets_a_slot_and_leaves_the_queue_at_the_end(launched, other):
     launched.start("print('trained')")
-    await_place(launched)
+    await_position(launched)
     queued = launched.job.read_state("queued")
     assert (queued["position"], queued["waiting"]) == (1, 1)
     assert queued["reason"] == "position 1 of 1: behind other (MAX_RUNNING=1)"
@@ -462,7 +462,7 @@ def test_it_trains_when_it_gets_a_slot_and_leaves_the_queue_at_the_end(launched,
 @pytest.mark.parametrize("number", [15, 2, 1])
 def test_a_stop_while_queued_ends_it_at_once_and_is_recorded(launched, other, number):
     launched.start("print('trained')")
-    await_place(launched)
+    await_position(launched)
     launched.process.send_signal(number)
     assert launched.finish()[0] == 128 + number
     assert launched.ended == (-number, "stopped while it waited for a slot")
@@ -519,7 +519,7 @@ def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed
 def test_a_snapshot_that_was_removed_while_the_job_waited_is_named(launched, other):
     """Before: the image's own verl was imported, and the message blamed PYTHONPATH."""
     launched.start("print('trained')")
-    await_place(launched)
+    await_position(launched)
     launched.code_path.rename(launched.code_path.with_name("elsewhere"))
     os.close(other)
     assert launched.finish()[0] == 1
@@ -534,7 +534,7 @@ def test_a_snapshot_that_was_removed_while_the_job_waited_is_named(launched, oth
 def test_a_snapshot_that_was_changed_while_the_job_waited_is_named(launched, other):
     """Before: the job trained to its end, and failed then."""
     launched.start("print('trained')")
-    await_place(launched)
+    await_position(launched)
     write(launched.code_path / "verl" / "__init__.py", "x = 1\n")
     os.close(other)
     assert launched.finish()[0] == 1

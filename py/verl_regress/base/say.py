@@ -46,7 +46,7 @@ def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> 
 
 
 def shown(path: object) -> str:
-    """A path of the nodes as the user can use it."""
+    """A path on the nodes, as the user's machine names it."""
     return _view.shown(str(path))
 
 
@@ -56,7 +56,7 @@ def is_live() -> bool:
 
 
 def lines_said() -> int:
-    """How many lines were printed so far."""
+    """The number of lines printed so far."""
     return _view.lines
 
 

@@ -149,7 +149,7 @@ def _read(file: Path, node: Node) -> NodePackages | Unknown:
 
 
 def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
-    """What config/packages.json says of the nodes: each distinct list once, with the nodes that have it.
+    """The nodes' packages for config/packages.json: each distinct list once, with the nodes that have it.
 
     `sha256` is that of the workers' packages; if workers differ, the hash of their hashes.
     """

@@ -21,7 +21,7 @@ _EXIT_DETAIL = re.compile(r"Worker exit detail: ([^.]+)\.")
 
 
 def ending(code: int) -> str:
-    """`ended`, `ended with exit status 1` or `was ended by SIGKILL`; a shell says 128 + the signal of what it ran."""
+    """`ended`, `ended with exit status 1` or `was ended by SIGKILL`; a shell's exit status 128+N means signal N."""
     if code == 0:
         return "ended"
     number = -code if code < 0 else code - 128

@@ -186,7 +186,7 @@ def _stripped(content: Any) -> Any:
 
 
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
-    """Every node as Ray's reporter on it measured it (every 5 s), and the shared storage as seen from here."""
+    """What Ray's reporter measured on every node (every 5 s), and the shared storage as this node sees it."""
     rows = api.ask(ray_private.NODES_SUMMARY)["data"]["summary"]
     return {
         "nodes": [_facts_of(row) for row in rows],

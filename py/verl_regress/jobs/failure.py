@@ -197,7 +197,7 @@ def shown(job: JobDir) -> list[str]:
 
 
 def in_log(log: bytes, roots: Mapping[str, str]) -> Failure | None:
-    """The root exception in (the end of) a log; `roots` maps the path prefixes that count to how they are shown."""
+    """The root exception in (the end of) a log; `roots` maps prefixes of relevant paths to how messages show them."""
     lines = _lines(log)
     streams: dict[str, list[tuple[int, str]]] = {"": []}
     for number, line in enumerate(lines):

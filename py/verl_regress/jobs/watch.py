@@ -106,7 +106,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
 
 @dataclass(frozen=True)
 class _Look:
-    """One look at a job: Ray's details of it (None: Ray does not know it, or is not reachable), and the judgement."""
+    """A job at one moment: Ray's details of it (None: Ray does not know it, or cannot be reached), and our judgement."""
 
     ray: Mapping[str, Any] | None
     is_reachable: bool

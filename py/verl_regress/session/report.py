@@ -88,7 +88,7 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[str]:
-    """The report for a person: verdicts first, then A and B step by step, then every job."""
+    """The report for people: verdicts first, then A and B step by step, then every job."""
     begin, jobs = evidence["begin"], jobs_of(evidence)
     good = sum(verdict.passed for verdict in verdicts)
     page = [

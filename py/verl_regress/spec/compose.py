@@ -1,4 +1,4 @@
-"""Overrides against the snapshot's own Hydra config: composed as the job will compose it, without importing verl.
+"""Composes overrides with the snapshot's own Hydra config, as the job will, without importing verl.
 
 Read in hydra-core 1.3 (`hydra.compose`) and in verl 0.7.1 to 0.9.1 (`@hydra.main` of each trainer).
 """

@@ -277,7 +277,7 @@ def _overrides(root: SharedRoot, request: Request, code: Code, paths: JobPaths) 
 
 
 def _driver(request: Request, job: JobDir) -> Driver:
-    """The launcher with the job's directory as its one argument; its resources are checked."""
+    """The entrypoint: the launcher with the job's directory as its only argument. Checks its resources."""
     spec, base = request.spec, request.base
     driver = Driver(
         address=base.address if spec.address is None else spec.address,

@@ -1,4 +1,4 @@
-"""What was asked for: the two documents, the command line, the knobs; and what a further attempt continues."""
+"""A request: the two documents, the command line, the knobs, and what a further attempt continues."""
 
 from __future__ import annotations
 
