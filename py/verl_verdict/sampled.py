@@ -17,7 +17,7 @@ from verl_verdict.records import Run
 from verl_verdict.statistics import LOOKS, Array
 from verl_verdict.verdicts import Row, Verdict, Word
 
-_WIDE = 5.0  # floors: a margin of more is told, because "same" then says little
+_WIDE = 5.0  # floors: a larger margin is noted, because "same" then says little
 
 
 @dataclass(frozen=True)

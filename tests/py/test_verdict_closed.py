@@ -263,6 +263,6 @@ def test_an_accepted_difference_is_a_second_cause(tmp_path):
     assert [str(each) for each in verdict.differs] == ["packages: A 1, B 2"]
 
 
-def test_what_was_not_recorded_is_told(tmp_path):
+def test_what_was_not_recorded_is_listed(tmp_path):
     verdict = judge.case(*differing(tmp_path))
     assert "not compared, because it is not in the records: model sha256, data sha256, image, packages" in verdict.notes

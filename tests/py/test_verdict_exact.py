@@ -56,7 +56,7 @@ def test_a_real_change_between_releases(tmp_path):
 
 
 def test_v0_against_v1_says_what_is_not_comparable(tmp_path):
-    """They define clip ratios in another way, and V1 logs more; both are told, and are not the first difference."""
+    """They define clip ratios in another way, and V1 logs more; both are listed, and are not the first difference."""
     b = dataclasses.replace(recorded(tmp_path, "ppo-0.9.1-v0")[0], facts={})
     verdict = judge.case(recorded(tmp_path, *PPO), [b])
     assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "training/rollout_probs_diff_mean")
@@ -519,7 +519,7 @@ def test_perturbed_runs_are_not_used_silently(tmp_path):
     )
 
 
-def test_b_that_does_not_repeat_itself_is_told(tmp_path):
+def test_b_that_does_not_repeat_itself_is_noted(tmp_path):
     b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[0], grows, to="b2")]
     verdict = judge.case(recorded(tmp_path, *GRPO), b)
     assert verdict.word is not Word.IDENTICAL

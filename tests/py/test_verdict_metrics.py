@@ -49,7 +49,7 @@ def test_every_required_decisive_metric_is_in_the_records(tmp_path, name):
         ("response_length/mean", False),
     ],
 )
-def test_times_are_told_from_other_metrics(name, time):
+def test_times_are_recognised(name, time):
     assert metrics.is_time(name) is time
 
 

@@ -40,7 +40,7 @@ def test_the_first_step_is_warm_up():
     assert speed.case(a, b, profile="gpu").word is Word.SAME
 
 
-def test_a_step_that_takes_many_medians_is_told_though_it_moves_no_median():
+def test_a_step_that_takes_many_medians_is_listed_though_it_moves_no_median():
     a, b = timed(1.0)
     b[0] = edit(b[0], speed.STEP, {5: 80.0})
     verdict = speed.case(a, b, profile="gpu")

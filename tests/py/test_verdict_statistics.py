@@ -271,7 +271,7 @@ def test_runs_are_paired_by_seed():
     assert judge.case(*unknown).rows != in_order.rows
 
 
-def test_runs_without_a_partner_are_told():
+def test_runs_without_a_partner_are_listed():
     a, b = session(generator(1), 4)
     b[3] = dataclasses.replace(b[3], seed="9")
     verdict = judge.case(a, b)
@@ -318,7 +318,7 @@ def test_noise_is_taken_from_repeats_of_a_where_there_are_enough():
     assert judge.case(a[::2], b).word is not Word.REGRESSED
 
 
-def test_a_margin_that_hides_much_is_told():
+def test_a_margin_that_hides_much_is_noted():
     rng = generator(11)
     a, b = session(rng, 8)
     a, b = (
