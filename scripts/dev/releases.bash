@@ -50,7 +50,7 @@ releases::settle() {
 
 # releases::ensure_cluster: CLUSTER_NAME is up and prepared; if it was not up before, it is removed at the end.
 releases::ensure_cluster() {
-  host::list_clusters | grep -qxF -- "$CLUSTER_NAME" || cli::on_exit releases::take_down
+  host::list_clusters | grep -xF -- "$CLUSTER_NAME" >/dev/null || cli::on_exit releases::take_down
   releases::quietly "bringing ${CLUSTER_NAME} up" build up prepare >>"$RELEASES_LOG"
 }
 

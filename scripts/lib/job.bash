@@ -106,7 +106,7 @@ job::need_idle() {
     return
   }
   ((${#live[@]} > 0)) || return 0
-  shown=$(printf '%s\n' "${live[@]}" | head -n 5 | sed 's/^\([^ ]*\) \(.*\)$/\1 (\2)/' | paste -sd, | sed 's/,/, /g')
+  shown=$(printf '%s\n' "${live[@]::5}" | sed 's/^\([^ ]*\) \(.*\)$/\1 (\2)/' | paste -sd, | sed 's/,/, /g')
   ((${#live[@]} <= 5)) || shown+=" and $((${#live[@]} - 5)) more"
   [[ $FORCE == 1 ]] || cli::die 2 "$1 would end ${shown}: $2, or end them with FORCE=1."
   log::warn "$1 ends ${shown}: FORCE=1"

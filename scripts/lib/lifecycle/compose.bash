@@ -70,7 +70,7 @@ compose::_user() {
   local other
   other=$(owner::other)
   if [[ -z $other ]] && ((${#_TRANSPORT_OWNERS[@]} > 0)); then
-    nodes::owners | head -n 1 | cut -d'|' -f2
+    nodes::owners | sed -n 1p | cut -d'|' -f2
   else
     printf '%s\n' "$OWNER_USER"
   fi

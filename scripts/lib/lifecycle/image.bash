@@ -190,7 +190,7 @@ image::_ensure_own_base() {
   codename=$(image::_codename)
   image::_need_mmdebstrap "$codename"
   # shellcheck disable=SC2016  # apt's own placeholder
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' "Release: ${codename}" 'Component: main' 'Created-By: Packages' | head -n 1)
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' "Release: ${codename}" 'Component: main' 'Created-By: Packages' | sed -n 1p)
   log::info "BASE_IMAGE=${BASE_IMAGE} could not be pulled: making a base from ${codename}'s packages at ${mirror}"
   cli::temp_dir root
   TMPDIR=$root mmdebstrap --variant=minbase --include="$IMAGE_BASE_PACKAGES" --hook-dir="$IMAGE_BASE_MERGED" \
