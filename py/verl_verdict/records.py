@@ -54,9 +54,7 @@ class Run:
     workload: str = ""
     seed: str | None = None  # runs are paired by it; None if unknown
     failure: str | None = None  # why the job failed; None if it did not, or nobody knows
-    unfinished: str | None = (
-        None  # why it did not run to its end, though it did not fail: it was stopped, or is running
-    )
+    unfinished: str | None = None  # why it did not run to its end without a failure: it was stopped, or is running
     code: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # must be equal for A and B; see comparable.py
     config: Mapping[str, str] = field(default_factory=dict)  # verl's resolved config, flat

@@ -218,47 +218,36 @@ def test_a_dropped_kl_loss_is_a_change(tmp_path):
     assert verdict.first.means.startswith("the loss of the same samples differs: a term, a coefficient, the clip range")
 
 
-def test_a_metric_that_is_gone_is_never_the_same(tmp_path):
-    def plant(step, data):
-        del data["actor/kl_coef"]
+def without_kl_coef(step, data):
+    del data["actor/kl_coef"]
 
+
+def without_kl_coef_and_with_rounding(step, data):
+    del data["actor/kl_coef"]
+    data["rollout_corr/kl"] += 1e-8
+
+
+def without_kl_loss_at_step_3(step, data):
+    if step == 3:
+        del data["actor/kl_loss"]
+
+
+def with_a_new_loss(step, data):
+    data["actor/new_loss"] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("plant", "reason"),
+    [
+        (without_kl_coef, "bit-equal, but actor/kl_coef is not in B"),
+        (without_kl_coef_and_with_rounding, "equal but for rounding, but actor/kl_coef is not in B"),
+        (without_kl_loss_at_step_3, "bit-equal, but actor/kl_loss is not in B at step 3"),
+        (with_a_new_loss, "bit-equal, but actor/new_loss is not in A"),
+    ],
+)
+def test_a_metric_that_only_one_side_has_is_never_the_same(tmp_path, plant, reason):
     verdict = against(tmp_path, GRPO, plant)
-    assert (verdict.word, verdict.reason) == (
-        Word.CHANGED,
-        "the metrics that both record are bit-equal, but actor/kl_coef is not in B",
-    )
-
-
-def test_a_metric_that_is_gone_is_never_the_same_even_with_rounding(tmp_path):
-    def plant(step, data):
-        del data["actor/kl_coef"]
-        data["rollout_corr/kl"] += 1e-8
-
-    verdict = against(tmp_path, GRPO, plant)
-    assert (verdict.word, verdict.reason) == (
-        Word.CHANGED,
-        "the metrics that both record are equal but for rounding, but actor/kl_coef is not in B",
-    )
-
-
-def test_a_metric_that_misses_one_step_is_never_the_same(tmp_path):
-    def plant(step, data):
-        if step == 3:
-            del data["actor/kl_loss"]
-
-    verdict = against(tmp_path, GRPO, plant)
-    assert (verdict.word, verdict.reason) == (
-        Word.CHANGED,
-        "the metrics that both record are bit-equal, but actor/kl_loss is not in B at step 3",
-    )
-
-
-def test_a_metric_that_is_new_in_b_is_never_the_same(tmp_path):
-    verdict = against(tmp_path, GRPO, lambda step, data: data.update({"actor/new_loss": 1.0}))
-    assert (verdict.word, verdict.reason) == (
-        Word.CHANGED,
-        "the metrics that both record are bit-equal, but actor/new_loss is not in A",
-    )
+    assert (verdict.word, verdict.reason) == (Word.CHANGED, f"the metrics that both record are {reason}")
 
 
 def test_one_value_of_one_step_is_found(tmp_path):

@@ -32,6 +32,11 @@ def first(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
+def last_line(text: str, otherwise: str = "nothing on stderr") -> str:
+    """The last line of what a program wrote, which usually says why it failed; `otherwise` if it wrote nothing."""
+    return (text.strip().splitlines() or [otherwise])[-1]
+
+
 def printable(text: str) -> str:
     """`text` with Python's escapes for what is not printable: newlines, control characters, halves of surrogate pairs."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

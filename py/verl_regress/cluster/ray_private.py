@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.errors import Exit, RegressError, last_line
 
 # Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
@@ -91,8 +91,7 @@ def _ask(program: str, timeout: float, *arguments: str) -> tuple[str, str | None
         )
     except subprocess.TimeoutExpired:
         return "", f"no answer in {timeout:g} s"
-    problem = (asked.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    return asked.stdout, None if asked.returncode == 0 else problem
+    return asked.stdout, None if asked.returncode == 0 else last_line(asked.stderr)
 
 
 _FORGET = """

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from verl_regress.base import naming, pulse
-from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.errors import BadInput, RegressError, last_line
 from verl_regress.base.layout import HELPER_DIR, SharedRoot
 from verl_regress.store import artefact, tarball
 from verl_regress.store.artefact import Source
@@ -119,7 +119,7 @@ def _run_maker(directories: Sequence[Path], seed: int) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise RegressError((done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1])
+        raise RegressError(last_line(done.stderr, f"it ended with status {done.returncode}"))
     return done.stdout
 
 

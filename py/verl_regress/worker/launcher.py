@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from verl_regress.base import this_node
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
@@ -205,7 +205,7 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str
         [sys.executable, "-c", _PROBE], cwd=job.path, capture_output=True, text=True, errors="replace", check=False
     )
     if probe.returncode != 0:
-        last = (probe.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        last = last_line(probe.stderr)
         tee.line(probe.stderr.rstrip())
         raise RegressError(
             f"verl cannot be imported from {code_path} ({last}): fix the snapshot, or the image that it needs."

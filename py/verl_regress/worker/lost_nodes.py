@@ -21,9 +21,7 @@ from verl_regress.jobs import progress
 
 _CHECK_EVERY = 15.0
 _QUIET = 30.0  # without a step, before Ray is asked at all: it costs a process that loads Ray
-_PATIENCE = (
-    30.0  # a trainer that notices the loss ends within seconds; Ray itself needs half a minute to give up a node
-)
+_PATIENCE = 30.0  # a trainer that notices the loss ends within seconds
 _ASK_SECONDS = 20.0
 
 
