@@ -30,5 +30,5 @@ PYTHON
 @test "a worker that shows another number of GPUs than GPUS_PER_WORKER is refused" {
   WORKER_GPUS='' GPUS_PER_WORKER=8 run scripts/21_start_workers.sh
   assert_status 1
-  assert_line 'error   worker-0 shows CPU 64, GPU 4, worker_node 100, and GPUS_PER_WORKER=8 is wanted: see which .*'
+  assert_line 'error   worker-0 shows CPU 64, GPU 4, worker_node 100, and GPUS_PER_WORKER=8 is required: check which .*'
 }
