@@ -26,7 +26,7 @@ queue_up() { SUBMISSION_ID="turn-$1" OVERRIDES=$2 scripts/44_submit_sdk.sh >/dev
 
 state() { printf '%s/shared/jobs/turn-%s/state/%s\n' "$WORKDIR" "$1" "$2"; }
 
-# is_at JOB PLACE: the job waits in the queue, at that position.
+# is_at JOB POSITION: the job waits in the queue, at that position.
 is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") == "$2" ]]; }
 
 @test "the second and the third job wait, and status says behind which job" {

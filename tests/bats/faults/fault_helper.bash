@@ -2,7 +2,7 @@
 #
 #   fault::train 'the driver is killed' 6        a job of six steps, followed by `make wait`; returns after its first step
 #   fault::inject docker exec …                  the fault; the clock starts here
-#   fault::reports 3 'error   …'                    `make wait` exits with this status and line (an extended regular expression)
+#   fault::reports 3 'error   …'                 `make wait` exits with this status and line (an extended regular expression)
 #   fault::recovered                             `make up` repairs the cluster, finished jobs are unchanged, the record is written
 #
 # Tests that are too slow for CI are tagged: "# bats test_tags=full" above the test, "# bats file_tags=full" at the head of a file.
