@@ -81,7 +81,7 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 	@scripts/51_logs.sh
 
 ##@ The question
-verify: up prepare ## one regression session: A against B, every line of acceptance, a report [CODE_A, CODE_B, ONLY, JSON=1]
+verify: up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
 
 ##@ Everything at once, without a GPU

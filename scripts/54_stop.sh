@@ -11,5 +11,4 @@ cli::begin "$@"
 env::load
 helper::ensure
 job=$(helper::run head where --id "$JOB")
-helper::run head stop "$job" "--deadline=${STOP_TIMEOUT}"
-job::end_leftovers "$job"
+job::stop "$job"

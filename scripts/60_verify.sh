@@ -1,25 +1,33 @@
 #!/usr/bin/env bash
-# 60_verify: one regression session on a cluster that is up and prepared: PPO with A and with B, GRPO, SFT, one further step from a
-# checkpoint; then every acceptance check, from the outside. Exit status 9 if a check fails.
+# 60_verify: one regression session on a cluster that is up and prepared: does B still train as A does? Trains every case of the suite
+# with A and with B, compares the runs, and checks from the outside that each ran as it should. Exit status: 0 if B trains as A does
+# (identical, same, improved), 9 if B regressed or a check failed, 10 changed, 11 inconclusive, 12 incomparable.
 #
 #   CODE_A=codeA CODE_B=git:URL@main scripts/60_verify.sh
+#   SESSION=latest scripts/60_verify.sh      goes on with a session that was interrupted
 #
 # CODE_A and CODE_B are code ids, or sources of verl (pypi:VERSION, git:URL@REF, path:DIR): ids made from a source contain its tree
-# hash. ONLY=placement,head runs those checks and the jobs that they need. JSON=1 prints the report instead of the table. Each job
-# also gets a canary secret, which only this script's memory has; afterwards all outputs are scanned for leaks. The session is
-# stored in ${SHARED_ROOT}/verify/<time>/: report.md, report.json, junit.xml and the evidence.
+# hash. SUITE is a name of suites/ or a file. Runs of A that an earlier session made under equal conditions are not made again.
+# BUDGET is the most runs. ALLOW=changed,inconclusive makes those verdicts exit with 0. ONLY=placement,head makes those checks, only
+# the runs that they need, and no verdict. JSON=1 prints the report instead of the table. Each job also gets a canary secret, which
+# only this script's memory has; afterwards all outputs are scanned for leaks. The session is stored in ${SHARED_ROOT}/verify/<time>/:
+# report.md, report.json, junit.xml and the evidence.
 #
-# Knobs: CODE_A CODE_B ONLY JSON DETERMINISTIC
+# Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 helper::ensure
-a=$(snapshot::resolve "$CODE_A")
-b=$(snapshot::resolve "$CODE_B")
-session=$(verify::begin "$a" "$b")
-log::step "regression session $(nodes::shown "$session") (profile ${PROFILE}): A is ${a}, B is ${b}"
-verify::prepare_again "$session"
+deps::ensure_judge
+if [[ -n $SESSION ]]; then
+  verify::open
+else
+  verify::begin
+fi
+log::step "regression session $(nodes::shown "$VERIFY_SESSION") (profile ${PROFILE}): A is ${VERIFY_CODE[A]}, B is ${VERIFY_CODE[B]}"
+verify::tell_cost
+verify::prepare_again
 secret::plant "$VERIFY_CANARY"
-verify::run_jobs "$session" "$a" "$b"
-verify::search "$session"
-verify::judge "$session"
+verify::run_jobs
+verify::search
+verify::judge

@@ -19,6 +19,8 @@ _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files are.
 _OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR")
 _OWN_KEYS = re.compile(r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|resume_))")
+# Where a job continues from is a file of its own side; the steps that it trains show at which step.
+_OWN_OVERRIDE = "trainer.resume_from_path"
 _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
 
 
@@ -121,7 +123,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
         for name in ("profile", "model", "dataset", "reward_fn")
         if resolved.get(name)
     }
-    facts |= {f"override {_key(text)}": text.lstrip("?") for text in overrides if not _is_seed(text)}
+    facts |= {f"override {_key(text)}": text.lstrip("?") for text in overrides if not _is_seed(text) and _key(text) != _OWN_OVERRIDE}
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
     variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}

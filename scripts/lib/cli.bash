@@ -12,7 +12,10 @@ declare -grA CLI_STATUS=(
   [6]='stalled'
   [7]='node or driver lost'
   [8]='cluster unreachable'
-  [9]='a verification check failed'
+  [9]='a verification check failed, or B regressed'
+  [10]='B changed'
+  [11]='inconclusive'
+  [12]='A and B are incomparable'
 )
 
 # cli::begin "$@": the first line of a script that takes no arguments; see cli::begin_with.

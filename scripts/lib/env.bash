@@ -48,6 +48,15 @@ env::path() { realpath -m -- "${1/#\~\//${HOME}/}"; }
 # env::is_given KEY: the user set it, on the command line, in the environment or in env/local.env.
 env::is_given() { [[ ${ENV_ORIGIN[$1]} == 'the command line or environment' || ${ENV_ORIGIN[$1]} == env/local.env ]]; }
 
+# env::give KEY VALUE...: from here on, as if the user had set them.
+env::give() {
+  while (($#)); do
+    declare -g "$1=$2"
+    ENV_ORIGIN[$1]='the command line or environment'
+    shift 2
+  done
+}
+
 # The user's values: the environment, then env/local.env.
 env::_read_given() {
   local knob

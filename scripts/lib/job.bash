@@ -151,6 +151,12 @@ job::_is_cut() { (($1 == 8 || $1 >= 125)) || ! node::is_alive head; }
 # A container that is starting counts as running but takes no command yet.
 job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 2>&1; }
 
+# job::stop JOB: stops it, waits until it is over, and ends what is left of it.
+job::stop() {
+  helper::run head stop "$1" "--deadline=${STOP_TIMEOUT}"
+  job::end_leftovers "$1"
+}
+
 # job::end_leftovers JOB: on every node, ends the processes that are left of the job.
 job::end_leftovers() {
   local dir node count looked=0 total=0 silent=()

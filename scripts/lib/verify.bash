@@ -1,18 +1,60 @@
-# verify: one regression session, run on this side and checked in the head with what Ray, the files and the engine report.
+# verify: one regression session, run on this side; what to run and the verdict come from the head, which sees Ray, the files and the jobs.
 # shellcheck shell=bash
 
 readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its name in py/verl_regress/store/sessions.py
 
-# verify::begin A B: creates a session and records what existed before it; prints its directory on stdout.
+# verify::begin: creates a session and records what existed before it. Sets VERIFY_SESSION, its directory, and VERIFY_CODE, the code ids
+# of A and B.
 verify::begin() {
-  local identity address
+  local identity address suite
+  suite=$(verify::_suite)
+  verify::_check_suite "$suite"
+  declare -gA VERIFY_CODE=()
+  VERIFY_CODE[A]=$(snapshot::resolve "$CODE_A")
+  VERIFY_CODE[B]=$(snapshot::resolve "$CODE_B")
+  [[ ${VERIFY_CODE[A]} != "${VERIFY_CODE[B]}" ]] ||
+    log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session shows how far A differs from itself"
   identity=$(node::identity head)
   address=$(node::address head)
-  log::while 'recording what there is' -- helper::run head verify begin --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--only=${ONLY}" --code-a "$1" --code-b "$2" \
-    --head-identity "$identity" --head-address "$address"
+  VERIFY_SESSION=$(log::while 'recording what there is' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
+    --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" <"$suite")
 }
 
-# verify::prepare_again SESSION: everything is prepared already; the output and the files of a second run are evidence.
+# verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
+verify::open() {
+  local words=()
+  mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME")
+  wait "$!"
+  VERIFY_SESSION=${words[0]}
+  declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
+}
+
+# verify::_suite: the file of SUITE.
+verify::_suite() {
+  local file=${SUITE/#\~\//${HOME}/} known=() nearest
+  [[ ! -f $file ]] || { printf '%s\n' "$file" && return; }
+  [[ ! -f ${REPO_DIR}/suites/${file}.yaml ]] || { printf '%s\n' "${REPO_DIR}/suites/${file}.yaml" && return; }
+  known=("${REPO_DIR}"/suites/*.yaml)
+  known=("${known[@]##*/}")
+  nearest=$(word::nearest "$file" "${known[@]%.yaml}")
+  cli::die 2 "SUITE='$(cli::shown "$SUITE")' (from ${ENV_ORIGIN[SUITE]}) is neither a file nor a suite: ${nearest:+did you mean ${nearest}? }Name a file, or one of ${known[*]%.yaml}."
+}
+
+# verify::_check_suite FILE: the suite can be used, and its JobSpecs exist. Nothing is created before.
+verify::_check_suite() {
+  local specs=() spec file
+  mapfile -d '' -t specs < <(helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$1")
+  wait "$!"
+  for spec in "${specs[@]}"; do
+    file=${spec/#\~\//${HOME}/}
+    [[ -f $file || -f ${REPO_DIR}/${file} ]] ||
+      cli::die 2 "The suite $(cli::shown "$SUITE") (from ${ENV_ORIGIN[SUITE]}) names the JobSpec '$(cli::shown "$spec")', which is not a file: name one."
+  done
+}
+
+verify::tell_cost() { helper::run head verify cost --session "$VERIFY_SESSION"; }
+
+# verify::prepare_again: everything is prepared already; the output and the files of a second run are evidence.
 verify::prepare_again() {
   local log
   cli::temp_dir log
@@ -20,42 +62,63 @@ verify::prepare_again() {
     artefact::ensure_data
     artefact::ensure_model
   ) 2> >(tee "${log}/said" >&2)
-  log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$1" <"${log}/said"
+  log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$VERIFY_SESSION" <"${log}/said"
 }
 
-# verify::run_jobs SESSION A B: one after the other; each is followed to its end and recorded, however it ended.
+# verify::run_jobs: one after the other, as long as the verdict lacks something; each is followed to its end and recorded, however it
+# ended.
 verify::run_jobs() {
-  local session=$1 next=() id
-  declare -A code=([A]=$2 [B]=$3)
-  while verify::_next "$session" next; do
-    log::step "verify: ${next[0]} (${next[1]} with ${next[2]}, ${code[${next[2]}]})"
-    id=$(WAIT=1 CODE_ID="${code[${next[2]}]}" OVERRIDES="${next[*]:3}" job::submit "$(job::spec_of "${next[1]}")") || true
-    [[ -n $id ]] || cli::die 1 "The job ${next[0]} of this session was not submitted: the reason is above; fix it and run 'make verify' again."
-    log::while "recording the job ${next[0]}" -- helper::run head verify record --session "$session" --name "${next[0]}" --job "$id"
-  done
+  # shellcheck disable=SC2034  # verify::_next fills it by its name
+  local next=()
+  while verify::_next next; do verify::_run "${next[@]}"; done
 }
 
-# verify::search SESSION: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value
-# goes there on stdin.
+# verify::_run NAME submit|follow SPEC SIDE ID SEED OVERRIDES...
+verify::_run() {
+  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0
+  shift 6
+  log::step "verify: ${name} (${spec} with ${side}, ${VERIFY_CODE[$side]}, seed ${seed})"
+  if [[ $how == follow ]]; then
+    job::follow "$id" || status=$?
+  else
+    id=$(
+      env::give WAIT 1 SUBMISSION_ID "$id" CODE_ID "${VERIFY_CODE[$side]}" SEED "$seed" OVERRIDES "$*"
+      job::submit "$spec"
+    ) || status=$?
+  fi
+  [[ -n $id ]] || cli::die 1 "The job ${name} of this session was not submitted: the reason is above; fix it, then 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
+  ((status != 8)) || cli::die 8 "The cluster cannot be reached: bring it up with 'make up', then 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
+  # A job that stalls or waits keeps its devices from the next one.
+  ((status != 5 && status != 6)) || job::stop "$id"
+  ((status != 5)) || cli::die 5 "The job ${name} of this session could not be scheduled: when its devices are free, 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
+  log::while "recording the job ${name}" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$name" --job "$id" --outcome "$status"
+  ((status != 4)) || cli::die 4 "The job ${name} of this session was stopped: 'make verify SESSION=${VERIFY_SESSION##*/}' runs it again and goes on."
+}
+
+# verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value goes there
+# on stdin.
 verify::search() {
   local node
-  secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$1"
+  secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$VERIFY_SESSION"
   for node in $(node::list); do
-    secret::print "$VERIFY_CANARY" | log::while "searching ${node} for the session's secret" -- helper::run_in "$node" verify search-node --session "$1" --node "$node"
+    secret::print "$VERIFY_CANARY" | log::while "searching ${node} for the session's secret" -- helper::run_in "$node" verify search-node --session "$VERIFY_SESSION" --node "$node"
   done
 }
 
-# verify::judge SESSION: prints the table, writes the reports; exit status 9 if any check failed.
+# verify::judge: prints the checks and the verdicts, writes the reports, and exits with the session's status.
 verify::judge() {
-  local args=(--session "$1")
+  local args=(--session "$VERIFY_SESSION" "--allow=${ALLOW}")
+  [[ -z $BUDGET ]] || args+=("--budget=${BUDGET}")
   [[ $JSON != 1 ]] || args+=(--json)
-  log::while 'checking every line of acceptance' -- helper::run head verify judge "${args[@]}"
+  log::while 'comparing the runs of A and B' -- helper::run head verify judge "${args[@]}"
 }
 
-# verify::_next SESSION NAME: puts the next job's words into the array NAME; false if none is left.
+# verify::_next NAME: puts the next run's words into the array NAME; false if none is left.
 verify::_next() {
-  local -n _words=$2
-  mapfile -d '' -t _words < <(helper::run head verify next --session "$1")
+  local -n _words=$1
+  local args=(--session "$VERIFY_SESSION")
+  [[ -z $BUDGET ]] || args+=("--budget=${BUDGET}")
+  mapfile -d '' -t _words < <(helper::run head verify next "${args[@]}")
   wait "$!"
   ((${#_words[@]} > 0))
 }

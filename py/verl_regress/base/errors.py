@@ -19,6 +19,9 @@ class Exit(enum.IntEnum):
     LOST = 7
     UNREACHABLE = 8
     CHECK_FAILED = 9
+    CHANGED = 10
+    INCONCLUSIVE = 11
+    INCOMPARABLE = 12
 
 
 def shown(text: str, most: int = 200) -> str:

@@ -9,46 +9,77 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from verl_regress.session import schedule, suites
+from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import CANARY, jobs_of
 
 Evidence = Mapping[str, Any]
 
-STEPS = 10  # every shipped JobSpec saves at this step, and a regression run trains at least so many
+STEPS = 10  # every shipped JobSpec saves at this step
 
 
 @dataclass(frozen=True)
 class Check:
-    """One acceptance check: its name for ONLY=, its claim, the jobs whose evidence it needs, and the function."""
+    """One acceptance check: its name for ONLY=, its claim, the runs whose evidence it needs, and the function.
+
+    With a suite that has no such runs, it does not apply.
+    """
 
     name: str
     claim: str
-    jobs: tuple[str, ...]
+    runs: Callable[[Suite], tuple[str, ...] | None]
     problems_in: Callable[[Evidence], list[str]]
     checked: Callable[[Evidence], str]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check: it passed if `problems` is empty."""
+    """The result of a check: it passed if `problems` is empty. `skipped` says why it was not judged."""
 
     name: str
     claim: str
     checked: str
     problems: list[str]
+    skipped: str | None = None
 
     @property
     def passed(self) -> bool:
-        """No problem was found."""
-        return not self.problems
+        """It was judged, and no problem was found."""
+        return not self.problems and self.skipped is None
+
+    @property
+    def failed(self) -> bool:
+        """A problem was found."""
+        return bool(self.problems)
 
 
 def judge(evidence: Evidence, only: set[str]) -> list[Verdict]:
-    """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails."""
-    return [_verdict(check, evidence) for check in CHECKS if not only or check.name in only]
+    """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails.
+
+    In a whole session, a check whose runs did not come to their end is skipped: the verdict on their case says what that means.
+    """
+    try:
+        suite = suites.of_recorded(evidence["begin"]["suite"])
+    except KeyError:
+        return [Verdict(check.name, check.claim, "nothing", ["no evidence of begin"]) for check in CHECKS]
+    return [
+        _verdict(check, runs, evidence, is_strict=bool(only))
+        for check in CHECKS
+        if (not only or check.name in only) and (runs := check.runs(suite)) is not None
+    ]
 
 
-def _verdict(check: Check, evidence: Evidence) -> Verdict:
-    missing = [name for name in check.jobs if f"job-{name}" not in evidence]
+def runs_for(suite: Suite, only: set[str]) -> set[str]:
+    """The names of the runs that the checks in `only` need."""
+    return {run for check in CHECKS if check.name in only for run in check.runs(suite) or ()}
+
+
+def _verdict(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_strict: bool) -> Verdict:
+    jobs = jobs_of(evidence)
+    missing = [name for name in runs if name not in jobs]
+    unusable = [*missing, *(name for name in runs if name in jobs and not has_succeeded(jobs[name]))]
+    if unusable and not is_strict:
+        return Verdict(check.name, check.claim, "nothing", [], f"{', '.join(unusable)} did not train to the end")
     try:
         problems = [f"no evidence of {', '.join(missing)}"] if missing else check.problems_in(evidence)
         return Verdict(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
@@ -56,12 +87,28 @@ def _verdict(check: Check, evidence: Evidence) -> Verdict:
         return Verdict(check.name, check.claim, "incomplete evidence", [f"{type(error).__name__}: {error}"])
 
 
+def has_succeeded(job: Mapping[str, Any]) -> bool:
+    """The job's launcher recorded that the trainer ended well."""
+    return ((job["state"] or {}).get("ended") or {}).get("exit_code") == 0
+
+
+def own_jobs(evidence: Evidence) -> dict[str, Any]:
+    """The jobs of this session; what was reused of earlier sessions was checked there."""
+    return {name: job for name, job in jobs_of(evidence).items() if "reused_from" not in job}
+
+
 def _each(evidence: Evidence, check: Callable[[str, Any], Iterable[str]]) -> list[str]:
-    return [problem for name, job in jobs_of(evidence).items() for problem in check(name, job)]
+    return [problem for name, job in _checked_jobs(evidence).items() for problem in check(name, job)]
+
+
+def _checked_jobs(evidence: Evidence) -> dict[str, Any]:
+    """In a whole session those that trained to the end, because a job that failed may lack anything; with ONLY all of them."""
+    is_strict = bool(evidence["begin"]["only"])
+    return {name: job for name, job in own_jobs(evidence).items() if is_strict or has_succeeded(job)}
 
 
 def _n_jobs(evidence: Evidence) -> str:
-    return f"{len(jobs_of(evidence))} jobs"
+    return f"{len(_checked_jobs(evidence))} jobs"
 
 
 def _submitted_from_head(evidence: Evidence) -> list[str]:
@@ -105,7 +152,7 @@ def _head_is_empty(evidence: Evidence) -> list[str]:
 
 
 def _outputs_apart(evidence: Evidence) -> list[str]:
-    found = jobs_of(evidence)
+    found = own_jobs(evidence)
     directories = [job["job_dir"] for job in found.values()]
     problems = [] if len(set(directories)) == len(directories) else ["two jobs share a directory"]
     problems += [
@@ -151,17 +198,30 @@ def _checkpoints(evidence: Evidence) -> list[str]:
     return _each(evidence, check)
 
 
+def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, int | None]]:
+    """Each job of the session that continues another one: its name, that one, itself, and how many steps it should train."""
+    suite, jobs = suites.of_recorded(evidence["begin"]["suite"]), jobs_of(evidence)
+    return [
+        (run.name, jobs[schedule.source_of(run, case).name], jobs[run.name], case.steps)
+        for case in suite.cases
+        if case.continues
+        for run in schedule.first_runs(case)
+        if run.name in own_jobs(evidence)
+    ]
+
+
 def _trained_further(evidence: Evidence) -> list[str]:
-    first, further = evidence["job-ppo_a"], evidence["job-further"]
-    source = f"trainer.resume_from_path={first['job_dir']}/checkpoints/global_step_{STEPS}"
-    problems = (
-        []
-        if source in [override["text"] for override in further["plan"]["overrides"]]
-        else [f"it was not asked to resume: no {source}"]
-    )
-    if further["steps"] != [STEPS + 1]:
-        problems.append(f"it trained steps {further['steps']}, not [{STEPS + 1}]")
-    return problems + _ended_well("further", further)
+    problems = []
+    for name, first, further, steps in _continued(evidence):
+        last = first["checkpoints"][-1]
+        source = f"trainer.resume_from_path={first['job_dir']}/checkpoints/{last}"
+        if source not in [override["text"] for override in further["plan"]["overrides"]]:
+            problems.append(f"{name} was not asked to resume: no {source}")
+        start = int(last.rsplit("_", 1)[1])
+        wanted = list(range(start + 1, start + 1 + (steps or 0)))
+        if has_succeeded(further) and further["steps"] != wanted:
+            problems.append(f"{name} trained steps {further['steps']}, not {wanted}")
+    return problems
 
 
 def _debug_states(evidence: Evidence) -> list[str]:
@@ -192,51 +252,43 @@ def _import_origin(evidence: Evidence) -> list[str]:
         if identity["processes"] <= 1 or identity["modules"] == 0 or identity["actors"] == 0:
             yield f"{name}: only {identity['processes']} processes with {identity['modules']} modules and {identity['actors']} actors reported"
 
-    problems = _each(evidence, check)
-    if {"job-ppo_a", "job-ppo_b"} <= evidence.keys():
-        a, b = (evidence[f"job-ppo_{code}"]["state"]["identity"] or {} for code in "ab")
-        if a.get("files_sha256") == b.get("files_sha256"):
-            problems.append("A and B loaded the same bytes: nothing distinguishes them")
-    return problems
+    return [*_each(evidence, check), *_loaded_the_same(evidence)]
 
 
-def _ended_well(name: str, job: Any) -> list[str]:
-    problems, ended = [], job["state"]["ended"] or {}
-    if ended.get("exit_code") != 0:
-        hint = (ended.get("cause") or {}).get("hint")
-        problems.append(
-            f"{name} failed: {ended.get('reason', 'it recorded no end')}" + (f" (hint: {hint})" if hint else "")
-        )
-    if not job["state"]["started"]:
-        problems.append(f"{name} never ran")
-    if job["ray"]["status"] != "SUCCEEDED":
-        problems.append(f"{name} is {job['ray']['status']} in Ray")
-    return problems
+def _loaded_the_same(evidence: Evidence) -> Iterable[str]:
+    """Where A and B are different trees, some case must have loaded different bytes, or nothing of the change was run."""
+    suite, jobs, trees = suites.of_recorded(evidence["begin"]["suite"]), jobs_of(evidence), evidence["begin"]["trees"]
+    pairs = [[jobs.get(run.name) for run in schedule.first_runs(case)] for case in suite.cases]
+    loaded = [
+        [job["state"]["identity"]["files_sha256"] for job in pair if job and job["state"]["identity"]] for pair in pairs
+    ]
+    if trees["A"] != trees["B"] and all(len(set(pair)) == 1 for pair in loaded if len(pair) == 2):
+        yield "A and B are different trees, and loaded the same bytes in every case: no case runs what differs"
 
 
 def _workloads_ran(evidence: Evidence) -> list[str]:
-    def check(name: str, job: Any) -> Iterable[str]:
-        yield from _ended_well(name, job)
+    def ran(name: str, job: Any) -> Iterable[str]:
+        if not job["state"]["started"]:
+            yield f"{name} never ran"
+        if job["ray"]["status"] != "SUCCEEDED":
+            yield f"{name} is {job['ray']['status']} in Ray"
         if not any(bundle["phase"] == "running" for bundle in job["bundles"]):
             yield f"{name} was never seen RUNNING"
         if not job["steps"] or job["steps"][-1] != job["total_steps"]:
             yield f"{name} is at step {job['steps'][-1] if job['steps'] else 0} of {job['total_steps']}"
-        if name != "further" and len(job["steps"]) < STEPS:
-            yield f"{name} trained {len(job['steps'])} steps, at least {STEPS} are wanted"
 
-    return _each(evidence, check)
+    return _each(evidence, ran)
 
 
 def _same_rules(evidence: Evidence) -> list[str]:
-    reference = evidence["job-ppo_a"]
+    (first, reference), *others = _checked_jobs(evidence).items()
     problems = []
-    for name in ("grpo", "sft"):
-        job = evidence[f"job-{name}"]
+    for name, job in others:
         problems += [f"{name} has no {part}" for part in reference["entries"] if part not in job["entries"]]
         problems += [f"{name} has no config/{part}" for part in reference["config"] if part not in job["config"]]
         phases, wanted = ({bundle["phase"] for bundle in one["bundles"]} for one in (job, reference))
         problems += [f"{name} has no debug bundle '{phase}'" for phase in sorted(wanted - phases)]
-    return problems
+    return problems if others else [f"only {first} ran in this session: nothing to compare it with"]
 
 
 def _token_nowhere(evidence: Evidence) -> list[str]:
@@ -278,27 +330,54 @@ def _nodes_searched(evidence: Evidence) -> dict[str, Any]:
 
 def _canary_searched(evidence: Evidence) -> str:
     search, nodes = evidence["canary"], _nodes_searched(evidence).values()
-    reports = sum(len(job["secrets"]) for job in jobs_of(evidence).values())
+    reports = sum(len(job["secrets"]) for job in own_jobs(evidence).values())
     return (
         f"{search['files'] + sum(one['files'] for one in nodes)} files, {search['answers']} answers of Ray, "
         f"{sum(one['processes'] for one in nodes)} processes of {len(nodes)} nodes, and the reports of {reports} that got it"
     )
 
 
-_ALL = ("ppo_a", "ppo_b", "grpo", "sft", "further")
+def _none(_suite: Suite) -> tuple[str, ...]:
+    return ()
+
+
+def _one(suite: Suite) -> tuple[str, ...]:
+    return (schedule.first_runs(suite.cases[0])[1].name,)
+
+
+def _pair(suite: Suite) -> tuple[str, ...]:
+    return tuple(run.name for run in schedule.first_runs(suite.cases[0]))
+
+
+def _every(suite: Suite) -> tuple[str, ...]:
+    return tuple(run.name for case in suite.cases for run in schedule.first_runs(case))
+
+
+def _every_b(suite: Suite) -> tuple[str, ...]:
+    return tuple(schedule.first_runs(case)[1].name for case in suite.cases)
+
+
+def _continuing(suite: Suite) -> tuple[str, ...] | None:
+    """B of the first case that continues another one, and of that one."""
+    case = next((case for case in suite.cases if case.continues), None)
+    if case is None:
+        return None
+    b = schedule.first_runs(case)[1]
+    return schedule.source_of(b, case).name, b.name
+
 
 CHECKS = (
-    Check("submission", "every job was submitted from the head", ("ppo_a",), _submitted_from_head, _n_jobs),
-    Check("placement", "every driver ran on a worker, not on the head", ("ppo_a",), _driver_on_worker, _n_jobs),
-    Check("head", "the head has CPU 0 and GPU 0", (), _head_is_empty, lambda evidence: f"{len(evidence['begin']['nodes'])} nodes, twice"),
-    Check("outputs", "outputs are kept apart by submission id, nothing was reused or overwritten", ("ppo_a", "ppo_b"), _outputs_apart, lambda evidence: f"{len(evidence['end']['digests'])} job directories"),
-    Check("prepare", "a second prepare skips and changes nothing", (), _second_prepare_skips, lambda evidence: f"{sum(map(len, evidence['begin']['artefacts'].values()))} files of {len(evidence['begin']['artefacts'])} artefacts"),
-    Check("checkpoints", f"checkpoints come every save_freq={STEPS} steps only", ("ppo_a",), _checkpoints, _n_jobs),
-    Check("further", f"one further step was trained from global_step_{STEPS}", ("ppo_a", "further"), _trained_further, lambda _: "2 jobs"),
-    Check("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", ("ppo_a",), _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in jobs_of(evidence).values())} bundles"),
-    Check("imports", "every process loaded the requested snapshot, and A and B differ", ("ppo_a", "ppo_b"), _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in jobs_of(evidence).values())} processes"),
-    Check("workloads", "PPO, GRPO and SFT ran and are at their step count", _ALL, _workloads_ran, _n_jobs),
-    Check("rules", "GRPO and SFT keep the same directory and debug rules as PPO", ("ppo_a", "grpo", "sft"), _same_rules, lambda _: "3 jobs"),
-    Check("token", "Ray's token is in no file, log or answer of Ray", ("ppo_a",), _token_nowhere, _searched),
-    Check("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", ("ppo_a",), _canary_nowhere, _canary_searched),
+    Check("submission", "every job was submitted from the head", _one, _submitted_from_head, _n_jobs),
+    Check("placement", "every driver ran on a worker, not on the head", _one, _driver_on_worker, _n_jobs),
+    Check("head", "the head has CPU 0 and GPU 0", _none, _head_is_empty, lambda evidence: f"{len(evidence['begin']['nodes'])} nodes, twice"),
+    Check("outputs", "outputs are kept apart by submission id, nothing was reused or overwritten", _pair, _outputs_apart, lambda evidence: f"{len(evidence['end']['digests'])} job directories"),
+    Check("prepare", "a second prepare skips and changes nothing", _none, _second_prepare_skips, lambda evidence: f"{sum(map(len, evidence['begin']['artefacts'].values()))} files of {len(evidence['begin']['artefacts'])} artefacts"),
+    Check("checkpoints", f"checkpoints come every save_freq={STEPS} steps only", _one, _checkpoints, _n_jobs),
+    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, lambda evidence: f"{len(_continued(evidence))} jobs that continue"),
+    Check("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", _one, _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in own_jobs(evidence).values())} bundles"),
+    Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),
+    Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),
+    Check("rules", "all jobs keep the same directory and debug rules", _every_b, _same_rules, _n_jobs),
+    Check("token", "Ray's token is in no file, log or answer of Ray", _one, _token_nowhere, _searched),
+    Check("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", _one, _canary_nowhere, _canary_searched),
 )  # fmt: skip

@@ -1,68 +1,98 @@
-"""`verify begin | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
+"""`verify suite | begin | open | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Exit
-from verl_regress.base.layout import SharedRoot
+from verl_regress.base.errors import BadInput, Exit, shown
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find
-from verl_regress.session import checks, evidence, report
-from verl_regress.store.sessions import Session, jobs_of
+from verl_regress.session import checks, cost, evidence, schedule, suites
+from verl_regress.session.schedule import Run
+from verl_regress.session.suites import Suite
+from verl_regress.store import snapshot
+from verl_regress.store.sessions import Session, all_of
+
+_LATEST = "latest"
+_LOSSES = 2  # how often a run is made again because its node was lost or somebody stopped it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every step but the first takes the session's directory, which `begin` prints."""
+    """Every step but the first three takes the session's directory, which `begin` and `open` print."""
     steps = parser.add_subparsers(dest="step", required=True)
-    begin = steps.add_parser("begin", help="make a session, keep what there is before it")
+    suite = steps.add_parser(
+        "suite", help="check the suite on stdin, print the JobSpec files that it needs, each ended by a NUL"
+    )
+    begin = steps.add_parser("begin", help="make a session of the suite on stdin, keep what there is before it")
+    for each in (suite, begin):
+        each.add_argument("--name", required=True, help="the suite's file as the user knows it")
+        each.add_argument("--only", default="", help="checks to make, separated by commas; empty: all, and the verdict")
     begin.add_argument("--profile", required=True)
     begin.add_argument("--cluster", required=True)
     begin.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
     begin.add_argument("--head-address", required=True)
     begin.add_argument("--code-a", required=True, help="the code id of A")
     begin.add_argument("--code-b", required=True, help="the code id of B")
-    begin.add_argument("--only", default="", help="lines to check, separated by commas; empty: all")
+    opened = steps.add_parser("open", help="print an unfinished session's directory, A and B, each ended by a NUL")
+    opened.add_argument("--name", required=True, help="its name, or latest")
+    opened.add_argument("--cluster", required=True)
     for name, text in (
+        ("cost", "say what the session will cost at most"),
         ("prepared", "keep what the second prepare said (stdin) and left"),
-        ("next", "print the next job: its name, workload, A or B, and overrides, each ended by a NUL"),
+        (
+            "next",
+            "print the next run: its name, submit or follow, JobSpec, A or B, submission id, seed, overrides, each ended by a NUL",
+        ),
         ("record", "gather the evidence of a job that has ended"),
         ("search", "search the shared root and Ray's answers for the session's secret (stdin)"),
         ("search-node", "search this node for it"),
-        ("judge", "gather the rest, judge every line, write the reports"),
+        ("judge", "gather the rest, make every check and every verdict, write the reports"),
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--session", type=Path, required=True)
+    for name in ("next", "judge"):
+        steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
     steps.choices["record"].add_argument("--name", required=True)
     steps.choices["record"].add_argument("--job", required=True)
+    steps.choices["record"].add_argument("--outcome", type=int, default=0, help="the exit status of following it")
     steps.choices["search-node"].add_argument("--node", required=True, help="this node's name")
     steps.choices["judge"].add_argument("--json", action="store_true", help="print report.json instead of the table")
+    steps.choices["judge"].add_argument("--allow", default="", help="verdicts that exit with 0, separated by commas")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one step; `judge` returns 9 if a check fails."""
+    """Run one step; `judge` returns the session's exit status: 9 if a check failed, else what the verdicts say."""
     root, api = SharedRoot(args.shared_root), RayApi(nodes.ADDRESS)
+    if args.step == "suite":
+        sys.stdout.write("".join(f"{spec}\0" for spec in _suite(args).specs))
+        return 0
     if args.step == "begin":
         return _begin(root, api, args)
+    if args.step == "open":
+        return _open(root, args)
     session = Session(args.session)
-    if args.step == "prepared":
+    if args.step == "cost":
+        say.info(cost.described(root, session.evidence()))
+    elif args.step == "prepared":
         session.write("prepare", {"log": sys.stdin.read(), "artefacts": evidence.artefacts(root)})
     elif args.step == "next":
-        _next(session)
+        _next(root, session, args.budget)
     elif args.step == "record":
-        session.write(f"job-{args.name}", evidence.job(find.find(root, args.job), api))
+        _record(root, api, session, args)
     elif args.step == "search":
         session.write("canary", _search(root, api, session, sys.stdin.read()))
     elif args.step == "search-node":
         session.write(f"canary-{args.node}", evidence.canary_search_here(sys.stdin.read()))
     else:
-        return _judge(root, api, session, print_json=args.json)
+        return _judge(root, api, session, args)
     return 0
 
 
@@ -76,17 +106,31 @@ def chosen(only: str) -> set[str]:
     return names
 
 
+def _suite(args: argparse.Namespace) -> Suite:
+    """The suite on stdin. Raises BadInput for one that cannot be used, or that has no run for a check in ONLY."""
+    suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
+    for check in checks.CHECKS:
+        if check.name in chosen(args.only) and check.runs(suite) is None:
+            raise BadInput(
+                f"ONLY={check.name} checks nothing in the suite {args.name}, where no case continues another one: leave it out."
+            )
+    return suite
+
+
 def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
-    only = chosen(args.only)
-    table = evidence.nodes(api)
+    suite, table = _suite(args), evidence.nodes(api)
+    codes = {"A": args.code_a, "B": args.code_b}
+    trees = {side: snapshot.load(root, code, f"CODE_{side}")["tree_sha256"] for side, code in codes.items()}
     session = Session.begin(root)
     session.write(
         "begin",
         {
             "profile": args.profile,
             "cluster": args.cluster,
-            "only": sorted(only),
-            "codes": {"A": args.code_a, "B": args.code_b},
+            "only": sorted(chosen(args.only)),
+            "suite": suite.recorded(),
+            "codes": codes,
+            "trees": trees,
             "head": {"identity": args.head_identity, "address": args.head_address},
             "nodes": table,
             "digests": evidence.job_digests(root),
@@ -97,28 +141,109 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
     return 0
 
 
+def _open(root: SharedRoot, args: argparse.Namespace) -> int:
+    """The session of that name; `latest` is the newest of this cluster. Raises BadInput if it is over or not of this cluster."""
+    mine = [session for session in all_of(root) if (session.read("begin") or {}).get("cluster") == args.cluster]
+    session = next((each for each in mine if args.name in (_LATEST, each.path.name)), None)
+    if session is None:
+        known = ", ".join(each.path.name for each in mine[:3]) or "it has none"
+        raise BadInput(
+            f"SESSION={shown(args.name)} is no session of the cluster {args.cluster} ({known}): name one, or leave it empty for a new one."
+        )
+    if session.read("end") is not None:
+        raise BadInput(
+            f"SESSION={shown(args.name)} ({session.path.name}) is over: read {session.path}/report.md, or leave SESSION empty for a new one."
+        )
+    codes = (session.read("begin") or {})["codes"]
+    sys.stdout.write("".join(f"{word}\0" for word in (session.path, codes["A"], codes["B"])))
+    return 0
+
+
 def _only(session: Session) -> set[str]:
     return set((session.read("begin") or {}).get("only", []))
 
 
-def _next(session: Session) -> None:
-    only = _only(session)
-    wanted = {name for check in checks.CHECKS if not only or check.name in only for name in check.jobs}
-    job = session.next_job(wanted)
-    if job is not None:
-        words = [job.name, job.workload, job.code, *session.overrides_of(job)]
-        sys.stdout.write("".join(f"{word}\0" for word in words))
+def _next(root: SharedRoot, session: Session, budget: int | None) -> None:
+    """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
+    from verl_regress.session import verdict  # here: the judge's libraries take half a second
+
+    while True:
+        known = session.evidence()
+        suite, only = suites.of_recorded(known["begin"]["suite"]), _only(session)
+        runs = checks.runs_for(suite, only) if only else None
+        following = schedule.next_run(suite, known, partial(verdict.wants, evidence=known), runs)
+        if following is None:
+            return
+        case = suite.case(following.case)
+        earlier = verdict.earlier_run_of_a(root, session, case, following) if following.side == "A" else None
+        if earlier is not None and not only:
+            before, job = earlier
+            session.write_job(following.name, {**job, "reused_from": before.path.name})
+            say.skip(f"{following.name} (the run {job['submission_id']} of the session {before.path.name} is the same)")
+            continue
+        if budget is not None and verdict.spent(known) >= budget:
+            say.info(f"BUDGET={budget} runs are used up: the verdict is on what there is")
+            return
+        _print(root, session, suite, following)
+        return
+
+
+def _print(root: SharedRoot, session: Session, suite: Suite, following: Run) -> None:
+    """The words of a run. A job of it that was submitted before the session was interrupted is followed."""
+    number = 1
+    while (job := JobDir(root.jobs / _job_id(session, following, number))).path.exists() and (
+        _lost(session, following, number) is not None or job.read_state("submitted") is None
+    ):
+        number += 1
+    words = [
+        following.name,
+        "follow" if job.path.exists() else "submit",
+        suite.case(following.case).spec,
+        following.side,
+        job.path.name,
+        str(following.seed),
+        *schedule.overrides_of(following, suite, session.evidence()),
+    ]
+    sys.stdout.write("".join(f"{word}\0" for word in words))
+
+
+def _job_id(session: Session, following: Run, number: int) -> str:
+    """A session's jobs have ids of their own, so that an interrupted session finds them again."""
+    return f"{following.name.replace('_', '-')}-{session.path.name}" + (f"-{number}" if number > 1 else "")
+
+
+def _lost(session: Session, following: Run, number: int) -> dict[str, Any] | None:
+    return session.read(f"lost-{following.name}-{number}")
+
+
+def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> None:
+    """The evidence of a run's job. One that was stopped, or whose node was lost, says nothing about B: it is made again once."""
+    job = find.find(root, args.job)
+    losses = sum(session.read(f"lost-{args.name}-{number}") is not None for number in range(1, _LOSSES + 1))
+    if args.outcome in (Exit.STOPPED, Exit.LOST) and losses < _LOSSES:
+        session.write(f"lost-{args.name}-{losses + 1}", {"submission_id": args.job, "outcome": args.outcome})
+        say.info(
+            f"{args.name}: {args.job} was {'stopped' if args.outcome == Exit.STOPPED else 'lost'}, which says nothing about the code: it is run again"
+        )
+        return
+    artefacts = (session.read("begin") or {})["artefacts"]
+    gathered = evidence.job(job, api)
+    more = {"artefacts": evidence.artefact_hashes(job, artefacts), "stalled": args.outcome == Exit.STALLED}
+    session.write_job(args.name, {**gathered, **more})
 
 
 def _search(root: SharedRoot, api: RayApi, session: Session, canary: str) -> dict[str, Any]:
-    recorded = [job["submission_id"] for job in jobs_of(session.evidence()).values()]
+    recorded = [job["submission_id"] for job in checks.own_jobs(session.evidence()).values()]
     cluster = (session.read("begin") or {})["cluster"]
     return evidence.canary_search(root, api, cluster, session.path, recorded, canary)
 
 
-def _judge(root: SharedRoot, api: RayApi, session: Session, *, print_json: bool) -> int:
+def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
+    from verl_regress.session import report, verdict  # as above
+    from verl_verdict.verdicts import Word
+
     before = session.read("begin") or {}
-    recorded = [job["submission_id"] for job in jobs_of(session.evidence()).values()]
+    recorded = [job["submission_id"] for job in checks.own_jobs(session.evidence()).values()]
     token = ray_api.token() or ""
     session.write(
         "end",
@@ -128,12 +253,18 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, *, print_json: bool)
             "token": evidence.token_search(root, api, recorded, token),
         },
     )
-    gathered = session.evidence()
-    verdicts = checks.judge(gathered, _only(session))
-    report.write(session, gathered, verdicts)
-    if print_json:
-        print(json.dumps(report.as_json(session, gathered, verdicts), indent=2, ensure_ascii=False))
+    gathered, only = session.evidence(), _only(session)
+    outcome = report.Outcome(
+        session,
+        gathered,
+        checks.judge(gathered, only),
+        [] if only else verdict.of_session(gathered, args.budget),
+        [Word(word) for word in args.allow.replace(",", " ").split()],
+    )
+    report.write(outcome)
+    if args.json:
+        print(json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False))
     else:
         reports = f"reports: {session.path}/report.md, report.json, junit.xml"
-        print(say.shown("\n".join([*report.table(verdicts), *report.about_packages(gathered), reports])))
-    return 0 if verdicts and all(verdict.passed for verdict in verdicts) else int(Exit.CHECK_FAILED)
+        print(say.shown("\n".join([*report.text(outcome), reports])))
+    return outcome.status

@@ -6,7 +6,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,18 @@ def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
         }
         for directory in prepared
     }
+
+
+def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, str]:
+    """One hash over the names and contents of the files of a job's model, and of its data; without those that were not prepared."""
+    plan = find.plan_of(found)
+    hashes = {}
+    for name, key in (("model sha256", "model"), ("data sha256", "dataset")):
+        files = artefacts.get(str(plan.get(key)))
+        if files:
+            text = json.dumps(sorted([path, seen[1]] for path, seen in files.items()))
+            hashes[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashes
 
 
 def nodes(api: RayApi) -> list[dict[str, Any]]:

@@ -1,42 +1,94 @@
-"""The output of a session: report.json, report.md (A and B side by side) and junit.xml, from the same verdicts."""
+"""The output of a session: report.json, report.md (for a pull request's comment) and junit.xml, from the same verdicts and checks."""
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import layout
 from verl_regress.base.layout import write_atomically
 from verl_regress.cluster import packages
-from verl_regress.session.checks import Verdict
+from verl_regress.session import schedule, suites
+from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.cost import seconds
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
+from verl_verdict import report as judged
+from verl_verdict import verdicts
+from verl_verdict.verdicts import Verdict, Word
+
+_MEANING = {
+    Word.IDENTICAL: "B trains exactly as A does",
+    Word.SAME: "B trains as A does",
+    Word.IMPROVED: "B trains better than A",
+    Word.CHANGED: "B does not train as A does, and no metric tells whether that is better or worse",
+    Word.REGRESSED: "B breaks what A does",
+    Word.INCONCLUSIVE: "these runs do not decide whether B trains as A does",
+    Word.INCOMPARABLE: "A and B cannot be compared",
+}
 
 
-def write(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
+@dataclass(frozen=True)
+class Outcome:
+    """All that a session found: the checks, the verdicts on its cases (none with ONLY), and what the user allows."""
+
+    session: Session
+    evidence: Mapping[str, Any]
+    checks: Sequence[Checked]
+    verdicts: Sequence[Verdict] = ()
+    allow: Collection[Word] = ()
+
+    @property
+    def status(self) -> int:
+        """The exit status: 9 for a failed check, else what the verdicts say."""
+        if not self.checks or any(check.failed for check in self.checks):
+            return verdicts.STATUS[Word.REGRESSED]
+        return verdicts.status(self.verdicts, self.allow) if self.verdicts else 0
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        if not self.verdicts:
+            return _passed(self.checks)
+        worst = verdicts.worst(self.verdicts)
+        of_that = [verdict.case for verdict in self.verdicts if verdict.word is worst]
+        return f"{worst.value}: {_MEANING[worst]} ({', '.join(of_that)} of {len(self.verdicts)} cases)"
+
+
+def write(outcome: Outcome) -> None:
     """Write the three reports into the session's directory."""
-    write_atomically(session.path / "report.json", layout.as_json(as_json(session, evidence, verdicts)))
-    write_atomically(session.path / "report.md", "\n".join(as_markdown(evidence, verdicts)) + "\n")
-    write_atomically(session.path / "junit.xml", as_junit(verdicts))
+    directory = outcome.session.path
+    write_atomically(directory / "report.json", layout.as_json(as_json(outcome)))
+    write_atomically(directory / "report.md", "\n".join(as_markdown(outcome)) + "\n")
+    write_atomically(directory / "junit.xml", as_junit(outcome))
 
 
-def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The verdicts, the jobs and the seconds as plain data."""
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """The verdicts, the checks, the jobs and the seconds as plain data."""
+    evidence = outcome.evidence
     return {
-        "session": str(session.path),
+        "session": str(outcome.session.path),
         "profile": evidence["begin"]["profile"],
         "cluster": evidence["begin"]["cluster"],
-        "holds": bool(verdicts) and all(verdict.passed for verdict in verdicts),
+        "suite": evidence["begin"]["suite"]["name"],
+        "codes": evidence["begin"]["codes"],
+        "status": outcome.status,
+        "verdict": verdicts.worst(outcome.verdicts).value if outcome.verdicts else None,
+        "cases": json.loads(judged.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
+        "holds": bool(outcome.checks) and not any(check.failed for check in outcome.checks),
         "lines": [
             {
                 "name": one.name,
                 "claim": one.claim,
                 "holds": one.passed,
+                "skipped": one.skipped,
                 "looked_at": one.checked,  # rule-ok: a key of report.json
                 "problems": one.problems,
             }
-            for one in verdicts
+            for one in outcome.checks
         ],
         "packages": about_packages(evidence),
         "jobs": {
@@ -45,6 +97,7 @@ def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Ve
                 "code_id": job["plan"]["code_id"],
                 "steps": len(job["steps"]),
                 "seconds": seconds(job),
+                "reused_from": job.get("reused_from"),
                 **_end(job),
             }
             for name, job in jobs_of(evidence).items()
@@ -52,25 +105,38 @@ def as_json(session: Session, evidence: Mapping[str, Any], verdicts: Sequence[Ve
     }
 
 
-def table(verdicts: Sequence[Verdict]) -> list[str]:
+def text(outcome: Outcome) -> list[str]:
+    """What `make verify` prints: the checks, then the verdicts, the answer last."""
+    lines = [*table(outcome.checks), *about_packages(outcome.evidence)]
+    if outcome.verdicts:
+        lines += ["", judged.text(outcome.verdicts, outcome.allow)]
+    return lines
+
+
+def table(found: Sequence[Checked]) -> list[str]:
     """The checks as a text table, and how many passed."""
-    width = max((len(verdict.name) for verdict in verdicts), default=0)
+    width = max((len(check.name) for check in found), default=0)
     rows = []
-    for verdict in verdicts:
-        rows.append(
-            f"{'ok' if verdict.passed else 'FAIL':<6}  {verdict.name:<{width}}  {verdict.claim} (checked {verdict.checked})"
-        )
-        rows += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in verdict.problems]
-    good = sum(verdict.passed for verdict in verdicts)
-    return [*rows, f"{good} of {len(verdicts)} checks passed"]
+    for check in found:
+        word = "ok" if check.passed else "skip" if check.skipped else "FAIL"
+        checked = f"not checked: {check.skipped}" if check.skipped else f"checked {check.checked}"
+        rows.append(f"{word:<6}  {check.name:<{width}}  {check.claim} ({checked})")
+        rows += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in check.problems]
+    return [*rows, _passed(found)]
+
+
+def _passed(found: Sequence[Checked]) -> str:
+    skipped = sum(check.skipped is not None for check in found)
+    more = f", {skipped} not checked" if skipped else ""
+    return f"{sum(check.passed for check in found)} of {len(found)} checks passed{more}"
 
 
 def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     """Whether A and B ran with the same packages, and which differ. Not a check: nodes are not the code under test."""
-    jobs = jobs_of(evidence)
-    if not {"ppo_a", "ppo_b"} <= jobs.keys():
+    pair = next((pair for _, pair in _pairs(evidence)), None)
+    if pair is None:
         return []
-    records = {code: jobs[f"ppo_{code.lower()}"].get("packages") for code in "AB"}
+    records = {code: job.get("packages") for code, job in zip("AB", pair, strict=True)}
     unknown = [code for code, record in records.items() if not record or not record["sha256"]]
     if unknown:
         return [f"Which packages {' and '.join(unknown)} ran with was not recorded."]
@@ -87,29 +153,60 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def as_markdown(evidence: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[str]:
-    """The report for people: verdicts first, then A and B step by step, then every job."""
-    begin, jobs = evidence["begin"], jobs_of(evidence)
-    good = sum(verdict.passed for verdict in verdicts)
+def _pairs(evidence: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
+    """A and B of the first pair of each case that has both, with the case's name."""
+    jobs, suite = jobs_of(evidence), suites.of_recorded(evidence["begin"]["suite"])
+    firsts = {case.name: [jobs.get(run.name) for run in schedule.first_runs(case)] for case in suite.cases}
+    return [(name, (a, b)) for name, (a, b) in firsts.items() if a and b]
+
+
+def as_markdown(outcome: Outcome) -> list[str]:
+    """The report for people: the answer, the cases, A and B step by step, then every check and every job."""
+    evidence = outcome.evidence
+    begin = evidence["begin"]
     page = [
-        f"# {good} of {len(verdicts)} checks passed",
+        f"# {outcome.headline}",
         "",
-        f"Profile {begin['profile']}, cluster {begin['cluster']}, {begin['time']}.",
-        "",
-        "| | check | what was checked |",
-        "| --- | --- | --- |",
+        f"A is `{begin['codes']['A']}`, B is `{begin['codes']['B']}`. Suite {begin['suite']['name']}, profile {begin['profile']}, "
+        f"cluster {begin['cluster']}, {begin['time']}.",
     ]
-    for verdict in verdicts:
-        problems = "".join(f"<br>**{problem}**" for problem in verdict.problems)
-        page.append(f"| {'ok' if verdict.passed else '**FAIL**'} | {verdict.claim}{problems} | {verdict.checked} |")
-    page += [line for text in about_packages(evidence) for line in ("", text)]
-    if {"ppo_a", "ppo_b"} <= jobs.keys():
-        page += ["", *_side_by_side(jobs["ppo_a"], jobs["ppo_b"])]
-    page += ["", "## Jobs", "", "| job | submission id | code | steps | seconds |", "| --- | --- | --- | --- | --- |"]
+    if outcome.verdicts:
+        page += ["", "| case | verdict | why | first difference |", "| --- | --- | --- | --- |"]
     page += [
-        f"| {name} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {_shown(seconds(job), 1)} |"
-        for name, job in jobs.items()
+        f"| {verdict.case} | **{verdict.word.value}** | {verdict.reason} | {verdict.first or '-'} |"
+        for verdict in outcome.verdicts
     ]
+    for verdict in outcome.verdicts:
+        lines = judged.text([verdict], ()).splitlines()[1:-2]
+        page += [
+            "",
+            f"<details><summary>{verdict.case}: how it was decided</summary>",
+            "",
+            "```",
+            *lines,
+            "```",
+            "</details>",
+        ]
+    page += [line for about in about_packages(evidence) for line in ("", about)]
+    page += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
+    for check in outcome.checks:
+        problems = "".join(f"<br>**{problem}**" for problem in check.problems)
+        word = "ok" if check.passed else "skip" if check.skipped else "**FAIL**"
+        page.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
+    for name, (a, b) in _pairs(evidence):
+        page += ["", *_side_by_side(name, a, b)]
+    return [*page, *_jobs(evidence)]
+
+
+def _jobs(evidence: Mapping[str, Any]) -> list[str]:
+    """Every job, and why those that failed did."""
+    jobs = jobs_of(evidence)
+    page = ["", "## Jobs", "", "| run | submission id | code | steps | seconds |", "| --- | --- | --- | --- | --- |"]
+    for name, job in jobs.items():
+        when = f" (of the session {job['reused_from']})" if "reused_from" in job else ""
+        page.append(
+            f"| {name}{when} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {_shown(seconds(job), 1)} |"
+        )
     failed = {name: end for name, job in jobs.items() if (end := _end(job))["reason"] is not None}
     if failed:
         page += ["", "## Why jobs failed", ""]
@@ -129,10 +226,10 @@ def _end(job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Reward and loss of PPO with A and with B, and their differences, step by step."""
+def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Reward and loss of a case with A and with B, and their differences, step by step."""
     page = [
-        f"## PPO with A ({a['plan']['code_id']}) and with B ({b['plan']['code_id']})",
+        f"## {case} with A ({a['plan']['code_id']}) and with B ({b['plan']['code_id']})",
         "",
         "| step | reward A | reward B | B - A | loss A | loss B | B - A |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -145,22 +242,26 @@ def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return page
 
 
-def seconds(job: Mapping[str, Any]) -> float | None:
-    """Seconds from Ray's start of a job to its end; None if Ray did not say."""
-    ray = job["ray"] or {}
-    if not ray.get("start_time") or not ray.get("end_time"):
-        return None
-    return float(ray["end_time"] - ray["start_time"]) / 1000
-
-
-def as_junit(verdicts: Sequence[Verdict]) -> str:
-    """One test case per check."""
-    failed = sum(not verdict.passed for verdict in verdicts)
-    suite = ET.Element("testsuite", name="verl-regress verify", tests=str(len(verdicts)), failures=str(failed))
-    for verdict in verdicts:
-        case = ET.SubElement(suite, "testcase", classname="verify", name=f"{verdict.name}: {verdict.claim}")
-        if not verdict.passed:
-            ET.SubElement(case, "failure", message=verdict.problems[0]).text = "\n".join(verdict.problems)
+def as_junit(outcome: Outcome) -> str:
+    """One test case per verdict and per check. A verdict that the user does not allow is a failure."""
+    bad = [verdict for verdict in outcome.verdicts if verdicts.status([verdict], outcome.allow)]
+    failed = len(bad) + sum(check.failed for check in outcome.checks)
+    skipped = sum(check.skipped is not None for check in outcome.checks)
+    total = len(outcome.verdicts) + len(outcome.checks)
+    suite = ET.Element(
+        "testsuite", name="verl-regress verify", tests=str(total), failures=str(failed), skipped=str(skipped)
+    )
+    for verdict in outcome.verdicts:
+        case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
+        if verdict in bad:
+            message = f"{verdict.word.value}: {verdict.reason}"
+            ET.SubElement(case, "failure", message=message).text = judged.text([verdict], outcome.allow)
+    for check in outcome.checks:
+        case = ET.SubElement(suite, "testcase", classname="verify", name=f"{check.name}: {check.claim}")
+        if check.failed:
+            ET.SubElement(case, "failure", message=check.problems[0]).text = "\n".join(check.problems)
+        elif check.skipped:
+            ET.SubElement(case, "skipped", message=check.skipped)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A session's directory `${SHARED_ROOT}/verify/<time>/`, its jobs in order, and the evidence recorded of each."""
+"""A session's directory `${SHARED_ROOT}/verify/<time>/`, and the evidence recorded of each of its jobs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.layout import SharedRoot, now, read_json, write_atomically
-from verl_regress.jobs.checkpoints import continuing
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
-
-
-@dataclass(frozen=True)
-class Job:
-    """One job of a session: the workload, its code (A or B), and what it adds to the JobSpec."""
-
-    name: str
-    workload: str
-    code: str
-    continues: str | None = None  # the job from whose last checkpoint this one trains one more step
-
-
-JOBS = (
-    Job("ppo_a", "ppo", "A"),
-    Job("ppo_b", "ppo", "B"),
-    Job("grpo", "grpo", "A"),
-    Job("sft", "sft", "A"),
-    Job("further", "ppo", "A", continues="ppo_a"),
-)
+_JOB = "job-"
 
 
 @dataclass(frozen=True)
 class Session:
-    """The directory of one session; judging needs only its `evidence/`."""
+    """The directory of one session; judging needs only its `evidence/` and the jobs' directories."""
 
     path: Path
 
@@ -48,7 +29,7 @@ class Session:
         (path / "evidence").mkdir(parents=True)
         return cls(path)
 
-    def write(self, name: str, content: dict[str, Any]) -> None:
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Record one piece of evidence, stamped with the time."""
         write_atomically(self._file(name), json.dumps({"time": now(), **content}, indent=1, ensure_ascii=False) + "\n")
 
@@ -63,26 +44,20 @@ class Session:
             for path in sorted((self.path / "evidence").glob("*.json"))
         }
 
-    def next_job(self, wanted: set[str]) -> Job | None:
-        """The first wanted job that is not recorded yet."""
-        return next((job for job in JOBS if job.name in wanted and self.read(f"job-{job.name}") is None), None)
-
-    def overrides_of(self, job: Job) -> list[str]:
-        """What the job adds to its JobSpec: one more step from the newest checkpoint of the job that it continues."""
-        if job.continues is None:
-            return []
-        before = self.read(f"job-{job.continues}") or {}
-        newest = (before.get("checkpoints") or ["global_step_0"])[-1]
-        steps = int(newest.rsplit("_", 1)[1])
-        return [
-            *continuing(Path(f"{before.get('job_dir')}/checkpoints/{newest}")),
-            f"trainer.total_training_steps={steps + 1}",
-        ]
+    def write_job(self, run: str, content: Mapping[str, Any]) -> None:
+        """Record the evidence of the job of a run."""
+        self.write(f"{_JOB}{run}", content)
 
     def _file(self, name: str) -> Path:
         return self.path / "evidence" / f"{name}.json"
 
 
+def all_of(root: SharedRoot) -> list[Session]:
+    """Every session, the newest first."""
+    return [Session(path) for path in sorted(root.sessions.glob("*"), reverse=True) if path.is_dir()]
+
+
 def jobs_of(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """The evidence of each recorded job by name, in the order in which they run."""
-    return {job.name: evidence[f"job-{job.name}"] for job in JOBS if f"job-{job.name}" in evidence}
+    """The evidence of the job of each run, in the order in which they were recorded."""
+    jobs = {name.removeprefix(_JOB): content for name, content in evidence.items() if name.startswith(_JOB)}
+    return dict(sorted(jobs.items(), key=lambda each: str(each[1].get("recorded") or each[1].get("time"))))

@@ -1,0 +1,123 @@
+"""Which runs a session needs: B and A of each case with its first seed, then only what the verdict still lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_regress.jobs.checkpoints import continuing
+from verl_regress.session.suites import Case, Suite
+from verl_regress.store.sessions import jobs_of
+
+Evidence = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a case with A or B; `again` is a second run of A with the first seed."""
+
+    case: str
+    side: str  # A or B
+    seed: int
+    pair: int  # 1 is the first
+    again: bool = False
+
+    @property
+    def name(self) -> str:
+        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`."""
+        number = "_again" if self.again else f"_{self.pair}" if self.pair > 1 else ""
+        return f"{self.case}_{self.side.lower()}{number}"
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What the verdicts on a case still lack: a second run of A, or further pairs."""
+
+    again: bool = False
+    pairs: bool = False
+
+
+def first_runs(case: Case) -> tuple[Run, Run]:
+    """A and B of its first pair."""
+    return Run(case.name, "A", case.seeds[0], 1), Run(case.name, "B", case.seeds[0], 1)
+
+
+def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
+    """The evidence of the runs of a case with one side, by the names of the runs."""
+    jobs = jobs_of(evidence)
+    runs = [Run(case.name, side, seed, pair) for pair, seed in enumerate(case.seeds, start=1)]
+    runs.insert(1, _again(case))
+    return {run.name: jobs[run.name] for run in runs if run.side == side and run.name in jobs}
+
+
+def next_run(
+    suite: Suite, evidence: Evidence, wants: Callable[[Case], Wants], only: Collection[str] | None = None
+) -> Run | None:
+    """The next run that the session needs, case by case; None if nothing is lacking. `only` names the runs that are asked for."""
+    for case in suite.cases:
+        run = _of_checks(case, evidence, only) if only is not None else _of_case(case, evidence, wants)
+        if run is not None:
+            return run
+    return None
+
+
+def _of_checks(case: Case, evidence: Evidence, only: Collection[str]) -> Run | None:
+    recorded = jobs_of(evidence)
+    return next((run for run in first_runs(case) if run.name in only and run.name not in recorded), None)
+
+
+def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> Run | None:
+    """The next run of a case.
+
+    B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate.
+    """
+    recorded = jobs_of(evidence)
+    for pair, seed in enumerate(case.seeds, start=1):
+        for side in ("BA", "AB")[(pair + 1) % 2]:
+            run = Run(case.name, side, seed, pair)
+            if run.name not in recorded:
+                return run if why_not(run, case, evidence) is None else None
+        wanted = wants(case)
+        if wanted.again and _again(case).name not in recorded:
+            return _again(case)
+        if not wanted.pairs:
+            return None
+    return None
+
+
+def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
+    """Why a run that continues another one cannot run."""
+    if case.continues is None:
+        return None
+    source = source_of(run, case).name
+    job = jobs_of(evidence).get(source)
+    if job is None:
+        return f"{source}, which it continues, was not run"
+    return None if job["checkpoints"] else f"{source}, which it continues, left no checkpoint"
+
+
+def _again(case: Case) -> Run:
+    return Run(case.name, "A", case.seeds[0], 1, again=True)
+
+
+def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
+    """What the run adds to its JobSpec. A run that continues needs the newest checkpoint of its source with that side and seed."""
+    case = suite.case(run.case)
+    added = list(case.overrides)
+    if case.continues is None:
+        return added + ([f"trainer.total_training_steps={case.steps}"] if case.steps else [])
+    source = jobs_of(evidence)[source_of(run, case).name]
+    newest = (source["checkpoints"] or ["global_step_0"])[-1]
+    steps = int(newest.rsplit("_", 1)[1])
+    return [
+        *added,
+        *continuing(Path(f"{source['job_dir']}/checkpoints/{newest}")),
+        f"trainer.total_training_steps={steps + (case.steps or 0)}",
+    ]
+
+
+def source_of(run: Run, case: Case) -> Run:
+    """The run whose checkpoint a run of `case` continues from."""
+    return Run(case.continues or "", run.side, run.seed, run.pair)

@@ -1,0 +1,121 @@
+"""A suite: the cases that a session trains with A and with B. suite.schema.json describes the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_regress.base import documents
+from verl_regress.base.errors import BadInput
+
+MOST_PAIRS = 8  # the judge looks at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case. `spec` is the JobSpec's file; with `continues` that of the case from whose checkpoint it goes on."""
+
+    name: str
+    spec: str
+    seeds: tuple[int, ...]  # one per pair, so their number is the most pairs
+    continues: str | None = None
+    steps: int | None = None  # None: what the JobSpec says
+    overrides: tuple[str, ...] = ()
+    speed: bool = False
+    deterministic: bool | None = None
+    ignore: tuple[str, ...] = ()
+    decisive: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by metric: better, floor, relative_floor
+
+    @property
+    def most_runs(self) -> int:
+        """The most runs that it can take: its pairs, and A once more to see whether it repeats itself."""
+        return 2 * len(self.seeds) + (self.deterministic is None)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite by its name, with its cases in the order in which they run."""
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    content: Mapping[str, Any] = field(repr=False)  # as the file has it
+
+    def case(self, name: str) -> Case:
+        """The case of that name."""
+        return next(case for case in self.cases if case.name == name)
+
+    @property
+    def specs(self) -> list[str]:
+        """The JobSpec files that it needs, each once."""
+        return list(dict.fromkeys(case.spec for case in self.cases))
+
+    def recorded(self) -> dict[str, Any]:
+        """What `of_recorded` needs."""
+        return {"name": self.name, "content": dict(self.content)}
+
+
+def parse(text: str, name: str) -> Suite:
+    """The suite in the text of the file `name`. Raises BadInput."""
+    return _suite(name, documents.parse(text, name, "suite").content)
+
+
+def of_recorded(recorded: Mapping[str, Any]) -> Suite:
+    """The suite that a session recorded."""
+    return _suite(recorded["name"], recorded["content"])
+
+
+def _suite(name: str, content: Mapping[str, Any]) -> Suite:
+    cases: list[Case] = []
+    for case_name, said in content["cases"].items():
+        cases.append(_case(name, content, case_name, said, {case.name: case for case in cases}))
+    return Suite(name, content.get("title", ""), tuple(cases), content)
+
+
+def _case(
+    suite: str, content: Mapping[str, Any], name: str, said: Mapping[str, Any], before: Mapping[str, Case]
+) -> Case:
+    where = f"The case '{name}' of the suite {suite}"
+    given = [key for key in ("workload", "jobspec", "continues") if key in said]
+    if len(given) != 1:
+        raise BadInput(
+            f"{where} has {' and '.join(given) or 'neither workload, jobspec nor continues'}: give one of workload, jobspec, continues."
+        )
+    continues = said.get("continues")
+    if continues is not None and continues not in before:
+        raise BadInput(
+            f"{where} continues '{continues}', which is no case before it: use one of {', '.join(before) or 'the cases before it, of which there are none'}."
+        )
+    if continues is not None and "steps" not in said:
+        raise BadInput(
+            f"{where} continues '{continues}' and does not say how far: add steps, the number of further steps."
+        )
+    return Case(
+        name=name,
+        spec=before[continues].spec if continues else said.get("jobspec") or f"jobspecs/{said['workload']}.yaml",
+        seeds=_seeds(where, content, said, before[continues] if continues else None),
+        continues=continues,
+        steps=said.get("steps"),
+        overrides=(*(before[continues].overrides if continues else ()), *said.get("overrides", ())),
+        speed=said.get("speed", False),
+        deterministic=said.get("deterministic"),
+        ignore=tuple(said.get("ignore", ())),
+        decisive=said.get("decisive", {}),
+    )
+
+
+def _seeds(where: str, content: Mapping[str, Any], said: Mapping[str, Any], source: Case | None) -> tuple[int, ...]:
+    """The seeds of its pairs, as many as it may take. A case that continues has those of its source."""
+    pairs = said.get("pairs", content.get("pairs", 1))
+    given = said.get("seeds", content.get("seeds"))
+    seeds = source.seeds if source else tuple(given or range(1, MOST_PAIRS + 1))
+    if source and "seeds" in said:
+        raise BadInput(
+            f"{where} continues '{source.name}' and has seeds of its own: leave them out, a seed does not change midway."
+        )
+    if source and "pairs" not in said:
+        return seeds
+    if pairs > len(seeds):
+        raise BadInput(f"{where} has pairs: {pairs} and {len(seeds)} seeds: give a seed for each pair, or fewer pairs.")
+    return seeds[:pairs]

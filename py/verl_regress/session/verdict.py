@@ -1,0 +1,155 @@
+"""From a session's evidence to its verdicts: makes the judge's runs of the jobs, and says what the verdict on a case still lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.layout import SharedRoot
+from verl_regress.session import evidence as gathered
+from verl_regress.session import schedule, suites
+from verl_regress.session.schedule import Evidence, Run, Wants
+from verl_regress.session.suites import Case
+from verl_regress.store.sessions import Session, all_of, jobs_of
+from verl_verdict import jobdir, judge, speed
+from verl_verdict import records as judged
+from verl_verdict.errors import BadInput
+from verl_verdict.metrics import Decisive
+from verl_verdict.verdicts import Verdict, Word
+
+_SIDES = {"more": +1, "less": -1, "neither": 0}
+
+
+def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
+    """The verdicts on all cases of the session's suite; on the speed too where a case asks for it."""
+    suite = suites.of_recorded(evidence["begin"]["suite"])
+    return [verdict for case in suite.cases for verdict in of_case(case, evidence, budget)]
+
+
+def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
+    """The verdict on a case, and on its speed if it asks for that. Without a pair it is inconclusive, and says why."""
+    sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
+    if not all(sides.values()):
+        return [
+            Verdict(
+                case=case.name,
+                word=Word.INCONCLUSIVE,
+                reason=_why_no_pair(case, evidence, budget),
+                how="nothing was compared",
+            )
+        ]
+    try:
+        a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
+        found = [_judge(case, a, b)]
+        if case.speed:
+            found.append(speed.case(a, b, name=f"{case.name} speed"))
+    except BadInput as error:
+        return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
+    if budget is not None and spent(evidence) >= budget:
+        found = [_with_budget(verdict, budget) for verdict in found]
+    return found
+
+
+def wants(case: Case, evidence: Evidence) -> Wants:
+    """What the verdicts on a case with at least one pair still lack."""
+    found = of_case(case, evidence)
+    open_ones = [verdict for verdict in found if verdict.word is Word.INCONCLUSIVE and verdict.pairs]
+    again = case.deterministic is None and any(
+        verdict.deterministic is None and not verdict.case.endswith(" speed") for verdict in open_ones
+    )
+    return Wants(again=again, pairs=any(verdict.pairs_needed for verdict in open_ones))
+
+
+def spent(evidence: Evidence) -> int:
+    """The runs that the session has made; those of earlier sessions do not count."""
+    return sum("reused_from" not in job for job in jobs_of(evidence).values())
+
+
+def run_of(job: Mapping[str, Any]) -> judged.Run:
+    """The judge's run of a recorded job, with the facts that only a session records. Raises the judge's BadInput."""
+    run = jobdir.read(Path(job["job_dir"]))
+    facts = {**run.facts, **job["artefacts"]}
+    lists = (job.get("packages") or {}).get("lists") or []
+    if lists:
+        facts["packages"] = "; ".join(sorted({_packages(each) for each in lists}))
+    stalled = "it stalled: it made no step for STALL_TIMEOUT, and was stopped" if job.get("stalled") else None
+    return dataclasses.replace(
+        run, facts=facts, failure=stalled or run.failure, unfinished=None if stalled else run.unfinished
+    )
+
+
+def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[Session, dict[str, Any]] | None:
+    """A run of A of an earlier session that has all that decides a run in common with the run of B; None if there is none.
+
+    That is the tree of the code, every fact that makes runs comparable, and the seed. Times vary between sessions, so a case whose
+    speed is judged runs A itself.
+    """
+    evidence = session.evidence()
+    b = schedule.runs_of(case, "B", evidence).get(dataclasses.replace(run, side="B", again=False).name)
+    tree = evidence["begin"]["trees"]["A"]
+    if case.speed or b is None:
+        return None
+    try:
+        mine = run_of(b)
+    except BadInput:
+        return None
+    taken = {job["submission_id"] for job in jobs_of(evidence).values()}
+    for earlier in all_of(root):
+        if earlier.path == session.path:
+            continue
+        theirs = earlier.evidence()
+        for job in jobs_of(theirs).values():
+            is_candidate = (
+                "reused_from" not in job
+                and "artefacts" in job
+                and job["submission_id"] not in taken
+                and _tree(job) == tree
+            )
+            if is_candidate and _fits(job, mine):
+                return earlier, job
+    return None
+
+
+def _tree(job: Mapping[str, Any]) -> str | None:
+    return (job.get("code") or {}).get("tree_sha256")
+
+
+def _fits(job: Mapping[str, Any], b: judged.Run) -> bool:
+    """Whether a job succeeded, is unchanged since, and is comparable with this run of B in every fact that either has recorded."""
+    if ((job["state"] or {}).get("ended") or {}).get("exit_code") != 0:
+        return False
+    try:
+        run = run_of(job)
+    except BadInput:
+        return False
+    same_start = not b.steps or run.steps[:1] == b.steps[:1]
+    is_equal = run.workload == b.workload and run.seed == b.seed and run.facts == b.facts and same_start
+    return is_equal and gathered.digest(Path(job["job_dir"])) == job["digest"]
+
+
+def _judge(case: Case, a: Sequence[judged.Run], b: Sequence[judged.Run]) -> Verdict:
+    decisive = [
+        Decisive(name, _SIDES[said["better"]], said.get("floor", 0.0), said.get("relative_floor", 0.0), required=True)
+        for name, said in case.decisive.items()
+    ]
+    return judge.case(a, b, name=case.name, decisive=decisive, ignore=case.ignore, deterministic=case.deterministic)
+
+
+def _why_no_pair(case: Case, evidence: Evidence, budget: int | None) -> str:
+    lacking = [run for run in schedule.first_runs(case) if run.name not in jobs_of(evidence)]
+    why = next((why for run in lacking if (why := schedule.why_not(run, case, evidence))), None)
+    if why is None and budget is not None and spent(evidence) >= budget:
+        why = f"BUDGET={budget} runs were used up before"
+    return f"{' and '.join(run.name for run in lacking)} did not run: {why or 'the session ended before'}"
+
+
+def _with_budget(verdict: Verdict, budget: int) -> Verdict:
+    if verdict.word is not Word.INCONCLUSIVE or not verdict.pairs_needed:
+        return verdict
+    return dataclasses.replace(verdict, notes=(*verdict.notes, f"BUDGET={budget} runs are used up"))
+
+
+def _packages(of_nodes: Mapping[str, Any]) -> str:
+    return f"Python {of_nodes['python']}, {len(of_nodes['packages'])} packages (sha256 {of_nodes['sha256'][:12]})"
