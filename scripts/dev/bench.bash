@@ -203,8 +203,9 @@ row::verify() {
 
 # The training jobs of a session as `ray job submit` runs them, one after the other: verl's own command line, no launcher.
 bench::bare_jobs() {
-  local name argv
-  for name in ppo_a ppo_b grpo sft further; do
+  local name names argv
+  mapfile -t names <"${WORKDIR}/shared/bare/$1/order"
+  for name in "${names[@]}"; do
     mapfile -d '' -t argv <"${WORKDIR}/shared/bare/$1/${name}/argv" &&
       bench::in_head "${argv[@]}" &&
       bench::python over "$DASHBOARD_PORT" "${WORKDIR}/secrets/${CLUSTER_NAME}.token" "bare-$1-${name}" || return 1

@@ -178,9 +178,11 @@ def _records(jobs: Path, aside: Path, count: int) -> None:
 
 def _bare(session: Path, shared: Path, name: str) -> None:
     """verl's command line and environment of each job, as its record has them, but for where they write and our own hooks."""
-    found = {
-        path.stem[4:]: json.loads(path.read_text(encoding="utf-8")) for path in session.glob("evidence/job-*.json")
-    }
+    recorded = [
+        (path.stem[4:], json.loads(path.read_text(encoding="utf-8"))) for path in session.glob("evidence/job-*.json")
+    ]
+    recorded.sort(key=lambda each: str(each[1]["time"]))  # a job that continues another one comes behind it
+    found = {key: job for key, job in recorded if "reused_from" not in job}
     root = next(Path(job["job_dir"]).parents[1] for job in found.values())
     homes = {job["job_dir"]: str(root / "bare" / name / key) for key, job in found.items()}
 
@@ -189,6 +191,8 @@ def _bare(session: Path, shared: Path, name: str) -> None:
             text = text.replace(old, new)
         return text
 
+    (shared / "bare" / name).mkdir(parents=True)
+    (shared / "bare" / name / "order").write_text("".join(f"{key}\n" for key in found), encoding="utf-8")
     for key, job in found.items():
         config = shared / Path(job["job_dir"]).relative_to(root) / "config"
         plan = json.loads(elsewhere((config / "resolved.json").read_text(encoding="utf-8")))

@@ -1,6 +1,6 @@
-"""The shipped JobSpecs and Ray base configs: specs.py check | write [ROOT].
+"""The shipped JobSpecs, Ray base configs and suites: specs.py check | write [ROOT].
 
-`check` checks every one: its schema accepts it, its first line leads an editor to that schema, and docs/jobspec.md has
+`check` checks every one: its schema accepts it, its first line leads an editor to that schema, and the pages in DOCS have
 the fields of the schemas. Prints how many files it checked; none is a failure. `write` makes the tables. Exits 1 when
 anything is wrong.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from verl_regress.base import documents  # noqa: E402
 from verl_regress.base.errors import BadInput  # noqa: E402
 
 SCHEMAS = "py/verl_regress"
-DOC = "docs/jobspec.md"
-KINDS = {"jobspecs": "jobspec", "env/ray": "base_config"}  # where the files are, and their schema
+DOCS = {"docs/jobspec.md": ("jobspec", "base_config"), "docs/verify.md": ("suite",)}  # the pages with the schemas' tables
+KINDS = {"jobspecs": "jobspec", "env/ray": "base_config", "suites": "suite"}  # where the files are, and their schema
 _MODELINE = "# yaml-language-server: $schema="
 
 
@@ -33,9 +33,10 @@ def check(root: Path) -> tuple[int, list[str]]:
     problems = [problem for path, kind in files for problem in _check(root, path, kind)]
     if not files:
         problems.append(f"{root} has no JobSpec and no Ray base config: a check of nothing is a failure.")
-    doc = root / DOC
-    if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(root, doc.read_text(encoding="utf-8")):
-        problems.append(f"{DOC} is not what the schemas say: run 'scripts/dev/specs.sh --write'.")
+    for name, kinds in DOCS.items():
+        doc = root / name
+        if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(root, kinds, doc.read_text(encoding="utf-8")):
+            problems.append(f"{name} is not what the schemas say: run 'scripts/dev/specs.sh --write'.")
     return len(files), problems
 
 
@@ -52,9 +53,9 @@ def _check(root: Path, path: Path, kind: str) -> Iterator[str]:
         yield str(error)
 
 
-def _with_tables(root: Path, text: str) -> str:
-    """`text` with the table of each schema between its two markers."""
-    for kind in KINDS.values():
+def _with_tables(root: Path, kinds: Iterable[str], text: str) -> str:
+    """`text` with the table of each of these schemas between its two markers."""
+    for kind in kinds:
         schema = json.loads((root / SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
         rows = ["| key | type | what it is |", "| --- | --- | --- |", *_rows(schema, schema)]
         text = put(text, kind, "\n".join([*rows, ""]))
@@ -73,6 +74,9 @@ def _rows(schema: dict[str, Any], whole: dict[str, Any], above: str = "") -> Ite
             yield from _rows(node, whole, f"{above}{name}.")
         if "properties" in node.get("items", {}):
             yield from _rows(node["items"], whole, f"{above}{name}[].")
+        named = node.get("additionalProperties")
+        if isinstance(named, dict) and "$ref" in named:
+            yield from _rows(whole["$defs"][named["$ref"].split("/")[-1]], whole, f"{above}{name}.NAME.")
 
 
 def _type(node: dict[str, Any]) -> str:
@@ -81,15 +85,16 @@ def _type(node: dict[str, Any]) -> str:
     if node["type"] == "array":
         return f"list of {node['items']['type']}s"
     if node["type"] == "object" and isinstance(node.get("additionalProperties"), dict):
-        return f"name: {node['additionalProperties']['type']}"
+        return f"name: {node['additionalProperties'].get('type', 'mapping')}"
     return str(node["type"])
 
 
 def main(action: str, root: Path = REPO) -> int:
     """Do `action`; returns the exit status."""
     if action == "write":
-        doc = root / DOC
-        doc.write_text(_with_tables(root, doc.read_text(encoding="utf-8")), encoding="utf-8")
+        for name, kinds in DOCS.items():
+            doc = root / name
+            doc.write_text(_with_tables(root, kinds, doc.read_text(encoding="utf-8")), encoding="utf-8")
     looked, problems = check(root)
     for problem in problems:
         print(f"error   {problem}", file=sys.stderr)

@@ -3,8 +3,8 @@
 
 setup() { load rules_helper; }
 
-@test "every shipped JobSpec and Ray base config: schema, modeline, table of fields" {
-  rules::files 'jobspecs/*.yaml' 'env/ray/*.yaml'
+@test "every shipped JobSpec, Ray base config and suite: schema, modeline, table of fields" {
+  rules::files 'jobspecs/*.yaml' 'env/ray/*.yaml' 'suites/*.yaml'
   run scripts/dev/specs.sh
   [[ $status == 0 && $output == *"checked ${#FILES[@]} files, 0 problems"* ]] || {
     printf '%s\n' "$output"

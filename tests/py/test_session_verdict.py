@@ -1,0 +1,258 @@
+"""What a session runs next, what it takes over from earlier ones, and its verdict: on recorded job directories."""
+
+import json
+import shutil
+
+import pytest
+from verdict_runs import rewrite, unpack
+
+from verl_regress.base.layout import SharedRoot
+from verl_regress.session import cost, report, schedule, suites, verdict
+from verl_regress.session import evidence as gathered
+from verl_regress.session.schedule import Run, Wants
+from verl_regress.store.sessions import Session, jobs_of
+
+SUITE = "cases:\n  ppo: {workload: ppo}\n  grpo: {workload: grpo}\n"
+TREES = {"A": "a" * 64, "B": "b" * 64}
+SEEDS = "verl's default seeds"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return SharedRoot(tmp_path)
+
+
+def make(root, name="20261122T100000Z", suite=SUITE, trees=TREES):
+    session = Session(root.sessions / name)
+    (session.path / "evidence").mkdir(parents=True)
+    session.write(
+        "begin",
+        {
+            "suite": suites.parse(suite, "my.yaml").recorded(), "trees": trees, "codes": {"A": "codeA", "B": "codeB"},
+            "profile": "cpu (rehearsal: no GPU)", "cluster": "mine", "only": [], "artefacts": {}, "nodes": [],
+        },
+    )  # fmt: skip
+    return session
+
+
+def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("global_step_4",)):
+    """The evidence of a job whose directory is a copy of a recorded one."""
+    directory = unpack(root.jobs, recorded, name)
+
+    def edit(step, data):
+        data["timing_s/step"] = len(list(root.jobs.iterdir())) + step / 7  # no run repeats the times of another one
+        (change or (lambda step, data: None))(step, data)
+
+    rewrite(directory, edit)
+    (directory / "state").mkdir(exist_ok=True)
+    ended = {"exit_code": exit_code, "reason": "the trainer ended" if exit_code == 0 else "KeyError: no"}
+    (directory / "state/ended").write_text(json.dumps(ended))
+    return {
+        "submission_id": name, "job_dir": str(directory), "code": {"tree_sha256": tree}, "checkpoints": list(checkpoints),
+        "state": {"ended": ended}, "artefacts": {"model sha256": "m", "data sha256": "d"}, "packages": None, "stalled": False,
+        "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": [1, 2, 3, 4], "scores": [0.0] * 4, "losses": [0.0] * 4,
+        "ray": {"start_time": 1000, "end_time": 31000}, "digest": gathered.digest(directory),
+    }  # fmt: skip
+
+
+def sign(step, data):
+    if "critic/advantages/max" in data:
+        high, low = data["critic/advantages/max"], data["critic/advantages/min"]
+        data["critic/advantages/max"], data["critic/advantages/min"] = -low, -high
+
+
+def following(session, wants=None):
+    evidence = session.evidence()
+    suite = suites.of_recorded(evidence["begin"]["suite"])
+    return schedule.next_run(suite, evidence, wants or (lambda case: verdict.wants(case, evidence)))
+
+
+def words(session):
+    return {each.case: each.word.value for each in verdict.of_session(session.evidence())}
+
+
+def test_b_runs_first_then_a_and_an_equal_pair_is_enough(root):
+    session = make(root)
+    assert following(session) == Run("ppo", "B", 1, 1)
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
+    assert following(session) == Run("ppo", "A", 1, 1)
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
+    assert following(session) == Run("grpo", "B", 1, 1)
+    assert words(session) == {"ppo": "identical", "grpo": "inconclusive"}
+
+
+def test_a_difference_asks_for_a_second_run_of_a_and_then_is_a_change(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+
+    def other(step, data):
+        if "actor/entropy" in data and step >= 2:
+            data["actor/entropy"] *= 1.5
+
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], other))
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
+    assert words(session) == {"ppo": "inconclusive"}
+    assert following(session) == Run("ppo", "A", 1, 1, again=True)
+    session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v0", "again", TREES["A"]))
+    assert following(session) is None
+    found = verdict.of_session(session.evidence())[0]
+    assert (found.word.value, found.first.step, found.first.metric) == ("changed", 2, "actor/entropy")
+
+
+def test_a_case_that_knows_that_a_repeats_itself_does_not_run_it_again(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo, deterministic: true}}")
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0})))
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
+    assert following(session) is None and words(session) == {"ppo": "changed"}
+
+
+def test_a_regression_on_its_face_ends_the_case(root):
+    session = make(root, suite="pairs: 8\ncases: {ppo: {workload: ppo}}")
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign))
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
+    found = verdict.of_session(session.evidence())[0]
+    assert (found.word.value, found.first.step) == ("regressed", 1) and found.first.metric.startswith("critic/advantages")
+    assert following(session) is None
+
+
+def test_b_that_fails_is_regressed_and_a_that_fails_incomparable(root):
+    for number, (fails_a, fails_b, word) in enumerate([(0, 1, "regressed"), (1, 0, "incomparable"), (1, 1, "incomparable")]):
+        session = make(root, f"20261122T10000{number}Z", "pairs: 8\ncases: {ppo: {workload: ppo}}")
+        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b{number}", TREES["B"], exit_code=fails_b))
+        session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", f"a{number}", TREES["A"], exit_code=fails_a))
+        assert words(session) == {"ppo": word}
+        assert following(session) is None
+
+
+def test_b_that_stalls_is_regressed(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), "stalled": True})
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
+    found = verdict.of_session(session.evidence())[0]
+    assert found.word.value == "regressed" and "it stalled: it made no step for STALL_TIMEOUT" in found.reason
+
+
+def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
+    session = make(root, suite="seeds: [5, 6, 7]\ncases: {ppo: {workload: ppo, pairs: 3}}")
+    made = []
+    while (run := following(session, lambda case: Wants(again=True, pairs=True))) is not None:
+        made.append((run.name, run.seed))
+        session.write_job(run.name, {"checkpoints": []})
+    assert made == [
+        ("ppo_b", 5), ("ppo_a", 5), ("ppo_a_again", 5), ("ppo_a_2", 6), ("ppo_b_2", 6), ("ppo_b_3", 7), ("ppo_a_3", 7),
+    ]  # fmt: skip
+
+
+def test_a_case_that_continues_takes_the_checkpoint_of_its_own_side(root):
+    session = make(root, suite="cases:\n  ppo: {workload: ppo, overrides: [a=1]}\n  more: {continues: ppo, steps: 2}\n")
+    for side in "ab":
+        session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
+    run = following(session)
+    suite = suites.of_recorded(session.evidence()["begin"]["suite"])
+    assert run == Run("more", "B", 1, 1)
+    assert schedule.overrides_of(run, suite, session.evidence()) == [
+        "a=1", "trainer.resume_mode=resume_path", f"trainer.resume_from_path={root.jobs}/b/checkpoints/global_step_4",
+        "trainer.total_training_steps=6",
+    ]  # fmt: skip
+
+
+def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):
+    session = make(root, suite="cases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n")
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], exit_code=1, checkpoints=()))
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
+    assert following(session) is None
+    found = verdict.of_session(session.evidence())
+    assert [each.word.value for each in found] == ["regressed", "inconclusive"]
+    assert found[1].reason == "more_a and more_b did not run: ppo_b, which it continues, left no checkpoint"
+
+
+def test_a_budget_that_is_used_up_is_named(root):
+    session = make(root)
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
+    found = verdict.of_session(session.evidence(), budget=1)
+    assert found[0].reason == "ppo_a did not run: BUDGET=1 runs were used up before"
+    assert found[1].reason == "grpo_a and grpo_b did not run: BUDGET=1 runs were used up before"
+
+
+class TestReuse:
+    """Runs of A that an earlier session made."""
+
+    @pytest.fixture
+    def earlier(self, root):
+        session = make(root, "20261121T100000Z", "cases: {ppo: {workload: ppo}}")
+        session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "known", TREES["A"]))
+        return session
+
+    def found(self, root, suite=SUITE, **b):
+        session = make(root, suite=suite)
+        session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), **b})
+        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
+        return verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 1, 1))
+
+    def test_an_equal_run_is_taken_over(self, root, earlier):
+        before, taken = self.found(root)
+        assert (before, taken["submission_id"]) == (earlier, "known")
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("code", {"tree_sha256": "c" * 64}),
+            ("artefacts", {"model sha256": "other", "data sha256": "d"}),
+            ("artefacts", {"model sha256": "m", "data sha256": "other"}),
+            ("packages", {"lists": [{"python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}]}),
+            ("state", {"ended": {"exit_code": 1}}),
+            ("state", {"ended": None}),
+            ("reused_from", "20261120T100000Z"),
+            ("digest", "changed since"),
+        ],
+    )
+    def test_a_run_that_differs_in_anything_else_is_not(self, root, earlier, key, value):
+        earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], key: value})
+        assert self.found(root) is None
+
+    def test_other_overrides_are_another_run(self, root, earlier):
+        directory = root.jobs / "known"
+        asked = json.loads((directory / "config/asked.json").read_text()) if (directory / "config/asked.json").exists() else {"said": {}}
+        asked.setdefault("said", {})["overrides"] = [{"text": "actor_rollout_ref.actor.clip_ratio=0.3", "origin": "OVERRIDES"}]
+        (directory / "config/asked.json").write_text(json.dumps(asked))
+        earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "digest": gathered.digest(directory)})
+        assert self.found(root) is None
+
+    def test_a_directory_that_is_gone_is_not(self, root, earlier):
+        shutil.rmtree(root.jobs / "known")
+        assert self.found(root) is None
+
+    def test_a_case_whose_speed_is_judged_runs_a_itself(self, root, earlier):
+        assert self.found(root, "cases: {ppo: {workload: ppo, speed: true}}") is None
+
+    def test_the_same_run_is_not_taken_twice(self, root, earlier):
+        session = make(root)
+        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
+        session.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "reused_from": earlier.path.name})
+        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
+        assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 1, 1, again=True)) is None
+
+
+def test_the_cost_is_said_before_the_first_run(root):
+    session = make(root, suite="cases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n")
+    said = cost.described(root, session.evidence())
+    assert said == (
+        "this session makes 4 to 6 runs (2 cases), less the runs of A that earlier sessions made; "
+        "how long ppo, sft takes is not known yet"
+    )
+    for case in ("ppo", "sft"):
+        session.write_job(f"{case}_a", job(root, "ppo-0.9.1-v1-1", f"{case}-a", TREES["A"]))
+    assert cost.described(root, session.evidence()).endswith(": about 2 to 3 minutes, as earlier runs took")
+
+
+def test_the_report_says_the_answer_first(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign))
+    session.write_job("ppo_a", {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "reused_from": "20261121T100000Z"})
+    evidence = session.evidence()
+    outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
+    page = "\n".join(report.as_markdown(outcome))
+    assert page.startswith("# regressed: B breaks what A does (ppo of 1 cases)\n")
+    assert "| ppo | **regressed** | with equal rewards, critic/advantages has the opposite sign" in page
+    assert "| ppo_a (of the session 20261121T100000Z) | `a` |" in page
+    assert report.as_json(outcome)["verdict"] == "regressed"
+    assert 'name="ppo"><failure message="regressed: ' in report.as_junit(outcome)

@@ -1,0 +1,66 @@
+"""Suites: which are refused and why, and what a case inherits."""
+
+from pathlib import Path
+
+import pytest
+
+from verl_regress.base.errors import BadInput
+from verl_regress.session import suites
+
+SHIPPED = sorted((Path(__file__).parents[2] / "suites").glob("*.yaml"))
+
+
+def parse(text):
+    return suites.parse(text, "my.yaml")
+
+
+def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
+    found = [suites.parse(path.read_text(), path.name) for path in SHIPPED]
+    assert {path.stem for path in SHIPPED} == {"rehearsal", "gpu", "example"}
+    assert all((SHIPPED[0].parents[1] / spec).is_file() for suite in found for spec in suite.specs)
+    assert [case.name for case in found[-1].cases] == ["ppo", "grpo", "sft", "resume"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("cases: {ppo: {workload: ppo}}\nbudgets: 3", "my.yaml has the unknown key 'budgets' in the document: known keys are cases, pairs, seeds, title."),
+        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, ignore, jobspec, overrides, pairs, seeds, speed, steps, workload."),
+        ("cases: {ppo: {workload: dpo}}", 'cases.ppo.workload="dpo" in my.yaml is unknown: use one of ppo, grpo, sft.'),
+        ("cases: {ppo: {workload: ppo, pairs: 0}}", "cases.ppo.pairs=0 in my.yaml is not usable: 0 is less than the minimum of 1."),
+        ("cases: {}", "cases={} in my.yaml is not usable: {} should be non-empty."),
+        ("pairs: 1", "my.yaml lacks the key 'cases' in the document: add it."),
+        ("cases: {ppo: {}}", "The case 'ppo' of the suite my.yaml has neither workload, jobspec nor continues: give one of workload, jobspec, continues."),
+        ("cases: {ppo: {workload: ppo, jobspec: x.yaml}}", "The case 'ppo' of the suite my.yaml has workload and jobspec: give one of workload, jobspec, continues."),
+        ("cases: {more: {continues: ppo, steps: 1}, ppo: {workload: ppo}}", "The case 'more' of the suite my.yaml continues 'ppo', which is no case before it: use one of the cases before it, of which there are none."),
+        ("cases: {ppo: {workload: ppo}, more: {continues: ppo}}", "The case 'more' of the suite my.yaml continues 'ppo' and does not say how far: add steps, the number of further steps."),
+        ("cases: {ppo: {workload: ppo, pairs: 3, seeds: [1, 2]}}", "The case 'ppo' of the suite my.yaml has pairs: 3 and 2 seeds: give a seed for each pair, or fewer pairs."),
+        ("cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 1, seeds: [4]}}", "The case 'more' of the suite my.yaml continues 'ppo' and has seeds of its own: leave them out, a seed does not change midway."),
+        ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: up}}}}", 'cases.ppo.decisive[\'critic/score/mean\'].better="up" in my.yaml is unknown: use one of more, less, neither.'),
+    ],
+)  # fmt: skip
+def test_a_suite_that_cannot_be_used_is_refused_in_one_sentence(text, sentence):
+    with pytest.raises(BadInput) as refused:
+        parse(text)
+    assert str(refused.value) == sentence
+
+
+def test_a_case_takes_seeds_and_pairs_of_the_suite_and_what_it_continues_of_its_source():
+    suite = parse(
+        "pairs: 3\nseeds: [7, 8, 9]\ncases:\n"
+        "  ppo: {workload: ppo, overrides: [a.b=1]}\n"
+        "  short: {workload: ppo, pairs: 1}\n"
+        "  more: {continues: ppo, steps: 2, overrides: [c=2], pairs: 2}\n"
+        "  mine: {jobspec: ~/x.yaml, seeds: [1, 2, 3, 4], pairs: 4}\n"
+    )
+    assert [case.seeds for case in suite.cases] == [(7, 8, 9), (7,), (7, 8), (1, 2, 3, 4)]
+    assert suite.case("more").spec == "jobspecs/ppo.yaml" and suite.case("more").overrides == ("a.b=1", "c=2")
+    assert suite.specs == ["jobspecs/ppo.yaml", "~/x.yaml"]
+    assert [case.most_runs for case in suite.cases] == [7, 3, 5, 9]
+    assert suites.of_recorded(suite.recorded()) == suite
+
+
+def test_a_suite_without_seeds_counts_them():
+    suite = parse("pairs: 2\ncases: {ppo: {workload: ppo}, sft: {workload: sft, pairs: 1, deterministic: true}}")
+    assert [case.seeds for case in suite.cases] == [(1, 2), (1,)]
+    assert suite.case("sft").most_runs == 2
