@@ -23,6 +23,7 @@ job::submit() {
   ((${#_SECRETS_PLANTED[@]} == 0)) || args+=("${_SECRETS_PLANTED[@]/#/--secret=}")
   [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || args+=(--deterministic)
+  [[ -z $TRAIN_SEED ]] || args+=("--seed=${TRAIN_SEED}")
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
   ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")

@@ -12,6 +12,8 @@ from verl_regress.spec.workloads import FIXED_KEYS, Workload
 
 # The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
 DETERMINISTIC = "DETERMINISTIC=1"
+# The origin of the seeds that the knob sets.
+TRAIN_SEED = "TRAIN_SEED"
 # Only ~key needs no value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
 # A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3,

@@ -271,6 +271,7 @@ def _overrides(root: SharedRoot, request: Request, code: Code, paths: JobPaths) 
         [] if reward is None else [Override(reward, spec.origin)],
         [Override(root.fill_in(text), spec.origin) for text in spec.trainer_overrides],
         *of_profile(root, workload, added.overrides, DETERMINISTIC),
+        request.seeds,
         [replace(override, text=root.fill_in(override.text)) for override in request.said.overrides],
         attempt.overrides() if attempt is not None else [],
     )

@@ -13,7 +13,7 @@ from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.jobs.checkpoints import continuing, step_of
-from verl_regress.spec.overrides import DETERMINISTIC, Override
+from verl_regress.spec.overrides import DETERMINISTIC, TRAIN_SEED, Override
 from verl_regress.spec.workloads import WORKLOADS, Workload
 
 
@@ -27,6 +27,7 @@ class CommandLine:
     overrides: tuple[Override, ...] = ()
     secrets: tuple[str, ...] = ()  # names of secrets in addition to the JobSpec's
     deterministic: bool = False  # the knob DETERMINISTIC
+    seed: int | None = None  # the knob TRAIN_SEED
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,13 @@ class Request:
     def workload(self) -> Workload:
         """The workload that the JobSpec names."""
         return WORKLOADS[self.spec.workload]
+
+    @property
+    def seeds(self) -> list[Override]:
+        """What TRAIN_SEED adds: the seed for each key of the workload. A key that the release lacks is left out."""
+        if self.said.seed is None:
+            return []
+        return [Override(f"{key}={self.said.seed}", TRAIN_SEED, optional=True) for key in self.workload.seed_keys]
 
     @property
     def deterministic(self) -> Deterministic:

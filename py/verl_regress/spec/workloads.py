@@ -24,13 +24,14 @@ class JobPaths:
 class Workload:
     """One of verl's trainers: `python -m module key=value …`.
 
-    `profile_keys` are the lists in the base config's trainer_overrides that apply to it. `dataset_suffix` is appended
-    to the knob DATASET (the other forms of the data are prepared with it). Its processes need `hooks` (py/hooks/) and
-    `env_vars`.
+    `profile_keys` are the lists in the base config's trainer_overrides that apply to it, `seed_keys` what TRAIN_SEED
+    sets, in any release. `dataset_suffix` is appended to the knob DATASET (the other forms of the data are prepared
+    with it). Its processes need `hooks` (py/hooks/) and `env_vars`.
     """
 
     module: str
     profile_keys: tuple[str, ...]
+    seed_keys: tuple[str, ...]
     data_files: tuple[str, ...]
     overrides: Callable[[JobPaths], list[str]]
     has_reward: bool = True
@@ -79,14 +80,42 @@ def _sft(paths: JobPaths) -> list[str]:
     ]
 
 
+# Every key for a seed of these trainers on FSDP, in verl 0.7.1 to 0.9.1 and main at 1dda039b; docs/verdict.md says what
+# each decides.
+_RL_SEEDS = (
+    "data.seed",
+    "actor_rollout_ref.rollout.seed",
+    "actor_rollout_ref.actor.data_loader_seed",
+    "actor_rollout_ref.actor.fsdp_config.seed",
+    "actor_rollout_ref.ref.fsdp_config.seed",
+    "reward.reward_model.rollout.seed",
+)
+_CRITIC_SEEDS = (
+    "critic.data_loader_seed",
+    "critic.fsdp.seed",
+    "critic.model.fsdp_config.seed",  # the same key in 0.7.1
+)
+# The data set reads data.seed, which no release has in its config.
+_SFT_SEEDS = ("trainer.seed", "engine.seed", "++data.seed")
+
 _RL_FILES = ("train.parquet", "test.parquet")
 
 WORKLOADS: dict[str, Workload] = {
-    "ppo": Workload("verl.trainer.main_ppo", ("rl", "ppo"), _RL_FILES, _ppo, hooks=("transfer_queue_names",)),
-    "grpo": Workload("verl.trainer.main_ppo", ("rl", "grpo"), _RL_FILES, _grpo, hooks=("transfer_queue_names",)),
+    "ppo": Workload(
+        "verl.trainer.main_ppo",
+        ("rl", "ppo"),
+        (*_RL_SEEDS, *_CRITIC_SEEDS),
+        _RL_FILES,
+        _ppo,
+        hooks=("transfer_queue_names",),
+    ),
+    "grpo": Workload(
+        "verl.trainer.main_ppo", ("rl", "grpo"), _RL_SEEDS, _RL_FILES, _grpo, hooks=("transfer_queue_names",)
+    ),
     "sft": Workload(
         "verl.trainer.sft_trainer_ray",
         ("sft",),
+        _SFT_SEEDS,
         ("train.parquet", "val.parquet"),
         _sft,
         has_reward=False,

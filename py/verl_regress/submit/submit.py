@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
     parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
+    parser.add_argument("--seed", type=int, help="the knob TRAIN_SEED")
     parser.add_argument(
         "--secret", action="append", default=[], help="the name of a secret in addition to the JobSpec's"
     )
@@ -112,6 +113,7 @@ def _read_request(args: argparse.Namespace) -> Request:
             overrides=overrides.of_command_line(args.overrides_name, texts.get(_OVERRIDES, ""), args.overrides),
             secrets=tuple(args.secret),
             deterministic=args.deterministic,
+            seed=args.seed,
         ),
         defaults=Defaults(
             profile=args.profile,
@@ -134,15 +136,18 @@ def _need_new(planned: plan.Plan, api: RayApi) -> None:
 
 def say_left_out(planned: plan.Plan) -> None:
     """Print which optional overrides the snapshot's config has no key for, and if DETERMINISTIC=1 adds nothing."""
-    request = planned.request
+    request, version = planned.request, planned.code.record["verl_version"]
     if request.said.deterministic and request.base.always_deterministic:
         say.skip(
             f"{overrides.DETERMINISTIC} (nothing to add: {request.base.origin} says that its jobs are deterministic anyway)"
         )
+    seeds = [override for override in planned.composed.left_out if override.origin == overrides.TRAIN_SEED]
+    if seeds:
+        keys = ", ".join(override.parts()[1] for override in seeds)
+        say.skip(f"{overrides.TRAIN_SEED}={request.said.seed} for {keys} (verl {version} has no such key)")
     for override in planned.composed.left_out:
-        say.skip(
-            f"override {override.text} (optional in {override.origin}, verl {planned.code.record['verl_version']} has no such key)"
-        )
+        if override not in seeds:
+            say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
 
 
 def print_plan(planned: plan.Plan) -> None:

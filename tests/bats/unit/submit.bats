@@ -40,6 +40,33 @@ is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]]; }
   done
 }
 
+# bats test_tags=slow
+@test "every script that submits passes TRAIN_SEED on if it is set, and only then" {
+  for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
+    read -ra words <<<"$script"
+    for value in 0 2147483647; do
+      rm -f "${BOX}/words"
+      sandbox::run TRAIN_SEED="$value" "scripts/${words[0]}.sh" "${words[@]:1}"
+      assert_status 0
+      is_sent "--seed=${value}" || fail "${script} with TRAIN_SEED=${value}"
+    done
+    rm -f "${BOX}/words"
+    sandbox::run SEED=5 "scripts/${words[0]}.sh" "${words[@]:1}"
+    assert_status 0
+    is_sent --profile=cpu || fail "${script} submitted nothing"
+    ! grep -q -- '^--seed' "${BOX}/words" || fail "${script} without TRAIN_SEED"
+  done
+}
+
+@test "TRAIN_SEED is a whole number that torch, numpy and vLLM take" {
+  for value in -1 2147483648 1e3 three; do
+    sandbox::run TRAIN_SEED="$value" scripts/44_submit_sdk.sh
+    assert_status 2
+    assert_line "error   TRAIN_SEED='${value}' (from the command line or environment) is not usable: use a whole number from 0 to 2147483647, or leave it empty."
+    [[ ! -e "${BOX}/words" ]] || fail 'it was submitted'
+  done
+}
+
 @test "DETERMINISTIC is a boolean" {
   sandbox::run DETERMINISTIC=full scripts/44_submit_sdk.sh
   assert_status 2

@@ -1,0 +1,128 @@
+"""TRAIN_SEED: it sets every key for a seed that the release has, and each attempt of the job has the same seed."""
+
+import json
+
+import pytest
+import yaml
+from conftest import BASE, CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write, write_checkpoint
+from streams import state_of
+
+from verl_regress.base.layout import JobDir
+from verl_regress.spec.request import of_job
+
+# The keys for seeds of each release, as its configuration has them (trainer/config/_generated_ppo_trainer.yaml).
+ACTOR = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.actor.fsdp_config.seed")
+RL = (*ACTOR, "actor_rollout_ref.ref.fsdp_config.seed")
+ROLLOUT = ("actor_rollout_ref.rollout.seed", "reward.reward_model.rollout.seed")
+RELEASES = {
+    "0.7.1": (RL, ("critic.data_loader_seed", "critic.model.fsdp_config.seed")),
+    "0.8.0": (RL, ("critic.data_loader_seed", "critic.fsdp.seed")),
+    "0.9.1": ((*RL, *ROLLOUT), ("critic.data_loader_seed", "critic.fsdp.seed")),
+}
+
+
+def snapshot_with(shared, *keys):
+    """Make codeA a release whose PPO trainer has these keys, and whose SFT trainer has those of every release."""
+    config = yaml.safe_load(CONFIG)
+    for key in keys:
+        node, parts = config, key.split(".")
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})
+        node[parts[-1]] = 42
+    trainer = shared.snapshots / "codeA" / "verl" / "trainer"
+    write(trainer / "config" / "ppo_trainer.yaml", yaml.safe_dump(config))
+    sft = yaml.safe_load(SFT_CONFIG)
+    sft |= {"trainer": sft["trainer"] | {"seed": 1}, "engine": {"seed": 42}}
+    write(trainer / "config" / "sft_trainer_engine.yaml", yaml.safe_dump(sft))
+    write(trainer / "sft_trainer_ray.py", TRAINER.replace("ppo_trainer", "sft_trainer_engine"))
+    record(shared.snapshots / "codeA")
+
+
+def read(job, name):
+    return json.loads((job.config / name).read_text(encoding="utf-8"))
+
+
+def seeds_of(job):
+    """The seeds that the trainer gets."""
+    return {word for word in read(job, "resolved.json")["argv"] if word.partition("=")[0].endswith("seed")}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("workload", ["ppo", "grpo"])
+def test_every_key_of_the_release_gets_the_seed(submit, shared, release, workload):
+    keys, critic = RELEASES[release]
+    snapshot_with(shared, *keys, *critic)
+    assert submit("--submission-id=me", "--seed=3", spec=f"workload: {workload}\n").status == 0
+    wanted = (*keys, *critic) if workload == "ppo" else keys
+    job = JobDir(shared.jobs / "me")
+    assert seeds_of(job) == {f"{key}=3" for key in wanted}
+    assert {item["origin"] for item in read(job, "resolved.json")["overrides"] if "seed=" in item["text"]} == {
+        "TRAIN_SEED"
+    }
+
+
+def test_sft_gets_its_seeds_and_one_for_the_choice_of_rows(submit, shared):
+    snapshot_with(shared)
+    assert submit("--submission-id=me", "--seed=0", spec="workload: sft\n").err == (
+        "changed submitted me (sft, code codeA, profile cpu)\n"
+    )
+    assert seeds_of(JobDir(shared.jobs / "me")) == {"trainer.seed=0", "engine.seed=0", "++data.seed=0"}
+
+
+def test_one_line_says_which_keys_the_release_lacks(submit, shared):
+    keys, critic = RELEASES["0.8.0"]
+    snapshot_with(shared, *keys, *critic)
+    assert submit("--submission-id=me", "--seed=3").err == (
+        "skip    TRAIN_SEED=3 for actor_rollout_ref.rollout.seed, reward.reward_model.rollout.seed, "
+        "critic.model.fsdp_config.seed (verl 0.7.1 has no such key)\n"
+        "changed submitted me (ppo, code codeA, profile cpu)\n"
+    )
+
+
+def test_without_the_knob_verl_keeps_its_own_seeds(submit, shared):
+    snapshot_with(shared, *RELEASES["0.9.1"][0])
+    assert submit("--submission-id=me").err == "changed submitted me (ppo, code codeA, profile cpu)\n"
+    job = JobDir(shared.jobs / "me")
+    assert seeds_of(job) == set()
+    assert read(job, "asked.json")["said"]["seed"] is None
+
+
+def test_it_wins_over_the_jobspec_and_overrides_win_over_it(submit, shared):
+    snapshot_with(shared, *RELEASES["0.8.0"][0])
+    spec = f"{SPEC}trainer_overrides: [data.seed=5, actor_rollout_ref.actor.data_loader_seed=5]\n"
+    assert submit("--submission-id=me", "--seed=3", "--overrides=data.seed=7", spec=spec).status == 0
+    assert seeds_of(JobDir(shared.jobs / "me")) == {
+        "data.seed=7", "actor_rollout_ref.actor.data_loader_seed=3", "actor_rollout_ref.actor.fsdp_config.seed=3",
+        "actor_rollout_ref.ref.fsdp_config.seed=3",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["retry", "resume"])
+def test_a_further_attempt_has_the_seed_of_the_first(submit, run, ray, shared, command):
+    snapshot_with(shared, *RELEASES["0.9.1"][0])
+    submit("--submission-id=me", "--seed=3")
+    job = JobDir(shared.jobs / "me")
+    write_checkpoint(job, 4, latest=4)
+    ray.knows({"submission_id": "me", "status": "FAILED"})
+    job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    assert run(command, "me").status == 0
+    assert seeds_of(job.numbered(2)) == seeds_of(job) == {f"{key}=3" for key in RELEASES["0.9.1"][0]}
+
+
+def test_a_job_that_recorded_no_seed_can_be_repeated(submit, shared):
+    submit("--submission-id=me")
+    job = JobDir(shared.jobs / "me")
+    asked = read(job, "asked.json")
+    del asked["said"]["seed"]  # as version 1.1 wrote it
+    write(job.config / "asked.json", json.dumps(asked))
+    assert of_job(job).said.seed is None
+
+
+def test_a_dry_run_shows_it_and_creates_nothing(submit, shared):
+    snapshot_with(shared, *RELEASES["0.8.0"][0])
+    before = state_of(shared.path)
+    out = submit("--seed=3", "--dry-run", base=BASE).out
+    assert '"text": "data.seed=3",\n      "origin": "TRAIN_SEED"' in out
+    assert "\ndata:\n" in out
+    assert "  seed: 3\n" in out
+    assert state_of(shared.path) == before
