@@ -103,11 +103,13 @@ def _unfinished(attempt: Path) -> str | None:
 def _overrides(directory: Path, workload: str) -> list[str]:
     """What was asked of the trainer: JobSpec, base config and command line. Not what came of it: that may depend on the release."""
     base = _yaml(directory / "config/ray_config.yaml").get("trainer_overrides") or {}
-    asked = (_json(directory / "config/asked.json").get("said") or {}).get("overrides") or []
+    said = _json(directory / "config/asked.json").get("said") or {}
     groups = [base.get("rl") if workload != "sft" else None, base.get(workload)]
     texts = [text for group in groups for text in group or []]
     texts += _json(directory / "config/job_spec.json").get("trainer_overrides") or []
-    return [*map(str, texts), *(str(each["text"]) for each in asked)]
+    if said.get("seed") is not None:  # TRAIN_SEED: which keys it sets depends on the release
+        texts.append(f"seed={said['seed']}")
+    return [*map(str, texts), *(str(each["text"]) for each in said.get("overrides") or [])]
 
 
 def _is_seed(override: str) -> bool:

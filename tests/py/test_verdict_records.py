@@ -162,6 +162,19 @@ def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path):
     assert not [name for name in run.facts if "seed" in name]
 
 
+def test_the_seed_of_a_job_pairs_it_whatever_keys_its_release_has(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
+    asked = json.loads((job / "config/asked.json").read_text())
+    asked["said"] |= {"seed": 0}
+    (job / "config/asked.json").write_text(json.dumps(asked))
+    run = jobdir.read(job)
+    assert run.seed == "seed=0"
+    assert not [name for name in run.facts if "seed" in name]
+    asked["said"]["overrides"].append({"text": "data.seed=7"})
+    (job / "config/asked.json").write_text(json.dumps(asked))
+    assert jobdir.read(job).seed == "data.seed=7 seed=0"
+
+
 def test_the_resolved_config_names_neither_the_job_nor_its_seeds(tmp_path):
     a, b = recorded(tmp_path, "ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2")
     assert len(a.config) > 500
