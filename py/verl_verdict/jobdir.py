@@ -125,7 +125,11 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
         for name in ("profile", "model", "dataset", "reward_fn")
         if resolved.get(name)
     }
-    facts |= {f"override {_key(text)}": text.lstrip("?") for text in overrides if not _is_seed(text) and _key(text) != _OWN_OVERRIDE}
+    facts |= {
+        f"override {_key(text)}": text.lstrip("?")
+        for text in overrides
+        if not _is_seed(text) and _key(text) != _OWN_OVERRIDE
+    }
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
     variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}

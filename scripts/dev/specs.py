@@ -22,7 +22,10 @@ from verl_regress.base import documents  # noqa: E402
 from verl_regress.base.errors import BadInput  # noqa: E402
 
 SCHEMAS = "py/verl_regress"
-DOCS = {"docs/jobspec.md": ("jobspec", "base_config"), "docs/verify.md": ("suite",)}  # the pages with the schemas' tables
+DOCS = {
+    "docs/jobspec.md": ("jobspec", "base_config"),
+    "docs/verify.md": ("suite",),
+}  # the pages with the schemas' tables
 KINDS = {"jobspecs": "jobspec", "env/ray": "base_config", "suites": "suite"}  # where the files are, and their schema
 _MODELINE = "# yaml-language-server: $schema="
 
@@ -35,7 +38,9 @@ def check(root: Path) -> tuple[int, list[str]]:
         problems.append(f"{root} has no JobSpec and no Ray base config: a check of nothing is a failure.")
     for name, kinds in DOCS.items():
         doc = root / name
-        if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(root, kinds, doc.read_text(encoding="utf-8")):
+        if not doc.is_file() or doc.read_text(encoding="utf-8") != _with_tables(
+            root, kinds, doc.read_text(encoding="utf-8")
+        ):
             problems.append(f"{name} is not what the schemas say: run 'scripts/dev/specs.sh --write'.")
     return len(files), problems
 

@@ -82,7 +82,7 @@ verify::_run() {
     job::follow "$id" || status=$?
   else
     id=$(
-      env::give WAIT 1 SUBMISSION_ID "$id" CODE_ID "${VERIFY_CODE[$side]}" SEED "$seed" OVERRIDES "$*"
+      env::give WAIT 1 SUBMISSION_ID "$id" CODE_ID "${VERIFY_CODE[$side]}" TRAIN_SEED "$seed" OVERRIDES "$*"
       job::submit "$spec"
     ) || status=$?
   fi

@@ -83,9 +83,14 @@ def test_a_bare_job_runs_verls_own_command_line_in_another_directory(tmp_path):
         (config / "runtime_env.json").write_text(json.dumps(env))
         evidence = session / "evidence" / f"job-{key}.json"
         evidence.parent.mkdir(parents=True, exist_ok=True)
-        evidence.write_text(json.dumps({"job_dir": f"/root/jobs/{job}"}))
+        evidence.write_text(
+            json.dumps({"job_dir": f"/root/jobs/{job}", "time": f"2026-11-20T0{1 if job == 'one' else 2}:00"})
+        )
+    reused = {"job_dir": "/root/jobs/zero", "time": "2026-11-20T00:00", "reused_from": "an earlier session"}
+    (session / "evidence" / "job-ppo_b.json").write_text(json.dumps(reused))
     bench.main(["bare", str(session), str(shared), "r0"])
     home = shared / "bare" / "r0"
+    assert (home / "order").read_text() == "ppo_a\nfurther\n"
     assert (home / "further" / "run.sh").read_text() == "exec python3 from=/root/bare/r0/ppo_a/c\n"
     words = (home / "ppo_a" / "argv").read_text().split("\0")
     assert words[:7] == ["ray", "job", "submit", "--address", "http://a", "--submission-id", "bare-r0-ppo_a"]

@@ -100,7 +100,9 @@ def test_a_difference_asks_for_a_second_run_of_a_and_then_is_a_change(root):
 
 def test_a_case_that_knows_that_a_repeats_itself_does_not_run_it_again(root):
     session = make(root, suite="cases: {ppo: {workload: ppo, deterministic: true}}")
-    session.write_job("ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0})))
+    session.write_job(
+        "ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0}))
+    )
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
     assert following(session) is None and words(session) == {"ppo": "changed"}
 
@@ -110,12 +112,16 @@ def test_a_regression_on_its_face_ends_the_case(root):
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign))
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
     found = verdict.of_session(session.evidence())[0]
-    assert (found.word.value, found.first.step) == ("regressed", 1) and found.first.metric.startswith("critic/advantages")
+    assert (found.word.value, found.first.step) == ("regressed", 1) and found.first.metric.startswith(
+        "critic/advantages"
+    )
     assert following(session) is None
 
 
 def test_b_that_fails_is_regressed_and_a_that_fails_incomparable(root):
-    for number, (fails_a, fails_b, word) in enumerate([(0, 1, "regressed"), (1, 0, "incomparable"), (1, 1, "incomparable")]):
+    for number, (fails_a, fails_b, word) in enumerate(
+        [(0, 1, "regressed"), (1, 0, "incomparable"), (1, 1, "incomparable")]
+    ):
         session = make(root, f"20261122T10000{number}Z", "pairs: 8\ncases: {ppo: {workload: ppo}}")
         session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b{number}", TREES["B"], exit_code=fails_b))
         session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", f"a{number}", TREES["A"], exit_code=fails_a))
@@ -211,8 +217,14 @@ class TestReuse:
 
     def test_other_overrides_are_another_run(self, root, earlier):
         directory = root.jobs / "known"
-        asked = json.loads((directory / "config/asked.json").read_text()) if (directory / "config/asked.json").exists() else {"said": {}}
-        asked.setdefault("said", {})["overrides"] = [{"text": "actor_rollout_ref.actor.clip_ratio=0.3", "origin": "OVERRIDES"}]
+        asked = (
+            json.loads((directory / "config/asked.json").read_text())
+            if (directory / "config/asked.json").exists()
+            else {"said": {}}
+        )
+        asked.setdefault("said", {})["overrides"] = [
+            {"text": "actor_rollout_ref.actor.clip_ratio=0.3", "origin": "OVERRIDES"}
+        ]
         (directory / "config/asked.json").write_text(json.dumps(asked))
         earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "digest": gathered.digest(directory)})
         assert self.found(root) is None

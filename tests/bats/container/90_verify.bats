@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make verify` on a live cluster: green as it is, and red for a check that is broken in the running system.
+# `make verify` on a live cluster: the verdict on changes of verl, and red for a check that is broken in the running system.
 
 setup_file() {
   load container_helper
@@ -14,19 +14,82 @@ teardown_file() {
 
 setup() { load container_helper; }
 
-@test "a whole session: two releases of verl, all workloads, every check passes" {
-  run make --no-print-directory verify
-  assert_status 0
+# copy_of_a NAME: a directory with the verl of codeA, to change it.
+copy_of_a() {
+  mkdir -p "${BATS_FILE_TMPDIR}/$1"
+  cp -r "${WORKDIR}/shared/common/code/verl/codeA/verl" "${BATS_FILE_TMPDIR}/$1"
+  chmod -R u+w "${BATS_FILE_TMPDIR}/$1"
+}
+
+last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1; }
+
+@test "the opposite sign of B's advantages: regressed, with the first step and metric; the other cases are equal, every check passes" {
+  copy_of_a planted
+  sed -i 's/advantages = verl_F.masked_whiten(advantages, response_mask)$/advantages = -verl_F.masked_whiten(advantages, response_mask)/' \
+    "${BATS_FILE_TMPDIR}/planted/verl/trainer/ppo/core_algos.py"
+  CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" run scripts/60_verify.sh
+  assert_status 9
+  assert_line 'note    this session makes 8 to 12 runs \(4 cases\).*'
   assert_line '13 of 13 checks passed'
-  session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1)
-  [[ $(jq .holds "${session}/report.json") == true ]]
-  [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b grpo sft further' ]]
-  grep -q '^# 13 of 13 checks passed$' "${session}/report.md"
-  [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
-  grep -q 'tests="13" failures="0"' "${session}/junit.xml"
+  assert_line 'ppo +regressed: with equal rewards, critic/advantages has the opposite sign in B at step 1: .*'
+  assert_line 'first +step 1, critic/advantages/(max|min): A -?[0-9.]+, B -?[0-9.]+'
+  assert_line 'grpo +(identical|same): .*'
+  assert_line 'sft +(identical|same): .*'
+  assert_line 'verdict +regressed \(exit status 9\)'
+  session=$(last_session)
+  [[ $(jq -c '[.status, .verdict, .holds]' "${session}/report.json") == '[9,"regressed",true]' ]]
+  [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_b ppo_a grpo_b grpo_a sft_b sft_a resume_b resume_a' ]]
+  grep -q '^# regressed: B breaks what A does (ppo' "${session}/report.md"
+  [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 20 ]]
+  grep -q 'tests="17" failures="[12]"' "${session}/junit.xml"
   # What the session costs in addition to its bare jobs: printed, not asserted.
   printf '# jobs: %s s, session: %s\n' "$(jq '[.jobs[].seconds] | add' "${session}/report.json")" \
-    "$(grep -oE '60_verify: done in [0-9.]+ s' <<<"$output")" >&3
+    "$(grep -oE '60_verify: done in [0-9.]+ s|exit 9 .* after [0-9.]+ s' <<<"$output")" >&3
+}
+
+@test "a comment in B, interrupted: the session goes on, follows the job that runs, takes A's run over, and B is the same" {
+  copy_of_a harmless
+  printf '# A comment.\n' >>"${BATS_FILE_TMPDIR}/harmless/verl/trainer/sft_trainer_ray.py"
+  printf 'cases:\n  loss: {workload: sft, steps: 10}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
+  export SUITE="${BATS_TEST_TMPDIR}/small.yaml"
+  source scripts/lib/wait.bash
+  CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/harmless" setsid scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
+  wait::until 120 - grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
+  kill -INT -- "-$!"
+  ! wait "$!"
+  grep -q 'keeps running' "${BATS_TEST_TMPDIR}/first"
+  session=$(last_session)
+  SESSION=latest run scripts/60_verify.sh
+  assert_status 0
+  assert_line '==      regression session .*: A is codeA, B is verl-[0-9a-f]{8}'
+  assert_line 'skip    loss_a \(the run sft-a-[0-9TZ]+ of the session [0-9TZ]+ is the same\)'
+  assert_line 'verdict +(identical|same) \(exit status 0\)'
+  [[ $(last_session) == "$session" ]]
+  [[ $(jq -r '.jobs.loss_b.submission_id' "${session}/report.json") == "loss-b-${session##*/}" ]]
+  [[ $(container::jobs | grep -c "${session##*/}") == 1 ]]
+  SESSION=${session##*/} run scripts/60_verify.sh
+  assert_status 2
+  assert_line "error   SESSION=${session##*/} \\(${session##*/}\\) is over: read .*/report.md, or leave SESSION empty for a new one."
+}
+
+@test "a suite, a session, a budget or a code that cannot be used: one sentence, exit 2, nothing created" {
+  printf 'cases:\n  ppo: {worklod: ppo}\n' >"${BATS_TEST_TMPDIR}/misspelt.yaml"
+  printf 'cases:\n  mine: {jobspec: no/such.yaml}\n' >"${BATS_TEST_TMPDIR}/lacking.yaml"
+  before=$(ls "${WORKDIR}/shared/verify" "${WORKDIR}/shared/jobs")
+  while IFS='|' read -r knob sentence; do
+    CODE_A=codeA CODE_B=codeA run env "$knob" scripts/60_verify.sh
+    assert_status 2
+    assert_line "error   ${sentence}"
+  done <<EOF
+SUITE=rehersal|SUITE='rehersal' \(from the command line or environment\) is neither a file nor a suite: did you mean rehearsal\? Name a file, or one of example gpu rehearsal.
+SUITE=${BATS_TEST_TMPDIR}/misspelt.yaml|.*/misspelt.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'\? known keys are .*
+SUITE=${BATS_TEST_TMPDIR}/lacking.yaml|The suite .*/lacking.yaml \(from the command line or environment\) names the JobSpec 'no/such.yaml', which is not a file: name one.
+BUDGET=0|BUDGET='0' \(from the command line or environment\) is not usable: use a whole number from 1 to 10000, or leave it empty.
+ALLOW=regressed|ALLOW='regressed' \(from the command line or environment\) is not usable: use some of changed, inconclusive, separated by commas, or leave it empty.
+SESSION=lastest|SESSION=lastest is no session of the cluster vrtest-verify \(.*\): name one, or leave it empty for a new one.
+CODE_B=nowhere|.*nowhere.*
+EOF
+  [[ $(ls "${WORKDIR}/shared/verify" "${WORKDIR}/shared/jobs") == "$before" ]]
 }
 
 @test "an ONLY that is not a check is refused" {
@@ -41,10 +104,11 @@ helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-r
 # judged LINE JOB: a session with only that check of that job; sets status and output.
 judged() {
   local session
-  session=$(helper_in head verify begin --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeB \
-    --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)")
-  helper_in head verify record --session "$session" --name ppo_a --job "$2"
-  [[ $1 != imports ]] || helper_in head verify record --session "$session" --name ppo_b --job "$2"
+  session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name suites/rehearsal.yaml \
+    --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA \
+    --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)" <suites/rehearsal.yaml)
+  helper_in head verify record --session "$session" --name ppo_b --job "$2"
+  [[ $1 != imports ]] || helper_in head verify record --session "$session" --name ppo_a --job "$2"
   run helper_in head verify judge --session "$session"
 }
 
@@ -73,7 +137,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   judged placement on-the-head
   assert_status 9
   assert_line 'FAIL +placement .*'
-  assert_line " +- the driver of ppo_a ran on $(container::ip head); workers are .*"
+  assert_line " +- the driver of ppo_b ran on $(container::ip head); workers are .*"
 }
 
 # bats test_tags=turn:1
@@ -88,7 +152,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   make --no-print-directory wait JOB=from-the-host UNREACHABLE_TIMEOUT=300
   judged submission from-the-host
   assert_status 9
-  assert_line ' +- ppo_a was submitted from [0-9a-f]+, the head is [0-9a-f]+'
+  assert_line ' +- ppo_b was submitted from [0-9a-f]+, the head is [0-9a-f]+'
 }
 
 @test "red: a marker that was swapped" {
@@ -100,7 +164,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   stream
   judged imports swapped
   assert_status 9
-  assert_line " +- ppo_a did not print 'MVP_PRECHECK_MARKER: swapped'"
+  assert_line " +- ppo_b did not print 'MVP_PRECHECK_MARKER: swapped'"
 }
 
 # bats test_tags=turn:0
@@ -110,5 +174,5 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   stream
   judged checkpoints every-step
   assert_status 9
-  assert_line ' +- ppo_a kept global_step_1, global_step_2; every 10 steps is global_step_2'
+  assert_line ' +- ppo_b kept global_step_1, global_step_2; every 10 steps is global_step_2'
 }
