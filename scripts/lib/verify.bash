@@ -6,9 +6,9 @@ readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its n
 # verify::begin: creates a session and records what existed before it. Sets VERIFY_SESSION, its directory, and VERIFY_CODE, the code ids
 # of A and B.
 verify::begin() {
-  local identity address suite
-  suite=$(verify::_suite)
-  verify::_check_suite "$suite"
+  local identity address file
+  file=$(verify::_suite)
+  verify::_check_suite "$file"
   declare -gA VERIFY_CODE=()
   VERIFY_CODE[A]=$(snapshot::resolve "$CODE_A")
   VERIFY_CODE[B]=$(snapshot::resolve "$CODE_B")
@@ -17,7 +17,7 @@ verify::begin() {
   identity=$(node::identity head)
   address=$(node::address head)
   VERIFY_SESSION=$(log::while 'recording what there is' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
-    --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" <"$suite")
+    --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" <"$file")
 }
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.

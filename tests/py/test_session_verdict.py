@@ -104,7 +104,8 @@ def test_a_case_that_knows_that_a_repeats_itself_does_not_run_it_again(root):
         "ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0}))
     )
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
-    assert following(session) is None and words(session) == {"ppo": "changed"}
+    assert following(session) is None
+    assert words(session) == {"ppo": "changed"}
 
 
 def test_a_regression_on_its_face_ends_the_case(root):
@@ -112,9 +113,8 @@ def test_a_regression_on_its_face_ends_the_case(root):
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign))
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
     found = verdict.of_session(session.evidence())[0]
-    assert (found.word.value, found.first.step) == ("regressed", 1) and found.first.metric.startswith(
-        "critic/advantages"
-    )
+    assert (found.word.value, found.first.step) == ("regressed", 1)
+    assert found.first.metric.startswith("critic/advantages")
     assert following(session) is None
 
 
@@ -134,7 +134,8 @@ def test_b_that_stalls_is_regressed(root):
     session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), "stalled": True})
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
     found = verdict.of_session(session.evidence())[0]
-    assert found.word.value == "regressed" and "it stalled: it made no step for STALL_TIMEOUT" in found.reason
+    assert found.word.value == "regressed"
+    assert "it stalled: it made no step for STALL_TIMEOUT" in found.reason
 
 
 def test_further_pairs_alternate_until_the_seeds_are_used_up(root):

@@ -54,7 +54,8 @@ def test_a_case_takes_seeds_and_pairs_of_the_suite_and_what_it_continues_of_its_
         "  mine: {jobspec: ~/x.yaml, seeds: [1, 2, 3, 4], pairs: 4}\n"
     )
     assert [case.seeds for case in suite.cases] == [(7, 8, 9), (7,), (7, 8), (1, 2, 3, 4)]
-    assert suite.case("more").spec == "jobspecs/ppo.yaml" and suite.case("more").overrides == ("a.b=1", "c=2")
+    assert suite.case("more").spec == "jobspecs/ppo.yaml"
+    assert suite.case("more").overrides == ("a.b=1", "c=2")
     assert suite.specs == ["jobspecs/ppo.yaml", "~/x.yaml"]
     assert [case.most_runs for case in suite.cases] == [7, 3, 5, 9]
     assert suites.of_recorded(suite.recorded()) == suite

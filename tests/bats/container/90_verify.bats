@@ -56,7 +56,9 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/harmless" setsid scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
   wait::until 120 - grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
   kill -INT -- "-$!"
-  ! wait "$!"
+  status=0
+  wait "$!" || status=$?
+  ((status == 130)) || fail "interrupted, it ended with ${status}: $(<"${BATS_TEST_TMPDIR}/first")"
   grep -q 'keeps running' "${BATS_TEST_TMPDIR}/first"
   session=$(last_session)
   SESSION=latest run scripts/60_verify.sh
@@ -104,7 +106,7 @@ helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-r
 # judged LINE JOB: a session with only that check of that job; sets status and output.
 judged() {
   local session
-  session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name suites/rehearsal.yaml \
+  session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name rehearsal \
     --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA \
     --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)" <suites/rehearsal.yaml)
   helper_in head verify record --session "$session" --name ppo_b --job "$2"
