@@ -73,11 +73,11 @@ def words(session):
 
 def test_b_runs_first_then_a_and_an_equal_pair_is_enough(root):
     session = make(root)
-    assert following(session) == Run("ppo", "B", 1, 1)
+    assert following(session) == Run("ppo", "B", 100, 1)
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
-    assert following(session) == Run("ppo", "A", 1, 1)
+    assert following(session) == Run("ppo", "A", 100, 1)
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
-    assert following(session) == Run("grpo", "B", 1, 1)
+    assert following(session) == Run("grpo", "B", 100, 1)
     assert words(session) == {"ppo": "identical", "grpo": "inconclusive"}
 
 
@@ -91,7 +91,7 @@ def test_a_difference_asks_for_a_second_run_of_a_and_then_is_a_change(root):
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], other))
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
     assert words(session) == {"ppo": "inconclusive"}
-    assert following(session) == Run("ppo", "A", 1, 1, again=True)
+    assert following(session) == Run("ppo", "A", 100, 1, again=True)
     session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v0", "again", TREES["A"]))
     assert following(session) is None
     found = verdict.of_session(session.evidence())[0]
@@ -155,7 +155,7 @@ def test_a_case_that_continues_takes_the_checkpoint_of_its_own_side(root):
         session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
     run = following(session)
     suite = suites.of_recorded(session.evidence()["begin"]["suite"])
-    assert run == Run("more", "B", 1, 1)
+    assert run == Run("more", "B", 100, 1)
     assert schedule.overrides_of(run, suite, session.evidence()) == [
         "a=1", "trainer.resume_mode=resume_path", f"trainer.resume_from_path={root.jobs}/b/checkpoints/global_step_4",
         "trainer.total_training_steps=6",
@@ -193,7 +193,7 @@ class TestReuse:
         session = make(root, suite=suite)
         session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), **b})
         case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        return verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 1, 1))
+        return verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1))
 
     def test_an_equal_run_is_taken_over(self, root, earlier):
         before, taken = self.found(root)
@@ -242,7 +242,7 @@ class TestReuse:
         session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
         session.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "reused_from": earlier.path.name})
         case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 1, 1, again=True)) is None
+        assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, again=True)) is None
 
 
 def test_the_cost_is_said_before_the_first_run(root):

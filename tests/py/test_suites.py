@@ -63,5 +63,5 @@ def test_a_case_takes_seeds_and_pairs_of_the_suite_and_what_it_continues_of_its_
 
 def test_a_suite_without_seeds_counts_them():
     suite = parse("pairs: 2\ncases: {ppo: {workload: ppo}, sft: {workload: sft, pairs: 1, deterministic: true}}")
-    assert [case.seeds for case in suite.cases] == [(1, 2), (1,)]
+    assert [case.seeds for case in suite.cases] == [(100, 200), (100,)]
     assert suite.case("sft").most_runs == 2

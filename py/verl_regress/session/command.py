@@ -22,7 +22,7 @@ from verl_regress.store import snapshot
 from verl_regress.store.sessions import Session, all_of
 
 _LATEST = "latest"
-_LOSSES = 2  # how often a run is made again because its node was lost or somebody stopped it
+_LOSSES = 2  # how often a run is made again because it was stopped or its node was lost
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from verl_regress.base import documents
 from verl_regress.base.errors import BadInput
 
-MOST_PAIRS = 8  # the judge looks at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS)
+# The judge looks at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
+# are far apart.
+SEEDS = (100, 200, 300, 400, 500, 600, 700, 800)
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _seeds(where: str, content: Mapping[str, Any], said: Mapping[str, Any], sour
     """The seeds of its pairs, as many as it may take. A case that continues has those of its source."""
     pairs = said.get("pairs", content.get("pairs", 1))
     given = said.get("seeds", content.get("seeds"))
-    seeds = source.seeds if source else tuple(given or range(1, MOST_PAIRS + 1))
+    seeds = source.seeds if source else tuple(given or SEEDS)
     if source and "seeds" in said:
         raise BadInput(
             f"{where} continues '{source.name}' and has seeds of its own: leave them out, a seed does not change midway."

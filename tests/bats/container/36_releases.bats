@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The overrides of the GPU profiles, composed on this machine against the configuration of real releases of verl, as a submission
-# does it: what each release accepts and leaves out, and what DETERMINISTIC=1 adds. Needs no cluster.
+# does it: what each release accepts and leaves out, what DETERMINISTIC=1 adds, and which keys have the seed of TRAIN_SEED. Needs no cluster.
 
 setup_file() {
   load container_helper
@@ -14,6 +14,9 @@ setup() { load container_helper; }
 STORAGE=transfer_queue.backend.SimpleStorage.required_node_resource
 ENGINES='actor_rollout_ref.rollout.full_determinism=True, actor_rollout_ref.actor.fsdp_config.full_determinism=True, '
 ENGINES+='actor_rollout_ref.ref.fsdp_config.full_determinism=True, reward.reward_model.rollout.full_determinism=True'
+
+ACTOR_SEEDS='actor_rollout_ref.actor.fsdp_config.seed actor_rollout_ref.actor.data_loader_seed actor_rollout_ref.ref.fsdp_config.seed'
+SFT_SEEDS='engine.seed data.seed trainer.seed' # data.seed is in no release's config: TRAIN_SEED adds it
 
 # releases::makes TREE VERSION: env/ray/dev.yaml and env/ray/prod.yaml both compose to what is on stdin.
 releases::makes() {
@@ -37,10 +40,13 @@ releases::is_without_storage() {
   releases::makes "${BATS_FILE_TMPDIR}/$1" "$1" <<OUTPUT
 ppo - takes all but ${STORAGE}
 ppo DETERMINISTIC=1 $(releases::refusal "$1")
+ppo TRAIN_SEED ${ACTOR_SEEDS} data.seed critic.model.fsdp_config.seed critic.data_loader_seed
 grpo - takes all but ${STORAGE}
 grpo DETERMINISTIC=1 $(releases::refusal "$1")
+grpo TRAIN_SEED ${ACTOR_SEEDS} data.seed critic.model.fsdp_config.seed=42 critic.data_loader_seed=42
 sft - takes all
 sft DETERMINISTIC=1 takes all, engine.full_determinism=True
+sft TRAIN_SEED ${SFT_SEEDS}
 OUTPUT
 }
 
@@ -49,10 +55,13 @@ releases::is_of_today() {
   releases::makes "$1" "$2" <<OUTPUT
 ppo - takes all, trainer.use_v1=True, ${STORAGE}=worker_node
 ppo DETERMINISTIC=1 takes all, ${ENGINES}, critic.fsdp.full_determinism=True, trainer.use_v1=False, ${STORAGE}=worker_node
+ppo TRAIN_SEED ${ACTOR_SEEDS} actor_rollout_ref.rollout.seed data.seed critic.fsdp.seed critic.data_loader_seed reward.reward_model.rollout.seed
 grpo - takes all, trainer.use_v1=True, ${STORAGE}=worker_node
 grpo DETERMINISTIC=1 takes all, ${ENGINES}, trainer.use_v1=False, ${STORAGE}=worker_node
+grpo TRAIN_SEED ${ACTOR_SEEDS} actor_rollout_ref.rollout.seed data.seed critic.fsdp.seed=42 critic.data_loader_seed=42 reward.reward_model.rollout.seed
 sft - takes all
 sft DETERMINISTIC=1 takes all, engine.full_determinism=True
+sft TRAIN_SEED ${SFT_SEEDS}
 OUTPUT
 }
 
@@ -63,10 +72,13 @@ OUTPUT
   releases::makes "${BATS_FILE_TMPDIR}/0.8.0" 0.8.0 <<OUTPUT
 ppo - takes all, ${STORAGE}=worker_node
 ppo DETERMINISTIC=1 $(releases::refusal 0.8.0)
+ppo TRAIN_SEED ${ACTOR_SEEDS} data.seed critic.fsdp.seed critic.data_loader_seed
 grpo - takes all, ${STORAGE}=worker_node
 grpo DETERMINISTIC=1 $(releases::refusal 0.8.0)
+grpo TRAIN_SEED ${ACTOR_SEEDS} data.seed critic.fsdp.seed=42 critic.data_loader_seed=42
 sft - takes all
 sft DETERMINISTIC=1 takes all, engine.full_determinism=True
+sft TRAIN_SEED ${SFT_SEEDS}
 OUTPUT
 }
 

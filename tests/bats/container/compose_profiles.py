@@ -2,7 +2,8 @@
 py and py/hooks in PYTHONPATH.
 
 One line for each workload, without and with DETERMINISTIC=1: that its own configuration takes all overrides but those that
-are left out, and some settings that come of it, or the sentence of the refusal. The product composes them, as a submission does.
+are left out, and some settings that come of it, or the sentence of the refusal. And one with TRAIN_SEED: the keys that have the
+seed then, and those for seeds that do not. The product composes them, as a submission does.
 """
 
 import sys
@@ -15,7 +16,7 @@ from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.spec import compose
-from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
+from verl_regress.spec.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile
 from verl_regress.spec.workloads import WORKLOADS, JobPaths
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
@@ -25,6 +26,7 @@ READ = {
     "use_v1": "trainer",
     "required_node_resource": "transfer_queue.backend.SimpleStorage",
 }
+SEED = 7
 
 
 def main(base_config: str, tree: str, version: str) -> None:
@@ -33,18 +35,23 @@ def main(base_config: str, tree: str, version: str) -> None:
     root = SharedRoot(Path("/private"))
     paths = JobPaths(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
     for name, workload in WORKLOADS.items():
-        for knob in ("", DETERMINISTIC):
-            added = base.deterministic.overrides if knob else {}
+        for knob in ("", DETERMINISTIC, TRAIN_SEED):
+            added = base.deterministic.overrides if knob == DETERMINISTIC else {}
+            seeds = workload.seed_keys if knob == TRAIN_SEED else ()
             overrides = merge(
                 [Override(text, "verl-regress") for text in workload.overrides(paths)],
                 *of_profile(root, workload, base.trainer_overrides, base.origin),
                 *of_profile(root, workload, added, knob),
+                [Override(f"{key}={SEED}", knob, optional=True) for key in seeds],
             )
             try:
                 code = {"code_id": "it", "verl_version": version}
                 done = compose.compose(Path(tree), code, workload.module, overrides)
             except BadInput as error:
                 print(name, knob or "-", error)
+                continue
+            if knob == TRAIN_SEED:
+                print(name, knob, *_seeds(yaml.safe_load(done.text)))
                 continue
             left_out = "".join(f" but {override.parts()[1]}" for override in done.left_out)
             settings = "".join(f", {key}={value}" for key, value in _read(yaml.safe_load(done.text)))
@@ -60,6 +67,15 @@ def _read(config):
                 node = node.get(part, {})
             if node.get(leaf) or (leaf == "use_v1" and leaf in node):
                 yield f"{home}.{leaf}", node[leaf]
+
+
+def _seeds(node, above=""):
+    """The keys for seeds, in the order of the config; one that does not have the seed with its value."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _seeds(value, f"{above}{key}.")
+        elif key.endswith("seed"):
+            yield f"{above}{key}" if value == SEED else f"{above}{key}={value}"
 
 
 if __name__ == "__main__":
