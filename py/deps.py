@@ -1,8 +1,10 @@
-"""Packages that the helper needs on a node: `deps.py missing` prints them, `deps.py install [WHEELHOUSE]` installs
-them.
+"""Packages that a node needs: `deps.py missing SET` prints them, `deps.py install SET [WHEELHOUSE]` installs them.
+
+SET is `helper`, or `judge` for what py/verl_verdict needs on the head.
 
 Runs before anything is installed, so it uses the standard library only. Packages go next to the helper's versions on
-the shared root, one directory per kind of Python: the node's own packages are not touched, and root is not needed.
+the shared root, one directory per set and kind of Python: the node's own packages are not touched, and root is not
+needed.
 
 run.py needs only PACKAGES, at every start, so functions import what takes milliseconds to load.
 """
@@ -16,9 +18,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_REQUIREMENTS = _HERE / "requirements.txt"
-PACKAGES = _HERE.parent / f"packages-{sys.implementation.cache_tag}-{os.uname().machine}"
+_SETS = {"helper": ("requirements.txt", "packages"), "judge": ("requirements-judge.txt", "packages-judge")}
 _LINE = re.compile(r"([A-Za-z0-9_.-]+)(?:(==|>=)([0-9.]+)(?:,<[0-9.]+)?)?")
+
+
+def packages(of: str) -> Path:
+    """The directory of a set, for the end of sys.path: a package that the node's Python has comes first."""
+    return _HERE.parent / f"{_SETS[of][1]}-{sys.implementation.cache_tag}-{os.uname().machine}"
+
+
+PACKAGES = packages("helper")
 
 
 def missing(lines: Iterable[str]) -> list[str]:
@@ -43,33 +52,56 @@ def missing(lines: Iterable[str]) -> list[str]:
     return wanting
 
 
-def missing_here() -> list[str]:
-    """What requirements.txt wants and this Python lacks."""
-    return missing(_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+def missing_here(of: str = "helper") -> list[str]:
+    """What a set wants and this Python lacks."""
+    return missing(_requirements(of).read_text(encoding="utf-8").splitlines())
+
+
+def _requirements(of: str) -> Path:
+    return _HERE / _SETS[of][0]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-def install(wheelhouse: str | None) -> None:
-    """Install all requirements into PACKAGES, which appears whole or not at all. Raises CalledProcessError."""
+def install(of: str, wheelhouse: str | None) -> None:
+    """Install a whole set into its directory, which appears whole or not at all. Raises CalledProcessError."""
     import shutil
     import subprocess
     import tempfile
 
+    place = packages(of)
     source = ["--no-index", "--find-links", wheelhouse] if wheelhouse else []
-    target = Path(tempfile.mkdtemp(prefix=f".{PACKAGES.name}.", dir=PACKAGES.parent))
+    target = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         with tempfile.TemporaryDirectory() as scratch:
             pip = _pip(Path(scratch))
+            constraints = Path(scratch, "constraints.txt")
+            constraints.write_text("".join(f"{one}\n" for one in _fixed(of)), encoding="utf-8")
             argv = [*pip, "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check", *source]
-            subprocess.run([*argv, "--target", str(target), "--requirement", str(_REQUIREMENTS)], check=True)
+            argv += ["--constraint", str(constraints), "--requirement", str(_requirements(of))]
+            subprocess.run([*argv, "--target", str(target)], check=True)
         target.chmod(0o755)
-        shutil.rmtree(PACKAGES, ignore_errors=True)
-        target.rename(PACKAGES)
+        shutil.rmtree(place, ignore_errors=True)
+        target.rename(place)
     finally:
         shutil.rmtree(target, ignore_errors=True)
+
+
+def _fixed(of: str) -> list[str]:
+    """The versions that pip must choose: the judge's scipy runs with the numpy that the node has of its own.
+
+    The helper's packages run with any version that fits their own requirements.
+    """
+    if of != "judge":
+        return []
+    from importlib import metadata
+
+    own = [path for path in sys.path if path != str(packages(of))]
+    found = next(iter(metadata.distributions(name="numpy", path=own)), None)
+    # A version such as 2.1.0+vendor is in no index.
+    return [] if found is None else [f"numpy=={found.version.partition('+')[0]}"]
 
 
 def _pip(scratch: Path) -> list[str]:
@@ -84,16 +116,19 @@ def _pip(scratch: Path) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Run a subcommand; returns 1 if pip failed, which pip explains on stderr."""
-    sys.path.append(str(PACKAGES))
-    if argv == ["missing"]:
-        print(*missing_here())
+    """Run a subcommand; returns 1 if pip failed, which pip explains on stderr, except for the versions that we fixed."""
+    subcommand, of, *rest = argv
+    sys.path.append(str(packages(of)))
+    if subcommand == "missing":
+        print(*missing_here(of))
         return 0
     from subprocess import CalledProcessError
 
     try:
-        install(argv[1] if len(argv) > 1 else None)
+        install(of, rest[0] if rest else None)
     except CalledProcessError:
+        for one in _fixed(of):
+            print(f"The {of}'s packages must fit this node's own {one}: pip needs that version too.", file=sys.stderr)
         return 1
     return 0
 

@@ -1,7 +1,8 @@
-# deps: the Python packages that the helper needs on the nodes. py/requirements.txt lists them, py/deps.py installs them there.
+# deps: the Python packages that a node needs, in two sets: `helper` (py/requirements.txt) on every node, and `judge`
+# (py/requirements-judge.txt) on the head. py/deps.py installs them there.
 # shellcheck shell=bash
 
-# deps::ensure: every node's Python has them, either its own or those next to the helper on the shared root.
+# deps::ensure: every node's Python has the helper's, either its own or those next to the helper on the shared root.
 deps::ensure() {
   local node missing lacking
   cli::temp_dir lacking
@@ -9,20 +10,33 @@ deps::ensure() {
   for node in $(node::list); do
     missing=$(<"${lacking}/${node}")
     # A package that an earlier node installed is on the shared root, where this node sees it too.
-    [[ -z $missing ]] || missing=$(deps::missing "$node")
-    if [[ -z $missing ]]; then
-      log::skip "${node}: the helper's packages (all there)"
-      continue
-    fi
-    log::while "${node}: fetching the helper's packages" -- deps::_install "$node" ||
-      cli::die 1 "${node} lacks ${missing} and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
-    missing=$(deps::missing "$node")
-    [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had installed them: see $(nodes::shown "${SHARED_ROOT}/common/code/verl_regress")/packages-*."
-    log::changed "${node}: installed the helper's packages next to $(nodes::shown "$(helper::dir)")"
+    [[ -z $missing ]] || missing=$(deps::missing "$node" helper)
+    deps::_ensure_on "$node" helper "$missing"
   done
 }
 
-# deps::_look DIR: writes what each node lacks to DIR/<node>; all nodes are asked at once.
+# deps::ensure_judge: the same for the judge's, on the head alone.
+deps::ensure_judge() {
+  local missing
+  missing=$(deps::missing head judge)
+  deps::_ensure_on head judge "$missing"
+}
+
+# deps::_ensure_on NODE SET MISSING
+deps::_ensure_on() {
+  local node=$1 set=$2 missing=$3
+  if [[ -z $missing ]]; then
+    log::skip "${node}: the ${set}'s packages (all there)"
+    return
+  fi
+  log::while "${node}: fetching the ${set}'s packages" -- deps::_install "$node" "$set" ||
+    cli::die 1 "${node} lacks ${missing} and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
+  missing=$(deps::missing "$node" "$set")
+  [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had installed them: see $(nodes::shown "${SHARED_ROOT}/common/code/verl_regress")/packages-*."
+  log::changed "${node}: installed the ${set}'s packages next to $(nodes::shown "$(helper::dir)")"
+}
+
+# deps::_look DIR: writes what each node lacks of the helper's to DIR/<node>; all nodes are asked at once.
 deps::_look() {
   local node pids=() pid
   for node in $(node::list); do
@@ -30,31 +44,32 @@ deps::_look() {
       : >"$1/${node}"
       continue
     fi
-    deps::missing "$node" >"$1/${node}" &
+    deps::missing "$node" helper >"$1/${node}" &
     pids+=("$!")
   done
   for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
-# deps::missing NODE: prints what is missing there, on stdout.
-deps::missing() { node::exec "$1" python3 "$(helper::dir)/deps.py" missing; }
+# deps::missing NODE SET: prints what is missing there, on stdout.
+deps::missing() { node::exec "$1" python3 "$(helper::dir)/deps.py" missing "$2"; }
 
-# Send only the needed wheels from WHEELHOUSE: it may contain gigabytes of others.
+# deps::_install NODE SET: sends only the needed wheels from WHEELHOUSE: it may contain gigabytes of others.
 deps::_install() {
-  local node=$1 wheels=() file name
+  local node=$1 set=$2 wheels=() file name list=py/requirements.txt
+  [[ $set != judge ]] || list=py/requirements-judge.txt
   if [[ -z $WHEELHOUSE ]]; then
-    node::exec "$node" python3 "$(helper::dir)/deps.py" install
+    node::exec "$node" python3 "$(helper::dir)/deps.py" install "$set"
     return
   fi
   [[ -d $WHEELHOUSE && -r $WHEELHOUSE ]] ||
     cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) is not a directory that can be read: name one, or leave it empty."
   for file in "$WHEELHOUSE"/*.whl; do
     name=$(basename -- "$file")
-    ! grep -qiE "^$(sed 's/-.*//; s/_/[-_.]/g' <<<"$name")([=>]|\$)" "${REPO_DIR}/py/requirements.txt" || wheels+=("$name")
+    ! grep -qiE "^$(sed 's/-.*//; s/_/[-_.]/g' <<<"$name")([=>]|\$)" "${REPO_DIR}/${list}" || wheels+=("$name")
   done
-  ((${#wheels[@]})) || cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) has none of the wheels of py/requirements.txt: put them there ('pip wheel -r py/requirements.txt')."
+  ((${#wheels[@]})) || cli::die 2 "WHEELHOUSE=${WHEELHOUSE} (from ${ENV_ORIGIN[WHEELHOUSE]}) has none of the wheels of ${list}: put them there ('pip wheel -r ${list}')."
   # shellcheck disable=SC2016  # expanded on the node
   tar -C "$WHEELHOUSE" -c -- "${wheels[@]}" | node::exec_in "$node" sh -c '
-    dir=$(mktemp -d) && trap "rm -rf \"$dir\"" EXIT && tar -C "$dir" --no-same-owner -x && python3 "$1/deps.py" install "$dir"' \
-    install "$(helper::dir)"
+    dir=$(mktemp -d) && trap "rm -rf \"$dir\"" EXIT && tar -C "$dir" --no-same-owner -x && python3 "$1/deps.py" install "$2" "$dir"' \
+    install "$(helper::dir)" "$set"
 }

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from conftest import write
 
 import deps
 
@@ -51,25 +52,122 @@ def test_what_is_missing(versions, line, have, is_missing):
     assert deps.missing([line]) == ([line.partition(" ")[0]] if is_missing else [])
 
 
-def test_every_requirement_is_understood_and_in_the_node_image(versions):
-    names = [
-        re.split("[=><]", line)[0] for line in (PY / "requirements.txt").read_text().splitlines() if line[0] != "#"
-    ]
-    assert [
-        re.split("[=><]", line)[0] for line in deps.missing((PY / "requirements.txt").read_text().splitlines())
-    ] == names
+@pytest.mark.parametrize("of", ["helper", "judge"])
+def test_every_requirement_is_understood_and_in_the_node_image(versions, of):
+    lines = (PY / {"helper": "requirements.txt", "judge": "requirements-judge.txt"}[of]).read_text().splitlines()
+    names = [re.split("[=><]", line)[0] for line in lines if line[0] != "#"]
+    assert [re.split("[=><]", line)[0] for line in deps.missing_here(of)] == names
     lock = (PY.parent / "docker" / "requirements.lock").read_text().lower().replace("_", "-")
     assert [name for name in names if f"\n{name.lower().replace('_', '-')}==" not in lock] == []
 
 
-def test_a_missing_package_names_the_command_that_installs_it(tmp_path):
+def test_the_judge_needs_numpy_and_scipy(versions):
+    versions["numpy"] = "1.23.1"
+    assert deps.missing_here("judge") == ["numpy>=1.23.2", "scipy>=1.9.2"]
+    versions.update(numpy="2.4.6", scipy="1.9.2")
+    assert deps.missing_here("judge") == []
+
+
+def test_each_set_has_its_own_directory_next_to_the_helpers_versions():
+    python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
+    assert deps.packages("helper") == deps.PACKAGES == PY.parent / f"packages-{python}"
+    assert deps.packages("judge") == PY.parent / f"packages-judge-{python}"
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A node with deps.py, the packages `own`, and pip's part played by a program that records its arguments."""
+
+    def node(argv, own=(), status=0):
+        (tmp_path / "0123").mkdir()
+        for name in ("deps.py", "requirements.txt", "requirements-judge.txt"):
+            shutil.copy(PY / name, tmp_path / "0123")
+        for name, version in own:
+            write(
+                tmp_path / f"own/{name}-{version}.dist-info/METADATA",
+                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            )
+        write(tmp_path / "own/pip.py", PIP.format(record=str(tmp_path / "record"), status=status))
+        env = {**os.environ, "PYTHONPATH": str(tmp_path / "own")}
+        return subprocess.run(
+            [sys.executable, "-S", tmp_path / "0123/deps.py", *argv],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return node
+
+
+PIP = """
+import pathlib, sys
+argv = sys.argv[1:]
+if argv != ["--version"]:
+    value = dict(zip(argv, argv[1:]))
+    constraints = pathlib.Path(value["--constraint"]).read_text()
+    source = value.get("--find-links", "index")
+    pathlib.Path({record!r}).write_text(" ".join([pathlib.Path(value["--requirement"]).name, source, *constraints.split()]))
+    pathlib.Path(value["--target"], "brought.py").write_text("")
+    sys.exit({status})
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "own", "asked"),
+    [
+        (["helper"], [("numpy", "1.26.4")], "requirements.txt index"),
+        (["helper", "/wheels"], [], "requirements.txt /wheels"),
+        (["judge"], [], "requirements-judge.txt index"),
+        (["judge"], [("numpy", "1.26.4")], "requirements-judge.txt index numpy==1.26.4"),
+        (["judge", "/wheels"], [("numpy", "2.1.0+vendor")], "requirements-judge.txt /wheels numpy==2.1.0"),
+    ],
+)
+def test_a_set_goes_into_its_directory_and_the_judges_fits_the_nodes_own_numpy(tmp_path, node, argv, own, asked):
+    ended = node(["install", *argv], own)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (tmp_path / "record").read_text() == asked
+    assert [path.name for path in tmp_path.rglob("brought.py")] == ["brought.py"]
+    assert (tmp_path / deps.packages(argv[0]).name / "brought.py").exists()
+
+
+def test_a_set_that_pip_cannot_install_leaves_nothing_and_says_which_version_was_needed(tmp_path, node):
+    ended = node(["install", "judge"], [("numpy", "1.26.4")], status=3)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        1,
+        "",
+        "The judge's packages must fit this node's own numpy==1.26.4: pip needs that version too.\n",
+    )
+    assert list(tmp_path.rglob("brought.py")) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0123", "own", "record"]
+
+
+def test_what_an_earlier_installation_brought_is_not_missing_and_is_not_the_nodes_own(tmp_path, node):
+    brought = tmp_path / deps.packages("judge").name
+    for name, version in (("numpy", "2.4.6"), ("scipy", "1.17.1")):
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        write(brought / f"{name}-{version}.dist-info/METADATA", text)
+    assert node(["missing", "judge"]).stdout == "\n"
+    shutil.rmtree(tmp_path / "0123")
+    assert node(["install", "judge"]).returncode == 0
+    assert (tmp_path / "record").read_text() == "requirements-judge.txt index"
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "cure"),
+    [
+        ("no_such_package", "no_such_package", "bring it with 'make deps'"),
+        ("scipy.special", "scipy", "'make verify' brings it to the head, from WHEELHOUSE if you set that"),
+    ],
+)
+def test_a_missing_package_names_the_command_that_installs_it(tmp_path, module, package, cure):
     for name in ("run.py", "deps.py"):
         shutil.copy(PY / name, tmp_path)
     (tmp_path / "verl_regress").mkdir()
-    (tmp_path / "verl_regress" / "cli.py").write_text("import no_such_package")
-    ended = subprocess.run([sys.executable, tmp_path / "run.py"], capture_output=True, text=True, check=False)
+    (tmp_path / "verl_regress" / "cli.py").write_text(f"import {module}")
+    ended = subprocess.run([sys.executable, "-S", tmp_path / "run.py"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "error   This node's Python has no package 'no_such_package': bring it with 'make deps'.\n"
+    assert ended.stderr == f"error   This node's Python has no package '{package}': {cure}.\n"
 
 
 def test_the_nodes_own_packages_win_over_the_helpers(tmp_path):

@@ -350,7 +350,8 @@ def test_a_session_with_a_kept_job_keeps_both_codes(run, ray, old, snapshots):
 
 def test_old_helper_versions_go_unless_an_unfinished_job_runs_from_them(ray, old, shared, monkeypatch):
     monkeypatch.setattr(layout, "HELPER_DIR", shared.helpers / "cccccccccccc")
-    for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", "packages-cpython-311-x86_64"):
+    packages = ("packages-cpython-311-x86_64", "packages-judge-cpython-311-x86_64")
+    for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", *packages):
         write(shared.helpers / name / "run.py", "")
     job = old("runs", 5, ended=None)
     write(

@@ -1,0 +1,91 @@
+#!/usr/bin/env bats
+# The packages that nodes get: the helper's on every node, the judge's on the head alone; a stub of an engine plays the nodes.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  printf 'numpy>=1.23.2 scipy>=1.9.2\n' >"${BOX}/judge-lacks"
+  mkdir "${BOX}/wheels"
+  # A node lacks what the file SET-lacks says, until pip has installed the set; pip fails if there is a file "pip-fails".
+  stub docker - <<'SH'
+    case "$*" in
+      'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-0 ;;
+      inspect*) echo 'true since' ;;
+      *'deps.py missing helper') cat "${BOX}/helper-lacks" 2>/dev/null || echo ;;
+      *'deps.py missing judge') cat "${BOX}/judge-lacks" 2>/dev/null || echo ;;
+      *deps.py*install*)
+        [[ ! -e ${BOX}/pip-fails ]] || { echo 'ERROR: no index' >&2 && exit 1; }
+        [[ $* != *--interactive* ]] || tar -t | sort >"${BOX}/sent"
+        [[ -e ${BOX}/pip-brings-nothing ]] || rm -f "${BOX}"/*-lacks
+        ;;
+    esac
+SH
+}
+
+# deps [KNOB=VALUE...] VERB: a verb of the library, in a cluster of a head and a worker.
+deps() {
+  sandbox::run CLUSTER_NAME=mine WORKERS=1 "${@:1:$#-1}" scripts/verb.sh "${!#}"
+}
+
+# helper_shown: the helper's directory as messages show it.
+helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next to //p" <<<"$output" | grep -E '/common/code/verl_regress/[0-9a-f]{12}$'; }
+
+@test "the judge's packages are brought to the head alone, and only once" {
+  deps deps::ensure_judge
+  assert_status 0
+  assert_line "changed head: installed the judge's packages next to $(helper_shown)"
+  assert_called 'exec mine-head python3 /private/common/code/verl_regress/'
+  assert_called 'deps.py install judge'
+  refute_called 'exec mine-worker-0'
+  : >"$CALLS"
+  deps deps::ensure_judge
+  assert_status 0
+  assert_line "skip    head: the judge's packages (all there)"
+  refute_called install
+}
+
+@test "the helper's packages are looked for on every node, and the judge's are not" {
+  echo 'PyYAML>=6.0' >"${BOX}/helper-lacks"
+  deps deps::ensure
+  assert_status 0
+  assert_line "changed head: installed the helper's packages next to $(helper_shown)"
+  assert_line "skip    worker-0: the helper's packages (all there)"
+  assert_called 'deps.py install helper'
+  refute_called judge
+}
+
+@test "each set takes its own wheels from WHEELHOUSE" {
+  touch "${BOX}/wheels"/{numpy-2.4.6-cp311,scipy-1.17.1-cp311,scipy_extra-1-py3,pyyaml-6.0.3-cp311,typing_extensions-4.16.0-py3}.whl
+  deps WHEELHOUSE="${BOX}/wheels" deps::ensure_judge
+  assert_status 0
+  [[ $(<"${BOX}/sent") == $'numpy-2.4.6-cp311.whl\nscipy-1.17.1-cp311.whl' ]] || fail "$(<"${BOX}/sent")"
+  echo 'PyYAML>=6.0' >"${BOX}/helper-lacks"
+  deps WHEELHOUSE="${BOX}/wheels" deps::ensure
+  assert_status 0
+  [[ $(<"${BOX}/sent") == $'pyyaml-6.0.3-cp311.whl\ntyping_extensions-4.16.0-py3.whl' ]] || fail "$(<"${BOX}/sent")"
+}
+
+@test "a WHEELHOUSE without them is refused with the file that lists them" {
+  touch "${BOX}/wheels/pyyaml-6.0.3-cp311.whl"
+  deps WHEELHOUSE="${BOX}/wheels" deps::ensure_judge
+  assert_status 2
+  assert_line "error   WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements-judge.txt: put them there ('pip wheel -r py/requirements-judge.txt')."
+  refute_called install
+  rm "${BOX}/wheels"/* && echo 'PyYAML>=6.0' >"${BOX}/helper-lacks"
+  deps WHEELHOUSE="${BOX}/wheels" deps::ensure
+  assert_status 2
+  assert_line "error   WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements.txt: put them there ('pip wheel -r py/requirements.txt')."
+}
+
+@test "what pip could not install, or did not bring, is named" {
+  touch "${BOX}/pip-fails"
+  deps deps::ensure_judge
+  assert_status 1
+  assert_line "error   head lacks numpy>=1.23.2 scipy>=1.9.2 and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
+  rm "${BOX}/pip-fails" && touch "${BOX}/pip-brings-nothing"
+  deps deps::ensure_judge
+  assert_status 1
+  assert_line "error   head still lacks numpy>=1.23.2 scipy>=1.9.2 after pip had installed them: see ${BOX}/work dir/shared/common/code/verl_regress/packages-*."
+}
