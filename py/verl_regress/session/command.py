@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deps
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, shown
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -165,7 +166,8 @@ def _only(session: Session) -> set[str]:
 
 def _next(root: SharedRoot, session: Session, budget: int | None) -> None:
     """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
-    from verl_regress.session import verdict  # here: the judge's libraries take half a second
+    sys.path.append(str(deps.packages("judge")))
+    from verl_regress.session import verdict  # here: the judge's libraries take half a second, and only the head has them
 
     while True:
         known = session.evidence()
@@ -239,6 +241,7 @@ def _search(root: SharedRoot, api: RayApi, session: Session, canary: str) -> dic
 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
+    sys.path.append(str(deps.packages("judge")))
     from verl_regress.session import report, verdict  # as above
     from verl_verdict.verdicts import Word
 
