@@ -162,6 +162,17 @@ def test_a_case_that_continues_takes_the_checkpoint_of_its_own_side(root):
     ]  # fmt: skip
 
 
+def test_a_case_that_continues_runs_that_differ_says_so_and_asks_for_no_more(root):
+    session = make(root, suite="pairs: 8\ncases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n")
+    for case in ("ppo", "more"):
+        session.write_job(f"{case}_b", job(root, "ppo-0.9.1-v1-1", f"{case}-b", TREES["B"], sign))
+        session.write_job(f"{case}_a", job(root, "ppo-0.9.1-v1-1", f"{case}-a", TREES["A"]))
+    assert following(session) is None
+    found = verdict.of_session(session.evidence())[1]
+    assert found.word.value == "inconclusive"
+    assert found.reason == "A and B both resume, but continue from runs of ppo that differ already (regressed): see there"
+
+
 def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):
     session = make(root, suite="cases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n")
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], exit_code=1, checkpoints=()))
@@ -170,6 +181,14 @@ def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):
     found = verdict.of_session(session.evidence())
     assert [each.word.value for each in found] == ["regressed", "inconclusive"]
     assert found[1].reason == "more_a and more_b did not run: ppo_b, which it continues, left no checkpoint"
+
+
+def test_other_final_weights_are_a_change_although_every_metric_is_equal(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), "weights": "0" * 16})
+    session.write_job("ppo_a", {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "weights": "1" * 16})
+    found = verdict.of_session(session.evidence())[0]
+    assert (found.word.value, found.reason) == ("changed", "all metrics are bit-equal, but the final weights are not")
 
 
 def test_a_budget_that_is_used_up_is_named(root):

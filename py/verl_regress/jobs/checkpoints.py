@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from pathlib import Path
 
 from verl_regress.base.layout import JobDir
@@ -36,6 +38,27 @@ def newest(job: JobDir) -> Path | None:
         return None
     saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
     return next((path for path in reversed(saved) if _is_whole(path)), None)
+
+
+def weights_hash(checkpoint: Path) -> str | None:
+    """One hash over all weights in a checkpoint of FSDP; None if it has none that can be read.
+
+    torch saves a zip with one entry per tensor (`data/N`), and the checksum of each in the zip's directory, so nothing is unpickled
+    and no tensor is read. Two runs that end with equal weights have equal entries (torch 2.13; the pickle beside them differs).
+    """
+    found = hashlib.sha256()
+    shards = sorted(checkpoint.rglob("model_world_size_*_rank_*.pt"))
+    for shard in shards:
+        found.update(f"{shard.relative_to(checkpoint)}\n".encode())
+        try:
+            with zipfile.ZipFile(shard) as archive:
+                tensors = [each for each in archive.infolist() if "/data/" in each.filename]
+        except (OSError, zipfile.BadZipFile):
+            return None
+        if not any(each.CRC for each in tensors):
+            return None  # torch.serialization can be told to leave the checksums out
+        found.update("".join(f"{each.filename} {each.file_size} {each.CRC}\n" for each in tensors).encode())
+    return found.hexdigest()[:16] if shards else None
 
 
 def step_of(checkpoint: str) -> int:

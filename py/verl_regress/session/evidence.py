@@ -58,6 +58,12 @@ def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
     }
 
 
+def _last_weights(found: JobDir) -> str | None:
+    """The hash of the weights in the newest complete checkpoint."""
+    newest = checkpoints.newest(found)
+    return None if newest is None else checkpoints.weights_hash(newest)
+
+
 def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, str]:
     """One hash over the names and contents of the files of a job's model, and of its data; without those that were not prepared."""
     plan = find.plan_of(found)
@@ -96,6 +102,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "scores": [step.metrics.get(_SCORE) for step in steps],
         "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
         "checkpoints": checkpoints.names(found),
+        "weights": _last_weights(found),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],
         "entries": sorted(path.name for path in found.path.iterdir()),

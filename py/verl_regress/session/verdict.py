@@ -42,7 +42,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         ]
     try:
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
-        found = [_judge(case, a, b)]
+        found = [_beside_its_source(_judge(case, a, b), case, evidence)]
         if case.speed:
             found.append(speed.case(a, b, name=f"{case.name} speed"))
     except BadInput as error:
@@ -50,6 +50,17 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
     if budget is not None and spent(evidence) >= budget:
         found = [_with_budget(verdict, budget) for verdict in found]
     return found
+
+
+def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verdict:
+    """Runs that continue other ones which differ already show that both resume, and nothing about how."""
+    if case.continues is None or not verdict.pairs or verdict.word in (Word.IDENTICAL, Word.SAME):
+        return verdict
+    source = of_case(suites.of_recorded(evidence["begin"]["suite"]).case(case.continues), evidence)[0]
+    if source.word in (Word.IDENTICAL, Word.SAME):
+        return verdict
+    reason = f"A and B both resume, but continue from runs of {case.continues} that differ already ({source.word.value}): see there"
+    return dataclasses.replace(verdict, word=Word.INCONCLUSIVE, reason=reason, pairs=0, pairs_needed=None)
 
 
 def wants(case: Case, evidence: Evidence) -> Wants:
@@ -76,7 +87,11 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
         facts["packages"] = "; ".join(sorted({_packages(each) for each in lists}))
     stalled = "it stalled: it made no step for STALL_TIMEOUT, and was stopped" if job.get("stalled") else None
     return dataclasses.replace(
-        run, facts=facts, failure=stalled or run.failure, unfinished=None if stalled else run.unfinished
+        run,
+        facts=facts,
+        hashes={judged.WEIGHTS: job["weights"]} if job.get("weights") else {},
+        failure=stalled or run.failure,
+        unfinished=None if stalled else run.unfinished,
     )
 
 
