@@ -70,16 +70,17 @@ verify::prepare_again() {
 verify::run_jobs() {
   # shellcheck disable=SC2034  # verify::_next fills it by its name
   local next=()
+  cli::on_interrupt log::info "the session can be continued: 'make verify SESSION=${VERIFY_SESSION##*/}'. The job that runs keeps running"
   while verify::_next next; do verify::_run "${next[@]}"; done
 }
 
 # verify::_run NAME submit|follow SPEC SIDE ID SEED OVERRIDES...
 verify::_run() {
-  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0
+  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0 image
   shift 6
   log::step "verify: ${name} (${spec} with ${side}, ${VERIFY_CODE[$side]}, seed ${seed})"
   if [[ $how == follow ]]; then
-    job::follow "$id" || status=$?
+    (job::follow "$id") || status=$?
   else
     id=$(
       env::give WAIT 1 SUBMISSION_ID "$id" CODE_ID "${VERIFY_CODE[$side]}" TRAIN_SEED "$seed" OVERRIDES "$*"
@@ -91,7 +92,8 @@ verify::_run() {
   # A job that stalls or waits keeps its devices from the next one.
   ((status != 5 && status != 6)) || job::stop "$id"
   ((status != 5)) || cli::die 5 "The job ${name} of this session could not be scheduled: when its devices are free, 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
-  log::while "recording the job ${name}" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$name" --job "$id" --outcome "$status"
+  image=$(node::image head)
+  log::while "recording the job ${name}" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$name" --job "$id" --outcome "$status" "--image=${image}"
   ((status != 4)) || cli::die 4 "The job ${name} of this session was stopped: 'make verify SESSION=${VERIFY_SESSION##*/}' runs it again and goes on."
 }
 

@@ -49,7 +49,7 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
     (directory / "state/ended").write_text(json.dumps(ended))
     return {
         "submission_id": name, "job_dir": str(directory), "code": {"tree_sha256": tree}, "checkpoints": list(checkpoints),
-        "state": {"ended": ended}, "artefacts": {"model sha256": "m", "data sha256": "d"}, "packages": None, "stalled": False,
+        "state": {"ended": ended}, "artefacts": {"model sha256": "m", "data sha256": "d"}, "packages": None, "image": "sha256:1", "stalled": False,
         "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": [1, 2, 3, 4], "scores": [0.0] * 4, "losses": [0.0] * 4,
         "ray": {"start_time": 1000, "end_time": 31000}, "digest": gathered.digest(directory),
     }  # fmt: skip
@@ -170,7 +170,9 @@ def test_a_case_that_continues_runs_that_differ_says_so_and_asks_for_no_more(roo
     assert following(session) is None
     found = verdict.of_session(session.evidence())[1]
     assert found.word.value == "inconclusive"
-    assert found.reason == "A and B both resume, but continue from runs of ppo that differ already (regressed): see there"
+    assert (
+        found.reason == "A and B both resume, but continue from runs of ppo that differ already (regressed): see there"
+    )
 
 
 def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):
@@ -224,6 +226,7 @@ class TestReuse:
             ("code", {"tree_sha256": "c" * 64}),
             ("artefacts", {"model sha256": "other", "data sha256": "d"}),
             ("artefacts", {"model sha256": "m", "data sha256": "other"}),
+            ("image", "sha256:2"),
             ("packages", {"lists": [{"python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}]}),
             ("state", {"ended": {"exit_code": 1}}),
             ("state", {"ended": None}),

@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.choices["record"].add_argument("--name", required=True)
     steps.choices["record"].add_argument("--job", required=True)
     steps.choices["record"].add_argument("--outcome", type=int, default=0, help="the exit status of following it")
+    steps.choices["record"].add_argument("--image", default="", help="the digest of the nodes' image, if they have one")
     steps.choices["search-node"].add_argument("--node", required=True, help="this node's name")
     steps.choices["judge"].add_argument("--json", action="store_true", help="print report.json instead of the table")
     steps.choices["judge"].add_argument("--allow", default="", help="verdicts that exit with 0, separated by commas")
@@ -167,7 +168,9 @@ def _only(session: Session) -> set[str]:
 def _next(root: SharedRoot, session: Session, budget: int | None) -> None:
     """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
     sys.path.append(str(deps.packages("judge")))
-    from verl_regress.session import verdict  # here: the judge's libraries take half a second, and only the head has them
+    from verl_regress.session import (
+        verdict,
+    )  # here: the judge's libraries take half a second, and only the head has them
 
     while True:
         known = session.evidence()
@@ -230,7 +233,11 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
         return
     artefacts = (session.read("begin") or {})["artefacts"]
     gathered = evidence.job(job, api)
-    more = {"artefacts": evidence.artefact_hashes(job, artefacts), "stalled": args.outcome == Exit.STALLED}
+    more = {
+        "artefacts": evidence.artefact_hashes(job, artefacts),
+        "image": args.image or None,
+        "stalled": args.outcome == Exit.STALLED,
+    }
     session.write_job(args.name, {**gathered, **more})
 
 

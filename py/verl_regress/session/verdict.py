@@ -82,6 +82,8 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
     """The judge's run of a recorded job, with the facts that only a session records. Raises the judge's BadInput."""
     run = jobdir.read(Path(job["job_dir"]))
     facts = {**run.facts, **job["artefacts"]}
+    if job["image"]:
+        facts["image"] = job["image"]
     lists = (job.get("packages") or {}).get("lists") or []
     if lists:
         facts["packages"] = "; ".join(sorted({_packages(each) for each in lists}))

@@ -114,3 +114,5 @@ transport::_need() {
 }
 
 transport::identity() { docker inspect --format '{{.Id}}' "${CLUSTER_NAME}-$1"; }
+
+transport::image() { docker inspect --format '{{.Image}}' "${CLUSTER_NAME}-$1"; }

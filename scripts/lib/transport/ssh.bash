@@ -141,3 +141,5 @@ ssh::_last_words() {
 }
 
 transport::identity() { transport::exec "$1" hostname; }
+
+transport::image() { :; }
