@@ -1,4 +1,4 @@
-"""Reads the two documents that a user writes, the JobSpec and the Ray base config, each against its JSON Schema."""
+"""Reads the documents that a user writes, JobSpec, Ray base config and suite, each against its JSON Schema."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Document:
 def parse(text: str, origin: str, kind: str) -> Document:
     """Parse `text` (YAML, of which JSON is a subset) and check it against the schema of `kind`.
 
-    `kind` is `jobspec` or `base_config`; `origin` is the file's name as the user knows it. Raises BadInput.
+    `kind` is `jobspec`, `base_config` or `suite`; `origin` is the file's name as the user knows it. Raises BadInput.
     """
     try:
         document = _load(text)

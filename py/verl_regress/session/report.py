@@ -55,7 +55,7 @@ class Outcome:
             return _passed(self.checks)
         worst = verdicts.worst(self.verdicts)
         of_that = [verdict.case for verdict in self.verdicts if verdict.word is worst]
-        return f"{worst.value}: {_MEANING[worst]} ({', '.join(of_that)} of {len(self.verdicts)} cases)"
+        return f"{worst.value}: {_MEANING[worst]} ({', '.join(of_that)}; {len(self.verdicts)} cases)"
 
 
 def write(outcome: Outcome) -> None:
