@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,12 @@ def at(
     stage = metrics.stage_of(metric)
     explaining = tuple(comparable.explaining(list(config), stage.config))
     return Diagnosis(step, metric, a, b, stage.means, tuple(others), explaining)
+
+
+def likely_first(files: Sequence[str], first: Diagnosis | None) -> tuple[str, ...]:
+    """Files that differ, those that define the metric of the first difference before the others."""
+    stage = metrics.stage_of(first.metric) if first else None
+    return tuple(sorted(files, key=lambda name: (not (stage and re.search(stage.files, name)), name)))
 
 
 def opposite_sign(a: Run, b: Run, found: Comparison) -> Difference | None:

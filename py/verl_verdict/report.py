@@ -48,6 +48,8 @@ def _case(verdict: Verdict) -> Iterable[str]:
             "config",
             f"{len(verdict.config)} keys of verl's resolved config differ: {_listed([each.name for each in verdict.config])}",
         )
+    if verdict.files:
+        yield _line("code", f"{len(verdict.files)} of the loaded files differ: {_listed(verdict.files)}")
     for note in verdict.notes:
         yield _line("note", note)
 

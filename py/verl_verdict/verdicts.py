@@ -72,6 +72,9 @@ class Verdict:
     first: Diagnosis | None = None
     differs: tuple[comparable.Difference, ...] = ()  # what makes it incomparable, or was accepted
     config: tuple[comparable.Difference, ...] = ()  # verl's resolved config
+    files: tuple[
+        str, ...
+    ] = ()  # of verl, loaded by A and B, that differ; those that define the first difference come first
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     pairs_needed: int | None = None

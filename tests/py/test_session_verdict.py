@@ -281,13 +281,17 @@ def test_the_cost_is_said_before_the_first_run(root):
 
 def test_the_report_says_the_answer_first(root):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
-    session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign))
-    session.write_job("ppo_a", {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "reused_from": "20261121T100000Z"})
+    loaded = {"verl/__init__.py": "1", "verl/trainer/ppo/core_algos.py": "1", "verl/a.py": "1"}
+    changed = {**loaded, "verl/trainer/ppo/core_algos.py": "2", "verl/a.py": "2", "verl/only_b.py": "2"}
+    session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign), "loaded": changed})
+    a = {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "reused_from": "20261121T100000Z", "loaded": loaded}
+    session.write_job("ppo_a", a)
     evidence = session.evidence()
     outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
     page = "\n".join(report.as_markdown(outcome))
     assert page.startswith("# regressed: B breaks what A does (ppo; 1 cases)\n")
     assert "| ppo | **regressed** | with equal rewards, critic/advantages has the opposite sign" in page
+    assert "code        2 of the loaded files differ: verl/trainer/ppo/core_algos.py, verl/a.py\n" in page
     assert "| ppo_a (of the session 20261121T100000Z) | `a` |" in page
     assert report.as_json(outcome)["verdict"] == "regressed"
     assert 'name="ppo"><failure message="regressed: ' in report.as_junit(outcome)

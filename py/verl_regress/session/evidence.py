@@ -58,6 +58,17 @@ def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
     }
 
 
+def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
+    """The files of the snapshot that any process of the job loaded, with the first digits of their sha256 (py/hooks/identity.py)."""
+    reports = [read_json(path) or {} for path in sorted(found.reports.glob("identity-*.json"))]
+    modules = [module for report in reports for module in report.get("modules", {}).values() if module["file"]]
+    return {
+        str(Path(module["file"]).relative_to(code_path)): str(module["sha256"])[:16]
+        for module in modules
+        if Path(module["file"]).is_relative_to(code_path)
+    }
+
+
 def _last_weights(found: JobDir) -> str | None:
     """The hash of the weights in the newest complete checkpoint."""
     newest = checkpoints.newest(found)
@@ -103,6 +114,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
         "checkpoints": checkpoints.names(found),
         "weights": _last_weights(found),
+        "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],
         "entries": sorted(path.name for path in found.path.iterdir()),

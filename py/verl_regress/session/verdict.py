@@ -13,7 +13,7 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import jobdir, judge, speed
+from verl_verdict import diagnosis, jobdir, judge, speed
 from verl_verdict import records as judged
 from verl_verdict.errors import BadInput
 from verl_verdict.metrics import Decisive
@@ -42,7 +42,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         ]
     try:
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
-        found = [_beside_its_source(_judge(case, a, b), case, evidence)]
+        found = [_with_files(_beside_its_source(_judge(case, a, b), case, evidence), sides)]
         if case.speed:
             found.append(speed.case(a, b, name=f"{case.name} speed"))
     except BadInput as error:
@@ -50,6 +50,13 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
     if budget is not None and spent(evidence) >= budget:
         found = [_with_budget(verdict, budget) for verdict in found]
     return found
+
+
+def _with_files(verdict: Verdict, sides: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    """The verdict with the files of verl that the first runs of A and B loaded, and that differ."""
+    a, b = (next(iter(jobs.values())).get("loaded") or {} for jobs in (sides["A"], sides["B"]))
+    differ = [name for name in a.keys() & b.keys() if a[name] != b[name]]
+    return dataclasses.replace(verdict, files=diagnosis.likely_first(differ, verdict.first))
 
 
 def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verdict:

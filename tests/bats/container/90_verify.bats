@@ -33,6 +33,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_line '13 of 13 checks passed'
   assert_line 'ppo +regressed: with equal rewards, critic/advantages has the opposite sign in B at step 1: .*'
   assert_line 'first +step 1, critic/advantages/(max|min): A -?[0-9.]+, B -?[0-9.]+'
+  assert_line 'code +1 of the loaded files differ: verl/trainer/ppo/core_algos.py'
   assert_line 'grpo +(identical|same): .*'
   assert_line 'sft +(identical|same): .*'
   assert_line 'verdict +regressed \(exit status 9\)'
