@@ -8,7 +8,8 @@ import pytest
 
 from verl_regress.cluster import packages
 from verl_regress.session import checks, report
-from verl_regress.store.sessions import JOBS, Session
+from verl_regress.session.report import Outcome
+from verl_regress.store.sessions import Session, jobs_of
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "session"
 
@@ -20,7 +21,7 @@ def evidence():
 
 
 def false_lines(evidence):
-    return {verdict.name for verdict in checks.judge(evidence, set()) if not verdict.passed}
+    return {verdict.name for verdict in checks.judge(evidence, set()) if verdict.failed}
 
 
 def put(path, value):
@@ -41,11 +42,11 @@ def head_address(evidence):
 
 
 def driver_on_head(evidence):
-    evidence["job-grpo"]["ray"]["driver_info"]["node_ip_address"] = head_address(evidence)
+    evidence["job-grpo_a"]["ray"]["driver_info"]["node_ip_address"] = head_address(evidence)
 
 
 def driver_nowhere(evidence):
-    evidence["job-sft"]["ray"]["driver_info"]["node_ip_address"] = "192.0.2.1"
+    evidence["job-sft_a"]["ray"]["driver_info"]["node_ip_address"] = "192.0.2.1"
 
 
 def head_with(kind, moment):
@@ -103,17 +104,17 @@ def one_moment(evidence):
 
 
 def three_kinds(evidence):
-    for bundle in evidence["job-sft"]["bundles"]:
+    for bundle in evidence["job-sft_a"]["bundles"]:
         bundle["files"] = bundle["files"][:3]
 
 
 def sources_failed(evidence):
-    for bundle in evidence["job-sft"]["bundles"]:
+    for bundle in evidence["job-sft_a"]["bundles"]:
         bundle["errors"] = dict.fromkeys(bundle["files"], "no answer")
 
 
 def not_stamped(evidence):
-    for bundle in evidence["job-grpo"]["bundles"]:
+    for bundle in evidence["job-grpo_a"]["bundles"]:
         bundle["asked"] = None
 
 
@@ -124,23 +125,23 @@ def other_marker(evidence):
 
 
 def same_bytes(evidence):
-    evidence["job-ppo_b"]["state"]["identity"]["files_sha256"] = evidence["job-ppo_a"]["state"]["identity"][
-        "files_sha256"
-    ]
+    for case in ("ppo", "grpo", "sft", "resume"):
+        loaded = evidence[f"job-{case}_a"]["state"]["identity"]["files_sha256"]
+        evidence[f"job-{case}_b"]["state"]["identity"]["files_sha256"] = loaded
 
 
 def never_running(evidence):
-    job = evidence["job-sft"]
+    job = evidence["job-sft_a"]
     job["bundles"] = [bundle for bundle in job["bundles"] if bundle["phase"] != "running"] * 2
 
 
 def short(evidence):
-    evidence["job-grpo"]["steps"].pop()
+    evidence["job-grpo_a"]["steps"].pop()
 
 
 MUTATIONS = [
-    ("submission", put("job-grpo/ray/metadata/submitted_from_container", "f" * 64)),
-    ("submission", put("job-further/ray/metadata/submitted_from_ip", "192.0.2.1")),
+    ("submission", put("job-grpo_a/ray/metadata/submitted_from_container", "f" * 64)),
+    ("submission", put("job-resume_b/ray/metadata/submitted_from_ip", "192.0.2.1")),
     ("placement", driver_on_head),
     ("placement", driver_nowhere),
     ("placement", put("job-ppo_b/ray/driver_info", None)),
@@ -155,26 +156,25 @@ MUTATIONS = [
     ("prepare", prepare_changed),
     ("prepare", no_artefacts),
     ("checkpoints", every_step),
-    ("checkpoints", put("job-sft/checkpoints", [])),
-    ("further", put("job-further/steps", [1])),
-    ("further", put("job-further/plan/overrides", [{"text": "trainer.save_freq=10", "origin": "x"}])),
+    ("checkpoints", put("job-sft_a/checkpoints", [])),
+    ("further", put("job-resume_b/steps", [1])),
+    ("further", put("job-resume_b/plan/overrides", [{"text": "trainer.save_freq=10", "origin": "x"}])),
     ("debug", one_moment),
     ("debug", three_kinds),
     ("debug", sources_failed),
     ("debug", not_stamped),
     ("imports", other_marker),
     ("imports", same_bytes),
-    ("imports", put("job-grpo/state/identity", None)),
-    ("imports", put("job-sft/state/identity/holds", False)),
-    ("imports", put("job-sft/state/identity/problems", ["process 7 loaded verl from elsewhere"])),
-    ("imports", put("job-sft/state/identity/processes", 1)),
-    ("workloads", put("job-sft/ray/status", "FAILED")),
-    ("workloads", put("job-grpo/state/ended/exit_code", 1)),
+    ("imports", put("job-grpo_a/state/identity", None)),
+    ("imports", put("job-sft_a/state/identity/holds", False)),
+    ("imports", put("job-sft_a/state/identity/problems", ["process 7 loaded verl from elsewhere"])),
+    ("imports", put("job-sft_a/state/identity/processes", 1)),
+    ("workloads", put("job-sft_a/ray/status", "FAILED")),
     ("workloads", put("job-ppo_b/state/started", None)),
     ("workloads", never_running),
     ("workloads", short),
-    ("rules", put("job-sft/entries", ["config", "logs"])),
-    ("rules", put("job-grpo/config", ["resolved.json"])),
+    ("rules", put("job-sft_a/entries", ["config", "logs"])),
+    ("rules", put("job-grpo_a/config", ["resolved.json"])),
     ("token", put("end/token/found_in", ["/private/jobs/x/logs/driver.log"])),
     ("token", put("end/token/files", 0)),
     ("secrets", put("canary/found_in", ["/private/jobs/x/logs/driver.log"])),
@@ -188,8 +188,8 @@ MUTATIONS = [
     ("secrets", put("canary-worker-0/files", 0)),
     ("secrets", put("canary-worker-0/processes", 0)),
     ("secrets", put("canary-worker-0/canary_characters", 0)),
-    ("secrets", put("job-sft/secrets/-1/names", [])),
-    ("secrets", put("job-grpo/secrets", [])),
+    ("secrets", put("job-sft_a/secrets/-1/names", [])),
+    ("secrets", put("job-grpo_a/secrets", [])),
     ("secrets", put("end/nodes", [])),
 ]
 
@@ -213,13 +213,32 @@ def test_there_is_a_mutation_for_every_check():
     assert {name for name, _ in MUTATIONS} == {check.name for check in checks.CHECKS}
 
 
-@pytest.mark.parametrize(
-    "missing", ["begin", "end", "prepare", "canary", "canary-head", *(f"job-{job.name}" for job in JOBS)]
-)
+@pytest.mark.parametrize("missing", ["begin", "end", "prepare", "canary", "canary-head"])
 def test_missing_evidence_never_passes(evidence, missing):
-    whole = copy.deepcopy(evidence)
     del evidence[missing]
-    assert false_lines(evidence) > false_lines(whole)
+    assert false_lines(evidence)
+
+
+@pytest.mark.parametrize("run", ["ppo_a", "ppo_b", "grpo_a", "grpo_b", "sft_a", "sft_b", "resume_a", "resume_b"])
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_run_that_did_not_come_to_its_end_is_no_pass(evidence, run, is_missing):
+    """In a whole session the check is skipped, and the verdict says what it means; with ONLY it fails."""
+    if is_missing:
+        del evidence[f"job-{run}"]
+    else:
+        evidence[f"job-{run}"]["state"]["ended"]["exit_code"] = 1
+        evidence[f"job-{run}"]["ray"]["status"] = "FAILED"
+    found = {check.name: check for check in checks.judge(evidence, set())}
+    assert found["workloads"].skipped == f"{run} did not train to the end"
+    assert not found["workloads"].passed
+    assert not found["workloads"].failed
+    evidence["begin"]["only"] = ["workloads"]
+    assert checks.judge(evidence, {"workloads"})[0].failed
+
+
+def test_a_suite_in_which_nothing_continues_has_one_check_less(evidence):
+    del evidence["begin"]["suite"]["content"]["cases"]["resume"]
+    assert "further" not in {check.name for check in checks.judge(evidence, set())}
 
 
 def test_only_some_checks(evidence):
@@ -228,39 +247,44 @@ def test_only_some_checks(evidence):
 
 def test_the_reports_show_a_and_b_side_by_side_and_every_failed_check(evidence, tmp_path):
     driver_on_head(evidence)
-    session = Session(tmp_path)
-    verdicts = checks.judge(evidence, set())
-    report.write(session, evidence, verdicts)
+    outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
+    report.write(outcome)
     said = json.loads((tmp_path / "report.json").read_text())
-    assert said["holds"] is False
+    assert (said["holds"], said["status"], said["verdict"]) == (False, 9, None)
     assert [line["name"] for line in said["lines"] if not line["holds"]] == ["placement"]
     page = (tmp_path / "report.md").read_text()
     assert page.startswith("# 12 of 13 checks passed\n")
-    assert "| step | reward A | reward B | B - A | loss A | loss B | B - A |" in page
-    assert sum(line.startswith(f"| {step} | ") for step in range(1, 11) for line in page.splitlines()) == 10
-    assert f"the driver of grpo ran on {head_address(evidence)}" in page
+    assert page.count("| step | reward A | reward B | B - A | loss A | loss B | B - A |") == 4
+    assert sum(line.startswith(f"| {step} | ") for step in range(1, 11) for line in page.splitlines()) == 30
+    assert f"the driver of grpo_a ran on {head_address(evidence)}" in page
     assert 'tests="13" failures="1"' in (tmp_path / "junit.xml").read_text()
 
 
 def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
     reason = "the trainer ended with exit status 1: ValueError: no (verl/x.py:3, at step 2)"
     cause = {"type": "ValueError", "message": "no", "where": "verl/x.py:3", "also": None, "step": 2, "hint": "do this"}
-    evidence["job-grpo"]["state"]["ended"] = {"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause}
-    evidence["job-sft"]["state"]["ended"] = None
-    verdicts = checks.judge(evidence, {"workloads"})
-    report.write(Session(tmp_path), evidence, verdicts)
-    assert verdicts[0].problems == [f"grpo failed: {reason} (hint: do this)", "sft failed: it recorded no end"]
+    evidence["job-grpo_b"]["state"]["ended"] = {"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause}
+    evidence["job-sft_a"]["state"]["ended"] = None
+    report.write(Outcome(Session(tmp_path), evidence, checks.judge(evidence, set())))
     said = json.loads((tmp_path / "report.json").read_text())["jobs"]
-    assert (said["grpo"]["reason"], said["grpo"]["cause"]) == (reason, cause)
-    assert [name for name, job in said.items() if job["reason"] is None] == ["ppo_a", "ppo_b", "further"]
+    assert (said["grpo_b"]["reason"], said["grpo_b"]["cause"]) == (reason, cause)
+    assert {name for name, job in said.items() if job["reason"] is not None} == {"grpo_b", "sft_a"}
     page = (tmp_path / "report.md").read_text()
-    assert f"## Why jobs failed\n\n- grpo: {reason}\n  - hint: do this\n- sft: it recorded no end\n" in page
-    assert f'message="grpo failed: {reason} (hint: do this)"' in (tmp_path / "junit.xml").read_text()
+    assert "## Why jobs failed\n" in page
+    assert f"- grpo_b: {reason}\n  - hint: do this\n" in page
+    assert "- sft_a: it recorded no end\n" in page
+    skipped = '<skipped message="grpo_b, sft_a did not train to the end" />'
+    assert skipped in (tmp_path / "junit.xml").read_text()
 
 
-def test_a_report_of_succeeded_jobs_has_no_failures(evidence, tmp_path):
-    report.write(Session(tmp_path), evidence, checks.judge(evidence, set()))
+def test_a_session_without_a_failed_job_has_no_such_part(evidence, tmp_path):
+    report.write(Outcome(Session(tmp_path), evidence, checks.judge(evidence, set())))
     assert "## Why jobs failed" not in (tmp_path / "report.md").read_text()
+
+
+def test_each_run_of_the_recorded_session_is_there(evidence):
+    firsts = {f"{case}_{side}" for case in ("ppo", "grpo", "sft", "resume") for side in "ab"}
+    assert firsts <= jobs_of(evidence).keys()
 
 
 def ran_with(evidence, **by_code):
@@ -280,6 +304,8 @@ def ran_with(evidence, **by_code):
 
 
 def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tmp_path):
+    for code in "ab":
+        evidence[f"job-ppo_{code}"]["packages"] = None
     assert report.about_packages(evidence) == ["Which packages A and B ran with was not recorded."]
     ran_with(evidence, a="2.4.6", b="2.4.6")
     sha256 = packages.sha256_of({"numpy": "2.4.6", "torch": "2.13.0"})[:12]
@@ -295,9 +321,10 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
         "B declares what it does not need: numpy<2 (the nodes have 3): why.",
     ]
     assert report.about_packages(evidence) == said
-    verdicts = checks.judge(evidence, set())
-    assert all(verdict.passed for verdict in verdicts)
-    assert set(said) <= set(report.as_markdown(evidence, verdicts))
-    assert report.as_json(Session(tmp_path), evidence, verdicts)["packages"] == said
-    del evidence["job-ppo_b"]
+    outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
+    assert all(check.passed for check in outcome.checks)
+    assert set(said) <= set(report.as_markdown(outcome))
+    assert report.as_json(outcome)["packages"] == said
+    for case in ("ppo", "grpo", "sft", "resume"):
+        del evidence[f"job-{case}_b"]
     assert report.about_packages(evidence) == []
