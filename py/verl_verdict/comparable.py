@@ -39,7 +39,10 @@ def facts(a: Run, b: Run) -> list[Difference]:
         Difference(name, a.facts.get(name), b.facts.get(name))
         for name in named
         if a.facts.get(name) != b.facts.get(name)
-        and ((name in a.facts and name in b.facts) or name.startswith(("override ", "variable ", "reward_fn")))
+        and (
+            (name in a.facts and name in b.facts)
+            or name.startswith(("override ", "variable ", "reward_fn", "deterministic"))
+        )
     ]
 
 

@@ -87,17 +87,27 @@ def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
 def _failure(attempt: Path) -> str | None:
     """Why the job did not succeed, as its launcher recorded it; None if it succeeded, or nothing was recorded."""
     ended = _json(attempt / "state/ended")
-    if not ended or ended.get("told_to_stop") or ended.get("exit_code") == 0:
+    if not ended or ended.get("told_to_stop") or ended.get("exit_code") == 0 or _is_lost(ended):
         return None
-    return str(ended.get("cause") or ended.get("reason") or f"exit status {ended.get('exit_code')}")
+    cause = ended.get("cause")
+    if isinstance(cause, Mapping):  # the root exception, verl_regress.jobs.failure
+        cause = f"{cause.get('type')}: {cause.get('message')}" + (f" ({cause['where']})" if cause.get("where") else "")
+    return str(cause or ended.get("reason") or f"exit status {ended.get('exit_code')}")
 
 
 def _unfinished(attempt: Path) -> str | None:
-    """Why the job did not run to its end although it did not fail."""
+    """Why the job did not run to its end although its code did not fail."""
     ended = _json(attempt / "state/ended")
     if not ended:
         return "the job recorded no end: it is running, or was lost" if (attempt / "state").is_dir() else None
+    if _is_lost(ended):
+        return f"the job lost a node, which says nothing about its code ({ended.get('reason')})"
     return "the job was stopped" if ended.get("told_to_stop") else None
+
+
+def _is_lost(ended: Mapping[str, Any]) -> bool:
+    """A node of the job went away, the head's included."""
+    return bool(ended.get("lost_nodes") or ended.get("head_gone"))
 
 
 def _overrides(directory: Path, workload: str) -> list[str]:
@@ -136,6 +146,8 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)
+    if (_json(directory / "config/asked.json").get("said") or {}).get("deterministic"):
+        facts["deterministic"] = "True"
     nodes = _nodes(directory)
     return facts | ({"nodes": nodes} if nodes else {})
 

@@ -163,6 +163,11 @@ def _notes(
         )
     if lacking := comparable.not_compared(runs_a[0], runs_b[0]):
         found.append(f"not compared, because it is not in the records: {', '.join(lacking)}")
+    one_sided_hashes = {
+        name for run_a in runs_a for run_b in runs_b for name in run_a.hashes.keys() ^ run_b.hashes.keys()
+    }
+    if one_sided_hashes:
+        found.append(f"not compared, because only one side has a hash of them: {_listed(sorted(one_sided_hashes))}")
     if not all(run.seed for run in (*runs_a, *runs_b)):
         found.append("the records do not tell their seeds: the runs are paired in the given order")
     if paired.alone_a or paired.alone_b:

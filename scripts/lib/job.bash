@@ -127,7 +127,7 @@ job::list_live() {
 # head restarts, our command is killed; that is not an answer, and we continue when the head is back.
 job::follow() {
   local job dir open status began cut=$SECONDS answer
-  job=$(helper::run head where --id "$1")
+  job=$(helper::run head where --id "$1") || return "$?"
   cli::on_interrupt log::info "${job} keeps running: 'make wait JOB=${job}' follows it again"
   # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
   cli::temp_dir dir

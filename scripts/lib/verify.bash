@@ -7,6 +7,7 @@ readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its n
 # of A and B.
 verify::begin() {
   local identity address file
+  verify::_refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
   file=$(verify::_suite)
   verify::_check_suite "$file"
   declare -gA VERIFY_CODE=()
@@ -22,11 +23,24 @@ verify::begin() {
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
-  local words=()
-  mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME")
+  local words=() identity address
+  verify::_refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
+  identity=$(node::identity head)
+  address=$(node::address head)
+  mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" --head-identity "$identity" --head-address "$address")
   wait "$!"
   VERIFY_SESSION=${words[0]}
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
+}
+
+# verify::_refuse_knobs WHY KNOB...: the user must not have set these.
+verify::_refuse_knobs() {
+  local why=$1 knob
+  shift
+  for knob in "$@"; do
+    [[ -z ${!knob} ]] || ! env::is_given "$knob" ||
+      cli::die 2 "${knob}='$(cli::shown "${!knob}")' (from ${ENV_ORIGIN[$knob]}) is not for this session: ${why}; leave it out."
+  done
 }
 
 # verify::_suite: the file of SUITE.
@@ -76,25 +90,50 @@ verify::run_jobs() {
 
 # verify::_run NAME submit|follow SPEC SIDE ID SEED OVERRIDES...
 verify::_run() {
-  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0 image
+  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0 goes_on="'make verify SESSION=${VERIFY_SESSION##*/}' goes on"
   shift 6
   log::step "verify: ${name} (${spec} with ${side}, ${VERIFY_CODE[$side]}, seed ${seed})"
   if [[ $how == follow ]]; then
     (job::follow "$id") || status=$?
   else
-    id=$(
-      env::give WAIT 1 SUBMISSION_ID "$id" CODE_ID "${VERIFY_CODE[$side]}" TRAIN_SEED "$seed" OVERRIDES "$*"
-      job::submit "$spec"
-    ) || status=$?
+    id=$(verify::_submit "$spec" "$side" "$seed" "$*" WAIT 1 SUBMISSION_ID "$id") || status=$?
   fi
-  [[ -n $id ]] || cli::die 1 "The job ${name} of this session was not submitted: the reason is above; fix it, then 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
-  ((status != 8)) || cli::die 8 "The cluster cannot be reached: bring it up with 'make up', then 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
-  # A job that stalls or waits keeps its devices from the next one.
-  ((status != 5 && status != 6)) || job::stop "$id"
-  ((status != 5)) || cli::die 5 "The job ${name} of this session could not be scheduled: when its devices are free, 'make verify SESSION=${VERIFY_SESSION##*/}' goes on."
+  if [[ -z $id ]]; then
+    ((status == 2)) && [[ $side == B ]] && verify::_is_refused_by_b "$name" "$spec" "$seed" "$*" && return
+    cli::die 1 "The job ${name} of this session was not submitted: the reason is above; fix it, then ${goes_on}."
+  fi
+  case $status in
+    0 | 3 | 4 | 7) ;;
+    5 | 6) job::stop "$id" ;; # it would keep its devices from the next job
+    *) cli::die "$status" "How the job ${id} of ${name} ended is unknown, as it says above: fix that, then ${goes_on}." ;;
+  esac
+  verify::_record "$name" "$id" "$status"
+  ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: when its devices are free, ${goes_on}."
+  # Somebody stopped it just now, so we stop too; one that was stopped before we came is run again.
+  [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: ${goes_on} with another one."
+}
+
+# verify::_submit SPEC SIDE SEED OVERRIDES [KNOB VALUE]...: with the code of that side.
+verify::_submit() {
+  env::give CODE_ID "${VERIFY_CODE[$2]}" TRAIN_SEED "$3" OVERRIDES "$4" "${@:5}"
+  job::submit "$1"
+}
+
+# verify::_is_refused_by_b NAME SPEC SEED OVERRIDES: A takes this job, so that B refuses it is B's failure; records why.
+verify::_is_refused_by_b() {
+  local said
+  cli::temp_dir said
+  (verify::_submit "$2" A "$3" "$4" DRY_RUN 1) >/dev/null 2>&1 || return 1
+  ! (verify::_submit "$2" B "$3" "$4" DRY_RUN 1) >/dev/null 2>"${said}/why" || return 1
+  sed -n 's/^error *//p' "${said}/why" | tail -n 1 | helper::run_in head verify refused --session "$VERIFY_SESSION" --name "$1" || return 1
+  log::info "$1: B refuses a job that A takes, which is the verdict on this case"
+}
+
+# verify::_record NAME ID STATUS
+verify::_record() {
+  local image
   image=$(node::image head)
-  log::while "recording the job ${name}" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$name" --job "$id" --outcome "$status" "--image=${image}"
-  ((status != 4)) || cli::die 4 "The job ${name} of this session was stopped: 'make verify SESSION=${VERIFY_SESSION##*/}' runs it again and goes on."
+  log::while "recording the job $1" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}"
 }
 
 # verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value goes there
@@ -121,6 +160,6 @@ verify::_next() {
   local args=(--session "$VERIFY_SESSION")
   [[ -z $BUDGET ]] || args+=("--budget=${BUDGET}")
   mapfile -d '' -t _words < <(helper::run head verify next "${args[@]}")
-  wait "$!"
+  wait "$!" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))
 }

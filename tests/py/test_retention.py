@@ -321,9 +321,9 @@ def session(root, name, hours, *, jobs=(), end=True):
     begin = {"codes": {"A": "codeA", "B": "codeB"}, "digests": {}}
     write(directory / "evidence" / "begin.json", json.dumps(begin))
     for job_name, job in zip(("ppo_a", "ppo_b"), jobs, strict=False):
-        write(directory / "evidence" / f"job-{job_name}.json", json.dumps({"submission_id": job}))
+        write(directory / "evidence" / f"job-{job_name}.json", json.dumps({"submission_id": job, "time": job_name}))
     if end:
-        write(directory / "evidence" / "end.json", "{}")
+        write(directory / "report.json", "{}")
     age(directory, hours)
 
 
@@ -333,7 +333,7 @@ def test_a_running_session_keeps_its_jobs_and_both_codes(run, ray, old, snapshot
     assert "1 sessions (1 at work)" in gc(run, "--keep=0")
     assert list(job.checkpoints.iterdir())
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB", "codeC"]
-    age(snapshots.sessions / "s1", 25)  # its terminal was closed
+    age(snapshots.sessions / "s1", 7 * 24 + 1)  # nobody has continued it for a week
     gc(run, "--keep=0")
     assert (list(job.checkpoints.iterdir()), snapshot.list_snapshots(snapshots)) == ([], [])
 

@@ -7,7 +7,7 @@ import pytest
 from verdict_runs import rewrite, unpack
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import cost, report, schedule, suites, verdict
+from verl_regress.session import checks, cost, report, schedule, suites, verdict
 from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Run, Wants
 from verl_regress.store.sessions import Session, jobs_of
@@ -44,6 +44,8 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
         (change or (lambda step, data: None))(step, data)
 
     rewrite(directory, edit)
+    for checkpoint in checkpoints:
+        (directory / "checkpoints" / checkpoint).mkdir(parents=True, exist_ok=True)
     (directory / "state").mkdir(exist_ok=True)
     ended = {"exit_code": exit_code, "reason": "the trainer ended" if exit_code == 0 else "KeyError: no"}
     (directory / "state/ended").write_text(json.dumps(ended))
@@ -193,6 +195,50 @@ def test_other_final_weights_are_a_change_although_every_metric_is_equal(root):
     assert (found.word.value, found.reason) == ("changed", "all metrics are bit-equal, but the final weights are not")
 
 
+def test_a_checkpoint_that_was_collected_meanwhile_is_said_to_be_gone(root):
+    session = make(root, suite="cases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n")
+    for side in "ab":
+        session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
+    shutil.rmtree(root.jobs / "b" / "checkpoints")
+    assert following(session) is None
+    reason = verdict.of_session(session.evidence())[1].reason
+    assert reason.endswith("the checkpoint of ppo_b, which it continues, is gone ('make gc' removes old ones)")
+
+
+def test_a_config_that_only_b_refuses_is_a_regression(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    session.write("refused-ppo_b", {"reason": "The override 'a=1' sets a key that ppo_trainer of CODE_ID=b lacks."})
+    assert following(session) is None
+    found = verdict.of_session(session.evidence())[0]
+    assert found.word.value == "regressed"
+    assert found.reason.startswith("B refuses what A takes, before it trains: The override 'a=1' sets a key")
+
+
+def test_a_session_with_a_failed_check_gives_no_answer(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    for side in "ab":
+        session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
+    evidence = session.evidence()
+    failed = checks.Verdict("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on the head"])
+    outcome = report.Outcome(session, evidence, [failed], verdict.of_session(evidence))
+    assert outcome.status == 9
+    assert (
+        outcome.headline == "no answer: placement failed, so the runs were not what was asked for; 0 of 1 checks passed"
+    )
+    assert report.text(outcome)[-1] == f"{outcome.headline} (exit status 9)"
+
+
+def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression_although_its_source_changed(root):
+    cases = (
+        "cases:\n  ppo: {workload: ppo, deterministic: true}\n  more: {continues: ppo, steps: 2, deterministic: true}\n"
+    )
+    session = make(root, suite=cases)
+    for case, change in (("ppo", lambda step, data: data.update({"actor/lr": 3.0})), ("more", sign)):
+        session.write_job(f"{case}_b", job(root, "ppo-0.9.1-v1-1", f"{case}-b", TREES["B"], change))
+        session.write_job(f"{case}_a", job(root, "ppo-0.9.1-v1-1", f"{case}-a", TREES["A"]))
+    assert words(session) == {"ppo": "changed", "more": "regressed"}
+
+
 def test_a_budget_that_is_used_up_is_named(root):
     session = make(root)
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
@@ -227,6 +273,7 @@ class TestReuse:
             ("artefacts", {"model sha256": "other", "data sha256": "d"}),
             ("artefacts", {"model sha256": "m", "data sha256": "other"}),
             ("image", "sha256:2"),
+            ("artefacts", {"data sha256": "d"}),
             ("packages", {"lists": [{"python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}]}),
             ("state", {"ended": {"exit_code": 1}}),
             ("state", {"ended": None}),

@@ -217,6 +217,16 @@ def test_an_attempt_from_scratch_replaces_all_before_it(tmp_path):
             None,
         ),
         (
+            {"exit_code": 1, "reason": "x", "cause": {"type": "KeyError", "message": "'no'", "where": "verl/x.py:3"}},
+            "KeyError: 'no' (verl/x.py:3)",
+            None,
+        ),
+        (
+            {"exit_code": 1, "reason": "worker-1 was lost", "lost_nodes": ["worker-1"]},
+            None,
+            "the job lost a node, which says nothing about its code (worker-1 was lost)",
+        ),
+        (
             {"exit_code": 1, "reason": "the trainer ended with exit status 1"},
             "the trainer ended with exit status 1",
             None,

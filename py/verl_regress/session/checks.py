@@ -15,8 +15,6 @@ from verl_regress.store.sessions import CANARY, jobs_of
 
 Evidence = Mapping[str, Any]
 
-STEPS = 10  # every shipped JobSpec saves at this step
-
 
 @dataclass(frozen=True)
 class Check:
@@ -112,14 +110,16 @@ def _n_jobs(evidence: Evidence) -> str:
 
 
 def _submitted_from_head(evidence: Evidence) -> list[str]:
-    head = evidence["begin"]["head"]
+    # A session that was continued may have seen several: a container that was made again has another id.
+    heads = [evidence["begin"]["head"], *(evidence.get("heads") or {}).get("heads", [])]
+    identities, addresses = ({head[key] for head in heads} for key in ("identity", "address"))
 
     def check(name: str, job: Any) -> Iterable[str]:
         metadata = job["ray"]["metadata"]
-        if metadata["submitted_from_container"] != head["identity"]:
-            yield f"{name} was submitted from {metadata['submitted_from_container']}, the head is {head['identity']}"
-        if metadata["submitted_from_ip"] != head["address"]:
-            yield f"{name} was submitted from {metadata['submitted_from_ip']}, the head is at {head['address']}"
+        if metadata["submitted_from_container"] not in identities:
+            yield f"{name} was submitted from {metadata['submitted_from_container']}, the head is {', '.join(sorted(identities))}"
+        if metadata["submitted_from_ip"] not in addresses:
+            yield f"{name} was submitted from {metadata['submitted_from_ip']}, the head is at {', '.join(sorted(addresses))}"
 
     return _each(evidence, check)
 
@@ -190,12 +190,23 @@ def _second_prepare_skips(evidence: Evidence) -> list[str]:
 
 def _checkpoints(evidence: Evidence) -> list[str]:
     def check(name: str, job: Any) -> Iterable[str]:
-        # verl keeps the last step too, whatever save_freq says.
-        wanted = {f"global_step_{step}" for step in job["steps"] if step % STEPS == 0 or step == job["steps"][-1]}
-        if not wanted or set(job["checkpoints"]) != wanted:
-            yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; every {STEPS} steps is {', '.join(sorted(wanted)) or 'nothing'}"
+        every = _save_freq(job)
+        # verl keeps the last step too, if it saves at all.
+        wanted = {
+            f"global_step_{step}"
+            for step in job["steps"]
+            if every > 0 and (step % every == 0 or step == job["steps"][-1])
+        }
+        if set(job["checkpoints"]) != wanted:
+            yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; every {every} steps is {', '.join(sorted(wanted)) or 'nothing'}"
 
     return _each(evidence, check)
+
+
+def _save_freq(job: Any) -> int:
+    """What the job was asked for; every workload has a default, which is among its overrides."""
+    texts = [override["text"].lstrip("+?") for override in job["plan"]["overrides"]]
+    return next(int(text.partition("=")[2]) for text in reversed(texts) if text.startswith("trainer.save_freq="))
 
 
 def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, int | None]]:
@@ -260,9 +271,9 @@ def _loaded_the_same(evidence: Evidence) -> Iterable[str]:
     suite, jobs, trees = suites.of_recorded(evidence["begin"]["suite"]), jobs_of(evidence), evidence["begin"]["trees"]
     pairs = [[jobs.get(run.name) for run in schedule.first_runs(case)] for case in suite.cases]
     loaded = [
-        [job["state"]["identity"]["files_sha256"] for job in pair if job and job["state"]["identity"]] for pair in pairs
+        [((job or {}).get("state", {}).get("identity") or {}).get("files_sha256") for job in pair] for pair in pairs
     ]
-    if trees["A"] != trees["B"] and all(len(set(pair)) == 1 for pair in loaded if len(pair) == 2):
+    if trees["A"] != trees["B"] and all(a == b is not None for a, b in loaded):
         yield "A and B are different trees, and loaded the same bytes in every case: no case runs what differs"
 
 
@@ -281,14 +292,17 @@ def _workloads_ran(evidence: Evidence) -> list[str]:
 
 
 def _same_rules(evidence: Evidence) -> list[str]:
-    (first, reference), *others = _checked_jobs(evidence).items()
+    jobs = {
+        name: job for name, job in jobs_of(evidence).items() if has_succeeded(job) or name in _checked_jobs(evidence)
+    }
+    reference = next(iter(jobs.values()))
     problems = []
-    for name, job in others:
+    for name, job in jobs.items():
         problems += [f"{name} has no {part}" for part in reference["entries"] if part not in job["entries"]]
         problems += [f"{name} has no config/{part}" for part in reference["config"] if part not in job["config"]]
         phases, wanted = ({bundle["phase"] for bundle in one["bundles"]} for one in (job, reference))
         problems += [f"{name} has no debug bundle '{phase}'" for phase in sorted(wanted - phases)]
-    return problems if others else [f"only {first} ran in this session: nothing to compare it with"]
+    return problems
 
 
 def _token_nowhere(evidence: Evidence) -> list[str]:
@@ -353,10 +367,6 @@ def _every(suite: Suite) -> tuple[str, ...]:
     return tuple(run.name for case in suite.cases for run in schedule.first_runs(case))
 
 
-def _every_b(suite: Suite) -> tuple[str, ...]:
-    return tuple(schedule.first_runs(case)[1].name for case in suite.cases)
-
-
 def _continuing(suite: Suite) -> tuple[str, ...] | None:
     """B of the first case that continues another one, and of that one."""
     case = next((case for case in suite.cases if case.continues), None)
@@ -372,12 +382,12 @@ CHECKS = (
     Check("head", "the head has CPU 0 and GPU 0", _none, _head_is_empty, lambda evidence: f"{len(evidence['begin']['nodes'])} nodes, twice"),
     Check("outputs", "outputs are kept apart by submission id, nothing was reused or overwritten", _pair, _outputs_apart, lambda evidence: f"{len(evidence['end']['digests'])} job directories"),
     Check("prepare", "a second prepare skips and changes nothing", _none, _second_prepare_skips, lambda evidence: f"{sum(map(len, evidence['begin']['artefacts'].values()))} files of {len(evidence['begin']['artefacts'])} artefacts"),
-    Check("checkpoints", f"checkpoints come every save_freq={STEPS} steps only", _one, _checkpoints, _n_jobs),
+    Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints, _n_jobs),
     Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, lambda evidence: f"{len(_continued(evidence))} jobs that continue"),
     Check("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", _one, _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in own_jobs(evidence).values())} bundles"),
     Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),
     Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),
-    Check("rules", "all jobs keep the same directory and debug rules", _every_b, _same_rules, _n_jobs),
+    Check("rules", "all jobs keep the same directory and debug rules", _every, _same_rules, lambda evidence: f"{len(jobs_of(evidence))} jobs"),
     Check("token", "Ray's token is in no file, log or answer of Ray", _one, _token_nowhere, _searched),
     Check("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", _one, _canary_nowhere, _canary_searched),
 )  # fmt: skip

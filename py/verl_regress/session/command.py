@@ -15,7 +15,7 @@ from verl_regress.base.errors import BadInput, Exit, shown
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import find
+from verl_regress.jobs import find, status
 from verl_regress.session import checks, cost, evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
@@ -23,7 +23,7 @@ from verl_regress.store import snapshot
 from verl_regress.store.sessions import Session, all_of
 
 _LATEST = "latest"
-_LOSSES = 2  # how often a run is made again because it was stopped or its node was lost
+_LOSSES = 2  # how often a run is made again because it was stopped or lost a node
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--only", default="", help="checks to make, separated by commas; empty: all, and the verdict")
     begin.add_argument("--profile", required=True)
     begin.add_argument("--cluster", required=True)
-    begin.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
-    begin.add_argument("--head-address", required=True)
     begin.add_argument("--code-a", required=True, help="the code id of A")
     begin.add_argument("--code-b", required=True, help="the code id of B")
     opened = steps.add_parser("open", help="print an unfinished session's directory, A and B, each ended by a NUL")
     opened.add_argument("--name", required=True, help="its name, or latest")
     opened.add_argument("--cluster", required=True)
+    for each in (begin, opened):
+        each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
+        each.add_argument("--head-address", required=True)
     for name, text in (
         ("cost", "say what the session will cost at most"),
         ("prepared", "keep what the second prepare said (stdin) and left"),
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "print the next run: its name, submit or follow, JobSpec, A or B, submission id, seed, overrides, each ended by a NUL",
         ),
         ("record", "gather the evidence of a job that has ended"),
+        ("refused", "keep why verl refused the config of a run of B (stdin) that it takes with A"),
         ("search", "search the shared root and Ray's answers for the session's secret (stdin)"),
         ("search-node", "search this node for it"),
         ("judge", "gather the rest, make every check and every verdict, write the reports"),
@@ -61,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         step.add_argument("--session", type=Path, required=True)
     for name in ("next", "judge"):
         steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
-    steps.choices["record"].add_argument("--name", required=True)
+    for name in ("record", "refused"):
+        steps.choices[name].add_argument("--name", required=True)
     steps.choices["record"].add_argument("--job", required=True)
     steps.choices["record"].add_argument("--outcome", type=int, default=0, help="the exit status of following it")
     steps.choices["record"].add_argument("--image", default="", help="the digest of the nodes' image, if they have one")
@@ -86,9 +89,11 @@ def run(args: argparse.Namespace) -> int:
     elif args.step == "prepared":
         session.write("prepare", {"log": sys.stdin.read(), "artefacts": evidence.artefacts(root)})
     elif args.step == "next":
-        _next(root, session, args.budget)
+        _next(root, api, session, args.budget)
     elif args.step == "record":
         _record(root, api, session, args)
+    elif args.step == "refused":
+        session.write(f"refused-{args.name}", {"reason": sys.stdin.read().strip()})
     elif args.step == "search":
         session.write("canary", _search(root, api, session, sys.stdin.read()))
     elif args.step == "search-node":
@@ -152,11 +157,18 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
         raise BadInput(
             f"SESSION={shown(args.name)} is no session of the cluster {args.cluster} ({known}): name one, or leave it empty for a new one."
         )
-    if session.read("end") is not None:
+    if session.is_over:
         raise BadInput(
             f"SESSION={shown(args.name)} ({session.path.name}) is over: read {session.path}/report.md, or leave SESSION empty for a new one."
         )
-    codes = (session.read("begin") or {})["codes"]
+    begin = session.read("begin") or {}
+    if "suite" not in begin:
+        raise BadInput(
+            f"SESSION={shown(args.name)} ({session.path.name}) is of an earlier version, which had no suites: leave SESSION empty for a new one."
+        )
+    heads = (session.read("heads") or {}).get("heads", [])
+    session.write("heads", {"heads": [*heads, {"identity": args.head_identity, "address": args.head_address}]})
+    codes = begin["codes"]
     sys.stdout.write("".join(f"{word}\0" for word in (session.path, codes["A"], codes["B"])))
     return 0
 
@@ -165,7 +177,7 @@ def _only(session: Session) -> set[str]:
     return set((session.read("begin") or {}).get("only", []))
 
 
-def _next(root: SharedRoot, session: Session, budget: int | None) -> None:
+def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -> None:
     """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
     sys.path.append(str(deps.packages("judge")))
     from verl_regress.session import (
@@ -180,8 +192,9 @@ def _next(root: SharedRoot, session: Session, budget: int | None) -> None:
         if following is None:
             return
         case = suite.case(following.case)
-        earlier = verdict.earlier_run_of_a(root, session, case, following) if following.side == "A" else None
-        if earlier is not None and not only:
+        may_reuse = following.side == "A" and not only
+        earlier = verdict.earlier_run_of_a(root, session, case, following) if may_reuse else None
+        if earlier is not None:
             before, job = earlier
             session.write_job(following.name, {**job, "reused_from": before.path.name})
             say.skip(f"{following.name} (the run {job['submission_id']} of the session {before.path.name} is the same)")
@@ -189,15 +202,15 @@ def _next(root: SharedRoot, session: Session, budget: int | None) -> None:
         if budget is not None and verdict.spent(known) >= budget:
             say.info(f"BUDGET={budget} runs are used up: the verdict is on what there is")
             return
-        _print(root, session, suite, following)
+        _print(root, api, session, suite, following)
         return
 
 
-def _print(root: SharedRoot, session: Session, suite: Suite, following: Run) -> None:
-    """The words of a run. A job of it that was submitted before the session was interrupted is followed."""
+def _print(root: SharedRoot, api: RayApi, session: Session, suite: Suite, following: Run) -> None:
+    """The words of a run. A job of it that exists is followed, unless Ray never had it or it was lost: then another one is submitted."""
     number = 1
-    while (job := JobDir(root.jobs / _job_id(session, following, number))).path.exists() and (
-        _lost(session, following, number) is not None or job.read_state("submitted") is None
+    while (job := JobDir(root.jobs / _job_id(session, following, number))).path.exists() and _is_void(
+        job, api, session
     ):
         number += 1
     words = [
@@ -217,28 +230,28 @@ def _job_id(session: Session, following: Run, number: int) -> str:
     return f"{following.name.replace('_', '-')}-{session.path.name}" + (f"-{number}" if number > 1 else "")
 
 
-def _lost(session: Session, following: Run, number: int) -> dict[str, Any] | None:
-    return session.read(f"lost-{following.name}-{number}")
+def _is_void(job: JobDir, api: RayApi, session: Session) -> bool:
+    """The job is over and says nothing about the run."""
+    was_refused = status.judge(job, api.job(job.ray_id)).status is status.Status.NOT_SUBMITTED
+    return was_refused or session.read(f"lost-{job.submission_id}") is not None
 
 
 def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> None:
-    """The evidence of a run's job. One that was stopped, or whose node was lost, says nothing about B: it is made again once."""
+    """The evidence of a run's job. One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most."""
     job = find.find(root, args.job)
-    losses = sum(session.read(f"lost-{args.name}-{number}") is not None for number in range(1, _LOSSES + 1))
-    if args.outcome in (Exit.STOPPED, Exit.LOST) and losses < _LOSSES:
-        session.write(f"lost-{args.name}-{losses + 1}", {"submission_id": args.job, "outcome": args.outcome})
-        say.info(
-            f"{args.name}: {args.job} was {'stopped' if args.outcome == Exit.STOPPED else 'lost'}, which says nothing about the code: it is run again"
-        )
+    known = session.evidence()
+    losses = sum(name.startswith("lost-") and each["run"] == args.name for name, each in known.items())
+    if args.outcome in (Exit.STOPPED, Exit.LOST, Exit.NOT_SCHEDULABLE) and losses < _LOSSES:
+        session.write(f"lost-{args.job}", {"run": args.name, "outcome": args.outcome})
+        what = "lost" if args.outcome == Exit.LOST else "stopped"
+        say.info(f"{args.name}: {args.job} was {what}, which says nothing about the code: the run is made again")
         return
-    artefacts = (session.read("begin") or {})["artefacts"]
-    gathered = evidence.job(job, api)
     more = {
-        "artefacts": evidence.artefact_hashes(job, artefacts),
+        "artefacts": evidence.artefact_hashes(job, known["begin"]["artefacts"]),
         "image": args.image or None,
         "stalled": args.outcome == Exit.STALLED,
     }
-    session.write_job(args.name, {**gathered, **more})
+    session.write_job(args.name, {**evidence.job(job, api), **more})
 
 
 def _search(root: SharedRoot, api: RayApi, session: Session, canary: str) -> dict[str, Any]:

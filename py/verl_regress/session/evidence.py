@@ -37,12 +37,17 @@ def digest(directory: Path) -> str:
 
 
 def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The digest of each named job directory, or of all if none is named; jobs that still run are left out."""
-    directories = find.newest_first(root) if names is None else [JobDir(root.jobs / name) for name in names]
-    over = [
-        job for job in directories if job.path.is_dir() and (job.read_state("ended") or not job.read_state("started"))
-    ]
+    """The digest of each named job directory; if none is named, of all whose jobs are over."""
+    if names is None:
+        over = [job for job in find.newest_first(root) if job.read_state("ended") or _is_refused(job)]
+    else:
+        over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
     return {job.submission_id: digest(job.first.path) for job in over}
+
+
+def _is_refused(job: JobDir) -> bool:
+    """Ray never took it, so nothing will change in its directory."""
+    return (job.read_state("submitted") or {}).get("accepted") is False
 
 
 def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
@@ -76,15 +81,32 @@ def _last_weights(found: JobDir) -> str | None:
 
 
 def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, str]:
-    """One hash over the names and contents of the files of a job's model, and of its data; without those that were not prepared."""
+    """What a job read, by content: hashes of its model, its data, its reward function and of what we add to its processes.
+
+    Models and data that `make prepare` did not make have none.
+    """
     plan = find.plan_of(found)
-    hashes = {}
+    hashes = {"hooks sha256": _hooks_hash(found)}
+    if plan.get("reward_fn") and Path(plan["reward_fn"]).is_file():
+        hashes["reward_fn sha256"] = hashlib.sha256(Path(plan["reward_fn"]).read_bytes()).hexdigest()[:12]
     for name, key in (("model sha256", "model"), ("data sha256", "dataset")):
         files = artefacts.get(str(plan.get(key)))
         if files:
             text = json.dumps(sorted([path, seen[1]] for path, seen in files.items()))
             hashes[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
     return hashes
+
+
+def _hooks_hash(found: JobDir) -> str:
+    """One hash over the Python files of ours that a job's processes import: hooks, and in a rehearsal the rollout."""
+    variables = (found.read_config("runtime_env.json") or {}).get("env_vars", {})
+    ours = [Path(entry) for entry in variables.get("PYTHONPATH", "").split(":") if "/verl_regress/" in entry]
+    text = "".join(
+        f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        for folder in ours
+        for path in sorted(folder.rglob("*.py"))
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def nodes(api: RayApi) -> list[dict[str, Any]]:
@@ -99,7 +121,8 @@ def nodes(api: RayApi) -> list[dict[str, Any]]:
 def job(found: JobDir, api: RayApi) -> dict[str, Any]:
     """Everything that the checks need of one finished job."""
     plan = find.plan_of(found)
-    steps, ray = progress.steps(progress.joined(found)), api.job(found.ray_id)
+    steps = progress.steps(progress.joined(found))
+    ray = api.job(found.ray_id) or found.read_state("observed")  # Ray forgets its jobs when the head is made again
     return {
         "submission_id": found.submission_id,
         "job_dir": str(found.path),
@@ -148,9 +171,10 @@ def canary_search(
     Their own file is searched too (`secrets/`): the jobs are over, so it must be gone.
     """
     names, written = list(names), forms(canary)
+    known = [name for name in names if api.job(name) is not None]
     homes = [*(root.jobs / name for name in names), root.ray_logs(cluster), root.secrets / cluster, session]
     files = [path for home in homes for path in _files(home)]
-    answers = _answers(api, names)
+    answers = _answers(api, known)
     return {
         "canary_characters": len(canary),
         "files": len(files),

@@ -51,6 +51,9 @@ class Outcome:
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
+        failed = [check.name for check in self.checks if check.failed]
+        if failed and self.verdicts:
+            return f"no answer: {', '.join(failed)} failed, so the runs were not what was asked for; {_passed(self.checks)}"
         if not self.verdicts:
             return _passed(self.checks)
         worst = verdicts.worst(self.verdicts)
@@ -61,9 +64,11 @@ class Outcome:
 def write(outcome: Outcome) -> None:
     """Write the three reports into the session's directory."""
     directory = outcome.session.path
-    write_atomically(directory / "report.json", layout.as_json(as_json(outcome)))
     write_atomically(directory / "report.md", "\n".join(as_markdown(outcome)) + "\n")
     write_atomically(directory / "junit.xml", as_junit(outcome))
+    write_atomically(
+        directory / "report.json", layout.as_json(as_json(outcome))
+    )  # the last one: it says that the session is over
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -110,6 +115,8 @@ def text(outcome: Outcome) -> list[str]:
     lines = [*table(outcome.checks), *about_packages(outcome.evidence)]
     if outcome.verdicts:
         lines += ["", judged.text(outcome.verdicts, outcome.allow)]
+        if any(check.failed for check in outcome.checks):
+            lines += [f"{outcome.headline} (exit status {outcome.status})"]
     return lines
 
 

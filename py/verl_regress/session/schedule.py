@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.jobs.checkpoints import continuing
+from verl_regress.jobs.checkpoints import continuing, step_of
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store.sessions import jobs_of
 
@@ -77,6 +77,8 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> 
     for pair, seed in enumerate(case.seeds, start=1):
         for side in ("BA", "AB")[(pair + 1) % 2]:
             run = Run(case.name, side, seed, pair)
+            if refusal_of(run, evidence) is not None:
+                return None
             if run.name not in recorded:
                 return run if why_not(run, case, evidence) is None else None
         wanted = wants(case)
@@ -87,6 +89,11 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> 
     return None
 
 
+def refusal_of(run: Run, evidence: Evidence) -> str | None:
+    """Why verl's own config refused a run of B that it takes with A; None if it did not."""
+    return (evidence.get(f"refused-{run.name}") or {}).get("reason")
+
+
 def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
     """Why a run that continues another one cannot run."""
     if case.continues is None:
@@ -95,7 +102,14 @@ def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
     job = jobs_of(evidence).get(source)
     if job is None:
         return f"{source}, which it continues, was not run"
-    return None if job["checkpoints"] else f"{source}, which it continues, left no checkpoint"
+    if not job["checkpoints"]:
+        return f"{source}, which it continues, left no checkpoint"
+    is_there = _newest_checkpoint(job).is_dir()
+    return None if is_there else f"the checkpoint of {source}, which it continues, is gone ('make gc' removes old ones)"
+
+
+def _newest_checkpoint(job: Mapping[str, Any]) -> Path:
+    return Path(f"{job['job_dir']}/checkpoints/{(job['checkpoints'] or ['global_step_0'])[-1]}")
 
 
 def _again(case: Case) -> Run:
@@ -109,12 +123,11 @@ def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
     if case.continues is None:
         return added + ([f"trainer.total_training_steps={case.steps}"] if case.steps else [])
     source = jobs_of(evidence)[source_of(run, case).name]
-    newest = (source["checkpoints"] or ["global_step_0"])[-1]
-    steps = int(newest.rsplit("_", 1)[1])
+    newest = _newest_checkpoint(source)
     return [
         *added,
-        *continuing(Path(f"{source['job_dir']}/checkpoints/{newest}")),
-        f"trainer.total_training_steps={steps + (case.steps or 0)}",
+        *continuing(newest),
+        f"trainer.total_training_steps={step_of(newest.name) + (case.steps or 0)}",
     ]
 
 

@@ -31,6 +31,10 @@ def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
     """The verdict on a case, and on its speed if it asks for that. Without a pair it is inconclusive, and says why."""
     sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
+    refusal = schedule.refusal_of(schedule.first_runs(case)[1], evidence)
+    if refusal is not None:
+        reason = f"B refuses what A takes, before it trains: {refusal}"
+        return [Verdict(case=case.name, word=Word.REGRESSED, reason=reason, how="the config, composed by A and by B")]
     if not all(sides.values()):
         return [
             Verdict(
@@ -64,7 +68,8 @@ def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verd
     if case.continues is None or not verdict.pairs or verdict.word in (Word.IDENTICAL, Word.SAME):
         return verdict
     source = of_case(suites.of_recorded(evidence["begin"]["suite"]).case(case.continues), evidence)[0]
-    if source.word in (Word.IDENTICAL, Word.SAME):
+    is_new = verdict.word is Word.REGRESSED and source.word is not Word.REGRESSED
+    if source.word in (Word.IDENTICAL, Word.SAME) or is_new:
         return verdict
     reason = f"A and B both resume, but continue from runs of {case.continues} that differ already ({source.word.value}): see there"
     return dataclasses.replace(verdict, word=Word.INCONCLUSIVE, reason=reason, pairs=0, pairs_needed=None)
@@ -89,7 +94,7 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
     """The judge's run of a recorded job, with the facts that only a session records. Raises the judge's BadInput."""
     run = jobdir.read(Path(job["job_dir"]))
     facts = {**run.facts, **job["artefacts"]}
-    if job["image"]:
+    if job.get("image"):
         facts["image"] = job["image"]
     lists = (job.get("packages") or {}).get("lists") or []
     if lists:
@@ -148,8 +153,9 @@ def _fits(job: Mapping[str, Any], b: judged.Run) -> bool:
         run = run_of(job)
     except BadInput:
         return False
+    is_known = {"model sha256", "data sha256"} <= run.facts.keys()  # files that we did not make may have changed since
     same_start = not b.steps or run.steps[:1] == b.steps[:1]
-    is_equal = run.workload == b.workload and run.seed == b.seed and run.facts == b.facts and same_start
+    is_equal = is_known and run.workload == b.workload and run.seed == b.seed and run.facts == b.facts and same_start
     return is_equal and gathered.digest(Path(job["job_dir"])) == job["digest"]
 
 

@@ -34,7 +34,9 @@ from verl_regress.store import snapshot
 from verl_regress.store.sessions import Session, jobs_of
 
 _SETTLED = 3600.0  # seconds: what was made or written since then may be about to be used
-_SESSION = 86400.0  # seconds without new evidence after which an unfinished session counts as dead
+_SESSION = (
+    7 * 86400.0
+)  # seconds without new evidence after which an unfinished session counts as dead: it may be continued after a weekend
 _GONE = ".gone"  # ends the name of a half-removed directory
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
@@ -238,7 +240,7 @@ def _last_written(attempt: JobDir) -> float:
 def _is_at_work(session: Session, now: float) -> bool:
     evidence = list((session.path / "evidence").glob("*.json"))
     newest = max(path.stat().st_mtime for path in (session.path, *evidence))
-    return session.read("end") is None and newest > now - _SESSION
+    return not session.is_over and newest > now - _SESSION
 
 
 def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[str]:

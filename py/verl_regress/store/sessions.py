@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,25 @@ class Session:
     @classmethod
     def begin(cls, root: SharedRoot) -> Session:
         """Make the directory of a new session, named after the time (UTC)."""
-        path = root.sessions / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-        (path / "evidence").mkdir(parents=True)
-        return cls(path)
+        now_utc = datetime.now(timezone.utc)
+        while True:
+            path = root.sessions / f"{now_utc:%Y%m%dT%H%M%SZ}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # another one began in this second
+                now_utc += timedelta(seconds=1)
+                continue
+            (path / "evidence").mkdir()
+            return cls(path)
+
+    @property
+    def is_over(self) -> bool:
+        """Its report is written; until then it can be continued."""
+        return (self.path / "report.json").exists()
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Record one piece of evidence, stamped with the time."""
-        write_atomically(self._file(name), json.dumps({"time": now(), **content}, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(self._file(name), json.dumps({**content, "time": now()}, indent=1, ensure_ascii=False) + "\n")
 
     def read(self, name: str) -> dict[str, Any] | None:
         """One piece of evidence, or None if it was not gathered."""
@@ -60,4 +72,4 @@ def all_of(root: SharedRoot) -> list[Session]:
 def jobs_of(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """The evidence of the job of each run, in the order in which they were recorded."""
     jobs = {name.removeprefix(_JOB): content for name, content in evidence.items() if name.startswith(_JOB)}
-    return dict(sorted(jobs.items(), key=lambda each: str(each[1].get("recorded") or each[1].get("time"))))
+    return dict(sorted(jobs.items(), key=lambda each: str(each[1]["time"])))
