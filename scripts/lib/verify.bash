@@ -109,7 +109,7 @@ verify::_run() {
   esac
   verify::_record "$name" "$id" "$status"
   ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: when its devices are free, ${goes_on}."
-  # Somebody stopped it just now, so we stop too; one that was stopped before we came is run again.
+  # A job that is stopped while we follow it ends the session here; one that was stopped before we came is run again.
   [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: ${goes_on} with another one."
 }
 

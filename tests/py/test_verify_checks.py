@@ -1,6 +1,5 @@
 """Every check of verify, on copies of a recorded session's evidence: passes as recorded, fails when broken."""
 
-import copy
 import json
 from pathlib import Path
 
