@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     cure = "bring it with 'make deps'"
-    if package in {"numpy", "scipy"}:  # the judge's
+    if package in {"numpy", "scipy", "matplotlib"}:  # the judge's
         cure = "'make verify' brings it to the head, from WHEELHOUSE if you set that"
     raise SystemExit(f"error   This node's Python has no package '{package}': {cure}.") from None
 

@@ -11,7 +11,7 @@
 # BUDGET is the most runs. ALLOW=changed,inconclusive makes those verdicts exit with 0. ONLY=placement,head makes those checks, only
 # the runs that they need, and no verdict. JSON=1 prints the report instead of the table. Each job also gets a canary secret, which
 # only this script's memory has; afterwards all outputs are scanned for leaks. The session is stored in ${SHARED_ROOT}/verify/<time>/:
-# report.md, report.json, junit.xml and the evidence.
+# report.md, report.html, report.json, junit.xml and the evidence.
 #
 # Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC
 source "$(dirname "$0")/lib/regress.bash"

@@ -61,11 +61,30 @@ def test_every_requirement_is_understood_and_in_the_node_image(versions, of):
     assert [name for name in names if f"\n{name.lower().replace('_', '-')}==" not in lock] == []
 
 
-def test_the_judge_needs_numpy_and_scipy(versions):
-    versions["numpy"] = "1.23.1"
-    assert deps.missing_here("judge") == ["numpy>=1.23.2", "scipy>=1.9.2"]
-    versions.update(numpy="2.4.6", scipy="1.9.2")
+# Everything that the judge needs, with what that needs in turn: of a WHEELHOUSE, only these reach the head.
+JUDGE = {
+    "numpy": "2.4.6", "scipy": "1.17.1", "contourpy": "1.3.3", "cycler": "0.12.1", "fonttools": "4.68.0", "kiwisolver": "1.5.1",
+    "matplotlib": "3.11.2", "packaging": "25.0", "pillow": "13.0.0", "pyparsing": "3.3.3", "python-dateutil": "4.0.0", "six": "1.17.0",
+    "tzdata": "2026.6",
+}  # fmt: skip
+
+
+def test_the_judge_needs_numpy_scipy_and_matplotlib(versions):
+    versions.update(JUDGE, numpy="1.23.1", matplotlib="3.5.3")
+    assert deps.missing_here("judge") == ["numpy>=1.23.2", "matplotlib>=3.6"]
+    versions.update(numpy="2.4.6", matplotlib="3.6.0")
     assert deps.missing_here("judge") == []
+
+
+def test_what_matplotlib_needs_in_turn_is_listed():
+    names, found = [*metadata.requires("matplotlib")], set()
+    while names:
+        line = names.pop()
+        name = re.split("[^A-Za-z0-9_.-]", line)[0].lower()
+        if "extra ==" not in line and name not in found:
+            found.add(name)
+            names += metadata.requires(name) or []
+    assert found <= JUDGE.keys()
 
 
 def test_each_set_has_its_own_directory_next_to_the_helpers_versions():
@@ -144,9 +163,9 @@ def test_a_set_that_pip_cannot_install_leaves_nothing_and_says_which_version_was
 
 def test_what_an_earlier_installation_brought_is_not_missing_and_is_not_the_nodes_own(tmp_path, node):
     brought = tmp_path / deps.packages("judge").name
-    for name, version in (("numpy", "2.4.6"), ("scipy", "1.17.1")):
+    for name, version in JUDGE.items():
         text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        write(brought / f"{name}-{version}.dist-info/METADATA", text)
+        write(brought / f"{name.replace('-', '_')}-{version}.dist-info/METADATA", text)
     assert node(["missing", "judge"]).stdout == "\n"
     shutil.rmtree(tmp_path / "0123")
     assert node(["install", "judge"]).returncode == 0
@@ -157,6 +176,7 @@ def test_what_an_earlier_installation_brought_is_not_missing_and_is_not_the_node
     ("module", "package", "cure"),
     [
         ("no_such_package", "no_such_package", "bring it with 'make deps'"),
+        ("matplotlib.style", "matplotlib", "'make verify' brings it to the head, from WHEELHOUSE if you set that"),
         ("scipy.special", "scipy", "'make verify' brings it to the head, from WHEELHOUSE if you set that"),
     ],
 )

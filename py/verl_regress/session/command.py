@@ -288,6 +288,6 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
     if args.json:
         print(json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False))
     else:
-        reports = f"reports: {session.path}/report.md, report.json, junit.xml"
+        reports = f"reports: {session.path}/report.md, report.html, report.json, junit.xml"
         print(say.shown("\n".join([*report.text(outcome), reports])))
     return outcome.status

@@ -1,4 +1,6 @@
-"""The output of a session: report.json, report.md (for a pull request's comment) and junit.xml, from the same verdicts and checks."""
+"""The output of a session: report.json, report.md (for a pull request's comment), report.html and junit.xml, from the same verdicts and
+checks.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 from verl_regress.base import layout
 from verl_regress.base.layout import write_atomically
 from verl_regress.cluster import packages
+from verl_regress.session import page as web
 from verl_regress.session import schedule, suites
 from verl_regress.session.checks import Verdict as Checked
 from verl_regress.session.cost import seconds
@@ -29,6 +32,9 @@ _MEANING = {
     Word.INCONCLUSIVE: "these runs do not decide whether B trains as A does",
     Word.INCOMPARABLE: "A and B cannot be compared",
 }
+
+_COMMENT = 65536  # characters of a comment on GitHub
+_REST = "the last lines above"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,21 @@ class Outcome:
         return verdicts.status(self.verdicts, self.allow) if self.verdicts else 0
 
     @property
+    def word(self) -> str:
+        """The worst verdict; empty without verdicts."""
+        return verdicts.worst(self.verdicts).value if self.verdicts else ""
+
+    @property
+    def sentence(self) -> str:
+        """The answer for people who do not know the words of verdicts."""
+        if not self.verdicts:
+            return _passed(self.checks)
+        worst = verdicts.worst(self.verdicts)
+        of_that = [verdict.case for verdict in self.verdicts if verdict.word is worst]
+        meaning = f"{_MEANING[worst][0].upper()}{_MEANING[worst][1:]}"
+        return f"{meaning}, in {len(of_that)} of {len(self.verdicts)} cases: {', '.join(of_that)}."
+
+    @property
     def headline(self) -> str:
         """The answer in one sentence."""
         failed = [check.name for check in self.checks if check.failed]
@@ -62,9 +83,10 @@ class Outcome:
 
 
 def write(outcome: Outcome) -> None:
-    """Write the three reports into the session's directory."""
+    """Write the four reports into the session's directory."""
     directory = outcome.session.path
     write_atomically(directory / "report.md", "\n".join(as_markdown(outcome)) + "\n")
+    write_atomically(directory / "report.html", as_html(outcome))
     write_atomically(directory / "junit.xml", as_junit(outcome))
     write_atomically(
         directory / "report.json", layout.as_json(as_json(outcome))
@@ -108,6 +130,13 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             for name, job in jobs_of(evidence).items()
         },
     }
+
+
+def as_html(outcome: Outcome) -> str:
+    """The page for people."""
+    remarks = about_packages(outcome.evidence)
+    answer = (outcome.word, outcome.sentence)
+    return web.as_html(outcome.session, outcome.evidence, answer, outcome.verdicts, outcome.checks, remarks)
 
 
 def text(outcome: Outcome) -> list[str]:
@@ -168,41 +197,65 @@ def _pairs(evidence: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
 
 
 def as_markdown(outcome: Outcome) -> list[str]:
-    """The report for people: the answer, the cases, A and B step by step, then every check and every job."""
+    """The report for people: the answer, the cases, A and B step by step, then every check and every job.
+
+    GitHub takes no longer comment: what is too long is left out, the last steps first, and a sentence says what.
+    """
+    parts, left = _parts(outcome), list[str]()
+    for name in [name for name, _ in reversed(parts) if name]:
+        if _length(parts, left) <= _COMMENT:
+            break
+        parts = [part for part in parts if part[0] != name]
+        left.insert(0, name)
+    lines = [line for _, part in parts for line in part]
+    while _length([("", lines)], left) > _COMMENT:  # even the answer and the checks are too long
+        lines.pop()
+        left = left if _REST in left else [*left, _REST]
+    return [*lines, *(_left_out(left) if left else [])]
+
+
+def _length(parts: Sequence[tuple[str, Sequence[str]]], left: Sequence[str]) -> int:
+    lines = [line for _, part in parts for line in part] + (_left_out(left) if left else [])
+    return sum(len(line) + 1 for line in lines)
+
+
+def _left_out(left: Sequence[str]) -> list[str]:
+    """The last lines of a report that was cut."""
+    shown = ", ".join(left[:10]) + (f" and {len(left) - 10} more" if len(left) > 10 else "")
+    return ["", f"Left out, because a comment may have {_COMMENT} characters: {shown}. report.html has everything."]
+
+
+def _parts(outcome: Outcome) -> list[tuple[str, list[str]]]:
+    """The parts of report.md in their order; those with a name may be left out."""
     evidence = outcome.evidence
     begin = evidence["begin"]
-    page = [
+    top = [
         f"# {outcome.headline}",
         "",
         f"A is `{begin['codes']['A']}`, B is `{begin['codes']['B']}`. Suite {begin['suite']['name']}, profile {begin['profile']}, "
         f"cluster {begin['cluster']}, {begin['time']}.",
     ]
     if outcome.verdicts:
-        page += ["", "| case | verdict | why | first difference |", "| --- | --- | --- | --- |"]
-    page += [
+        top += ["", "| case | verdict | why | first difference |", "| --- | --- | --- | --- |"]
+    top += [
         f"| {verdict.case} | **{verdict.word.value}** | {verdict.reason} | {verdict.first or '-'} |"
         for verdict in outcome.verdicts
     ]
+    parts = [("", top)]
     for verdict in outcome.verdicts:
         lines = judged.text([verdict], ()).splitlines()[1:-2]
-        page += [
-            "",
-            f"<details><summary>{verdict.case}: how it was decided</summary>",
-            "",
-            "```",
-            *lines,
-            "```",
-            "</details>",
-        ]
-    page += [line for about in about_packages(evidence) for line in ("", about)]
-    page += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
+        summary = f"<details><summary>{verdict.case}: how it was decided</summary>"
+        parts.append((f"how {verdict.case} was decided", ["", summary, "", "```", *lines, "```", "</details>"]))
+    checks = [line for about in about_packages(evidence) for line in ("", about)]
+    checks += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
     for check in outcome.checks:
         problems = "".join(f"<br>**{problem}**" for problem in check.problems)
         word = "ok" if check.passed else "skip" if check.skipped else "**FAIL**"
-        page.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
-    for name, (a, b) in _pairs(evidence):
-        page += ["", *_side_by_side(name, a, b)]
-    return [*page, *_jobs(evidence)]
+        checks.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
+    parts.append(("", checks))
+    parts.append(("the jobs", _jobs(evidence)))
+    steps = [(f"the steps of {name}", ["", *_side_by_side(name, a, b)]) for name, (a, b) in _pairs(evidence)]
+    return [*parts, *steps]
 
 
 def _jobs(evidence: Mapping[str, Any]) -> list[str]:

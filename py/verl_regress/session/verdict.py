@@ -160,11 +160,16 @@ def _fits(job: Mapping[str, Any], b: judged.Run) -> bool:
 
 
 def _judge(case: Case, a: Sequence[judged.Run], b: Sequence[judged.Run]) -> Verdict:
-    decisive = [
+    decisive = decisive_of(case)
+    return judge.case(a, b, name=case.name, decisive=decisive, ignore=case.ignore, deterministic=case.deterministic)
+
+
+def decisive_of(case: Case) -> list[Decisive]:
+    """The decisive metrics that the case names; none: those of its workload."""
+    return [
         Decisive(name, _SIDES[said["better"]], said.get("floor", 0.0), said.get("relative_floor", 0.0), required=True)
         for name, said in case.decisive.items()
     ]
-    return judge.case(a, b, name=case.name, decisive=decisive, ignore=case.ignore, deterministic=case.deterministic)
 
 
 def _why_no_pair(case: Case, evidence: Evidence, budget: int | None) -> str:

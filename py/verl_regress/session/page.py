@@ -1,0 +1,101 @@
+"""report.html of a session: what the judge's page shows, from the evidence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.layout import JobDir
+from verl_regress.session import codes, schedule, suites, verdict
+from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.cost import seconds
+from verl_regress.store.sessions import Session, jobs_of
+from verl_verdict import page
+from verl_verdict.errors import BadInput
+from verl_verdict.records import Run
+from verl_verdict.verdicts import Verdict
+
+
+def as_html(
+    session: Session,
+    evidence: Mapping[str, Any],
+    answer: tuple[str, str],
+    found: Sequence[Verdict],
+    checks: Sequence[Checked],
+    remarks: Sequence[str],
+) -> str:
+    """The page. `answer` is the worst verdict's word and the sentence for the top; without verdicts there are checks only."""
+    begin = evidence["begin"]
+    cases = suites.of_recorded(begin["suite"]).cases if found else ()
+    lines, told = _code(evidence)
+    failed = [check.claim for check in checks if check.failed]
+    number = f"{len(failed)} {'check' if len(failed) == 1 else 'checks'} failed"
+    return page.html(
+        page.Page(
+            answer=answer[1],
+            word=answer[0],
+            facts={
+                "A, the baseline": begin["codes"]["A"],
+                "B, the change": begin["codes"]["B"],
+                "suite": begin["suite"]["name"],
+                "profile": begin["profile"],
+                "cluster": begin["cluster"],
+                "time": begin["time"],
+            },
+            warnings=[f"{number}, so this may not be about the code that was asked for: {'; '.join(failed)}."]
+            if failed
+            else [],
+            cases=[_case(session, case, evidence, found) for case in cases],
+            checks=[_check(check) for check in checks],
+            remarks=remarks,
+            code=lines,
+            code_note=told,
+        )
+    )
+
+
+def _case(session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]) -> page.Case:
+    sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
+    runs = {side: [run for job in jobs.values() if (run := _run(job))] for side, jobs in sides.items()}
+    return page.Case(
+        name=case.name,
+        verdicts=[each for each in found if each.case in (case.name, f"{case.name} speed")],
+        runs_a=runs["A"],
+        runs_b=runs["B"],
+        decisive=verdict.decisive_of(case),
+        jobs=[_job(session, name, side, job) for side, jobs in sides.items() for name, job in jobs.items()],
+    )
+
+
+def _run(job: Mapping[str, Any]) -> Run | None:
+    try:
+        return verdict.run_of(job)
+    except BadInput:  # the verdict says so
+        return None
+
+
+def _job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> page.Job:
+    ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
+    return page.Job(
+        run=name,
+        side=side,
+        submission_id=job["submission_id"],
+        href=os.path.relpath(JobDir(Path(job["job_dir"])).driver_log, session.path),
+        steps=len(job["steps"]),
+        seconds=seconds(job),
+        failure=ended["reason"] if ended["exit_code"] != 0 else None,
+    )
+
+
+def _check(check: Checked) -> page.Check:
+    word = "ok" if check.passed else "skip" if check.skipped else "FAIL"
+    return page.Check(word, check.claim, str(check.skipped or check.checked), check.problems)
+
+
+def _code(evidence: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The diff of the snapshots that the jobs ran with."""
+    paths = {job["plan"]["code_id"]: job["plan"].get("code_path") for job in jobs_of(evidence).values()}
+    a, b = (paths.get(evidence["begin"]["codes"][side]) for side in "AB")
+    return codes.difference(Path(a), Path(b)) if a and b else ([], "")

@@ -1,0 +1,279 @@
+"""report.html: a session's verdicts as one page that needs nothing else. It has no program, and its policy forbids every request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_verdict import comparable, curves, speed
+from verl_verdict.curves import Curve
+from verl_verdict.diagnosis import number
+from verl_verdict.markup import Markup, element, joined
+from verl_verdict.metrics import Decisive
+from verl_verdict.records import Run
+from verl_verdict.verdicts import Verdict
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = Path(__file__).with_suffix(".css")
+_CONFIG_ROWS = 200
+_MEMORY = ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of a case's jobs; `href` leads to its log, relative to the page."""
+
+    run: str
+    side: str
+    submission_id: str
+    href: str
+    steps: int
+    seconds: float | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A card: the verdict on a case, and on its speed if that was judged, with the runs they are about."""
+
+    name: str
+    verdicts: Sequence[Verdict]
+    runs_a: Sequence[Run] = ()
+    runs_b: Sequence[Run] = ()
+    decisive: Sequence[Decisive] = ()
+    jobs: Sequence[Job] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check from the outside; `word` is ok, skip or FAIL."""
+
+    word: str
+    claim: str
+    detail: str
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that the page shows. `answer` is the sentence at its top; `code` the unified diff of A and B, `code_note` what it lacks."""
+
+    answer: str
+    word: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    cases: Sequence[Case] = ()
+    checks: Sequence[Check] = ()
+    remarks: Sequence[str] = ()
+    code: Sequence[str] = ()
+    code_note: str = ""
+
+
+def html(page: Page) -> str:
+    """The whole file."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{page.word}: {page.answer}" if page.word else page.answer),
+        element("style", Markup(_STYLE.read_text(encoding="utf-8"))),
+    )
+    body = element("body", element("a", "Skip to the cases", href="#cases", class_="skip"), _top(page), _main(page))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _top(page: Page) -> Markup:
+    facts = [joined(element("dt", name), element("dd", value)) for name, value in page.facts.items()]
+    links = [(f"case-{case.name}", case.name) for case in page.cases]
+    links += [("checks", "checks"), *([("code", "code")] if page.code or page.code_note else [])]
+    return element(
+        "header",
+        _badge(page.word) if page.word else "",
+        element("h1", page.answer),
+        *(element("p", text, class_="warning") for text in page.warnings),
+        element("dl", *facts),
+        element(
+            "nav",
+            element("ul", *(element("li", element("a", name, href=f"#{place}")) for place, name in links)),
+            aria_label="Parts of this page",
+        ),
+    )
+
+
+def _main(page: Page) -> Markup:
+    return element(
+        "main",
+        *(_case(case, at) for at, case in enumerate(page.cases)),
+        _checks(page),
+        _code(page) if page.code or page.code_note else "",
+        id="cases",
+        tabindex="-1",
+    )
+
+
+def _badge(word: str) -> Markup:
+    return element("span", word, class_=f"badge {word}")
+
+
+def _case(case: Case, at: int) -> Markup:
+    first = next((verdict.first for verdict in case.verdicts if verdict.first), None)
+    workload = next((verdict.workload for verdict in case.verdicts), "")
+    drawn = curves.of_case(
+        workload, case.runs_a, case.runs_b, case.decisive, (first.metric, first.step) if first else None
+    )
+    times = curves.of_metric(speed.STEP, case.runs_a, case.runs_b)
+    return element(
+        "section",
+        element("h2", case.name, id=f"heading-{at}"),
+        *(part for verdict in case.verdicts for part in _verdict(verdict, is_only=len(case.verdicts) == 1)),
+        element("h3", "Curves"),
+        _curves(drawn, f"curve-{at}"),
+        element("h3", "Times and memory"),
+        _curves([times], f"time-{at}") if times.steps else "",
+        _costs(case),
+        _config(case),
+        _jobs(case),
+        class_="card",
+        id=f"case-{case.name}",
+        aria_labelledby=f"heading-{at}",
+    )
+
+
+def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
+    name = "" if is_only else f"{verdict.case}: "
+    yield element("p", name, _badge(verdict.word.value), " ", verdict.reason)
+    known: list[tuple[str, str]] = []
+    if verdict.first:
+        known += [("first difference", str(verdict.first)), ("which means", verdict.first.means)]
+        if verdict.first.others:
+            known.append(("in the same step", ", ".join(verdict.first.others)))
+        known += [("may explain it", f"verl's config differs in {each}") for each in verdict.first.config]
+    repeats = {True: "; A repeats itself", False: "; A does not repeat itself", None: ""}[verdict.deterministic]
+    known.append(("how it was decided", f"{verdict.how}{repeats}"))
+    known += [("differs", str(each)) for each in verdict.differs]
+    known += [("note", note) for note in verdict.notes]
+    yield element("dl", *(joined(element("dt", label), element("dd", said)) for label, said in known))
+    if verdict.rows:
+        rows = [
+            [row.summary, number(row.a), number(row.b), number(row.margin), number(row.p), row.finding]
+            for row in verdict.rows
+        ]
+        head = ("metric", "A", "B", "margin", "p of the difference", "finding")
+        yield _table(f"{verdict.case}: means over {verdict.pairs} pairs", head, rows)
+
+
+def _curves(shown: Sequence[Curve], name: str) -> Markup:
+    drawn = [curve for curve in shown if curve.steps]
+    if not drawn:
+        return element("p", "No run has recorded a decisive metric, so there is no curve.", class_="quiet")
+    figures = [_figure(curve, f"{name}-{at}") for at, curve in enumerate(drawn)]
+    return element("div", *figures, class_="curves")
+
+
+def _figure(curve: Curve, name: str) -> Markup:
+    is_noisy = curve.has_band
+    head = ("step", "A", *(("A smallest", "A largest") if is_noisy else ()), "B", "B - A")
+    rows = []
+    for step, a, low, high, b in curve.rows():
+        apart = None if a is None or b is None else b - a
+        values = (a, *((low, high) if is_noisy else ()), b, apart)
+        rows.append([str(step), *("-" if value is None else number(value) for value in values)])
+    caption = f"{curve.metric}: {len(rows)} of {len(curve.steps)} steps"
+    return element(
+        "figure",
+        element("figcaption", curve.metric),
+        curves.svg(curve, name),
+        _details(f"Values of {curve.metric}", _table(caption, head, rows)),
+    )
+
+
+def _costs(case: Case) -> Markup:
+    """What both sides took: the phases of a step, and memory, as the largest value of any run."""
+    rows = []
+    if case.runs_a and case.runs_b:
+        for phase in speed.phases(case.runs_a, case.runs_b):
+            ratio = f"{phase.b / phase.a:.2f}" if phase.a else "-"
+            rows.append([phase.name, f"{phase.a:.3g} s", f"{phase.b:.3g} s", ratio])
+    names = {name for run in (*case.runs_a, *case.runs_b) for name in run.series}
+    for name in sorted(name for name in names if name.endswith(_MEMORY)):
+        both = curves.of_metric(name, case.runs_a, case.runs_b)
+        most = [max((value for run in side for value in run.values()), default=0.0) for side in (both.a, both.b)]
+        if all(most):
+            rows.append([name, *(f"{value:.3g} GB" for value in most), f"{most[1] / most[0]:.2f}"])
+    if not rows:
+        return element("p", "The runs recorded neither times nor memory.", class_="quiet")
+    caption = "Medians of a step's phases, and the most memory"
+    return _table(caption, ("", "A", "B", "B / A"), rows)
+
+
+def _config(case: Case) -> Markup:
+    if not case.runs_a or not case.runs_b:
+        return joined()
+    found = comparable.config(case.runs_a[0], case.runs_b[0])
+    if not found:
+        told = "is the same" if case.runs_a[0].config and case.runs_b[0].config else "was not recorded by both"
+        return joined(element("h3", "verl's config"), element("p", f"The resolved config {told}."))
+    rows = [[each.name, each.a or "-", each.b or "-"] for each in found[:_CONFIG_ROWS]]
+    caption = f"{len(rows)} of {len(found)} keys that differ"
+    table = _table(caption, ("key", "A", "B"), rows, "config")
+    return joined(element("h3", "verl's config"), _details(f"{len(found)} keys differ", table))
+
+
+def _jobs(case: Case) -> Markup:
+    rows: list[list[str]] = []
+    for job in case.jobs:
+        seconds = "-" if job.seconds is None else f"{job.seconds:.0f}"
+        log = element("a", job.submission_id, href=job.href, aria_label=f"log of {job.submission_id}")
+        rows.append([job.run, job.side, log, str(job.steps), seconds, job.failure or "succeeded"])
+    if not rows:
+        return joined()
+    head = ("run", "side", "job (its log)", "steps", "seconds", "end")
+    return joined(element("h3", "Jobs"), _table("The jobs of this case", head, rows))
+
+
+def _checks(page: Page) -> Markup:
+    rows: list[list[str]] = []
+    for check in page.checks:
+        problems = [element("p", problem, class_="warning") for problem in check.problems]
+        rows.append([_badge(check.word), joined(check.claim, *problems), check.detail])
+    words = [check.word for check in page.checks]
+    skipped = f", {words.count('skip')} not checked" if "skip" in words else ""
+    return element(
+        "section",
+        element("h2", f"{words.count('ok')} of {len(words)} checks passed{skipped}", id="heading-checks"),
+        *(element("p", remark) for remark in page.remarks),
+        _details("All checks", _table("What was checked from the outside", ("", "check", "checked"), rows, "checks")),
+        class_="card",
+        id="checks",
+        aria_labelledby="heading-checks",
+    )
+
+
+def _code(page: Page) -> Markup:
+    lines = [element("span", f"{line}\n", class_={"+": "added", "-": "removed"}.get(line[:1])) for line in page.code]
+    text = element("div", element("pre", *lines), class_="wide", role="region", aria_label="Code diff", tabindex="0")
+    return element(
+        "section",
+        element("h2", "Code: from A to B", id="heading-code"),
+        element("p", page.code_note) if page.code_note else "",
+        _details(f"{len(page.code)} lines", text) if page.code else "",
+        class_="card",
+        id="code",
+        aria_labelledby="heading-code",
+    )
+
+
+def _details(label: str, content: str) -> Markup:
+    return element("details", element("summary", label), content)
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], class_: str | None = None) -> Markup:
+    """A table that scrolls by itself where the screen is narrow, also with the keyboard. The first cell names its row."""
+    titles = element("thead", element("tr", *(element("th", title, scope="col") for title in head)))
+    lines = [
+        element("tr", element("th", row[0], scope="row"), *(element("td", value) for value in row[1:])) for row in rows
+    ]
+    table = element("table", element("caption", caption), titles, element("tbody", *lines), class_=class_)
+    return element("div", table, class_="wide", role="region", aria_label=caption, tabindex="0")
