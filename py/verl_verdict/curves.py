@@ -156,7 +156,8 @@ def _draw(axes: Axes, curve: Curve, name: str) -> None:
         label = f"{side.upper()}, mean of {len(runs)}" if len(runs) > 1 else side.upper()
         if line:
             drawn = axes.plot(list(line), list(line.values()), style, color=colour, label=label, gid=f"{name}-{side}")
-            drawn[0].set(marker=marker if has_markers else "", markersize=4)
+            # A is wide and B is narrow: both can be seen where they are equal.
+            drawn[0].set(marker=marker if has_markers else "", markersize=4, linewidth=3.2 if side == "a" else 1.4)
     _frame(axes, curve)
     if curve.mark is not None:
         axes.axvline(curve.mark, color=_COLOURS["mark"], linewidth=1.5, linestyle=":", gid=f"{name}-mark")
@@ -178,14 +179,25 @@ def _frame(axes: Axes, curve: Curve) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.12)
     if curve.steps:
-        legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncol=3, frameon=False, borderaxespad=0.2)
+        legend = axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(-0.04, 0.99),
+            ncol=3,
+            frameon=False,
+            borderaxespad=0.2,
+            handlelength=1.7,
+            columnspacing=1.1,
+            handletextpad=0.4,
+        )
         for text in legend.get_texts():
             text.set_color(ink)
 
 
 def _name_mark(axes: Axes, mark: int) -> None:
-    """The name of the line of the first difference, on the side where there is room."""
+    """The name of the line of the first difference, above the curves, on the side where there is room."""
     left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.12 * (high - low))
     is_left = mark < (left + right) / 2
     axes.annotate(
         f"first difference: step {mark}",

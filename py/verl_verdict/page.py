@@ -154,7 +154,9 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     known.append(("how it was decided", f"{verdict.how}{repeats}"))
     known += [("differs", str(each)) for each in verdict.differs]
     known += [("note", note) for note in verdict.notes]
-    yield element("dl", *(joined(element("dt", label), element("dd", said)) for label, said in known))
+    labels = dict.fromkeys(label for label, _ in known)
+    said = {label: [element("dd", text) for each, text in known if each == label] for label in labels}
+    yield element("dl", *(joined(element("dt", label), *said[label]) for label in labels))
     if verdict.rows:
         rows = [
             [row.summary, number(row.a), number(row.b), number(row.margin), number(row.p), row.finding]

@@ -3,6 +3,7 @@
 #
 #   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
+#   scripts/dev/bootstrap_host.sh --browser       the first again, and Chromium, in which `make test-slow` opens report.html
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
 # Debian and Ubuntu, as root or with sudo; on other systems it prints what is missing and exits 1, and changes nothing. An engine
@@ -11,7 +12,7 @@
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
 source "$(dirname "$0")/host.bash"
-cli::begin_with '--engine --stop-engine' "$@"
+cli::begin_with '--engine --browser --stop-engine' "$@"
 env::check
 
 if [[ ${1:-} == --stop-engine ]]; then
@@ -21,6 +22,7 @@ fi
 
 # Checks. Nothing is changed up to here.
 host::look_for_tools
+[[ ${1:-} != --browser ]] || host::look_for_browser
 [[ ${1:-} != --engine ]] || host::look_for_engine
 host::print_plan
 host::need_means

@@ -23,6 +23,9 @@ host::look_for_tools() {
   venv::is_current || HOST_PLAN+=("make ${VENV_DIR} from requirements-dev.lock")
 }
 
+# One of the names that tests/py/test_page_chromium.py looks for.
+host::look_for_browser() { host::_want chromium eval 'command -v chromium || command -v chromium-browser || command -v google-chrome'; }
+
 host::look_for_engine() {
   host::_want openssh-client command -v ssh # the container tests log in to their own nodes
   host::is_engine_answering || host::_look_for_stopped_engine

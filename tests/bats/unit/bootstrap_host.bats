@@ -62,6 +62,19 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
   [[ $output == *"changed ${HERE}/.venv (Python 3.11.7, "*" pinned packages)"* ]]
 }
 
+@test "--browser installs Chromium, unless a browser of that kind is there" {
+  bootstrap scripts/dev/bootstrap_host.sh --browser
+  assert_status 0
+  assert_line "changed installed chromium"
+  assert_called "apt-get install --yes --no-install-recommends chromium"
+  : >"$CALLS"
+  stub google-chrome
+  bootstrap scripts/dev/bootstrap_host.sh --browser
+  assert_status 0
+  assert_line "skip    packages (all there)"
+  refute_called "apt-get"
+}
+
 @test "installs what is missing, and moreutils' parallel is not GNU parallel" {
   rm "${BOX}/bin/jq"
   stub parallel 'echo "parallel: not this one"'
@@ -202,5 +215,5 @@ SH
 @test "an argument it does not know" {
   bootstrap scripts/dev/bootstrap_host.sh --engin
   assert_status 2
-  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --stop-engine."
+  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --browser or --stop-engine."
 }

@@ -1,0 +1,269 @@
+"""report.html, from recorded job directories: what it shows, that it asks for nothing, and that text stays text."""
+
+import re
+from html.parser import HTMLParser
+
+import page_sessions
+import pytest
+from verdict_runs import edit, generator, noisy
+
+from verl_regress.base.layout import SharedRoot
+from verl_regress.session import codes, report
+from verl_verdict import curves, metrics, page
+from verl_verdict.markup import element, joined
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and whether they are closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        self.found.append((name, dict(attributes)))
+        if name not in ("meta", "br"):
+            self.open.append(name)
+
+    def handle_startendtag(self, name, attributes):
+        self.found.append((name, dict(attributes)))
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+    def handle_data(self, text):
+        self.texts.append(text)
+
+    def all(self, name):
+        return [attributes for each, attributes in self.found if each == name]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    outcome = page_sessions.outcome(SharedRoot(tmp_path_factory.mktemp("shared")))
+    report.write(outcome)
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def text(outcome):
+    return (outcome.session.path / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def parsed(text):
+    return Parsed(text)
+
+
+def test_every_element_is_closed_and_no_id_is_used_twice(parsed):
+    assert parsed.open == []
+    ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes and "-" in attributes["id"]]
+    assert len(ids) == len(set(ids)) > 10
+
+
+def test_the_answer_is_first_and_a_failed_check_is_said_with_it(text):
+    shown = re.sub("<[^>]+>", " ", text[text.index("<h1>") : text.index("<nav")])
+    assert shown.split("  ")[0].strip() == "B breaks what A does, in 1 of 4 cases: ppo."
+    assert "1 check failed, so this may not be about the code that was asked for: No secret is left" in shown
+    assert text.index('class="badge regressed"') < text.index("<h1>")
+
+
+def test_each_case_has_a_card_with_its_verdicts_and_jobs(parsed, outcome):
+    cards = [each["id"] for each in parsed.all("section")]
+    assert cards == ["case-ppo", "case-grpo", "case-sft", "checks", "code"]
+    badges = [each["class"] for each in parsed.all("span") if str(each.get("class")).startswith("badge")]
+    assert badges[:5] == [f"badge {word}" for word in ("regressed", "regressed", "inconclusive", "inconclusive", "identical")]  # fmt: skip
+    links = [each["href"] for each in parsed.all("a") if not each["href"].startswith("#")]
+    assert links[:2] == ["../../jobs/ppo-a/logs/driver.log", "../../jobs/ppo-b/logs/driver.log"]
+    assert len(links) == 10
+    assert all((outcome.session.path / link).parent.is_dir() for link in links)
+
+
+def test_all_decisive_metrics_of_all_cases_are_drawn_with_the_band_and_the_first_difference(text, parsed, outcome):
+    groups = [each["id"] for each in parsed.all("g") if "id" in each]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+    expected = 0
+    for at, (case, word) in enumerate((("ppo", "regressed"), ("grpo", "inconclusive"), ("sft", "identical"))):
+        names = {name for name in captions if name != "timing_s/step"}
+        wanted = [name for name, _ in metrics.decisive_of(case, names)]
+        card = text[text.index(f'id="case-{case}"') :].split("</section>")[0]
+        drawn = re.findall("<figcaption>(.*?)</figcaption>", card)
+        assert set(drawn) - {"timing_s/step"} <= set(wanted)
+        assert len([name for name in drawn if name != "timing_s/step"]) >= 3
+        number = len(drawn) - ("timing_s/step" in drawn)
+        for part in ("a", "b"):
+            assert [f"curve-{at}-{each}-{part}" for each in range(number)] == [name for name in groups if re.fullmatch(rf"curve-{at}-\d+-{part}", name)]  # fmt: skip
+        marks = [name for name in groups if re.fullmatch(rf"curve-{at}-\d+-mark", name)]
+        assert len(marks) == (number if word == "regressed" else 0)
+        bands = [name for name in groups if re.fullmatch(rf"curve-{at}-\d+-band", name)]
+        assert len(bands) == (number if case == "grpo" else 0)
+        expected += len(drawn)
+    assert len(parsed.all("svg")) == expected == len(captions)
+    assert text.count(">first difference: step 1<") == len([name for name in groups if name.endswith("-mark")])
+
+
+def test_the_decisive_curves_are_those_of_the_judge(outcome):
+    rng = generator(7)
+    a, b = noisy(rng, "a", "1"), noisy(rng, "b", "1")
+    drawn = [curve.metric for curve in curves.of_case("ppo", [a], [b])]
+    assert drawn == [name for name, _ in metrics.decisive_of("ppo", a.series)]
+    chosen = [metrics.Decisive("critic/values/mean", 0)]
+    found = curves.of_case("ppo", [a], [b], chosen, ("timing_s/step", 3))
+    assert [(curve.metric, curve.mark) for curve in found] == [("timing_s/step", 3), ("critic/values/mean", 3)]
+
+
+def test_a_curve_can_be_read_without_seeing_it(text, parsed):
+    pictures = parsed.all("svg")
+    assert all(each["role"] == "img" and each["viewbox"] and "width" not in each for each in pictures)
+    told = next(each["aria-label"] for each in pictures if each["aria-label"].startswith("critic/advantages/max"))
+    assert re.fullmatch(
+        r"critic/advantages/max, steps 1 to 4\. A begins with [-\d.]+ and ends with [-\d.]+\. B begins with [-\d.]+ and ends with [-\d.]+\. "
+        r"They differ most at step \d, by [\d.]+\. The first difference of the case is at step 1\.",
+        told,
+    )
+    assert text.count("<summary>Values of ") == len(pictures)
+    regions = [each for each in parsed.all("div") if each.get("class") == "wide"]
+    assert regions
+    assert all(each["role"] == "region" and each["tabindex"] == "0" and each["aria-label"] for each in regions)
+    assert parsed.all("html") == [{"lang": "en"}]
+    assert all(each.get("scope") in ("row", "col") for each in parsed.all("th"))
+
+
+def test_the_table_of_a_curve_has_all_values_or_evenly_chosen_ones():
+    rng = generator(3)
+    a, b = noisy(rng, "a", "1", steps=1000), noisy(rng, "b", "1", steps=1000)
+    curve = curves.of_metric("critic/score/mean", [a, edit(a, "critic/score/mean", {5: 9.0})], [b], mark=777)
+    rows = curve.rows()
+    steps = [row[0] for row in rows]
+    assert (steps[0], steps[-1], len(steps)) == (1, 1000, 200)
+    assert 777 in steps
+    values = a.series["critic/score/mean"]
+    assert rows[0] == (1, values[1], values[1], values[1], b.series["critic/score/mean"][1])
+    short = curves.of_metric("critic/score/mean", [noisy(rng, "a", "1")], [], mark=2)
+    assert [row[0] for row in short.rows()] == list(range(1, 13))
+    assert short.rows()[0][-1] is None
+    assert "B has no value." in short.sentence
+
+
+def test_it_asks_for_nothing_and_runs_nothing(text, parsed):
+    rest = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", text)
+    assert re.findall("https?://", rest) == []
+    assert set(re.findall(r"url\((.)", rest)) == {"#"}
+    assert {name for name, _ in parsed.found} & {"script", "link", "img", "iframe", "object", "form"} == set()
+    assert not any(name.startswith("on") for _, attributes in parsed.found for name in attributes)
+    policies = [each["content"] for each in parsed.all("meta") if each.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_text_of_users_stays_text(text, parsed):
+    assert page_sessions.EVIL not in text
+    assert (
+        "".join(parsed.texts).count(page_sessions.EVIL) >= 6
+    )  # a metric, its table, a check, its problem, the warning, the code
+    assert element("p", "<b>", joined("&", element("i", '"')), title='"<') == '<p title="&quot;&lt;">&lt;b&gt;&amp;<i>&quot;</i></p>'  # fmt: skip
+
+
+def test_light_and_dark_have_a_value_for_every_colour(text):
+    light, dark = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    names = [set(re.findall(r"--([a-z]+):", each)) for each in (light, dark)]
+    assert names[0] == names[1] == set(re.findall(r"var\(--([a-z]+)\)", text))
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert not re.findall(r"#00[0-9a-f]{2}fe", text), "a colour of the drawing that is no variable"
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_text_has_enough_contrast_in_both(text, theme):
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", text, re.DOTALL)[theme]))
+
+    def luminance(name):
+        parts = [int(colours[name][at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(one, other):
+        high, low = sorted((luminance(one), luminance(other)), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    on_card = ("ink", "quiet", "a", "b", "mark", "good", "bad")
+    pairs = [(name, "card") for name in on_card] + [(name, "paper") for name in ("ink", "quiet", "a")]
+    pairs += [(name, "badge") for name in ("good", "bad", "odd", "unsure")]
+    assert {pair: contrast(*pair) for pair in pairs if contrast(*pair) < 4.5} == {}
+
+
+def test_a_session_of_checks_only_has_a_page_without_cases(outcome):
+    only = report.Outcome(outcome.session, outcome.evidence, page_sessions.CHECKS[:1])
+    parsed = Parsed(report.as_html(only))
+    assert [each["id"] for each in parsed.all("section")] == ["checks", "code"]
+    assert "1 of 1 checks passed" in parsed.texts
+
+
+def test_a_case_without_runs_says_so():
+    shown = page.html(page.Page("Nothing ran.", "inconclusive", cases=[page.Case("ppo", [])]))
+    assert "No run has recorded a decisive metric, so there is no curve." in shown
+
+
+class TestCodes:
+    """The diff of the code of A and B."""
+
+    def trees(self, tmp_path, **files):
+        for side in "ab":
+            for name, texts in files.items():
+                path = tmp_path / side / f"{name}.py"
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(texts["ab".index(side)])
+        return codes.difference(tmp_path / "a", tmp_path / "b")
+
+    def test_the_lines_that_differ(self, tmp_path):
+        lines, told = self.trees(tmp_path, x=(b"1\n2\n", b"1\n3\n"), y=(b"same", b"same"))
+        assert lines == ["--- A/x.py", "+++ B/x.py", "@@ -1,2 +1,2 @@", " 1", "-2", "+3"]
+        assert told == "1 file differs."
+
+    def test_a_file_that_is_no_text_is_named(self, tmp_path):
+        assert self.trees(tmp_path, x=(b"\0", b"\1\0"))[0] == ["x.py: a binary or very large file differs"]
+
+    def test_what_is_too_long_is_named(self, tmp_path):
+        many = b"".join(b"%d\n" % number for number in range(2500))
+        lines, told = self.trees(tmp_path, a=(b"1", b"2"), b=(b"", many), c=(b"1", b"2"))
+        assert len(lines) == 5
+        assert told == "3 files differ. The diff is cut after 1 of them; also different: b.py, c.py."
+
+    def test_equal_code_and_a_snapshot_that_is_gone(self, tmp_path):
+        assert self.trees(tmp_path, a=(b"1", b"1")) == ([], "A and B are the same code.")
+        gone = codes.difference(tmp_path / "a", tmp_path / "c")
+        assert gone == ([], f"The code cannot be compared: {tmp_path}/c no longer exists.")
+
+
+class TestComment:
+    """report.md fits a comment on GitHub."""
+
+    def test_what_fits_is_whole(self, outcome):
+        lines = report.as_markdown(outcome)
+        assert any(line.startswith("## sft with A") for line in lines)
+        assert not any("Left out" in line for line in lines)
+
+    @pytest.mark.parametrize(
+        ("steps", "left"),
+        [
+            (400, "the steps of sft"),
+            (700, "the steps of grpo, the steps of sft"),
+            (5000, "the steps of ppo, the steps of grpo, the steps of sft"),
+        ],
+    )
+    def test_the_last_steps_are_left_out_first(self, outcome, steps, left):
+        numbers = list(range(steps))
+        longer = {"steps": numbers, "scores": [0.5] * steps, "losses": [0.25] * steps}
+        evidence = {name: {**each, **longer} if name.startswith("job-") else each for name, each in outcome.evidence.items()}  # fmt: skip
+        lines = report.as_markdown(report.Outcome(outcome.session, evidence, outcome.checks, outcome.verdicts))
+        assert sum(len(line) + 1 for line in lines) <= 65536
+        assert (
+            lines[-1] == f"Left out, because a comment may have 65536 characters: {left}. report.html has everything."
+        )
+
+    def test_even_checks_that_are_too_long_are_cut(self, outcome):
+        many = [page_sessions.Checked("x", "y" * 500, "z", []) for _ in range(300)]
+        lines = report.as_markdown(report.Outcome(outcome.session, outcome.evidence, many, outcome.verdicts))
+        assert sum(len(line) + 1 for line in lines) <= 65536
+        assert lines[0] == f"# {outcome.headline}"
+        assert "the last lines above. report.html has everything." in lines[-1]

@@ -1,0 +1,129 @@
+"""report.html in a real Chromium without a window: no message on the console, no request, and every curve has a size."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import page_sessions
+import pytest
+
+from verl_regress.base.layout import SharedRoot
+from verl_regress.session import report
+
+pytestmark = pytest.mark.slow
+
+# scripts/dev/host.bash looks for the same.
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+QUIET = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--disable-extensions", "--disable-default-apps", "--disable-dev-shm-usage", "--disable-breakpad",
+)  # fmt: skip
+_OWN = "not an origin"
+# Its policy forbids programs: they are added to a copy without it.
+MEASURE = """<script>addEventListener("load", () => {
+  const box = element => { const {width, height} = element.getBoundingClientRect(); return [width, height] };
+  const isLine = path => path.getAttribute("d").includes("L");
+  const colour = name => getComputedStyle(document.body)[name];
+  document.querySelectorAll("details").forEach(each => each.open = true);
+  const found = {
+    pictures: [...document.querySelectorAll("svg")].map(box), page: [innerWidth, document.documentElement.scrollWidth],
+    lines: [...document.querySelectorAll("svg g[id$='-a'] > path, svg g[id$='-b'] > path")].filter(isLine).map(box),
+    paper: colour("backgroundColor"), ink: colour("color"),
+    reachable: [...document.querySelectorAll("a, summary, [tabindex='0']")].every(each => { each.focus(); return document.activeElement === each }),
+  };
+  document.documentElement.dataset.found = JSON.stringify(found);
+})</script>"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    outcome = page_sessions.outcome(SharedRoot(tmp_path_factory.mktemp("shared")))
+    report.write(outcome)
+    return outcome.session.path / "report.html"
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a page: its DOM after loading, the console's messages, and the addresses that were asked for."""
+    browser = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.fail(f"None of {', '.join(NAMES)} is on this machine: run 'scripts/dev/bootstrap_host.sh --browser'.")
+
+    def opened(path, *options):
+        log = tmp_path / "net.json"
+        argv = [
+            browser,
+            *QUIET,
+            f"--user-data-dir={tmp_path}/profile",
+            f"--log-net-log={log}",
+            "--enable-logging=stderr",
+        ]
+        argv += ["--virtual-time-budget=3000", *options, "--dump-dom", path.as_uri()]
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
+        said = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+        events = json.loads(log.read_text())["events"]
+        # The browser's own requests, such as looking for updates, are of no page.
+        of_pages = [event["params"] for event in events if event.get("params", {}).get("initiator", _OWN) != _OWN]
+        return ended.stdout, said, {request["url"] for request in of_pages if "url" in request}
+
+    return opened
+
+
+def copy(page, to, old, new):
+    text = page.read_text()
+    assert text.count(old) == 1
+    to.write_text(text.replace(old, new))
+    return to
+
+
+@pytest.fixture
+def measured(page, tmp_path, opened):
+    def measured(*options):
+        text = re.sub("<meta http-equiv=[^>]*>", MEASURE, page.read_text(), count=1)
+        (tmp_path / "measured.html").write_text(text)
+        dom, said, _ = opened(tmp_path / "measured.html", *options)
+        assert said == []
+        return json.loads(re.search('data-found="([^"]*)"', dom)[1].replace("&quot;", '"'))
+
+    return measured
+
+
+def test_it_opens_without_a_message_and_without_a_request(page, opened):
+    dom, said, asked = opened(page)
+    assert (said, asked) == ([], set())
+    assert "B breaks what A does, in 1 of 4 cases: ppo." in dom
+    assert dom.count("<svg") == page.read_text().count("<svg")
+
+
+def test_the_policy_forbids_a_request_and_this_test_would_see_the_message(page, tmp_path, opened):
+    image = '<img src="http://127.0.0.1:9/x.png">'
+    _, said, asked = opened(copy(page, tmp_path / "with.html", "</header>", f"</header>{image}"))
+    assert "violates the following Content Security Policy directive" in " ".join(said)
+    assert asked == set()
+
+
+def test_this_test_would_see_a_request(page, tmp_path, opened):
+    image = '<img src="http://127.0.0.1:9/x.png">'
+    text = re.sub("<meta http-equiv=[^>]*>", "", page.read_text(), count=1)
+    (tmp_path / "with.html").write_text(text.replace("</header>", f"</header>{image}"))
+    assert opened(tmp_path / "with.html")[2] == {"http://127.0.0.1:9/x.png"}
+
+
+@pytest.mark.parametrize("size", ["1280,900", "390,844"])
+def test_every_curve_is_drawn_and_the_page_fits_its_window(page, measured, size):
+    found = measured(f"--window-size={size}")
+    assert len(found["pictures"]) == page.read_text().count("<svg")
+    assert all(width > 200 and height > 100 for width, height in found["pictures"])
+    metrics_with_one_value = 1  # sft's val/loss
+    assert len(found["lines"]) == 2 * (len(found["pictures"]) - metrics_with_one_value)
+    assert all(width > 100 for width, _ in found["lines"])
+    assert found["page"][1] <= found["page"][0]
+    assert found["reachable"]
+
+
+def test_it_has_a_light_and_a_dark_theme(measured):
+    light, dark = measured(), measured("--blink-settings=preferredColorScheme=0")
+    assert (light["paper"], light["ink"]) == ("rgb(245, 246, 248)", "rgb(27, 36, 48)")
+    assert (dark["paper"], dark["ink"]) == ("rgb(18, 22, 28)", "rgb(232, 236, 241)")
