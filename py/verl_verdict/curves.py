@@ -178,6 +178,8 @@ def _frame(axes: Axes, curve: Curve) -> None:
     axes.locator_params(axis="y", nbins=5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(y=0.12)
+    if len(curve.steps) == 1:
+        axes.set_xlim(curve.steps[0] - 1, curve.steps[0] + 1)
     if curve.steps:
         legend = axes.legend(
             loc="lower left",
@@ -220,6 +222,7 @@ def _for_page(drawn: str, name: str, sentence: str) -> str:
     element = re.sub(r"<style.*?</style>", "", element, count=1, flags=re.DOTALL)
     element = re.sub(rf'<g id="(?!{re.escape(name)}-)[^"]*"', "<g", element)
     element = re.sub(r"font-family: [^;]*; ", "", element)
+    element = re.sub(r"font: (\d+px) [^;\"]*", r"font-size: \1", element)  # matplotlib before 3.9
     element = re.sub(r"\n\s*", " ", element)
     opening, rest = element.split(">", 1)
     opening = re.sub(r'\s(width|height)="[^"]*"', "", opening)

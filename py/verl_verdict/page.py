@@ -232,7 +232,7 @@ def _jobs(case: Case) -> Markup:
     if not rows:
         return joined()
     head = ("run", "side", "job (its log)", "steps", "seconds", "end")
-    return joined(element("h3", "Jobs"), _table("The jobs of this case", head, rows))
+    return joined(element("h3", "Jobs"), _table("The jobs of this case", head, rows, "jobs"))
 
 
 def _checks(page: Page) -> Markup:
@@ -271,7 +271,7 @@ def _details(label: str, content: str) -> Markup:
     return element("details", element("summary", label), content)
 
 
-def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], class_: str | None = None) -> Markup:
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "numbers") -> Markup:
     """A table that scrolls by itself where the screen is narrow, also with the keyboard. The first cell names its row."""
     titles = element("thead", element("tr", *(element("th", title, scope="col") for title in head)))
     lines = [

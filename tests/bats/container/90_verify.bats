@@ -42,6 +42,9 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_b ppo_a grpo_b grpo_a sft_b sft_a resume_b resume_a' ]]
   grep -q '^# regressed: B breaks what A does (ppo' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 20 ]]
+  # 3 decisive metrics of SFT, 8 of GRPO, and at least as many of each PPO.
+  (($(grep -o '<svg ' "${session}/report.html" | wc -l) >= 27))
+  grep -q '>first difference: step 1<' "${session}/report.html"
   grep -q 'tests="17" failures="[12]"' "${session}/junit.xml"
   # What the session costs in addition to its bare jobs: printed, not asserted.
   printf '# jobs: %s s, session: %s\n' "$(jq '[.jobs[].seconds] | add' "${session}/report.json")" \
