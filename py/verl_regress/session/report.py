@@ -103,6 +103,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "suite": evidence["begin"]["suite"]["name"],
         "codes": evidence["begin"]["codes"],
         "status": outcome.status,
+        "headline": outcome.headline,
         "verdict": verdicts.worst(outcome.verdicts).value if outcome.verdicts else None,
         "cases": json.loads(judged.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
         "holds": bool(outcome.checks) and not any(check.failed for check in outcome.checks),

@@ -90,6 +90,8 @@ types() {
   types 'make debug JOB=latest TAR=1'
   ONLY=placement types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a whole session: 90_verify.bats
   assert_line '1 of 1 .*'
+  types 'make report'
+  assert_line '.*/verify/.*/report\.html'
   types 'make gc KEEP=5 DRY_RUN=1'
   types 'make down'
   [[ -z $(docker ps --all --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}") ]]

@@ -1,0 +1,49 @@
+"""`report`: where a session's report is, and its verdict in one line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from verl_regress.base import say
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.layout import SharedRoot, read_json
+from verl_regress.store.sessions import Session, all_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`report [--name NAME]`."""
+    parser.add_argument("--name", default="", help="the session; empty or latest: the newest one that has a report")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report's path; its verdict is a message. Reads files only."""
+    session, report = _find(SharedRoot(args.shared_root), args.name)
+    # Sessions of version 1.1 have neither the sentence nor the page.
+    name = next(name for name in ("report.html", "report.md", "report.json") if (session.path / name).is_file())
+    status = report.get("status", "unknown")
+    say.info(f"{session.path.name}: {report.get('headline') or f'exit status {status}'}")
+    print(say.shown(session.path / name))
+    return 0
+
+
+def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
+    """The session and its report.json. Raises BadInput."""
+    every = all_of(root)
+    if name not in ("", "latest"):
+        session = next((each for each in every if each.path.name == name), None)
+        if session is None:
+            known = ", ".join(each.path.name for each in every[:3]) or "there is none"
+            raise BadInput(
+                f"SESSION={shown(name)} is no session ({known}): name one, or leave it empty for the newest."
+            )
+        every = [session]
+    for session in every:
+        report = read_json(session.path / "report.json")
+        if report is not None:
+            return session, report
+    if name not in ("", "latest"):
+        raise BadInput(
+            f"The session {shown(name)} has no report, because it is not over: 'make verify SESSION={shown(name)}' goes on."
+        )
+    raise BadInput(f"No session in {root.sessions} has a report: 'make verify' makes one.")

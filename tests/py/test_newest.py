@@ -1,0 +1,58 @@
+"""`report`: the place of a session's report, and its verdict."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import write
+
+import deps
+
+
+def session(shared, name, headline="same: B trains as A does (ppo of 1 cases)", page="report.html"):
+    directory = shared.sessions / name
+    (directory / "evidence").mkdir(parents=True)
+    if page:
+        write(directory / "report.json", json.dumps({"status": 0, **({"headline": headline} if headline else {})}))
+        write(directory / page, "")
+    return directory
+
+
+@pytest.fixture
+def report(shared):
+    """Runs it with nothing but the standard library, as on a host without the cluster."""
+
+    def report(*words):
+        argv = [sys.executable, "-S", f"{deps.__file__.rpartition('/')[0]}/run.py", "--shared-root", shared.path]
+        argv += ["--shown-root=/mine", "--no-ray", "report", *words]
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    return report
+
+
+@pytest.mark.parametrize("words", [(), ("--name=",), ("--name=latest",)])
+def test_the_newest_session_that_has_one(shared, report, words):
+    session(shared, "20261122T100000Z", "regressed: no")
+    session(shared, "20261122T110000Z")
+    session(shared, "20261122T120000Z", page=None)
+    said = "        20261122T110000Z: same: B trains as A does (ppo of 1 cases)\n"
+    assert report(*words) == (0, "/mine/verify/20261122T110000Z/report.html\n", said)
+
+
+def test_a_session_by_name_also_one_of_an_earlier_version(shared, report):
+    session(shared, "20261122T100000Z", headline=None, page="report.md")
+    session(shared, "20261122T110000Z")
+    found = report("--name=20261122T100000Z")
+    assert found == (0, "/mine/verify/20261122T100000Z/report.md\n", "        20261122T100000Z: exit status 0\n")
+
+
+def test_what_has_no_report_is_said(shared, report):
+    none = "error   No session in /mine/verify has a report: 'make verify' makes one.\n"
+    assert report() == (2, "", none)
+    session(shared, "20261122T100000Z", page=None)
+    going = "error   The session 20261122T100000Z has no report, because it is not over: 'make verify SESSION=20261122T100000Z' goes on.\n"
+    assert report("--name=20261122T100000Z") == (2, "", going)
+    unknown = "error   SESSION=x is no session (20261122T100000Z): name one, or leave it empty for the newest.\n"
+    assert report("--name=x") == (2, "", unknown)
