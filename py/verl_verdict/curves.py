@@ -6,7 +6,7 @@ matplotlib draws them. Its SVG needs no program and no request, and the page's s
 from __future__ import annotations
 
 import html
-import math
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +30,12 @@ _COLOURS = {name: f"#00{at:02x}fe" for at, name in enumerate(("a", "b", "ink", "
 _INCHES = (5.0, 2.9)  # drawn about as wide as a phone, so that its text has the size of the page's
 _MARKERS = 40  # more steps than this are a line without markers
 _ROWS = 200  # of a table
+_LARGEST = 1e300
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric, run by run, without values that are not finite; `mark` is the step of the first difference of the case."""
+    """One metric, run by run, without values that cannot be drawn; `mark` is the step of the first difference of the case."""
 
     metric: str
     a: tuple[Series, ...]
@@ -107,7 +108,8 @@ def of_metric(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], mark: int
 
 
 def _finite(run: Run, name: str) -> Series:
-    return {step: value for step, value in sorted(run.series.get(name, {}).items()) if math.isfinite(value)}
+    """Without values that cannot be drawn: NaN, infinity, and those whose sum would be infinite."""
+    return {step: value for step, value in sorted(run.series.get(name, {}).items()) if abs(value) < _LARGEST}
 
 
 def mean(runs: Sequence[Series]) -> dict[int, float]:
@@ -129,6 +131,9 @@ def svg(curve: Curve, name: str) -> Markup:
     import matplotlib.style  # here: it takes half a second to load, and only a page with curves needs it
     from matplotlib.figure import Figure
 
+    logging.getLogger("matplotlib").setLevel(
+        logging.ERROR
+    )  # it warns of a home that cannot be written, and of a slow first time
     look = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 11}
     with matplotlib.style.context(["default", look]):
         figure = Figure(figsize=_INCHES, facecolor="none")

@@ -86,11 +86,10 @@ def write(outcome: Outcome) -> None:
     """Write the four reports into the session's directory."""
     directory = outcome.session.path
     write_atomically(directory / "report.md", "\n".join(as_markdown(outcome)) + "\n")
-    write_atomically(directory / "report.html", as_html(outcome))
     write_atomically(directory / "junit.xml", as_junit(outcome))
-    write_atomically(
-        directory / "report.json", layout.as_json(as_json(outcome))
-    )  # the last one: it says that the session is over
+    write_atomically(directory / "report.html", as_html(outcome))
+    # The last one: it says that the session is over.
+    write_atomically(directory / "report.json", layout.as_json(as_json(outcome)))
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
