@@ -284,10 +284,10 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
         [] if only else verdict.of_session(gathered, args.budget),
         [Word(word) for word in args.allow.replace(",", " ").split()],
     )
+    # Printed first: a full disk must not hide the answer.
+    as_json = json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False)
+    print(as_json if args.json else say.shown("\n".join(report.text(outcome))), flush=True)
     report.write(outcome)
-    if args.json:
-        print(json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False))
-    else:
-        reports = f"reports: {session.path}/report.md, report.html, report.json, junit.xml"
-        print(say.shown("\n".join([*report.text(outcome), reports])))
+    if not args.json:
+        print(say.shown(f"reports: {session.path}/report.md, report.html, report.json, junit.xml"))
     return outcome.status
