@@ -138,6 +138,7 @@ job::follow() {
     answer=$(helper::run_in head wait "$job" --attached "$(job::_deadlines)" <&"$open") || status=$?
     # An engine may also report on stdout that the container is gone.
     [[ ! $answer =~ ^[0-9]$ ]] || return "$answer"
+    ((status != 0)) || status=130 # the engine's client was interrupted: without an answer, nothing is known
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
     log::info "cut off from the head: '${job}' is followed again when it is back"

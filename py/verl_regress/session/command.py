@@ -11,7 +11,7 @@ from typing import Any
 
 import deps
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Exit, shown
+from verl_regress.base.errors import BadInput, Exit, RegressError, shown
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
@@ -239,6 +239,11 @@ def _is_void(job: JobDir, api: RayApi, session: Session) -> bool:
 def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> None:
     """The evidence of a run's job. One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most."""
     job = find.find(root, args.job)
+    now = status.judge(job, api.job(job.ray_id))
+    if now.status.exit is None:
+        raise RegressError(
+            f"The job {args.job} of {args.name} is {now.shown}, and is recorded when it is over: 'make verify SESSION={session.path.name}' goes on."
+        )
     known = session.evidence()
     losses = sum(name.startswith("lost-") and each["run"] == args.name for name, each in known.items())
     if args.outcome in (Exit.STOPPED, Exit.LOST, Exit.NOT_SCHEDULABLE) and losses < _LOSSES:

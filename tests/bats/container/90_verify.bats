@@ -55,9 +55,8 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   copy_of_a harmless
   printf '# A comment.\n' >>"${BATS_FILE_TMPDIR}/harmless/verl/trainer/sft_trainer_ray.py"
   printf 'cases:\n  loss: {workload: sft, steps: 10}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
-  export SUITE="${BATS_TEST_TMPDIR}/small.yaml"
   source scripts/lib/wait.bash
-  CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/harmless" setsid scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
+  SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/harmless" setsid env --default-signal=INT scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
   wait::until 120 - grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
   kill -INT -- "-$!"
   status=0
@@ -83,7 +82,8 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   printf 'cases:\n  mine: {jobspec: no/such.yaml}\n' >"${BATS_TEST_TMPDIR}/lacking.yaml"
   before=$(ls "${WORKDIR}/shared/verify" "${WORKDIR}/shared/jobs")
   while IFS='|' read -r knob sentence; do
-    CODE_A=codeA CODE_B=codeA run env "$knob" scripts/60_verify.sh
+    run env CODE_A=codeA CODE_B=codeA "$knob" scripts/60_verify.sh
+    [[ $knob != SESSION=* ]] || run env "$knob" scripts/60_verify.sh
     assert_status 2
     assert_line "error   ${sentence}"
   done <<EOF
@@ -93,6 +93,7 @@ SUITE=${BATS_TEST_TMPDIR}/lacking.yaml|The suite .*/lacking.yaml \(from the comm
 BUDGET=0|BUDGET='0' \(from the command line or environment\) is not usable: use a whole number from 1 to 10000, or leave it empty.
 ALLOW=regressed|ALLOW='regressed' \(from the command line or environment\) is not usable: use some of changed, inconclusive, separated by commas, or leave it empty.
 SESSION=lastest|SESSION=lastest is no session of the cluster vrtest-verify \(.*\): name one, or leave it empty for a new one.
+OVERRIDES=trainer.save_freq=5|OVERRIDES='trainer.save_freq=5' \\(from the command line or environment\\) is not for this session: put it into the suite, where A and B both get it; leave it out.
 CODE_B=nowhere|.*nowhere.*
 EOF
   [[ $(ls "${WORKDIR}/shared/verify" "${WORKDIR}/shared/jobs") == "$before" ]]
