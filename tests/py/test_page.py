@@ -281,7 +281,8 @@ class TestComment:
 
     def test_even_checks_that_are_too_long_are_cut(self, outcome):
         many = [page_sessions.Checked("x", "y" * 500, "z", []) for _ in range(300)]
-        lines = report.as_markdown(report.Outcome(outcome.session, outcome.evidence, many, outcome.verdicts))
+        outcome = report.Outcome(outcome.session, outcome.evidence, many, outcome.verdicts)
+        lines = report.as_markdown(outcome)
         assert sum(len(line) + 1 for line in lines) <= 65536
         assert lines[0] == f"# {outcome.headline}"
         assert "the last lines above. report.html has everything." in lines[-1]

@@ -175,11 +175,12 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
 }
 
 # bats test_tags=turn:0
-@test "red: a checkpoint every step" {
-  WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=1' run scripts/40_submit_ppo_epoch1.sh
+@test "red: a checkpoint that was not asked for" {
+  WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2' run scripts/40_submit_ppo_epoch1.sh
   assert_status 0
+  mkdir "${WORKDIR}/shared/jobs/every-step/checkpoints/global_step_1"
   stream
   judged checkpoints every-step
   assert_status 9
-  assert_line ' +- ppo_b kept global_step_1, global_step_2; every 10 steps is global_step_2'
+  assert_line ' +- ppo_b kept global_step_1, global_step_2; every 2 steps is global_step_2'
 }
