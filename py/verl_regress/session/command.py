@@ -180,9 +180,7 @@ def _only(session: Session) -> set[str]:
 def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -> None:
     """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
     sys.path.append(str(deps.packages("judge")))
-    from verl_regress.session import (
-        verdict,
-    )  # here: the judge's libraries take half a second, and only the head has them
+    from verl_regress.session import verdict  # here, because numpy and scipy take half a second to load
 
     while True:
         known = session.evidence()
