@@ -88,7 +88,7 @@ types() {
   types 'make stop JOB=latest'
   assert_line 'changed ppo-codeB-.*\.a3 was .*, is STOPPED .*'
   types 'make debug JOB=latest TAR=1'
-  ONLY=placement types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a whole session: 90_verify.bats
+  OVERRIDES='' ONLY=placement types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a whole session: 90_verify.bats
   assert_line '1 of 1 .*'
   types 'make report'
   assert_line '.*/verify/.*/report\.html'
