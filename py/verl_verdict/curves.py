@@ -131,9 +131,8 @@ def svg(curve: Curve, name: str) -> Markup:
     import matplotlib.style  # here: it takes half a second to load, and only a page with curves needs it
     from matplotlib.figure import Figure
 
-    logging.getLogger("matplotlib").setLevel(
-        logging.ERROR
-    )  # it warns of a home that cannot be written, and of a slow first time
+    # It warns of a home that cannot be written, and of a slow first time.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     look = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 11}
     with matplotlib.style.context(["default", look]):
         figure = Figure(figsize=_INCHES, facecolor="none")

@@ -50,6 +50,11 @@ class Verdict:
         """A problem was found."""
         return bool(self.problems)
 
+    @property
+    def word(self) -> str:
+        """As the reports show it: ok, skip or FAIL."""
+        return "ok" if self.passed else "skip" if self.skipped else "FAIL"
+
 
 def judge(evidence: Evidence, only: set[str]) -> list[Verdict]:
     """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails.
@@ -88,6 +93,15 @@ def _verdict(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_stri
 def has_succeeded(job: Mapping[str, Any]) -> bool:
     """The job's launcher recorded that the trainer ended well."""
     return ((job["state"] or {}).get("ended") or {}).get("exit_code") == 0
+
+
+def end_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a job failed: its `reason`, and as `cause` the root exception; both None if it did not."""
+    ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
+    return {
+        "reason": ended["reason"] if ended["exit_code"] != 0 else None,
+        "cause": ended.get("cause"),
+    }
 
 
 def own_jobs(evidence: Evidence) -> dict[str, Any]:

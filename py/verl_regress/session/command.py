@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.step == "open":
         return _open(root, args)
     session = Session(args.session)
+    sys.path.append(str(deps.packages("judge")))  # only the head has them
     if args.step == "cost":
         say.info(cost.described(root, session.evidence()))
     elif args.step == "prepared":
@@ -179,7 +180,6 @@ def _only(session: Session) -> set[str]:
 
 def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -> None:
     """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
-    sys.path.append(str(deps.packages("judge")))
     from verl_regress.session import verdict  # here, because numpy and scipy take half a second to load
 
     while True:
@@ -264,7 +264,6 @@ def _search(root: SharedRoot, api: RayApi, session: Session, canary: str) -> dic
 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
-    sys.path.append(str(deps.packages("judge")))
     from verl_regress.session import report, verdict  # as above
     from verl_verdict.verdicts import Word
 

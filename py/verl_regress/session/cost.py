@@ -9,7 +9,6 @@ from typing import Any
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import suites
 from verl_regress.session.schedule import Evidence
-from verl_regress.session.suites import Case
 from verl_regress.store.sessions import all_of, jobs_of
 
 
@@ -23,17 +22,14 @@ def described(root: SharedRoot, evidence: Evidence) -> str:
     unknown = [case.name for case in suite.cases if case.spec not in known]
     if unknown:
         return f"this session makes {runs}; how long {', '.join(unknown)} takes is not known yet"
-    times = [
-        sum(known[case.spec] * number(case) for case in suite.cases) for number in (_least, lambda case: case.most_runs)
-    ]
+    times = (
+        sum(2 * known[case.spec] for case in suite.cases),
+        sum(case.most_runs * known[case.spec] for case in suite.cases),
+    )
     gpus = sum(node["resources"].get("GPU", 0) for node in begin["nodes"] if not node["is_head"])
     is_rehearsal = not gpus or begin["profile"].startswith("cpu")
     hours = "" if is_rehearsal else f", {times[0] / 3600 * gpus:.1f} to {times[1] / 3600 * gpus:.1f} GPU-hours"
     return f"this session makes {runs}: about {times[0] / 60:.0f} to {times[1] / 60:.0f} minutes{hours}, as earlier runs took"
-
-
-def _least(_case: Case) -> int:
-    return 2
 
 
 def _seconds(root: SharedRoot, profile: str) -> dict[str, float]:

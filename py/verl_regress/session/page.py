@@ -10,6 +10,7 @@ from typing import Any
 from verl_regress.base.layout import JobDir
 from verl_regress.session import codes, schedule, suites, verdict
 from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.checks import end_of
 from verl_regress.session.cost import seconds
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import page
@@ -61,7 +62,7 @@ def _case(session: Session, case: suites.Case, evidence: Mapping[str, Any], foun
     runs = {side: [run for job in jobs.values() if (run := _run(job))] for side, jobs in sides.items()}
     return page.Case(
         name=case.name,
-        verdicts=[each for each in found if each.case in (case.name, f"{case.name} speed")],
+        verdicts=[each for each in found if each.case in (case.name, case.speed_name)],
         runs_a=runs["A"],
         runs_b=runs["B"],
         decisive=verdict.decisive_of(case),
@@ -77,7 +78,6 @@ def _run(job: Mapping[str, Any]) -> Run | None:
 
 
 def _job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> page.Job:
-    ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
     return page.Job(
         run=name,
         side=side,
@@ -85,13 +85,12 @@ def _job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> page
         href=os.path.relpath(JobDir(Path(job["job_dir"])).driver_log, session.path),
         steps=len(job["steps"]),
         seconds=seconds(job),
-        failure=ended["reason"] if ended["exit_code"] != 0 else None,
+        failure=end_of(job)["reason"],
     )
 
 
 def _check(check: Checked) -> page.Check:
-    word = "ok" if check.passed else "skip" if check.skipped else "FAIL"
-    return page.Check(word, check.claim, str(check.skipped or check.checked), check.problems)
+    return page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)
 
 
 def _code(evidence: Mapping[str, Any]) -> tuple[list[str], str]:

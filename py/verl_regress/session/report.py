@@ -16,6 +16,7 @@ from verl_regress.cluster import packages
 from verl_regress.session import page as web
 from verl_regress.session import schedule, suites
 from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.checks import end_of
 from verl_regress.session.cost import seconds
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
@@ -64,10 +65,10 @@ class Outcome:
         """The answer for people who do not know the words of verdicts."""
         if not self.verdicts:
             return _passed(self.checks)
-        worst = verdicts.worst(self.verdicts)
-        of_that = [verdict.case for verdict in self.verdicts if verdict.word is worst]
-        meaning = f"{_MEANING[worst][0].upper()}{_MEANING[worst][1:]}"
-        return f"{meaning}, in {len(of_that)} of {len(self.verdicts)} cases: {', '.join(of_that)}."
+        meaning, of_that = self._worst
+        return (
+            f"{meaning[0].upper()}{meaning[1:]}, in {len(of_that)} of {len(self.verdicts)} cases: {', '.join(of_that)}."
+        )
 
     @property
     def headline(self) -> str:
@@ -77,9 +78,14 @@ class Outcome:
             return f"no answer: {', '.join(failed)} failed, so the runs were not what was asked for; {_passed(self.checks)}"
         if not self.verdicts:
             return _passed(self.checks)
+        meaning, of_that = self._worst
+        return f"{self.word}: {meaning} ({', '.join(of_that)}; {len(self.verdicts)} cases)"
+
+    @property
+    def _worst(self) -> tuple[str, list[str]]:
+        """What the worst verdict means, and the cases that have it."""
         worst = verdicts.worst(self.verdicts)
-        of_that = [verdict.case for verdict in self.verdicts if verdict.word is worst]
-        return f"{worst.value}: {_MEANING[worst]} ({', '.join(of_that)}; {len(self.verdicts)} cases)"
+        return _MEANING[worst], [verdict.case for verdict in self.verdicts if verdict.word is worst]
 
 
 def write(outcome: Outcome) -> None:
@@ -103,7 +109,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "codes": evidence["begin"]["codes"],
         "status": outcome.status,
         "headline": outcome.headline,
-        "verdict": verdicts.worst(outcome.verdicts).value if outcome.verdicts else None,
+        "verdict": outcome.word or None,
         "cases": json.loads(judged.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
         "holds": bool(outcome.checks) and not any(check.failed for check in outcome.checks),
         "lines": [
@@ -125,7 +131,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 "steps": len(job["steps"]),
                 "seconds": seconds(job),
                 "reused_from": job.get("reused_from"),
-                **_end(job),
+                **end_of(job),
             }
             for name, job in jobs_of(evidence).items()
         },
@@ -154,9 +160,8 @@ def table(found: Sequence[Checked]) -> list[str]:
     width = max((len(check.name) for check in found), default=0)
     rows = []
     for check in found:
-        word = "ok" if check.passed else "skip" if check.skipped else "FAIL"
         checked = f"not checked: {check.skipped}" if check.skipped else f"checked {check.checked}"
-        rows.append(f"{word:<6}  {check.name:<{width}}  {check.claim} ({checked})")
+        rows.append(f"{check.word:<6}  {check.name:<{width}}  {check.claim} ({checked})")
         rows += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in check.problems]
     return [*rows, _passed(found)]
 
@@ -250,7 +255,7 @@ def _parts(outcome: Outcome) -> list[tuple[str, list[str]]]:
     checks += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
     for check in outcome.checks:
         problems = "".join(f"<br>**{problem}**" for problem in check.problems)
-        word = "ok" if check.passed else "skip" if check.skipped else "**FAIL**"
+        word = "**FAIL**" if check.failed else check.word
         checks.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
     parts.append(("", checks))
     parts.append(("the jobs", _jobs(evidence)))
@@ -267,7 +272,7 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
         page.append(
             f"| {name}{when} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {_shown(seconds(job), 1)} |"
         )
-    failed = {name: end for name, job in jobs.items() if (end := _end(job))["reason"] is not None}
+    failed = {name: end for name, job in jobs.items() if (end := end_of(job))["reason"] is not None}
     if failed:
         page += ["", "## Why jobs failed", ""]
     for name, end in failed.items():
@@ -275,15 +280,6 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
         if end["cause"] is not None and end["cause"]["hint"] is not None:
             page.append(f"  - hint: {end['cause']['hint']}")
     return page
-
-
-def _end(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Why a job failed: its reason and the root exception; both None if it did not."""
-    ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
-    return {
-        "reason": ended["reason"] if ended["exit_code"] != 0 else None,
-        "cause": ended.get("cause"),
-    }
 
 
 def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,11 @@ class Case:
     decisive: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by metric: better, floor, relative_floor
 
     @property
+    def speed_name(self) -> str:
+        """The name of the verdict on its speed."""
+        return f"{self.name} speed"
+
+    @property
     def most_runs(self) -> int:
         """The most runs that it can take: its pairs, and A once more to see whether it repeats itself."""
         return 2 * len(self.seeds) + (self.deterministic is None)

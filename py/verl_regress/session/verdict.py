@@ -48,7 +48,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
         found = [_with_files(_beside_its_source(_judge(case, a, b), case, evidence), sides)]
         if case.speed:
-            found.append(speed.case(a, b, name=f"{case.name} speed"))
+            found.append(speed.case(a, b, name=case.speed_name))
     except BadInput as error:
         return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
     if budget is not None and spent(evidence) >= budget:
@@ -80,7 +80,7 @@ def wants(case: Case, evidence: Evidence) -> Wants:
     found = of_case(case, evidence)
     open_ones = [verdict for verdict in found if verdict.word is Word.INCONCLUSIVE and verdict.pairs]
     again = case.deterministic is None and any(
-        verdict.deterministic is None and not verdict.case.endswith(" speed") for verdict in open_ones
+        verdict.deterministic is None and verdict.case == case.name for verdict in open_ones
     )
     return Wants(again=again, pairs=any(verdict.pairs_needed for verdict in open_ones))
 

@@ -34,9 +34,8 @@ from verl_regress.store import snapshot
 from verl_regress.store.sessions import Session, jobs_of
 
 _SETTLED = 3600.0  # seconds: what was made or written since then may be about to be used
-_SESSION = (
-    7 * 86400.0
-)  # seconds without new evidence after which an unfinished session counts as dead: it may be continued after a weekend
+# Seconds without new evidence after which an unfinished session counts as dead: it may be continued after a weekend.
+_SESSION = 7 * 86400.0
 _GONE = ".gone"  # ends the name of a half-removed directory
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
