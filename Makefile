@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify report quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -83,6 +83,8 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 ##@ The question
 verify: up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
+bisect: up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, METRIC, STEP, BISECT]
+	@scripts/62_bisect.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh
 

@@ -57,7 +57,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the page shows. `answer` is the sentence at its top; `code` the unified diff of A and B, `code_note` what it lacks."""
+    """All that the page shows. `answer` is the sentence at its top; `code` the unified diff of A and B, `code_note` what it lacks.
+
+    The page of a search for a commit has the commits that were `tried` instead of checks: good, bad or skip, and why.
+    """
 
     answer: str
     word: str
@@ -65,6 +68,7 @@ class Page:
     warnings: Sequence[str] = ()
     cases: Sequence[Case] = ()
     checks: Sequence[Check] = ()
+    tried: Sequence[Check] = ()
     remarks: Sequence[str] = ()
     code: Sequence[str] = ()
     code_note: str = ""
@@ -87,7 +91,10 @@ def html(page: Page) -> str:
 def _top(page: Page) -> Markup:
     facts = [joined(element("dt", name), element("dd", value)) for name, value in page.facts.items()]
     links = [(f"case-{case.name}", case.name) for case in page.cases]
-    links += [("checks", "checks"), *([("code", "code")] if page.code or page.code_note else [])]
+    links += [
+        ("commits", "commits") if page.tried else ("checks", "checks"),
+        *([("code", "code")] if page.code or page.code_note else []),
+    ]
     return element(
         "header",
         _badge(page.word) if page.word else "",
@@ -106,7 +113,7 @@ def _main(page: Page) -> Markup:
     return element(
         "main",
         *(_case(case, at) for at, case in enumerate(page.cases)),
-        _checks(page),
+        _tried(page) if page.tried else _checks(page),
         _code(page) if page.code or page.code_note else "",
         id="cases",
         tabindex="-1",
@@ -250,6 +257,19 @@ def _checks(page: Page) -> Markup:
         class_="card",
         id="checks",
         aria_labelledby="heading-checks",
+    )
+
+
+def _tried(page: Page) -> Markup:
+    rows = [[_badge(commit.word), commit.claim, commit.detail] for commit in page.tried]
+    return element(
+        "section",
+        element("h2", f"{len(rows)} commits", id="heading-commits"),
+        *(element("p", remark) for remark in page.remarks),
+        _table("What each commit is, and why", ("", "commit", "because"), rows, "checks"),
+        class_="card",
+        id="commits",
+        aria_labelledby="heading-commits",
     )
 
 

@@ -123,8 +123,8 @@ job::list_live() {
   done
 }
 
-# job::follow JOB: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. If the
-# head restarts, our command is killed; that is not an answer, and we continue when the head is back.
+# job::follow JOB [STEP]: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. With a
+# STEP it ends when that is recorded. If the head restarts, our command is killed; that is not an answer, and we continue when the head is back.
 job::follow() {
   local job dir open status began cut=$SECONDS answer
   job=$(helper::run head where --id "$1") || return "$?"
@@ -135,7 +135,7 @@ job::follow() {
   exec {open}<>"${dir}/open"
   while true; do
     began=$SECONDS status=0
-    answer=$(helper::run_in head wait "$job" --attached "$(job::_deadlines)" <&"$open") || status=$?
+    answer=$(helper::run_in head wait "$job" --attached "--until-step=${2:-0}" "$(job::_deadlines)" <&"$open") || status=$?
     # An engine may also report on stdout that the container is gone.
     [[ ! $answer =~ ^[0-9]$ ]] || return "$answer"
     ((status != 0)) || status=130 # the engine's client was interrupted: without an answer, nothing is known

@@ -104,6 +104,7 @@ knob::_is_source() {
       path:DIR) [[ $value != path:?* ]] || return 0 ;;
       pypi:VERSION) [[ ! $value =~ ^pypi:[0-9][A-Za-z0-9.+!-]*$ ]] || return 0 ;;
       git:URL@REF) [[ ! $value =~ ^git:.+@[A-Za-z0-9][A-Za-z0-9_./-]*$ ]] || return 0 ;;
+      git:URL) [[ $value != git:?* ]] || return 0 ;;
       'hub:REPO[@REVISION]') [[ ! $value =~ ^hub:[A-Za-z0-9][A-Za-z0-9_./-]*(@[A-Za-z0-9][A-Za-z0-9_./-]*)?$ ]] || return 0 ;;
       CODE_ID) [[ ! $value =~ ^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$ ]] || return 0 ;;
       *) [[ $value != "$form" ]] || return 0 ;;

@@ -76,20 +76,25 @@ snapshot::_from_git() {
   local code_id=$1 source=$2 url=${3%@*} ref=${3##*@} clone=${WORKDIR}/verl commit
   [[ $url != *://*@* || $url == ssh://* ]] ||
     cli::die 2 "The URL in VERL_SOURCE holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
-  snapshot::_need_git "VERL_SOURCE=${source} names a git repository"
+  snapshot::need_git "VERL_SOURCE=${source} names a git repository"
   [[ ! -d $url ]] || url=$(realpath -- "$url")
-  snapshot::_ensure_clone "$clone" "$url" "$source"
-  commit=$(snapshot::_commit "$clone" "$url" "$ref")
+  snapshot::ensure_clone "$clone" "$url" "$source"
+  commit=$(snapshot::commit "$clone" "$url" "$ref")
   [[ -n $commit ]] || cli::die 2 "'${ref}' (from VERL_SOURCE=${source}) is not a branch, tag or commit that ${url} gives, as git says above: check the name, and give a commit in full."
-  if snapshot::is_same "$code_id" "$source" "$commit"; then return; fi
-  git -C "$clone" archive --format=tar "$commit" | snapshot::_create "$code_id" "$source" "$commit"
+  snapshot::of_commit "$code_id" "$source" "$clone" "$commit"
 }
 
-# snapshot::_need_git WHY: the project itself runs without git; only git repositories need it.
-snapshot::_need_git() { command -v git >/dev/null || cli::die 1 "$1, and this machine has no git: install git, then run this again."; }
+# snapshot::of_commit CODE_ID SOURCE CLONE COMMIT: the files of a commit that the clone has. Prints the code id on stdout.
+snapshot::of_commit() {
+  if snapshot::is_same "$1" "$2" "$4"; then return; fi
+  git -C "$3" archive --format=tar "$4" | snapshot::_create "$1" "$2" "$4"
+}
+
+# snapshot::need_git WHY: the project itself runs without git; only git repositories need it.
+snapshot::need_git() { command -v git >/dev/null || cli::die 1 "$1, and this machine has no git: install git, then run this again."; }
 
 # One clone serves every URL: the commits of a fork are fetched into it.
-snapshot::_ensure_clone() {
+snapshot::ensure_clone() {
   local clone=$1 url=$2 source=$3 temporary
   [[ ! -e $clone ]] || return 0
   mkdir -p "$WORKDIR"
@@ -102,9 +107,9 @@ snapshot::_ensure_clone() {
   log::changed "cloned ${url} into ${clone}"
 }
 
-# snapshot::_commit CLONE URL REF: prints the commit on stdout, or nothing if there is none. Each call fetches into its own ref: two
+# snapshot::commit CLONE URL REF: prints the commit on stdout, or nothing if there is none. Each call fetches into its own ref: two
 # calls at once share no FETCH_HEAD, and a user's checkout at ${WORKDIR}/verl keeps its branches.
-snapshot::_commit() {
+snapshot::commit() {
   local clone=$1 url=$2 ref=$3 own="refs/verl-regress/$$"
   if [[ $ref =~ ^[0-9a-f]{7,40}$ ]] && git -C "$clone" rev-parse --quiet --verify "${ref}^{commit}"; then return; fi
   GIT_TERMINAL_PROMPT=0 log::while "fetching ${ref} from ${url}" -- git -C "$clone" fetch --quiet --no-tags --no-write-fetch-head -- "$url" "+${ref}:${own}" || return 0
@@ -118,7 +123,7 @@ snapshot::_from_path() {
   dir=$(env::path "$3")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
-  [[ ! -e ${dir}/.git ]] || snapshot::_need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
+  [[ ! -e ${dir}/.git ]] || snapshot::need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
   # A checkout of another user is read too, because it was named on purpose.
   git=(git -c "safe.directory=${dir}" -C "$dir")
   if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then

@@ -7,8 +7,8 @@ readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its n
 # of A and B.
 verify::begin() {
   local identity address file
-  verify::_refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
-  file=$(verify::_suite)
+  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
+  file=$(verify::suite_file)
   verify::_check_suite "$file"
   declare -gA VERIFY_CODE=()
   VERIFY_CODE[A]=$(snapshot::resolve "$CODE_A")
@@ -24,7 +24,7 @@ verify::begin() {
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
   local words=() identity address
-  verify::_refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
+  verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
   identity=$(node::identity head)
   address=$(node::address head)
   mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" --head-identity "$identity" --head-address "$address")
@@ -33,8 +33,8 @@ verify::open() {
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }
 
-# verify::_refuse_knobs WHY KNOB...: the user must not have set these.
-verify::_refuse_knobs() {
+# verify::refuse_knobs WHY KNOB...: the user must not have set these.
+verify::refuse_knobs() {
   local why=$1 knob
   shift
   for knob in "$@"; do
@@ -43,8 +43,8 @@ verify::_refuse_knobs() {
   done
 }
 
-# verify::_suite: the file of SUITE.
-verify::_suite() {
+# verify::suite_file: the file of SUITE.
+verify::suite_file() {
   local file=${SUITE/#\~\//${HOME}/} known=() nearest
   [[ ! -f $file ]] || { printf '%s\n' "$file" && return; }
   [[ ! -f ${REPO_DIR}/suites/${file}.yaml ]] || { printf '%s\n' "${REPO_DIR}/suites/${file}.yaml" && return; }

@@ -58,6 +58,11 @@ class SharedRoot:
         return self.path / "verify"
 
     @property
+    def bisections(self) -> Path:
+        """Searches for the commit that changed training, one directory each (verl_regress.session.bisection)."""
+        return self.path / "bisect"
+
+    @property
     def user_code(self) -> Path:
         """Code that users provide: reward functions."""
         return self.path / "user" / "code"

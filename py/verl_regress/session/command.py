@@ -190,7 +190,7 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
         if following is None:
             return
         case = suite.case(following.case)
-        may_reuse = following.side == "A" and not only
+        may_reuse = following.side == "A" and suite.reuse and not only
         earlier = verdict.earlier_run_of_a(root, session, case, following) if may_reuse else None
         if earlier is not None:
             before, job = earlier

@@ -48,7 +48,7 @@ def as_html(
             warnings=[f"{number}, so this may not be about the code that was asked for: {'; '.join(failed)}."]
             if failed
             else [],
-            cases=[_case(session, case, evidence, found) for case in cases],
+            cases=[case_of(session, case, evidence, found) for case in cases],
             checks=[_check(check) for check in checks],
             remarks=remarks,
             code=lines,
@@ -57,7 +57,8 @@ def as_html(
     )
 
 
-def _case(session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]) -> page.Case:
+def case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]) -> page.Case:
+    """A card of the page: the verdicts on a case, and its runs."""
     sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
     runs = {side: [run for job in jobs.values() if (run := _run(job))] for side, jobs in sides.items()}
     return page.Case(

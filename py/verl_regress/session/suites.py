@@ -48,6 +48,7 @@ class Suite:
     title: str
     cases: tuple[Case, ...]
     content: Mapping[str, Any] = field(repr=False)  # as the file has it
+    reuse: bool = True  # take runs of A over from earlier sessions
 
     def case(self, name: str) -> Case:
         """The case of that name."""
@@ -77,7 +78,7 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     cases: list[Case] = []
     for case_name, said in content["cases"].items():
         cases.append(_case(name, content, case_name, said, {case.name: case for case in cases}))
-    return Suite(name, content.get("title", ""), tuple(cases), content)
+    return Suite(name, content.get("title", ""), tuple(cases), content, content.get("reuse", True))
 
 
 def _case(

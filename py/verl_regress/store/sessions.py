@@ -25,16 +25,9 @@ class Session:
     @classmethod
     def begin(cls, root: SharedRoot) -> Session:
         """Make the directory of a new session, named after the time (UTC)."""
-        now_utc = datetime.now(timezone.utc)
-        while True:
-            path = root.sessions / f"{now_utc:%Y%m%dT%H%M%SZ}"
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:  # another one began in this second
-                now_utc += timedelta(seconds=1)
-                continue
-            (path / "evidence").mkdir()
-            return cls(path)
+        path = new_directory(root.sessions)
+        (path / "evidence").mkdir()
+        return cls(path)
 
     @property
     def is_over(self) -> bool:
@@ -62,6 +55,19 @@ class Session:
 
     def _file(self, name: str) -> Path:
         return self.path / "evidence" / f"{name}.json"
+
+
+def new_directory(parent: Path) -> Path:
+    """Make a directory in `parent` that is named after the time (UTC)."""
+    now_utc = datetime.now(timezone.utc)
+    while True:
+        path = parent / f"{now_utc:%Y%m%dT%H%M%SZ}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another one began in this second
+            now_utc += timedelta(seconds=1)
+            continue
+        return path
 
 
 def all_of(root: SharedRoot) -> list[Session]:

@@ -1,0 +1,233 @@
+# bisect: the search for the commit that changed training. git chooses the commits, in a clone of our own; what each commit said is kept
+# in the head, so a search that was interrupted goes on by telling git the same again.
+# shellcheck shell=bash
+
+# bisect::begin: checks the knobs and creates a search. Sets BISECT_SEARCH, its directory, BISECT_GOOD and BISECT_BAD, both commits,
+# and BISECT_CLONE.
+bisect::begin() {
+  local file args
+  verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
+  bisect::_need VERL_REPO GOOD BAD
+  [[ -z $STEP || -n $METRIC ]] || cli::die 2 "STEP='${STEP}' (from ${ENV_ORIGIN[STEP]}) says when and not what: name a METRIC, or leave both empty."
+  file=$(verify::suite_file)
+  bisect::_clone "$VERL_REPO" "$GOOD" "$BAD"
+  bisect::_check_range
+  args=("--name=${SUITE}" "--case=${CASE}" "--metric=${METRIC}" --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" --good "$BISECT_GOOD" --bad "$BISECT_BAD")
+  args+=(--good-tree "$(bisect::_tree "$BISECT_GOOD")" --bad-tree "$(bisect::_tree "$BISECT_BAD")")
+  [[ -z $STEP ]] || args+=(--step "$STEP")
+  BISECT_SEARCH=$(helper::run_in head bisect begin "${args[@]}" <"$file")
+  bisect::_tell_cost
+}
+
+# bisect::open: goes on with BISECT, whose repository and ends are recorded. Sets the same variables.
+bisect::open() {
+  local words=()
+  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC STEP DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
+  mapfile -d '' -t words < <(helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME")
+  wait "$!"
+  BISECT_SEARCH=${words[0]}
+  bisect::_clone "${words[@]:1}"
+}
+
+# bisect::_need KNOB...: a search needs these.
+bisect::_need() {
+  local knob
+  for knob in "$@"; do
+    [[ -n ${!knob} ]] || cli::die 2 "${knob} is empty: a search needs VERL_REPO, GOOD and BAD, for example 'make bisect VERL_REPO=path:~/verl GOOD=v0.8.0 BAD=main'."
+  done
+}
+
+# bisect::_clone REPO GOOD BAD: a clone without files that shares the objects of REPO, which stays as it is. Sets BISECT_REPO,
+# BISECT_TEMP, and the commits.
+bisect::_clone() {
+  local source
+  snapshot::need_git "VERL_REPO=$1 names a git repository"
+  source=$(bisect::_source "$1")
+  BISECT_REPO=$1
+  BISECT_GOOD=$(bisect::_commit "$1" "$source" GOOD "$2")
+  BISECT_BAD=$(bisect::_commit "$1" "$source" BAD "$3")
+  cli::temp_dir BISECT_TEMP
+  BISECT_CLONE=${BISECT_TEMP}/verl.git
+  log::while 'cloning the history' -- git clone --quiet --bare --shared -- "$source" "$BISECT_CLONE"
+}
+
+# bisect::_source REPO: the folder that has its objects.
+bisect::_source() {
+  local dir
+  case $1 in
+    path:*)
+      dir=$(env::path "${1#path:}")
+      git -C "$dir" rev-parse --git-dir >/dev/null || cli::die 2 "${dir} (from VERL_REPO=$1) is not a git repository that can be read, as git says above: name one."
+      ;;
+    git:*)
+      dir=${WORKDIR}/verl
+      snapshot::ensure_clone "$dir" "${1#git:}" "$1"
+      ;;
+  esac
+  printf '%s\n' "$dir"
+}
+
+# bisect::_commit REPO SOURCE KNOB NAME: prints the commit.
+bisect::_commit() {
+  local commit=''
+  [[ $4 != -* ]] || cli::die 2 "$3='$(cli::shown "$4")' is not the name of a commit: use a commit, a branch or a tag."
+  case $1 in
+    path:*) commit=$(git -C "$2" rev-parse --quiet --verify "$4^{commit}") || true ;;
+    git:*) commit=$(snapshot::commit "$2" "${1#git:}" "$4") ;;
+  esac
+  [[ -n $commit ]] || cli::die 2 "$3='$(cli::shown "$4")' is not a commit, branch or tag of $1: check the name, or fetch it there."
+  printf '%s\n' "$commit"
+}
+
+# bisect::_check_range: GOOD comes before BAD, and something in between changes verl/.
+bisect::_check_range() {
+  local base
+  [[ $BISECT_GOOD != "$BISECT_BAD" ]] || cli::die 2 "GOOD and BAD are the same commit, ${BISECT_GOOD::12}: name two."
+  if ! bisect::_git merge-base --is-ancestor "$BISECT_GOOD" "$BISECT_BAD"; then
+    ! bisect::_git merge-base --is-ancestor "$BISECT_BAD" "$BISECT_GOOD" ||
+      cli::die 2 "GOOD='$(cli::shown "$GOOD")' comes after BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: exchange them, and a repair is found as a change."
+    base=$(bisect::_git merge-base "$BISECT_GOOD" "$BISECT_BAD") || base=''
+    cli::die 2 "There is no path from GOOD='$(cli::shown "$GOOD")' to BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: ${base:+both come from ${base::12}, so try GOOD=${base::12}, or }name commits of one branch."
+  fi
+  [[ -n $(bisect::_list) ]] ||
+    cli::die 2 "No commit from GOOD='$(cli::shown "$GOOD")' to BAD='$(cli::shown "$BAD")' changes verl/ in ${BISECT_REPO}: name another range."
+}
+
+bisect::_git() { git -C "$BISECT_CLONE" "$@"; }
+
+# bisect::_list: the commits that change verl/, the newest first, one a line with its subject.
+bisect::_list() { bisect::_git log --no-color --format='%h %s' "${BISECT_GOOD}..${BISECT_BAD}" -- verl; }
+
+# bisect::_tree COMMIT: the hash of its folder verl; empty if it has none.
+bisect::_tree() { bisect::_git rev-parse --quiet --verify "$1:verl" || true; }
+
+# bisect::_tell_cost: the commits, and how many runs it takes at most if each of them can be judged.
+bisect::_tell_cost() {
+  local commits=() steps=0 line
+  mapfile -t commits < <(bisect::_list)
+  wait "$!"
+  while ((1 << steps < ${#commits[@]})); do steps=$((steps + 1)); done
+  for line in "${commits[@]::20}"; do log::info "$line"; done
+  ((${#commits[@]} <= 20)) || log::info "and $((${#commits[@]} - 20)) more"
+  log::info "${#commits[@]} commits change verl/: 2 runs for both ends (and one more to see whether GOOD repeats itself), about ${steps} to find the commit, and 2 to confirm it; more where a case is not exact"
+}
+
+# bisect::try_ends: GOOD and BAD as A and B of a regression session, and what tells them apart.
+bisect::try_ends() {
+  cli::on_interrupt log::info "the search can be continued: 'make bisect BISECT=${BISECT_SEARCH##*/}'"
+  bisect::_session ends "$BISECT_GOOD" "$BISECT_BAD"
+  bisect::_helper signature
+}
+
+bisect::_helper() { helper::run head bisect "$1" --search "$BISECT_SEARCH" "${@:2}"; }
+
+# bisect::_session ROLE COMMIT_A COMMIT_B: a regression session, made, continued, or over already. Its verdict is not our exit status.
+bisect::_session() {
+  local state code_a code_b status=0 environment=() file
+  state=$(bisect::_helper session --role "$1")
+  case $state in
+    over*) return ;;
+    open*) environment=(-u SUITE "SESSION=${state#* }") ;;
+    new)
+      code_a=$(bisect::_snapshot "$2")
+      code_b=$(bisect::_snapshot "$3")
+      file="${BISECT_TEMP}/${1::12}.yaml"
+      bisect::_helper suite --role "$1" >"$file"
+      environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}")
+      ;;
+  esac
+  env "${environment[@]}" "${REPO_DIR}/scripts/60_verify.sh" >&2 || status=$?
+  case $status in
+    0 | 9 | 10 | 11 | 12) ;;
+    *) cli::die "$status" "The session of $1 did not come to its end: the reason is above; fix it, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
+  esac
+}
+
+bisect::_snapshot() { snapshot::of_commit 'verl-{tree}' "git:${BISECT_REPO#*:}@$1" "$BISECT_CLONE" "$1"; }
+
+# bisect::walk: tries the commits that git bisect names, until it knows the first bad one, or only skipped ones are left.
+bisect::walk() {
+  local word commit
+  bisect::_git bisect start --no-checkout "$BISECT_BAD" "$BISECT_GOOD" -- verl >/dev/null
+  while read -r word commit; do bisect::_mark "$word" "$commit"; done < <(bisect::_helper replay)
+  wait "$!"
+  while ! bisect::_is_over; do
+    commit=$(bisect::_git rev-parse --verify BISECT_HEAD)
+    word=$(bisect::_try "$commit")
+    bisect::_mark "$word" "$commit"
+  done
+}
+
+# git exits with 2 if only skipped commits are left, which its log says too.
+bisect::_mark() { bisect::_git bisect "$1" "$2" >/dev/null || (($? == 2)); }
+
+# bisect::_is_over: git knows the first bad commit, or that it cannot.
+bisect::_is_over() { [[ -n $(bisect::_first_bad) || -n $(bisect::_possible) ]]; }
+
+bisect::_first_bad() { bisect::_git bisect log | sed -n 's/^# first bad commit: \[\([0-9a-f]*\)\].*/\1/p'; }
+
+bisect::_possible() { bisect::_git bisect log | sed -n 's/^# possible first bad commit: \[\([0-9a-f]*\)\].*/\1/p'; }
+
+# bisect::_try COMMIT: prints good, bad or skip.
+bisect::_try() {
+  local commit=$1 tree subject word plan=() said why
+  tree=$(bisect::_tree "$commit")
+  subject=$(bisect::_git show --no-patch --format=%s "$commit")
+  said=(--commit "$commit" "--tree=${tree}" "--subject=${subject}")
+  word=$(bisect::_helper known "${said[@]}")
+  [[ -z $word ]] || { printf '%s\n' "$word" && return; }
+  log::step "bisect: ${commit::12} ${subject}"
+  mapfile -d '' -t plan < <(bisect::_helper try --commit "$commit")
+  wait "$!"
+  if ! bisect::_git cat-file -e "${commit}:verl/__init__.py" 2>/dev/null; then
+    said+=(--refused 'it has no verl/__init__.py')
+  elif [[ ${plan[0]} == session ]]; then
+    bisect::_session "$commit" "$BISECT_GOOD" "$commit"
+  else
+    why=$(bisect::_train "$commit" "${plan[@]:1}")
+    said+=(--job "${plan[2]}" "--refused=${why}")
+  fi
+  bisect::_helper decide "${said[@]}"
+}
+
+# bisect::_train COMMIT submit|follow ID SPEC SEED STEP OVERRIDES...: as far as STEP; 0 is the end. Prints why verl's config refuses the job,
+# which it takes with GOOD.
+bisect::_train() {
+  local commit=$1 how=$2 id=$3 spec=$4 seed=$5 step=$6 status=0 code
+  shift 6
+  if [[ $how == submit ]]; then
+    code=$(bisect::_snapshot "$commit")
+    env "JOBSPEC=${spec}" "CODE_ID=${code}" "TRAIN_SEED=${seed}" "SUBMISSION_ID=${id}" "OVERRIDES=$*" WAIT= \
+      "${REPO_DIR}/scripts/44_submit_sdk.sh" 2>&1 >/dev/null | tee "${BISECT_TEMP}/said" >&2 || status=$?
+    if ((status == 2)); then
+      sed -n 's/^error *//p' "${BISECT_TEMP}/said" | tail -n 1
+      return
+    fi
+    ((status == 0)) || cli::die 1 "The job of ${commit::12} was not submitted: the reason is above; fix it, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on."
+  fi
+  job::follow "$id" "$step" >&2 || status=$?
+  case $status in
+    0 | 3 | 4 | 7) ((step == 0)) || job::stop "$id" >&2 ;;
+    6) job::stop "$id" >&2 ;;
+    5) job::stop "$id" >&2 && cli::die 5 "The job ${id} could not be scheduled: when its devices are free, 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
+    *) cli::die "$status" "How the job ${id} ended is unknown, as it says above: fix that, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
+  esac
+}
+
+# bisect::finish: trains the commit and its parent again, and writes the report; its exit status is ours.
+bisect::finish() {
+  local commit parent about possible=()
+  commit=$(bisect::_first_bad)
+  if [[ -z $commit ]]; then
+    mapfile -t possible < <(bisect::_possible)
+    wait "$!"
+    bisect::_helper finish "--possible=${possible[*]}" </dev/null
+    return
+  fi
+  parent=$(bisect::_git rev-parse --verify "${commit}^")
+  log::step "bisect: ${commit::12} is the first bad commit; it and its parent are trained again"
+  bisect::_session confirm "$parent" "$commit"
+  about=$(bisect::_git show --no-patch --no-color --format='%s%n%an <%ae>%n%ad' --date=iso-strict "$commit")
+  bisect::_git show --no-color --no-ext-diff --no-textconv --format= "$commit" -- verl |
+    helper::run_in head bisect finish --search "$BISECT_SEARCH" --commit "$commit" "--parent=${parent}" "--about=${about}"
+}
