@@ -109,7 +109,7 @@ def _html(report: dict[str, Any], diff: list[str], cases: list[web.Case]) -> str
                 **(
                     {
                         "commit": report["found"],
-                        "A, its parent": report["parent"],
+                        "A, its parent": report["parent"] or "unknown",
                         "message": " ".join(about[:1]),
                         "author": " ".join(about[1:3]),
                     }

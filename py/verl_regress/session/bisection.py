@@ -158,7 +158,7 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
     if metric:
         return _of_metric(evidence, differing["case"] if differing else case or cases[0]["case"], metric, step)
     if differing is None:
-        told = "; ".join(f"{each['case']} is {each['verdict_word']}: {each['reason']}" for each in cases)
+        told = "; ".join(f"{each['case']} is {each['word']}: {each['reason']}" for each in cases)
         if all(each["word"] in _EQUAL for each in cases):
             raise BadInput(
                 f"BAD trains as GOOD does ({told}), so there is nothing to find: name another range, or a CASE that shows the difference."
@@ -263,7 +263,7 @@ def of_session(signature: Signature, session: Session) -> tuple[str, str]:
     if found is None:
         return SKIP, f"the session {session.path.name} has no verdict on {signature.case}"
     word = {**dict.fromkeys(_DIFFERENT, BAD), **dict.fromkeys(_EQUAL, GOOD)}.get(found["word"], SKIP)
-    return word, f"{found['verdict_word']}: {found['reason']}"
+    return word, f"{found['word']}: {found['reason']}"
 
 
 def confirmed(signature: Signature, session: Session) -> tuple[bool, list[str]]:
