@@ -18,6 +18,8 @@ from verl_verdict.records import Run
 _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files are.
 _OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR")
+_HOOKS = "VERL_REGRESS_HOOKS"
+_OF_SECRETS = "job_secrets"  # this hook gives a job its secrets, such as the canary of a session, and touches nothing else
 _OWN_KEYS = re.compile(r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|resume_))")
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"
@@ -143,6 +145,9 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
     variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}
+    if _HOOKS in variables:
+        hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook != _OF_SECRETS]
+        variables = {**variables, _HOOKS: ",".join(hooks)}
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)

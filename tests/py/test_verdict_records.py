@@ -284,3 +284,13 @@ def test_a_line_that_is_too_deep_is_refused(tmp_path):
     path.write_text("[" * 200_000 + "\n" + line(1))
     with pytest.raises(BadInput, match=r"^Line 1 of .* is not JSON "):
         records.read(path)
+
+
+def test_whether_a_job_has_secrets_does_not_make_runs_incomparable(tmp_path):
+    with_secrets, without = (unpack(tmp_path, "sft-0.9.1-1", name) for name in ("with", "without"))
+    for job, hooks in ((with_secrets, "job_secrets,identity"), (without, "identity")):
+        file = job / "config/runtime_env.json"
+        content = json.loads(file.read_text())
+        content["env_vars"]["VERL_REGRESS_HOOKS"] = hooks
+        file.write_text(json.dumps(content))
+    assert [jobdir.read(job).facts["variable VERL_REGRESS_HOOKS"] for job in (with_secrets, without)] == ["identity"] * 2
