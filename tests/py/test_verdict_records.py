@@ -291,6 +291,9 @@ def test_whether_a_job_has_secrets_does_not_make_runs_incomparable(tmp_path):
     for job, hooks in ((with_secrets, "job_secrets,identity"), (without, "identity")):
         file = job / "config/runtime_env.json"
         content = json.loads(file.read_text())
-        content["env_vars"]["VERL_REGRESS_HOOKS"] = hooks
+        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks}
+        content["env_vars"] |= {"VERL_REGRESS_SECRETS": "/private/secrets/mine/1"} if "job_secrets" in hooks else {}
         file.write_text(json.dumps(content))
-    assert [jobdir.read(job).facts["variable VERL_REGRESS_HOOKS"] for job in (with_secrets, without)] == ["identity"] * 2
+    runs = [jobdir.read(job) for job in (with_secrets, without)]
+    assert runs[0].facts["variable VERL_REGRESS_HOOKS"] == "identity"
+    assert runs[0].facts == runs[1].facts
