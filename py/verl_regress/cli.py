@@ -55,9 +55,7 @@ SUBCOMMANDS = {
     "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop", "add_arguments", "run"),
     "debug": _Subcommand("take a debug bundle of a job", "jobs.debug", "add_arguments", "run"),
     "verify": _Subcommand("the steps of a regression session", "session.command", "add_arguments", "run"),
-    "bisect": _Subcommand(
-        "the steps of a search for the commit that changed training", "session.bisect", "add_arguments", "run"
-    ),
+    "bisect": _Subcommand("find the commit that changed training", "session.bisect", "add_arguments", "run"),
     "report": _Subcommand("where a session's report is", "session.newest", "add_arguments", "run"),
     "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live", "add_arguments", "run"),
     "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention", "add_arguments", "run"),

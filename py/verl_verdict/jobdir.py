@@ -19,7 +19,9 @@ _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files are.
 _OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS")
 _HOOKS = "VERL_REGRESS_HOOKS"
-_OF_SECRETS = "job_secrets"  # this hook gives a job its secrets, such as the canary of a session, and touches nothing else
+_OF_SECRETS = (
+    "job_secrets"  # this hook gives a job its secrets, such as the canary of a session, and touches nothing else
+)
 _OWN_KEYS = re.compile(r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|resume_))")
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"

@@ -24,7 +24,7 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("cases: {ppo: {workload: ppo}}\nbudgets: 3", "my.yaml has the unknown key 'budgets' in the document: known keys are cases, pairs, seeds, title."),
+        ("cases: {ppo: {workload: ppo}}\nbudgets: 3", "my.yaml has the unknown key 'budgets' in the document: known keys are cases, pairs, reuse, seeds, title."),
         ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, ignore, jobspec, overrides, pairs, seeds, speed, steps, workload."),
         ("cases: {ppo: {workload: dpo}}", 'cases.ppo.workload="dpo" in my.yaml is unknown: use one of ppo, grpo, sft.'),
         ("cases: {ppo: {workload: ppo, pairs: 0}}", "cases.ppo.pairs=0 in my.yaml is not usable: 0 is less than the minimum of 1."),

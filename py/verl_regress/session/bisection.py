@@ -114,7 +114,7 @@ class Bisection:
         return None
 
     def session_of(self, root: SharedRoot, role: str) -> Session:
-        """The same, of a role that has run. Raises RegressError if somebody removed it."""
+        """Like `session`, for a role that has run. Raises RegressError if it was removed."""
         session = self.session(root, role)
         if session is None:
             raise RegressError(
