@@ -1,20 +1,14 @@
-"""The curves of report.html: a metric of A's and of B's runs, drawn as SVG, and the same values as a sentence and as a table.
-
-matplotlib draws them. Its SVG needs no program and no request, and the page's style sheet gives it the colours of light and dark.
-"""
+"""The curves of report.html: a metric of A's and of B's runs, drawn as SVG, and the same values as a sentence and as a table."""
 
 from __future__ import annotations
 
-import html
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from verl_verdict import metrics
+from verl_verdict import drawing, metrics
 from verl_verdict.diagnosis import number
 from verl_verdict.markup import Markup
 from verl_verdict.metrics import Decisive
@@ -25,9 +19,6 @@ if TYPE_CHECKING:
 
 Series = Mapping[int, float]
 
-# Each stands for a variable of the page's style sheet.
-_COLOURS = {name: f"#00{at:02x}fe" for at, name in enumerate(("a", "b", "ink", "faint", "mark", "card"), start=1)}
-_INCHES = (5.0, 2.9)  # drawn about as wide as a phone, so that its text has the size of the page's
 _MARKERS = 40  # more steps than this are a line without markers
 _ROWS = 200  # of a table
 _LARGEST = 1e300
@@ -128,25 +119,12 @@ def chosen(steps: Sequence[int], mark: int | None) -> list[int]:
 
 def svg(curve: Curve, name: str) -> Markup:
     """The curve as an SVG element. `name` is unique on the page: its parts are `name`-a, -b, -band and -mark."""
-    import matplotlib.style  # here: it takes half a second to load, and only a page with curves needs it
-    from matplotlib.figure import Figure
-
-    # It warns of a home that cannot be written, and of a slow first time.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    look = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 11}
-    with matplotlib.style.context(["default", look]):
-        figure = Figure(figsize=_INCHES, facecolor="none")
-        axes: Axes = figure.add_subplot(facecolor="none")
-        _draw(axes, curve, name)
-        figure.subplots_adjust(left=0.16, right=0.98, top=0.88, bottom=0.16)
-        drawn = StringIO()
-        figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return Markup(_for_page(drawn.getvalue(), name, curve.sentence))
+    return drawing.svg(name, curve.sentence, partial(_draw, curve=curve, name=name))
 
 
 def _draw(axes: Axes, curve: Curve, name: str) -> None:
     for side, runs, style, marker in (("a", curve.a, "-", "o"), ("b", curve.b, "--", "s")):
-        colour, line = _COLOURS[side], mean(runs)
+        colour, line = drawing.COLOURS[side], mean(runs)
         has_markers = len(line) <= _MARKERS
         if side == "a" and curve.has_band:
             smallest, largest = (
@@ -162,74 +140,7 @@ def _draw(axes: Axes, curve: Curve, name: str) -> None:
             drawn = axes.plot(list(line), list(line.values()), style, color=colour, label=label, gid=f"{name}-{side}")
             # A is wide and B is narrow: both can be seen where they are equal.
             drawn[0].set(marker=marker if has_markers else "", markersize=4, linewidth=3.2 if side == "a" else 1.4)
-    _frame(axes, curve)
+    drawing.frame(axes, "step", curve.steps)
     if curve.mark is not None:
-        axes.axvline(curve.mark, color=_COLOURS["mark"], linewidth=1.5, linestyle=":", gid=f"{name}-mark")
-        _name_mark(axes, curve.mark)
-
-
-def _frame(axes: Axes, curve: Curve) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    ink, faint = _COLOURS["ink"], _COLOURS["faint"]
-    axes.set_xlabel("step", color=ink)
-    axes.tick_params(colors=ink)
-    axes.grid(color=faint, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set(color=faint, visible=side in ("left", "bottom"))
-    axes.ticklabel_format(useOffset=False)
-    axes.locator_params(axis="y", nbins=5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(y=0.12)
-    if len(curve.steps) == 1:
-        axes.set_xlim(curve.steps[0] - 1, curve.steps[0] + 1)
-    if curve.steps:
-        legend = axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(-0.04, 0.99),
-            ncol=3,
-            frameon=False,
-            borderaxespad=0.2,
-            handlelength=1.7,
-            columnspacing=1.1,
-            handletextpad=0.4,
-        )
-        for text in legend.get_texts():
-            text.set_color(ink)
-
-
-def _name_mark(axes: Axes, mark: int) -> None:
-    """The name of the line of the first difference, above the curves, on the side where there is room."""
-    left, right = axes.get_xlim()
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.12 * (high - low))
-    is_left = mark < (left + right) / 2
-    axes.annotate(
-        f"first difference: step {mark}",
-        (mark, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(4 if is_left else -4, -3),
-        textcoords="offset points",
-        ha="left" if is_left else "right",
-        va="top",
-        color=_COLOURS["mark"],
-        bbox={"facecolor": _COLOURS["card"], "edgecolor": "none", "alpha": 0.8, "pad": 1},
-    )
-
-
-def _for_page(drawn: str, name: str, sentence: str) -> str:
-    """matplotlib's file as a part of a page: as wide as its place, with the page's font and colours, a name for screen readers, and
-    no id that another curve has too.
-    """
-    element = drawn[drawn.index("<svg") :]
-    element = re.sub(r"<style.*?</style>", "", element, count=1, flags=re.DOTALL)
-    element = re.sub(rf'<g id="(?!{re.escape(name)}-)[^"]*"', "<g", element)
-    element = re.sub(r"font-family: [^;]*; ", "", element)
-    element = re.sub(r"font: (\d+px) [^;\"]*", r"font-size: \1", element)  # matplotlib before 3.9
-    element = re.sub(r"\n\s*", " ", element)
-    opening, rest = element.split(">", 1)
-    opening = re.sub(r'\s(width|height)="[^"]*"', "", opening)
-    for variable, colour in _COLOURS.items():
-        rest = rest.replace(colour, f"var(--{variable})")
-    return f'{opening} role="img" aria-label="{html.escape(sentence)}">{rest.strip()}'
+        drawing.room_for_marks(axes)
+        drawing.mark(axes, curve.mark, f"first difference: step {curve.mark}", f"{name}-mark")

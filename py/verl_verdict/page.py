@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from verl_verdict import comparable, curves, speed
 from verl_verdict.curves import Curve
 from verl_verdict.diagnosis import number
 from verl_verdict.markup import Markup, element, joined
 from verl_verdict.metrics import Decisive
+from verl_verdict.parts import badge, details, document, navigation, table
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = Path(__file__).with_suffix(".css")
 _CONFIG_ROWS = 200
 _MEMORY = ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb")
 
@@ -76,16 +74,8 @@ class Page:
 
 def html(page: Page) -> str:
     """The whole file."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{page.word}: {page.answer}" if page.word else page.answer),
-        element("style", Markup(_STYLE.read_text(encoding="utf-8"))),
-    )
-    body = element("body", element("a", "Skip to the cases", href="#cases", class_="skip"), _top(page), _main(page))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    title = f"{page.word}: {page.answer}" if page.word else page.answer
+    return document(title, _top(page), _main(page))
 
 
 def _top(page: Page) -> Markup:
@@ -97,15 +87,11 @@ def _top(page: Page) -> Markup:
     ]
     return element(
         "header",
-        _badge(page.word) if page.word else "",
+        badge(page.word) if page.word else "",
         element("h1", page.answer),
         *(element("p", text, class_="warning") for text in page.warnings),
         element("dl", *facts),
-        element(
-            "nav",
-            element("ul", *(element("li", element("a", name, href=f"#{place}")) for place, name in links)),
-            aria_label="Parts of this page",
-        ),
+        navigation(links),
     )
 
 
@@ -118,10 +104,6 @@ def _main(page: Page) -> Markup:
         id="cases",
         tabindex="-1",
     )
-
-
-def _badge(word: str) -> Markup:
-    return element("span", word, class_=f"badge {word}")
 
 
 def _case(case: Case, at: int) -> Markup:
@@ -150,7 +132,7 @@ def _case(case: Case, at: int) -> Markup:
 
 def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     name = "" if is_only else f"{verdict.case}: "
-    yield element("p", name, _badge(verdict.word.value), " ", verdict.reason)
+    yield element("p", name, badge(verdict.word.value), " ", verdict.reason)
     known: list[tuple[str, str]] = []
     if verdict.first:
         known += [("first difference", str(verdict.first)), ("which means", verdict.first.means)]
@@ -170,7 +152,7 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
             for row in verdict.rows
         ]
         head = ("metric", "A", "B", "margin", "p of the difference", "finding")
-        yield _table(f"{verdict.case}: means over {verdict.pairs} pairs", head, rows)
+        yield table(f"{verdict.case}: means over {verdict.pairs} pairs", head, rows)
 
 
 def _curves(shown: Sequence[Curve], name: str) -> Markup:
@@ -194,7 +176,7 @@ def _figure(curve: Curve, name: str) -> Markup:
         "figure",
         element("figcaption", curve.metric),
         curves.svg(curve, name),
-        _details(f"Values of {curve.metric}", _table(caption, head, rows)),
+        details(f"Values of {curve.metric}", table(caption, head, rows)),
     )
 
 
@@ -214,7 +196,7 @@ def _costs(case: Case) -> Markup:
     if not rows:
         return element("p", "The runs recorded neither times nor memory.", class_="quiet")
     caption = "Medians of a step's phases, and the most memory"
-    return _table(caption, ("", "A", "B", "B / A"), rows)
+    return table(caption, ("", "A", "B", "B / A"), rows)
 
 
 def _config(case: Case) -> Markup:
@@ -226,8 +208,8 @@ def _config(case: Case) -> Markup:
         return joined(element("h3", "verl's config"), element("p", f"The resolved config {told}."))
     rows = [[each.name, each.a or "-", each.b or "-"] for each in found[:_CONFIG_ROWS]]
     caption = f"{len(rows)} of {len(found)} keys that differ"
-    table = _table(caption, ("key", "A", "B"), rows, "config")
-    return joined(element("h3", "verl's config"), _details(f"{len(found)} keys differ", table))
+    differing = table(caption, ("key", "A", "B"), rows, "config")
+    return joined(element("h3", "verl's config"), details(f"{len(found)} keys differ", differing))
 
 
 def _jobs(case: Case) -> Markup:
@@ -239,21 +221,21 @@ def _jobs(case: Case) -> Markup:
     if not rows:
         return joined()
     head = ("run", "side", "job (its log)", "steps", "seconds", "end")
-    return joined(element("h3", "Jobs"), _table("The jobs of this case", head, rows, "jobs"))
+    return joined(element("h3", "Jobs"), table("The jobs of this case", head, rows, "jobs"))
 
 
 def _checks(page: Page) -> Markup:
     rows: list[list[str]] = []
     for check in page.checks:
         problems = [element("p", problem, class_="warning") for problem in check.problems]
-        rows.append([_badge(check.word), joined(check.claim, *problems), check.detail])
+        rows.append([badge(check.word), joined(check.claim, *problems), check.detail])
     words = [check.word for check in page.checks]
     skipped = f", {words.count('skip')} not checked" if "skip" in words else ""
     return element(
         "section",
         element("h2", f"{words.count('ok')} of {len(words)} checks passed{skipped}", id="heading-checks"),
         *(element("p", remark) for remark in page.remarks),
-        _details("All checks", _table("What was checked from the outside", ("", "check", "checked"), rows, "checks")),
+        details("All checks", table("What was checked from the outside", ("", "check", "checked"), rows, "checks")),
         class_="card",
         id="checks",
         aria_labelledby="heading-checks",
@@ -280,22 +262,8 @@ def _code(page: Page) -> Markup:
         "section",
         element("h2", "Code: from A to B", id="heading-code"),
         element("p", page.code_note) if page.code_note else "",
-        _details(f"{len(page.code)} lines", text) if page.code else "",
+        details(f"{len(page.code)} lines", text) if page.code else "",
         class_="card",
         id="code",
         aria_labelledby="heading-code",
     )
-
-
-def _details(label: str, content: str) -> Markup:
-    return element("details", element("summary", label), content)
-
-
-def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "numbers") -> Markup:
-    """A table that scrolls by itself where the screen is narrow, also with the keyboard. The first cell names its row."""
-    titles = element("thead", element("tr", *(element("th", title, scope="col") for title in head)))
-    lines = [
-        element("tr", element("th", row[0], scope="row"), *(element("td", value) for value in row[1:])) for row in rows
-    ]
-    table = element("table", element("caption", caption), titles, element("tbody", *lines), class_=class_)
-    return element("div", table, class_="wide", role="region", aria_label=caption, tabindex="0")
