@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -87,6 +87,8 @@ bisect: up prepare ## which commit changed training? git bisect with real runs [
 	@scripts/62_bisect.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh
+history: ## one page over all sessions: each metric and the speed by date and code, where they changed; with the cluster up or down
+	@scripts/63_history.sh
 
 ##@ Everything at once, without a GPU
 quickstart: export PROFILE := $(if $(filter PROFILE,$(given)),$(value PROFILE),cpu)
@@ -111,7 +113,7 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
-test-slow: ## property tests with thousands of cases, a kill or a signal at every step, report.html in Chromium
+test-slow: ## property tests with thousands of cases, a kill or a signal at every step, the pages in Chromium
 	@scripts/dev/test.sh unit-slow py-slow
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine

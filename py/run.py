@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     cure = "bring it with 'make deps'"
     if package in {"numpy", "scipy", "matplotlib"}:  # the judge's
-        cure = "'make verify' brings it to the head, from WHEELHOUSE if you set that"
+        cure = "'make verify' and 'make history' bring it to the head of a cluster that is up, from WHEELHOUSE if you set that"
     raise SystemExit(f"error   This node's Python has no package '{package}': {cure}.") from None
 
 raise SystemExit(status)

@@ -57,6 +57,7 @@ SUBCOMMANDS = {
     "verify": _Subcommand("the steps of a regression session", "session.command", "add_arguments", "run"),
     "bisect": _Subcommand("find the commit that changed training", "session.bisect", "add_arguments", "run"),
     "report": _Subcommand("where a session's report is", "session.newest", "add_arguments", "run"),
+    "history": _Subcommand("one page over all sessions", "session.history", "add_arguments", "run"),
     "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live", "add_arguments", "run"),
     "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention", "add_arguments", "run"),
     "logs": _Subcommand("a job's driver log", "jobs.logs", "add_arguments", "run"),

@@ -21,10 +21,11 @@ class Difference:
     b: str | None
 
     def __str__(self) -> str:
-        return f"{self.name}: A {_shown(self.a)}, B {_shown(self.b)}"
+        return f"{self.name}: A {shown(self.a)}, B {shown(self.b)}"
 
 
-def _shown(text: str | None) -> str:
+def shown(text: str | None) -> str:
+    """A fact as messages show it."""
     if text is None:
         return "without it"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -58,11 +58,16 @@ def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], igno
     """A baseline that failed, ended early or recorded nonsense is no baseline."""
     last = max(run.last_step for run in (*runs_a, *runs_b))
     for run in runs_a:
-        problem = run.unfinished or _failed(run, last) or next((each.text for each in _problems(run, ignore)), None)
+        problem = why_unusable(run, last, ignore)
         if problem:
             reason = f"A cannot be the baseline, because in '{run.name}' {problem}"
             return dataclasses.replace(base, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
     return None
+
+
+def why_unusable(run: Run, last: int, ignore: Collection[str]) -> str | None:
+    """Why a run that should have reached the step `last` has no values to rely on; None if it has."""
+    return run.unfinished or _failed(run, last) or next((each.text for each in _problems(run, ignore)), None)
 
 
 def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Collection[str]) -> Verdict | None:

@@ -3,7 +3,7 @@
 #
 #   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
-#   scripts/dev/bootstrap_host.sh --browser       the first again, and Chromium, in which `make test-slow` opens report.html
+#   scripts/dev/bootstrap_host.sh --browser       the first again, and Chromium, in which `make test-slow` opens the pages
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
 # Debian and Ubuntu, as root or with sudo; on other systems it prints what is missing and exits 1, and changes nothing. An engine

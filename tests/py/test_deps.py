@@ -172,12 +172,17 @@ def test_what_an_earlier_installation_brought_is_not_missing_and_is_not_the_node
     assert (tmp_path / "record").read_text() == "requirements-judge.txt index"
 
 
+JUDGES = (
+    "'make verify' and 'make history' bring it to the head of a cluster that is up, from WHEELHOUSE if you set that"
+)
+
+
 @pytest.mark.parametrize(
     ("module", "package", "cure"),
     [
         ("no_such_package", "no_such_package", "bring it with 'make deps'"),
-        ("matplotlib.style", "matplotlib", "'make verify' brings it to the head, from WHEELHOUSE if you set that"),
-        ("scipy.special", "scipy", "'make verify' brings it to the head, from WHEELHOUSE if you set that"),
+        ("matplotlib.style", "matplotlib", JUDGES),
+        ("scipy.special", "scipy", JUDGES),
     ],
 )
 def test_a_missing_package_names_the_command_that_installs_it(tmp_path, module, package, cure):

@@ -1,15 +1,17 @@
-"""report.html in a real Chromium without a window: no message on the console, no request, and every curve has a size."""
+"""report.html and history.html in a real Chromium without a window: no message on the console, no request, and every curve has a size."""
 
 import json
 import re
 import shutil
 import subprocess
 
+import history_sessions
 import page_sessions
 import pytest
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import report
+from verl_verdict import history_page
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,14 @@ def page(tmp_path_factory):
     outcome = page_sessions.outcome(SharedRoot(tmp_path_factory.mktemp("shared")))
     report.write(outcome)
     return outcome.session.path / "report.html"
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory):
+    root = SharedRoot(tmp_path_factory.mktemp("shared"))
+    history_sessions.make(root)
+    (root.sessions / "history.html").write_text(history_page.html(history_sessions.page(root)))
+    return root.sessions / "history.html"
 
 
 @pytest.fixture
@@ -79,8 +89,8 @@ def copy(page, to, old, new):
 
 
 @pytest.fixture
-def measured(page, tmp_path, opened):
-    def measured(*options):
+def measured(tmp_path, opened):
+    def measured(page, *options):
         text = re.sub("<meta http-equiv=[^>]*>", MEASURE, page.read_text(), count=1)
         (tmp_path / "measured.html").write_text(text)
         dom, said, _ = opened(tmp_path / "measured.html", *options)
@@ -113,7 +123,7 @@ def test_this_test_would_see_a_request(page, tmp_path, opened):
 
 @pytest.mark.parametrize("size", ["1280,900", "390,844"])
 def test_every_curve_is_drawn_and_the_page_fits_its_window(page, measured, size):
-    found = measured(f"--window-size={size}")
+    found = measured(page, f"--window-size={size}")
     assert len(found["pictures"]) == page.read_text().count("<svg")
     assert all(width > 200 and height > 100 for width, height in found["pictures"])
     metrics_with_one_value = 1  # sft's val/loss
@@ -123,7 +133,31 @@ def test_every_curve_is_drawn_and_the_page_fits_its_window(page, measured, size)
     assert found["reachable"]
 
 
-def test_it_has_a_light_and_a_dark_theme(measured):
-    light, dark = measured(), measured("--blink-settings=preferredColorScheme=0")
+def test_it_has_a_light_and_a_dark_theme(page, measured):
+    light, dark = measured(page), measured(page, "--blink-settings=preferredColorScheme=0")
     assert (light["paper"], light["ink"]) == ("rgb(245, 246, 248)", "rgb(27, 36, 48)")
     assert (dark["paper"], dark["ink"]) == ("rgb(18, 22, 28)", "rgb(232, 236, 241)")
+
+
+def test_the_history_opens_without_a_message_and_without_a_request(past, opened):
+    dom, said, asked = opened(past)
+    assert (said, asked) == ([], set())
+    assert "3 change points, in grpo, ppo." in dom
+    assert dom.count("<svg") == past.read_text().count("<svg") == 22
+
+
+@pytest.mark.parametrize("size", ["1280,900", "390,844"])
+def test_every_curve_of_the_history_is_drawn_and_it_fits_its_window(past, measured, size):
+    found = measured(past, f"--window-size={size}")
+    assert len(found["pictures"]) == 22
+    assert all(width > 200 and height > 100 for width, height in found["pictures"])
+    only_b = 10  # of PPO, A ran once: all later sessions reused its run
+    assert len(found["lines"]) == 2 * len(found["pictures"]) - only_b
+    assert all(width > 100 for width, _ in found["lines"])
+    assert found["page"][1] <= found["page"][0]
+    assert found["reachable"]
+
+
+def test_the_history_has_a_light_and_a_dark_theme(past, measured):
+    light, dark = measured(past), measured(past, "--blink-settings=preferredColorScheme=0")
+    assert (light["paper"], dark["paper"]) == ("rgb(245, 246, 248)", "rgb(18, 22, 28)")

@@ -92,6 +92,8 @@ types() {
   assert_line '1 of 1 .*'
   types 'make report'
   assert_line '.*/verify/.*/report\.html'
+  types 'make history'
+  assert_line 'page +.*/verify/history\.html'
   types 'make gc KEEP=5 DRY_RUN=1'
   types 'make down'
   [[ -z $(docker ps --all --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}") ]]

@@ -1,0 +1,39 @@
+"""`history`: one page over all sessions, and its summary."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import deps
+from verl_regress.base import say
+from verl_regress.base.errors import BadInput
+from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.store.sessions import all_of
+
+
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """`history` has no arguments of its own."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write history.html, print its summary and its place. Raises BadInput if there is no run to show."""
+    root = SharedRoot(args.shared_root)
+    if not all_of(root):
+        raise BadInput(f"There is no session in {root.sessions}: 'make verify' makes one.")
+    sys.path.append(str(deps.packages("judge")))  # of the nodes, only the head has them
+    from verl_regress.session import past  # here, because numpy and scipy take half a second to load
+    from verl_verdict import history, history_page
+
+    points, left = past.of(root)
+    page = history_page.Page(history.of(points), left, past.reports(root))
+    if not any(group.points for group in page.groups):
+        for each in page.all_left:
+            say.info(f"left out: {each}")
+        raise BadInput(f"No session in {root.sessions} has a run that can be shown: 'make verify' makes some.")
+    path = root.sessions / "history.html"
+    summary = history_page.text(page)
+    print(say.shown("\n".join(summary)), flush=True)  # first: a full disk must not hide it
+    write_atomically(path, history_page.html(page))
+    print(say.shown(f"page        {path}"))
+    return 0

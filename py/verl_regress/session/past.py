@@ -1,0 +1,103 @@
+"""What all sessions of the shared root have recorded, as points of the judge's history, and what cannot be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.session import schedule, suites, verdict
+from verl_regress.session.schedule import Evidence
+from verl_regress.session.suites import Case
+from verl_regress.store.sessions import Session, all_of, jobs_of
+from verl_verdict.errors import BadInput
+from verl_verdict.history import Left, Point
+
+# What damaged JSON, or JSON of another version, raises where it is read.
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+
+
+def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
+    """The runs of all sessions in the order of time, each once although later sessions have reused it."""
+    points: list[Point] = []
+    left: list[Left] = []
+    seen: set[str] = set()
+    for session in reversed(all_of(root)):
+        try:
+            evidence = session.evidence()
+            why = _why_not(evidence)
+            runs = [] if why else _runs(evidence)
+        except _DAMAGED as error:
+            why, runs = _damaged(error), []
+        if why:
+            left.append(Left(session.path.name, why))
+        for run, case, side, job in runs:
+            try:
+                if job["submission_id"] not in seen:
+                    seen.add(job["submission_id"])
+                    points.append(_point(root, session, evidence["begin"]["time"], case, side, run, job))
+            except BadInput as error:
+                left.append(Left(f"{run} of {session.path.name}", str(error)))
+            except _DAMAGED as error:
+                left.append(Left(f"{run} of {session.path.name}", _damaged(error)))
+    return points, left
+
+
+def reports(root: SharedRoot) -> dict[str, str]:
+    """The page of each session that has one, relative to `verify/`."""
+    pages = [session.path / "report.html" for session in all_of(root)]
+    return {page.parent.name: f"{page.parent.name}/{page.name}" for page in pages if page.is_file()}
+
+
+def _damaged(error: Exception) -> str:
+    return f"its evidence is damaged ({type(error).__name__}: {error})"
+
+
+def _why_not(evidence: Evidence) -> str | None:
+    """Why a session cannot be used at all."""
+    if "begin" not in evidence:
+        return "it has no evidence/begin.json: it is no session, or was cut off"
+    if "suite" not in evidence["begin"]:
+        return "it is of an earlier version, which had no suites"
+    return None if jobs_of(evidence) else "it has recorded no run"
+
+
+def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:
+    """The recorded runs of the suite's cases in their order: name, case, side and evidence."""
+    cases = suites.of_recorded(evidence["begin"]["suite"]).cases
+    known = {run: (case, side) for case in cases for side in "AB" for run in schedule.runs_of(case, side, evidence)}
+    return [(run, *known[run], job) for run, job in jobs_of(evidence).items() if run in known]
+
+
+def _point(
+    root: SharedRoot, session: Session, time: str, case: Case, side: str, run: str, job: Mapping[str, Any]
+) -> Point:
+    recorded = JobDir(Path(job["job_dir"]))
+    here = JobDir(root.path / recorded.path.relative_to(recorded.root.path))  # a host sees it at another path
+    if not here.path.is_dir():
+        raise BadInput(f"its job's directory {here.path} is gone")
+    code = job["code"] or {}
+    return Point(
+        run=verdict.run_of({**job, "job_dir": str(here.path)}),
+        case=case.name,
+        side=side,
+        name=run,
+        session=session.path.name,
+        time=time,
+        code=job["plan"]["code_id"],
+        tree=code.get("tree_sha256") or job["plan"]["code_id"],
+        source=_source(code),
+        log=os.path.relpath(here.driver_log, root.sessions),
+        decisive=tuple(verdict.decisive_of(case)),
+        ignore=case.ignore,
+    )
+
+
+def _source(code: Mapping[str, Any]) -> str:
+    """Where the code came from: `pypi:0.9.1`, `git:URL@main, commit 0123456789ab`."""
+    source, revision = str(code.get("source") or ""), str(code.get("revision") or "")
+    if revision and not source.endswith(revision):
+        source += f", commit {revision[:12]}"
+    return source + (", with changes" if code.get("dirty") else "")

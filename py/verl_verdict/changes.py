@@ -1,0 +1,77 @@
+"""Where a series of runs changes: one value per run, in the order in which they ran.
+
+Binary segmentation: of all splits, the one with the largest difference of the means (in its standard errors) is a change point if
+less than ALPHA of the other orders of the same runs have as large a difference at any split, and if the difference is more than
+what matters. Then both parts are searched in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+
+from verl_verdict.statistics import Array, taken
+
+MIN_RUNS = 3  # on each side of a change point
+ALPHA = 0.01  # of each search: the test is one over all splits, so it needs no further correction for their number
+_ORDERS = 9999  # random ones, always the same; all orders if there are fewer
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change point: the run at `at` is the first one after it; the means of the runs before and after, up to the next change points."""
+
+    at: int
+    before: float
+    after: float
+    p: float
+
+
+def steps(values: Sequence[float], floor: Callable[[float], float]) -> list[Step]:
+    """The change points of a series; `floor` says which difference does not matter, by the mean before it."""
+    found = dict(_splits(taken(values), 0, floor))
+    bounds = [0, *sorted(found), len(values)]
+    means = [fmean(values[start:end]) for start, end in pairwise(bounds)] if values else []
+    around = zip(sorted(found), means, means[1:], strict=False)
+    return [Step(at, before, after, found[at]) for at, before, after in around]
+
+
+def _splits(values: Array, offset: int, floor: Callable[[float], float]) -> list[tuple[int, float]]:
+    """Where these values change, and each p; `offset` is the place of the first of them in the series."""
+    if len(values) < 2 * MIN_RUNS or np.ptp(values) == 0:
+        return []
+    at = MIN_RUNS + int(np.argmax(_sizes(values)))
+    before, after = values[:at], values[at:]
+    if abs(after.mean() - before.mean()) <= floor(float(before.mean())) or (p := _p(values)) > ALPHA:
+        return []
+    return [*_splits(before, offset, floor), (offset + at, p), *_splits(after, offset + at, floor)]
+
+
+def _sizes(values: Array, axis: int = -1) -> Array:
+    """The difference of the means at every possible split, in units that are equal for all splits and all orders of the values."""
+    values = np.moveaxis(values, axis, -1)
+    runs = values.shape[-1]
+    before = np.arange(MIN_RUNS, runs - MIN_RUNS + 1)
+    centred = values - values.mean(axis=-1, keepdims=True)
+    sums = np.cumsum(centred, axis=-1)[..., before - 1]
+    sizes: Array = np.abs(sums) / np.sqrt(before * (runs - before))
+    return sizes
+
+
+def _p(values: Array) -> float:
+    from scipy.stats import permutation_test  # here: it takes a second to load
+
+    found = permutation_test(
+        (values,),
+        lambda order, axis=-1: _sizes(order, axis).max(axis=-1),
+        permutation_type="pairings",
+        vectorized=True,
+        n_resamples=_ORDERS,
+        alternative="greater",
+        random_state=0,
+    )
+    return float(found.pvalue)

@@ -1,0 +1,348 @@
+"""make history: points of recorded sessions, groups of comparable runs, change points that were planted, and none in flat noise."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import history_sessions as made
+import numpy as np
+import pytest
+import test_session_verdict as sessions
+from test_page import Parsed
+from verdict_runs import edit, generator, noisy
+
+from verl_regress.base.layout import SharedRoot
+from verl_regress.session import past
+from verl_verdict import changes, exact, history, history_page, metrics, speed, trends
+from verl_verdict.history import Point
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = SharedRoot(tmp_path_factory.mktemp("shared"))
+    made.make(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return made.page(root)
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return history_page.html(page)
+
+
+def point(run, side="B", session=1, code="v1", case="ppo", **more):
+    return Point(run, case, side, f"{case}_{side.lower()}", f"s{session:03}", f"2026-11-{session:02}T10:00:00+00:00", code, code, **more)  # fmt: skip
+
+
+def series(values, metric="critic/score/mean", **more):
+    """A noisy run a session, of one seed and of one code, whose metric has that mean."""
+    rng = generator(5)
+    return [
+        point(edit(noisy(rng, f"r{at}", "1"), metric, lambda _step, _old, value=value: value), session=at, **more)
+        for at, value in enumerate(values, start=1)
+    ]
+
+
+def found(groups):
+    return [(each.metric, each.first.side, each.first.session) for group in groups for each in group.changes]
+
+
+class TestSteps:
+    """The change points of a series of numbers."""
+
+    def test_a_planted_step_is_found_with_its_means(self):
+        values = [*(1.0 + 0.01 * (at % 3) for at in range(8)), *(2.0 + 0.01 * (at % 3) for at in range(5))]
+        [step] = changes.steps(values, lambda mean: 0.05 * mean)
+        assert step.at == 8
+        assert (step.before, step.after) == pytest.approx((1.00875, 2.008))
+        assert step.p < 0.01
+
+    def test_two_steps_are_found(self):
+        rng = generator(1)
+        levels = np.repeat([1.0, 3.0, 2.0], 10)
+        found = changes.steps(list(levels + 0.1 * rng.normal(size=30)), lambda mean: 0.0)
+        assert [step.at for step in found] == [10, 20]
+        assert [round(step.after) for step in found] == [3, 2]
+
+    def test_flat_noise_has_none_more_often_than_declared(self):
+        rng = generator(2)
+        alarms = sum(
+            bool(changes.steps(list(rng.normal(size=size)), lambda mean: 0.0))
+            for size in (10, 15, 20)
+            for _ in range(70)
+        )
+        assert alarms <= 210 * changes.ALPHA + 3 * (210 * changes.ALPHA) ** 0.5
+
+    def test_what_does_not_matter_is_none(self):
+        values = [*(1.0 + 0.001 * (at % 3) for at in range(8)), *(1.04 + 0.001 * (at % 3) for at in range(8))]
+        assert changes.steps(values, lambda mean: 0.05 * mean) == []
+        assert len(changes.steps(values, lambda mean: 0.03 * mean)) == 1
+
+    @pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0, 9.0, 9.0, 9.0], [2.0] * 20, [1.0] * 10 + [9.0] * 2])
+    def test_too_few_runs_on_a_side_and_constant_ones_have_none(self, values):
+        assert changes.steps(values, lambda mean: 0.0) == []
+
+    def test_it_is_the_same_every_time(self):
+        values = list(generator(4).normal(size=25) + np.repeat([0, 2], [15, 10]))
+        assert changes.steps(values, lambda mean: 0.0) == changes.steps(values, lambda mean: 0.0) != []
+
+
+class TestSessions:
+    """From sessions to points."""
+
+    def test_every_run_is_a_point_and_a_reused_one_only_once(self, page):
+        points = [each for group in page.groups for each in group.points]
+        assert len(points) == len({each.run.name for each in points}) == 1 + 6 + 6 * 6 + 2 * 6
+        assert [each.session for each in points if each.name == "ppo_a"] == [made.NAMES[0]]
+        assert page.all_left == []
+
+    def test_a_point_knows_its_session_code_seed_and_log(self, page, root):
+        first = next(each for group in page.groups for each in group.points if each.name == "grpo_b_2")
+        assert (first.session, first.time, first.side, first.code) == (
+            made.NAMES[0],
+            "2026-11-21T10:00:00+00:00",
+            "B",
+            "v2-0",
+        )
+        assert first.source == "git:x@main, commit 000000000000"
+        assert first.run.seed == "verl's default seeds"
+        assert (root.sessions / first.log).parent.is_dir()
+
+    def test_a_value_is_the_mean_of_the_last_third_and_the_median_of_the_time(self, page):
+        group = next(group for group in page.groups if group.case == "ppo")
+        values = {trend.metric: trend.values for trend in group.trends}
+        first, value = values["critic/score/mean"][0]
+        steps = first.run.series["critic/score/mean"]
+        assert value == pytest.approx((steps[3] + steps[4]) / 2)
+        assert values[speed.STEP][0][1] == speed.seconds(first.run)
+        assert list(values) == [*(name for name, _ in metrics.decisive_of("ppo", first.run.series)), speed.STEP]
+
+    def test_what_cannot_be_used_is_named_and_the_rest_is_shown(self, tmp_path):
+        root = SharedRoot(tmp_path)
+        made.make(root, days=3)
+        evidence = root.sessions / made.NAMES[1] / "evidence"
+        (evidence / "job-ppo_b.json").write_text('{"time": ')
+        shutil.rmtree(root.jobs / f"ppo-b-{made.NAMES[2]}")
+        (root.jobs / f"sft-b-{made.NAMES[2]}/logs/metrics.jsonl").write_text("no\n")
+        record = root.jobs / f"sft-b-{made.NAMES[0]}/logs/metrics.jsonl"
+        record.write_text(record.read_text().partition("\n")[0] + '\n{"step"')
+        job = root.sessions / made.NAMES[2] / "evidence/job-sft_a.json"
+        job.write_text(json.dumps({name: each for name, each in json.loads(job.read_text()).items() if name != "plan"}))
+        sessions.make(root, "20261201T100000Z")
+        old = sessions.make(root, "20261202T100000Z")
+        old.write("begin", {"codes": {}, "cluster": "mine"})
+        (root.sessions / "notes").mkdir()
+        page = made.page(root)
+        left = [str(each) for each in page.all_left]
+        assert left == [
+            f"{made.NAMES[1]}: its evidence is damaged (JSONDecodeError: Expecting value: line 1 column 10 (char 9))",
+            f"ppo_b of {made.NAMES[2]}: its job's directory {root.jobs}/ppo-b-{made.NAMES[2]} is gone",
+            f"sft_a of {made.NAMES[2]}: its evidence is damaged (KeyError: 'plan')",
+            f"sft_b of {made.NAMES[2]}: Line 1 of '{root.jobs}/sft-b-{made.NAMES[2]}/logs/metrics.jsonl' is not JSON ('no'): give a metrics.jsonl of verl's file logger.",
+            "20261201T100000Z: it has recorded no run",
+            "20261202T100000Z: it is of an earlier version, which had no suites",
+            "notes: it has no evidence/begin.json: it is no session, or was cut off",
+            f"sft_b of {made.NAMES[0]} (v2-0): the record is cut off after step 1, in line 2",
+        ]
+        assert {group.case: len(group.points) for group in page.groups} == {"grpo": 12, "ppo": 2, "sft": 1}
+        assert f"left out    {left[0]}" in history_page.text(page)
+        assert all(reason in "".join(Parsed(history_page.html(page)).texts) for reason in left[0].split(": ", 1))
+
+    def test_a_reused_run_counts_if_its_first_session_is_gone(self, tmp_path):
+        root = SharedRoot(tmp_path)
+        made.make(root, days=2)
+        shutil.rmtree(root.sessions / made.NAMES[0])
+        points, left = past.of(root)
+        assert left == []
+        assert [each.session for each in points if each.name == "ppo_a"] == [made.NAMES[1]]
+
+    def test_jobs_are_found_where_this_machine_sees_them(self, tmp_path):
+        root = SharedRoot(tmp_path / "here")
+        made.make(SharedRoot(tmp_path / "there"), days=1)
+        (tmp_path / "there").rename(tmp_path / "here")
+        points, left = past.of(root)
+        assert (len(points), left) == (10, [])
+
+
+class TestGroups:
+    """Which runs share a series, and where it changes."""
+
+    def test_runs_that_are_not_comparable_are_another_series_and_that_is_said(self):
+        rng = generator(1)
+        facts = [{"model": "m", "image": "1"}, {"model": "m", "image": "2"}, {"model": "m", "image": "1"}]
+        runs = [dataclasses.replace(noisy(rng, f"r{at}", "1"), facts=each) for at, each in enumerate(facts)]
+        groups = history.of([point(run, session=at) for at, run in enumerate(runs, start=1)])
+        assert [(group.name, len(group.points)) for group in groups] == [("ppo", 2), ("ppo (2)", 1)]
+        told = history_page.text(history_page.Page(groups))
+        assert "apart       ppo (2): not comparable with the first runs of ppo: image: 1, here 2" in told
+
+    def test_a_fact_that_was_not_recorded_does_not_join_what_differs(self):
+        rng = generator(1)
+        facts = [{"model": "m"}, {"model": "m", "image": "1"}, {"model": "m", "image": "2"}]
+        runs = [dataclasses.replace(noisy(rng, f"r{at}", "1"), facts=each) for at, each in enumerate(facts)]
+        assert [len(group.points) for group in history.of(map(point, runs))] == [2, 1]
+
+    def test_another_case_and_another_start_are_other_series(self):
+        rng = generator(1)
+        run = noisy(rng, "a", "1")
+        late = dataclasses.replace(run, series={name: {step + 4: value for step, value in each.items()} for name, each in run.series.items()})  # fmt: skip
+        groups = history.of([point(run), point(late, session=2), point(run, case="other", session=3)])
+        assert [group.name for group in groups] == ["ppo", "ppo (2)", "other"]
+
+    def test_planted_change_points_are_found_and_no_others(self, page):
+        at = made.NAMES[3]
+        assert sorted(found(page.groups)) == [
+            ("actor/entropy", "B", at), ("critic/score/mean", "B", at), ("timing_s/step", "B", at),
+        ]  # fmt: skip
+        assert {group.case: group.repeats for group in page.groups} == {"grpo": False, "ppo": True, "sft": True}
+
+    def test_the_same_sessions_without_them_have_none(self, tmp_path):
+        root = SharedRoot(tmp_path)
+        made.make(root, plant=False)
+        page = made.page(root)
+        assert found(page.groups) == []
+        assert page.answer == "No change point."
+        assert history_page.text(page)[1] == "change      none"
+
+    def test_one_run_after_a_change_is_enough_where_runs_repeat_themselves(self, root):
+        points, _ = past.of(root)
+        early = [each for each in points if each.case == "ppo" and each.session <= made.NAMES[3]]
+        [change] = [each for group in history.of(early) for each in group.changes]
+        assert (change.metric, change.p, change.word) == ("actor/entropy", None, "changed")
+        assert (change.last.code, change.first.code) == ("v2-2", "v2-3")
+        assert change.after == pytest.approx(1.5 * change.before)
+
+    def test_rounding_is_no_change_where_runs_repeat_themselves(self, root):
+        points, _ = past.of(root)
+        mine = [each for each in points if each.case == "ppo" and each.session < made.NAMES[3]]
+
+        def last_is(factor):
+            run = edit(mine[-1].run, "actor/entropy", lambda _step, value: value * factor)
+            return found(history.of([*mine[:-1], dataclasses.replace(mine[-1], run=run)]))
+
+        assert last_is(1 + exact.ROUNDING / 2) == []
+        assert last_is(1 + exact.ROUNDING * 3) == [("actor/entropy", "B", made.NAMES[2])]
+
+    def test_two_runs_that_differ_do_not_show_that_runs_repeat_themselves(self):
+        groups = history.of(series([0.5, 0.5, 0.5, 0.9, 0.9]))
+        assert groups[0].repeats is False
+        assert found(groups) == []
+        alone = [dataclasses.replace(each, tree=each.session) for each in series([0.5, 0.5, 0.9])]
+        assert history.of(alone)[0].repeats is None
+        assert found(history.of(alone)) == []
+
+    def test_a_noisy_change_is_found_on_its_own_side_and_says_whether_it_is_worse(self):
+        rng = generator(3)
+        low, high = 0.5 + 0.01 * rng.normal(size=12), 0.6 + 0.01 * rng.normal(size=8)
+        flat = series(0.5 + 0.01 * rng.normal(size=20), side="A")
+        groups = history.of([*flat, *series([*low, *high])])
+        changes = [each for each in groups[0].changes if each.metric == "critic/score/mean"]
+        assert [(each.first.side, each.first.session, each.word) for each in changes] == [("B", "s013", "better")]
+        assert not [each for each in groups[0].changes if each.first.side == "A"]
+
+    def test_a_run_that_failed_or_ended_early_is_left_out(self):
+        points = series([0.5] * 4)
+        failed = dataclasses.replace(points[1], run=dataclasses.replace(points[1].run, failure="no memory"))
+        short = {
+            name: {step: value for step, value in each.items() if step < 5}
+            for name, each in points[2].run.series.items()
+        }
+        early = dataclasses.replace(points[2], run=dataclasses.replace(points[2].run, series=short))
+        crashed = dataclasses.replace(points[3], run=dataclasses.replace(points[3].run, series={}, failure="no module"))
+        [group] = history.of([points[0], failed, early, crashed, *series([0.5] * 3)])
+        assert len(group.points) == 4
+        assert [each.why for each in group.left] == [
+            "the job failed after step 12 (no memory)",
+            "the record ends at step 4 of 12",
+            "the job failed before its first step (no module)",
+        ]
+
+
+class TestPage:
+    """history.html."""
+
+    def test_it_says_first_what_changed(self, page, text):
+        assert page.answer == "3 change points, in grpo, ppo."
+        assert re.sub("<[^>]+>", "", text[text.index("<h1>") : text.index("</h1>")]) == page.answer
+        assert page.counts == "55 runs of 3 cases in 6 sessions, 2026-11-21 to 2026-11-26"
+        entropy = next(line for line in history_page.text(page) if "entropy" in line)
+        assert entropy == (
+            f"change      ppo, B, actor/entropy: 0.685547 -> 1.02832 (changed) from ppo_b of {made.NAMES[2]} (v2-2) "
+            f"to ppo_b of {made.NAMES[3]} (v2-3); the runs repeat themselves"
+        )
+
+    def test_every_metric_has_a_curve_and_every_change_point_a_mark(self, page, text):
+        groups = [each["id"] for each in Parsed(text).all("g") if "id" in each]
+        drawn = [
+            (at, number, trend) for at, group in enumerate(page.groups) for number, trend in enumerate(group.trends)
+        ]
+        assert text.count("<svg") == len(drawn) == 8 + 10 + 4
+        for at, number, trend in drawn:
+            name = f"trend-{at}-{number}"
+            assert {f"{name}-a", f"{name}-b"} <= set(groups)
+            assert len([each for each in groups if each.startswith(f"{name}-mark-")]) == len(trend.changes)
+
+    def test_every_element_is_closed_and_can_be_read_without_seeing_it(self, page, text):
+        parsed = Parsed(text)
+        assert parsed.open == []
+        ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes and "-" in attributes["id"]]
+        assert len(ids) == len(set(ids)) > 40
+        told = [each["aria-label"] for each in parsed.all("svg")]
+        group = next(group for group in page.groups if group.case == "ppo")
+        trend = next(trend for trend in group.trends if trend.metric == "actor/entropy")
+        assert trends.sentence(group, trend) in told
+        assert trends.sentence(group, trend).startswith(
+            "actor/entropy, 6 sessions. A begins with 0.685547 and ends with 0.685547. B begins with"
+        )
+        assert "B changes from 0.685547 to 1.02832 with ppo_b of" in trends.sentence(group, trend)
+        regions = [each for each in parsed.all("div") if each.get("class") == "wide"]
+        assert regions
+        assert all(each["role"] == "region" and each["tabindex"] == "0" and each["aria-label"] for each in regions)
+        targets = {each["href"][1:] for each in parsed.all("a") if each["href"].startswith("#")}
+        assert targets <= {attributes["id"] for _, attributes in parsed.found if "id" in attributes}
+
+    def test_it_asks_for_nothing_and_text_of_users_stays_text(self, text):
+        parsed = Parsed(text)
+        rest = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", text)
+        assert re.findall("https?://", rest) == []
+        assert {name for name, _ in parsed.found} & {"script", "link", "img", "iframe", "object", "form"} == set()
+        policies = [
+            each["content"] for each in parsed.all("meta") if each.get("http-equiv") == "Content-Security-Policy"
+        ]
+        assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+        assert made.EVIL not in text
+        assert made.EVIL in "".join(parsed.texts)
+
+    def test_a_session_with_a_page_is_linked_and_one_without_is_not(self, tmp_path):
+        root = SharedRoot(tmp_path)
+        made.make(root, days=2)
+        (root.sessions / made.NAMES[1] / "report.html").touch()
+        links = {each["href"] for each in Parsed(history_page.html(made.page(root))).all("a")}
+        assert f"{made.NAMES[1]}/report.html" in links
+        assert f"{made.NAMES[0]}/report.html" not in links
+        assert f"../jobs/sft-a-{made.NAMES[0]}/logs/driver.log" in links
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("values", [[1.7e308, -1.7e308], [1e299, -1e299], [5e-324, 0.0], [0.0]])
+    def test_any_values_can_be_drawn(self, values):
+        [group] = history.of(series(values))
+        trend = next(trend for trend in group.trends if trend.metric == "critic/score/mean")
+        assert str(trends.svg(group, trend, "x")).startswith("<svg")
+
+
+def test_the_command_writes_the_page_and_prints_its_place(run, shared):
+    assert run("history").is_refusal(f"There is no session in {shared.sessions}: 'make verify' makes one.")
+    made.make(shared, days=1)
+    outcome = run("history")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.splitlines() == [
+        "history     10 runs of 3 cases in 1 session, 2026-11-21 to 2026-11-21",
+        "change      none",
+        f"page        {shared.sessions}/history.html",
+    ]
+    assert (shared.sessions / "history.html").read_text().startswith("<!DOCTYPE html>")
