@@ -20,9 +20,8 @@ from verl_regress.session import checks, cost, evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
-from verl_regress.store.sessions import Session, all_of
+from verl_regress.store.sessions import Session, all_of, named
 
-_LATEST = "latest"
 _LOSSES = 2  # how often a run is made again because it was stopped or lost a node
 
 
@@ -152,12 +151,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The session of that name; `latest` is the newest of this cluster. Raises BadInput if it is over or not of this cluster."""
     mine = [session for session in all_of(root) if (session.read("begin") or {}).get("cluster") == args.cluster]
-    session = next((each for each in mine if args.name in (_LATEST, each.path.name)), None)
-    if session is None:
-        known = ", ".join(each.path.name for each in mine[:3]) or "it has none"
-        raise BadInput(
-            f"SESSION={shown(args.name)} is no session of the cluster {args.cluster} ({known}): name one, or leave it empty for a new one."
-        )
+    session = named(mine, args.name, f" of the cluster {args.cluster}", "a new one")
     if session.is_over:
         raise BadInput(
             f"SESSION={shown(args.name)} ({session.path.name}) is over: read {session.path}/report.md, or leave SESSION empty for a new one."

@@ -8,7 +8,7 @@ from typing import Any
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot, read_json
-from verl_regress.store.sessions import Session, all_of
+from verl_regress.store.sessions import LATEST, Session, all_of, named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +30,13 @@ def run(args: argparse.Namespace) -> int:
 def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
     """The session and its report.json. Raises BadInput."""
     every = all_of(root)
-    if name not in ("", "latest"):
-        session = next((each for each in every if each.path.name == name), None)
-        if session is None:
-            known = ", ".join(each.path.name for each in every[:3]) or "there is none"
-            raise BadInput(
-                f"SESSION={shown(name)} is no session ({known}): name one, or leave it empty for the newest."
-            )
-        every = [session]
+    if name not in ("", LATEST):
+        every = [named(every, name, "", "the newest")]
     for session in every:
         report = read_json(session.path / "report.json")
         if report is not None:
             return session, report
-    if name not in ("", "latest"):
+    if name not in ("", LATEST):
         raise BadInput(
             f"The session {shown(name)} has no report, because it is not over: 'make verify SESSION={shown(name)}' goes on."
         )

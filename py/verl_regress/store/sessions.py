@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot, now, read_json, write_atomically
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
+LATEST = "latest"  # as a name: the newest session
 _JOB = "job-"
 
 
@@ -73,6 +75,18 @@ def new_directory(parent: Path) -> Path:
 def all_of(root: SharedRoot) -> list[Session]:
     """Every session, the newest first."""
     return [Session(path) for path in sorted(root.sessions.glob("*"), reverse=True) if path.is_dir()]
+
+
+def named(sessions: Sequence[Session], name: str, of: str, otherwise: str) -> Session:
+    """The one of that name among these, which are the newest first; `latest` is the newest.
+
+    Raises BadInput, which says of what they are sessions, and what leaving the name out would mean.
+    """
+    found = next((each for each in sessions if name in (LATEST, each.path.name)), None)
+    if found is None:
+        known = ", ".join(each.path.name for each in sessions[:3]) or "there is none"
+        raise BadInput(f"SESSION={shown(name)} is no session{of} ({known}): name one, or leave it empty for {otherwise}.")
+    return found
 
 
 def jobs_of(evidence: Mapping[str, Any]) -> dict[str, Any]:
