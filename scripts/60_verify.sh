@@ -24,6 +24,7 @@ if [[ -n $SESSION ]]; then
 else
   verify::begin
 fi
+verify::hold
 log::step "regression session $(nodes::shown "$VERIFY_SESSION") (profile ${PROFILE}): A is ${VERIFY_CODE[A]}, B is ${VERIFY_CODE[B]}"
 verify::tell_cost
 verify::prepare_again

@@ -23,15 +23,62 @@ verify::begin() {
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
-  local words=() identity address
+  local words=()
   verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
-  identity=$(node::identity head)
-  address=$(node::address head)
-  mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" --head-identity "$identity" --head-address "$address")
+  mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME")
   wait "$!"
   VERIFY_SESSION=${words[0]}
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }
+
+# verify::hold: no other shell drives this session as long as this script lives, however it ends; or ends it with one sentence. The
+# lock is held on the head, so it ends with the head, too: called again, this takes it again, and finds the head that there is now.
+verify::hold() {
+  local dir identity address status=0
+  if [[ -n $VERIFY_HOLDER ]]; then
+    ! kill -0 "$VERIFY_HOLDER" 2>/dev/null || return 0
+    look::forget
+    transport::load
+  else
+    cli::on_exit verify::_tell_open
+    printf -v VERIFY_DRIVER 'pid %d of %s on %s since %(%F %T %z)T' "$$" "$OWNER_USER" "$HOSTNAME" -1
+  fi
+  address=$(node::address head) || exit "$?" # errexit is off behind `while`
+  identity=$(node::identity head) || exit "$?"
+  cli::temp_dir dir
+  set -m # a separate process group: Ctrl-C reaches it only through us
+  verify::_hold "$dir" --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}" --head-identity "$identity" --head-address "$address" \
+    >"${dir}/held" 2>"${dir}/said" &
+  VERIFY_HOLDER=$!
+  set +m
+  log::while 'locking the session' -- wait::until 60 verify::_has_holder_ended test -s "${dir}/held" || status=$?
+  ((status != 0)) || return 0
+  ((status == 2)) || cli::die 8 "The head did not lock the session ${VERIFY_SESSION##*/} within 60 s: see 'make status', then continue the session."
+  wait "$VERIFY_HOLDER" || status=$?
+  ((status != 2)) || VERIFY_IS_OPEN=''
+  cat "${dir}/said" >&2
+  exit "$status"
+}
+VERIFY_HOLDER='' # the process that has the head hold the lock
+VERIFY_DRIVER='' # this script, in words
+VERIFY_IS_OPEN=1 # what ends this script leaves a session that can be continued
+
+verify::_tell_open() { [[ -z $VERIFY_IS_OPEN ]] || log::info "the session can be continued: 'make verify SESSION=${VERIFY_SESSION##*/}'"; }
+
+# verify::_hold DIR WORDS...: writes to the head until we are gone: killed, or done, so that DIR is removed.
+verify::_hold() {
+  local dir=$1 never
+  shift
+  exec {never}<> <(true) # nobody writes into it: reading is a wait
+  until verify::_is_driver_gone "$dir"; do
+    printf '.\n' 2>/dev/null || break
+    read -r -t 1 -u "$never" || true
+  done | helper::run_in head verify hold "$@"
+}
+
+verify::_is_driver_gone() { [[ ! -d $1 ]] || ! kill -0 "$$" 2>/dev/null; }
+
+verify::_has_holder_ended() { ! kill -0 "$VERIFY_HOLDER" 2>/dev/null; }
 
 # verify::refuse_knobs WHY KNOB...: the user must not have set these.
 verify::refuse_knobs() {
@@ -84,13 +131,13 @@ verify::prepare_again() {
 verify::run_jobs() {
   # shellcheck disable=SC2034  # verify::_next fills it by its name
   local next=()
-  cli::on_interrupt log::info "the session can be continued: 'make verify SESSION=${VERIFY_SESSION##*/}'. The job that runs keeps running"
-  while verify::_next next; do verify::_run "${next[@]}"; done
+  cli::on_interrupt log::info 'the job that runs keeps running'
+  while verify::hold && verify::_next next; do verify::_run "${next[@]}"; done
 }
 
 # verify::_run NAME submit|follow SPEC SIDE ID SEED OVERRIDES...
 verify::_run() {
-  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0 goes_on="'make verify SESSION=${VERIFY_SESSION##*/}' goes on"
+  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0
   shift 6
   log::step "verify: ${name} (${spec} with ${side}, ${VERIFY_CODE[$side]}, seed ${seed})"
   if [[ $how == follow ]]; then
@@ -100,17 +147,17 @@ verify::_run() {
   fi
   if [[ -z $id ]]; then
     ((status == 2)) && [[ $side == B ]] && verify::_is_refused_by_b "$name" "$spec" "$seed" "$*" && return
-    cli::die 1 "The job ${name} of this session was not submitted: the reason is above; fix it, then ${goes_on}."
+    cli::die 1 "The job ${name} of this session was not submitted: the reason is above; fix it, then continue the session."
   fi
   case $status in
     0 | 3 | 4 | 7) ;;
     5 | 6) job::stop "$id" ;; # it would keep its devices from the next job
-    *) cli::die "$status" "How the job ${id} of ${name} ended is unknown, as it says above: fix that, then ${goes_on}." ;;
+    *) cli::die "$status" "How the job ${id} of ${name} ended is unknown, as it says above: fix that, then continue the session." ;;
   esac
   verify::_record "$name" "$id" "$status"
-  ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: when its devices are free, ${goes_on}."
+  ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: continue the session when its devices are free."
   # A job that is stopped while we follow it ends the session here; one that was stopped before we came is run again.
-  [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: ${goes_on} with another one."
+  [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: continue the session with another one."
 }
 
 # verify::_submit SPEC SIDE SEED OVERRIDES [KNOB VALUE]...: with the code of that side.
@@ -151,6 +198,7 @@ verify::judge() {
   local args=(--session "$VERIFY_SESSION" "--allow=${ALLOW}")
   [[ -z $BUDGET ]] || args+=("--budget=${BUDGET}")
   [[ $JSON != 1 ]] || args+=(--json)
+  VERIFY_IS_OPEN='' # from here on the helper knows
   log::while 'comparing the runs of A and B' -- helper::run head verify judge "${args[@]}"
 }
 

@@ -21,6 +21,20 @@ def take(descriptor: int, how: int) -> None:
     fcntl.flock(descriptor, how)
 
 
+def take_within(descriptor: int, seconds: float) -> bool:
+    """Lock an open file exclusively, waiting at most `seconds` for whoever holds it; False if that was not enough. Raises OSError."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_EVERY)
+        else:
+            return True
+
+
 @contextmanager
 def held(directory: Path, how: int) -> Iterator[bool]:
     """Hold `flock(2)` on `directory`, `how` as fcntl names it; the lock ends with the process.

@@ -1,4 +1,4 @@
-"""`verify suite | begin | open | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
+"""`verify suite | begin | open | hold | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, status
-from verl_regress.session import checks, cost, evidence, schedule, suites
+from verl_regress.session import checks, cost, driver, evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
@@ -42,10 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     opened = steps.add_parser("open", help="print an unfinished session's directory, A and B, each ended by a NUL")
     opened.add_argument("--name", required=True, help="its name, or latest")
     opened.add_argument("--cluster", required=True)
-    for each in (begin, opened):
-        each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
-        each.add_argument("--head-address", required=True)
     for name, text in (
+        ("hold", "keep other shells from driving the session, as long as stdin is open and not silent"),
         ("cost", "say what the session will cost at most"),
         ("prepared", "keep what the second prepare said (stdin) and left"),
         (
@@ -60,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--session", type=Path, required=True)
+    for each in (begin, steps.choices["hold"]):
+        each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
+        each.add_argument("--head-address", required=True)
+    steps.choices["hold"].add_argument("--driver", required=True, help="the shell that asks, in words")
     for name in ("next", "judge"):
         steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
     for name in ("record", "refused"):
@@ -83,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     if args.step == "open":
         return _open(root, args)
     session = Session(args.session)
+    if args.step == "hold":
+        return driver.hold(session, args.driver, {"identity": args.head_identity, "address": args.head_address})
     sys.path.append(str(deps.packages("judge")))  # only the head has them
     if args.step == "cost":
         say.info(cost.described(root, session.evidence()))
@@ -152,17 +156,12 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The session of that name; `latest` is the newest of this cluster. Raises BadInput if it is over or not of this cluster."""
     mine = [session for session in all_of(root) if (session.read("begin") or {}).get("cluster") == args.cluster]
     session = named(mine, args.name, f" of the cluster {args.cluster}", "a new one")
-    if session.is_over:
-        raise BadInput(
-            f"SESSION={shown(args.name)} ({session.path.name}) is over: read {session.path}/report.md, or leave SESSION empty for a new one."
-        )
+    driver.need_unfinished(session, args.name)
     begin = session.read("begin") or {}
     if "suite" not in begin:
         raise BadInput(
             f"SESSION={shown(args.name)} ({session.path.name}) is of an earlier version, which had no suites: leave SESSION empty for a new one."
         )
-    heads = (session.read("heads") or {}).get("heads", [])
-    session.write("heads", {"heads": [*heads, {"identity": args.head_identity, "address": args.head_address}]})
     codes = begin["codes"]
     sys.stdout.write("".join(f"{word}\0" for word in (session.path, codes["A"], codes["B"])))
     return 0

@@ -85,7 +85,9 @@ def named(sessions: Sequence[Session], name: str, of: str, otherwise: str) -> Se
     found = next((each for each in sessions if name in (LATEST, each.path.name)), None)
     if found is None:
         known = ", ".join(each.path.name for each in sessions[:3]) or "there is none"
-        raise BadInput(f"SESSION={shown(name)} is no session{of} ({known}): name one, or leave it empty for {otherwise}.")
+        raise BadInput(
+            f"SESSION={shown(name)} is no session{of} ({known}): name one, or leave it empty for {otherwise}."
+        )
     return found
 
 

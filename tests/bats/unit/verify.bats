@@ -1,0 +1,98 @@
+#!/usr/bin/env bats
+# `make verify` on this side: only one shell drives a session. The head is this machine here: its engine runs the helper as it is.
+
+setup() {
+  load ../test_helper
+  source "${REPO}/scripts/lib/wait.bash"
+  sandbox::make
+  SHARED="${BATS_TEST_TMPDIR}/shared"
+  SESSION="${SHARED}/verify/20261122T100000Z"
+  mkdir -p "${SESSION}/evidence" "${SHARED}/common/code/verl_regress"
+  mkfifo "${BOX}/never"
+  printf '/vr-head|true|since|10.0.0.1 |vr|||||\n' >"${BOX}/containers"
+  stub docker - <<SH
+    case "\$*" in
+      'inspect --format {{.Name}}|'*) cat "\${BOX}/containers" ;;
+      'inspect --format {{.Id}} vr-head') echo id1 ;;
+      'inspect --format {{.State.Running}}'*) [[ -s \${BOX}/containers ]] && echo true ;;
+      'exec --interactive vr-head python3 '*)
+        echo "\$\$" >"\${BOX}/holder"
+        shift 4
+        exec "${REPO}/.venv/bin/python" -B "\$@"
+        ;;
+    esac
+SH
+  {
+    printf 'BOX=%q\nVERIFY_SESSION=%q\n' "$BOX" "$SESSION"
+    cat <<'SH'
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin
+env::load
+helper::fix_version
+[[ -e $(helper::dir) ]] || ln -s "${REPO_DIR}/py" "$(helper::dir)"
+verify::hold
+echo 'it is ours'
+SH
+  } >"${HERE}/scripts/drive.sh"
+}
+
+drive() { sandbox::run CLUSTER_NAME=vr SHARED_ROOT="$SHARED" scripts/drive.sh; }
+
+# drive_on: the same in another shell, which keeps the session. Sets OTHER, its process.
+drive_on() {
+  sed '$a read -r <"${BOX}/never"' "${HERE}/scripts/drive.sh" >"${HERE}/scripts/drive_on.sh"
+  env --chdir="$HERE" -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" PROFILE=cpu NO_COLOR=1 \
+    WORKDIR="${BOX}/work dir" CLUSTER_NAME=vr SHARED_ROOT="$SHARED" "${BOX}/bin/bash" scripts/drive_on.sh >"${BOX}/said" 2>&1 3>&- &
+  OTHER=$!
+  wait::until 20 - grep -qx 'it is ours' "${BOX}/said" || fail "$(<"${BOX}/said")"
+}
+
+@test "a session that another shell drives is refused with who that is, and can be driven when that has ended" {
+  drive_on
+  drive
+  assert_status 2
+  [[ ${lines[0]} =~ ^"error   The session 20261122T100000Z is driven by pid ${OTHER} of $(id -un) on ${HOSTNAME} since "20[0-9-]+' '[0-9:]+' '[+-][0-9]{4}': wait until that ends, or end it there, then run this again.'$ ]] ||
+    fail 'not that sentence'
+  [[ ${#lines[@]} == 2 ]] || fail 'more was said'
+  kill -0 "$OTHER" || fail 'the other shell was disturbed'
+  echo >"${BOX}/never"
+  wait "$OTHER"
+  drive
+  assert_status 0
+  assert_line 'it is ours'
+}
+
+@test "a shell that was killed -9 leaves no lock, and a head is recorded once" {
+  drive_on
+  kill -9 "$OTHER"
+  wait "$OTHER" || true
+  drive
+  assert_status 0
+  assert_line 'it is ours'
+  run "${REPO}/.venv/bin/python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["heads"])' "${SESSION}/evidence/heads.json"
+  assert_line "[{'identity': 'id1', 'address': '10.0.0.1'}]"
+}
+
+@test "the lock ends with the head, and is taken again before the next run" {
+  cat >>"${HERE}/scripts/drive.sh" <<'SH'
+first=$VERIFY_HOLDER
+verify::hold
+[[ $VERIFY_HOLDER == "$first" ]] && echo 'still ours'
+kill -9 "$(<"${BOX}/holder")"
+wait::until 20 - verify::_has_holder_ended
+verify::hold
+[[ $VERIFY_HOLDER != "$first" ]] && echo 'ours again'
+SH
+  drive
+  assert_status 0
+  assert_line 'still ours'
+  assert_line 'ours again'
+}
+
+@test "a head that is gone is said in one sentence" {
+  : >"${BOX}/containers"
+  drive
+  assert_status 8
+  assert_line "error   The node 'head' is not running (container vr-head, from CLUSTER_NAME=vr): bring the cluster up with 'make up'."
+  assert_line "        the session can be continued: 'make verify SESSION=20261122T100000Z'"
+}
