@@ -154,7 +154,7 @@ verify::_run() {
     5 | 6) job::stop "$id" ;; # it would keep its devices from the next job
     *) cli::die "$status" "How the job ${id} of ${name} ended is unknown, as it says above: fix that, then continue the session." ;;
   esac
-  verify::_record "$name" "$id" "$status"
+  verify::_record "$name" "$id" "$status" "$how"
   ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: continue the session when its devices are free."
   # A job that is stopped while we follow it ends the session here; one that was stopped before we came is run again.
   [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: continue the session with another one."
@@ -176,20 +176,21 @@ verify::_is_refused_by_b() {
   log::info "$1: B refuses a job that A takes, which is the verdict on this case"
 }
 
-# verify::_record NAME ID STATUS
+# verify::_record NAME ID STATUS submit|follow
 verify::_record() {
-  local image
+  local image driver=()
+  [[ $4 == follow ]] || driver=("--driver=${VERIFY_DRIVER}") # so it has our secret
   image=$(node::image head)
-  log::while "recording the job $1" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}"
+  log::while "recording the job $1" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}" "${driver[@]}"
 }
 
 # verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value goes there
 # on stdin.
 verify::search() {
   local node
-  secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$VERIFY_SESSION"
+  secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}"
   for node in $(node::list); do
-    secret::print "$VERIFY_CANARY" | log::while "searching ${node} for the session's secret" -- helper::run_in "$node" verify search-node --session "$VERIFY_SESSION" --node "$node"
+    secret::print "$VERIFY_CANARY" | log::while "searching ${node} for the session's secret" -- helper::run_in "$node" verify search-node --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}" --node "$node"
   done
 }
 

@@ -112,6 +112,38 @@ def test_the_scripts_hand_it_over_on_stdin(run, shared, ray, search, tmp_path, m
     assert session.read("canary-worker-0")["found_in"] == [str(tmp_path / "session_of_ray" / "raylet.out")]
 
 
+@pytest.fixture
+def continued(run, shared, ray, search, monkeypatch):
+    """Searches as the shell `driver` in a session with one node, where the shell `one` has submitted `job`; then on the node too."""
+    session = Session.begin(shared)
+    session.write("begin", {"cluster": "mine", "nodes": [{"name": "head"}]})
+    session.write("job-ppo_a", {"submission_id": "job", "driver": "one"})
+
+    def searched(driver):
+        for step in (["search"], ["search-node", "--node", "head"]):
+            monkeypatch.setattr(sys, "stdin", io.StringIO(VALUE))
+            outcome = run("verify", step[0], "--session", session.path, f"--driver={driver}", *step[1:])
+            assert (outcome.status, outcome.out) == (0, "")
+        return session.read("canary")
+
+    return session, searched
+
+
+def test_a_search_says_which_jobs_have_the_secret_and_a_later_one_without_a_job_keeps_it(continued):
+    session, searched = continued
+    found = searched("one")
+    assert (found["jobs"], found["canary_characters"]) == (["job"], 40)
+    assert searched("two") == found
+    session.write("job-ppo_b", {"submission_id": "other", "driver": "two"})
+    assert searched("two")["jobs"] == ["other"]
+
+
+def test_without_a_job_and_without_an_earlier_search_there_is_nothing_to_search_for(continued):
+    session, searched = continued
+    assert searched("two")["jobs"] == []
+    assert session.read("canary-head") is None
+
+
 def test_which_processes_of_a_job_got_it(shared, make_job):
     job = make_job()
     for process, job_id, names in (

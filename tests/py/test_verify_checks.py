@@ -240,6 +240,25 @@ def test_a_suite_in_which_nothing_continues_has_one_check_less(evidence):
     assert "further" not in {check.name for check in checks.judge(evidence, set())}
 
 
+def test_the_leak_check_says_for_whose_secret_it_searched(evidence):
+    jobs = [job["submission_id"] for job in checks.own_jobs(evidence).values()]
+    evidence["canary"]["jobs"] = jobs[:3]
+    found = {check.name: check for check in checks.judge(evidence, set())}["secrets"]
+    assert found.passed
+    assert found.checked.endswith(f"; only for the secret of 3 of {len(jobs)} jobs, because the session was continued")
+    evidence["canary"]["jobs"] = jobs
+    assert "only for" not in {check.name: check for check in checks.judge(evidence, set())}["secrets"].checked
+
+
+def test_the_leak_check_is_skipped_if_nobody_knows_the_secret_and_fails_with_only(evidence):
+    why = "every job was submitted before the session was continued, with a secret that nobody knows now"
+    evidence["canary"] = {"jobs": []}
+    found = {check.name: check for check in checks.judge(evidence, set())}["secrets"]
+    assert (found.skipped, found.problems) == (why, [])
+    evidence["begin"]["only"] = ["secrets"]
+    assert checks.judge(evidence, {"secrets"})[0].problems == [why]
+
+
 def test_only_some_checks(evidence):
     assert [verdict.name for verdict in checks.judge(evidence, {"head", "placement"})] == ["placement", "head"]
 

@@ -28,6 +28,7 @@ class Check:
     runs: Callable[[Suite], tuple[str, ...] | None]
     problems_in: Callable[[Evidence], list[str]]
     checked: Callable[[Evidence], str]
+    cannot: Callable[[Evidence], str | None] = lambda _evidence: None  # why there is nothing that it could check
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def _verdict(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_stri
     if unusable and not is_strict:
         return Verdict(check.name, check.claim, "nothing", [], f"{', '.join(unusable)} did not train to the end")
     try:
+        if not missing and (why := check.cannot(evidence)) is not None:
+            return Verdict(check.name, check.claim, "nothing", [why] if is_strict else [], None if is_strict else why)
         problems = [f"no evidence of {', '.join(missing)}"] if missing else check.problems_in(evidence)
         return Verdict(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -358,10 +361,26 @@ def _nodes_searched(evidence: Evidence) -> dict[str, Any]:
 
 def _canary_searched(evidence: Evidence) -> str:
     search, nodes = evidence["canary"], _nodes_searched(evidence).values()
-    reports = sum(len(job["secrets"]) for job in own_jobs(evidence).values())
+    own = own_jobs(evidence)
+    reports = sum(len(job["secrets"]) for job in own.values())
+    of = len(search.get("jobs") or own)
     return (
         f"{search['files'] + sum(one['files'] for one in nodes)} files, {search['answers']} answers of Ray, "
         f"{sum(one['processes'] for one in nodes)} processes of {len(nodes)} nodes, and the reports of {reports} that got it"
+        + (
+            f"; only for the secret of {of} of {len(own)} jobs, because the session was continued"
+            if of < len(own)
+            else ""
+        )
+    )
+
+
+def _canary_unknown(evidence: Evidence) -> str | None:
+    is_any = evidence["canary"].get("jobs") != []
+    return (
+        None
+        if is_any
+        else "every job was submitted before the session was continued, with a secret that nobody knows now"
     )
 
 
@@ -403,5 +422,5 @@ CHECKS = (
     Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),
     Check("rules", "all jobs keep the same directory and debug rules", _every, _same_rules, lambda evidence: f"{len(jobs_of(evidence))} jobs"),
     Check("token", "Ray's token is in no file, log or answer of Ray", _one, _token_nowhere, _searched),
-    Check("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", _one, _canary_nowhere, _canary_searched),
+    Check("secrets", "a secret reached every process of the jobs, and is nowhere when they are over", _one, _canary_nowhere, _canary_searched, _canary_unknown),
 )  # fmt: skip

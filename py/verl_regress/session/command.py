@@ -7,7 +7,6 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import deps
 from verl_regress.base import say
@@ -69,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.choices["record"].add_argument("--job", required=True)
     steps.choices["record"].add_argument("--outcome", type=int, default=0, help="the exit status of following it")
     steps.choices["record"].add_argument("--image", default="", help="the digest of the nodes' image, if they have one")
+    for name, text in (
+        ("record", "the shell that submitted it, if that is the one that asks"),
+        ("search", "the shell that asks"),
+        ("search-node", "the same"),
+    ):
+        steps.choices[name].add_argument("--driver", default="", help=text)
     steps.choices["search-node"].add_argument("--node", required=True, help="this node's name")
     steps.choices["judge"].add_argument("--json", action="store_true", help="print report.json instead of the table")
     steps.choices["judge"].add_argument("--allow", default="", help="verdicts that exit with 0, separated by commas")
@@ -99,9 +104,10 @@ def run(args: argparse.Namespace) -> int:
     elif args.step == "refused":
         session.write(f"refused-{args.name}", {"reason": sys.stdin.read().strip()})
     elif args.step == "search":
-        session.write("canary", _search(root, api, session, sys.stdin.read()))
+        _search(root, api, session, args.driver, sys.stdin.read())
     elif args.step == "search-node":
-        session.write(f"canary-{args.node}", evidence.canary_search_here(sys.stdin.read()))
+        if _jobs_with_secret(session, args.driver):
+            session.write(f"canary-{args.node}", evidence.canary_search_here(sys.stdin.read()))
     else:
         return _judge(root, api, session, args)
     return 0
@@ -246,14 +252,29 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
         "artefacts": evidence.artefact_hashes(job, known["begin"]["artefacts"]),
         "image": args.image or None,
         "stalled": args.outcome == Exit.STALLED,
+        "driver": args.driver,
     }
     session.write_job(args.name, {**evidence.job(job, api), **more})
 
 
-def _search(root: SharedRoot, api: RayApi, session: Session, canary: str) -> dict[str, Any]:
-    recorded = [job["submission_id"] for job in checks.own_jobs(session.evidence()).values()]
-    cluster = (session.read("begin") or {})["cluster"]
-    return evidence.canary_search(root, api, cluster, session.path, recorded, canary)
+def _search(root: SharedRoot, api: RayApi, session: Session, driver: str, canary: str) -> None:
+    """Search for the secret of the shell that asks, and record whose it was. If that is no job's, an earlier search says more."""
+    known, begin = session.evidence(), session.read("begin") or {}
+    mine = _jobs_with_secret(session, driver)
+    if mine:
+        recorded = [job["submission_id"] for job in checks.own_jobs(known).values()]
+        found = evidence.canary_search(root, api, begin["cluster"], session.path, recorded, canary)
+        session.write("canary", {**found, "jobs": mine})
+        return
+    say.skip("the search for the session's secret (every job was submitted before the session was continued)")
+    if not all(f"canary-{node['name']}" in known for node in begin["nodes"]):
+        session.write("canary", {"jobs": []})
+
+
+def _jobs_with_secret(session: Session, driver: str) -> list[str]:
+    """The jobs that this shell submitted: they have its secret. Those of a shell before it have another one, which nobody knows."""
+    own = checks.own_jobs(session.evidence()).values()
+    return [job["submission_id"] for job in own if job.get("driver", "") == driver]
 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
