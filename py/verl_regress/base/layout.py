@@ -150,6 +150,32 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
+def reserve(path: Path) -> None:
+    """Take the space of the JSON file `path` now, in case the disk is full when it is written. Raises OSError."""
+    with _reserve_of(path).open("wb") as file:
+        file.write(b" " * _RESERVE_BYTES)  # JSON ignores trailing spaces
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_reserved(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically; on a full disk into the space that was reserved for it. Raises OSError."""
+    space = _reserve_of(path)
+    try:
+        write_atomically(path, text)
+        space.unlink(missing_ok=True)
+    except OSError:
+        if not space.exists():
+            raise
+        with space.open("r+b") as file:  # writing in place needs no new block
+            file.write(text.encode("utf-8"))
+        space.replace(path)
+
+
+def _reserve_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.reserve")
+
+
 def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
@@ -242,27 +268,11 @@ class JobDir:
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Write `state/<name>` atomically, stamped with the time (UTC, ISO 8601)."""
-        text = json.dumps({"time": now(), **content}, indent=2) + "\n"
-        reserve = self._reserve(name)
-        try:
-            write_atomically(self.state / name, text)
-            reserve.unlink(missing_ok=True)
-        except OSError:
-            if not reserve.exists():
-                raise
-            with reserve.open("r+b") as file:  # writing in place needs no new block
-                file.write(text.encode("utf-8"))
-            reserve.replace(self.state / name)
+        write_reserved(self.state / name, json.dumps({"time": now(), **content}, indent=2) + "\n")
 
     def reserve_state(self, name: str) -> None:
         """Reserve the space of `state/<name>` now, in case the disk is full later. Raises OSError."""
-        with self._reserve(name).open("wb") as file:
-            file.write(b" " * _RESERVE_BYTES)  # JSON ignores trailing spaces
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _reserve(self, name: str) -> Path:
-        return self.state / f".{name}.reserve"
+        reserve(self.state / name)
 
     def read_state(self, name: str) -> dict[str, Any] | None:
         """`state/<name>`, or None if it was not written."""

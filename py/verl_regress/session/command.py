@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from functools import partial
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.step == "record":
         _record(root, api, session, args)
     elif args.step == "refused":
+        _need_code(root, session, "B")
         session.write(f"refused-{args.name}", {"reason": sys.stdin.read().strip()})
     elif args.step == "search":
         _search(root, api, session, args.driver, sys.stdin.read())
@@ -137,7 +139,7 @@ def _suite(args: argparse.Namespace) -> Suite:
 def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
     suite, table = _suite(args), evidence.nodes(api)
     codes = {"A": args.code_a, "B": args.code_b}
-    trees = {side: snapshot.load(root, code, f"CODE_{side}")["tree_sha256"] for side, code in codes.items()}
+    records = {side: snapshot.load(root, code, f"CODE_{side}") for side, code in codes.items()}
     session = Session.begin(root)
     session.write(
         "begin",
@@ -147,7 +149,8 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
             "only": sorted(chosen(args.only)),
             "suite": suite.recorded(),
             "codes": codes,
-            "trees": trees,
+            "trees": {side: record["tree_sha256"] for side, record in records.items()},
+            "sources": {side: record["source"] for side, record in records.items()},
             "head": {"identity": args.head_identity, "address": args.head_address},
             "nodes": table,
             "digests": evidence.job_digests(root),
@@ -210,6 +213,8 @@ def _print(root: SharedRoot, api: RayApi, session: Session, suite: Suite, follow
         job, api, session
     ):
         number += 1
+    if not job.path.exists():
+        _need_code(root, session, following.side)
     words = [
         following.name,
         "follow" if job.path.exists() else "submit",
@@ -220,6 +225,13 @@ def _print(root: SharedRoot, api: RayApi, session: Session, suite: Suite, follow
         *schedule.overrides_of(following, suite, session.evidence()),
     ]
     sys.stdout.write("".join(f"{word}\0" for word in words))
+
+
+def _need_code(root: SharedRoot, session: Session, side: str) -> None:
+    """The snapshot of that side is the one that the session began with: what goes wrong without it says nothing about the code."""
+    begin = session.read("begin") or {}
+    record = {"tree_sha256": begin["trees"][side], "source": begin.get("sources", {}).get(side, "…")}
+    snapshot.need_unchanged(root.snapshots / begin["codes"][side], record, "the session began", "continue the session")
 
 
 def _job_id(session: Session, following: Run, number: int) -> str:
@@ -234,7 +246,11 @@ def _is_void(job: JobDir, api: RayApi, session: Session) -> bool:
 
 
 def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> None:
-    """The evidence of a run's job. One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most."""
+    """The evidence of a run's job.
+
+    One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most. So does one that failed
+    after its snapshot was removed or changed: then the user must act first.
+    """
     job = find.find(root, args.job)
     now = status.judge(job, api.job(job.ray_id))
     if now.status.exit is None:
@@ -248,6 +264,12 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
         what = "lost" if args.outcome == Exit.LOST else "stopped"
         say.info(f"{args.name}: {args.job} was {what}, which says nothing about the code: the run is made again")
         return
+    if args.outcome in (Exit.JOB_FAILED, Exit.STALLED):
+        try:
+            _need_code(root, session, schedule.side_of(args.name))
+        except RegressError:
+            session.write(f"lost-{args.job}", {"run": args.name, "outcome": args.outcome})
+            raise
     more = {
         "artefacts": evidence.artefact_hashes(job, known["begin"]["artefacts"]),
         "image": args.image or None,
@@ -284,15 +306,14 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
     before = session.read("begin") or {}
     recorded = [job["submission_id"] for job in checks.own_jobs(session.evidence()).values()]
     token = ray_api.token() or ""
-    session.write(
-        "end",
-        {
-            "nodes": evidence.nodes(api),
-            "digests": evidence.job_digests(root, [*before["digests"], *recorded]),
-            "token": evidence.token_search(root, api, recorded, token),
-        },
-    )
-    gathered, only = session.evidence(), _only(session)
+    end = {
+        "nodes": evidence.nodes(api),
+        "digests": evidence.job_digests(root, [*before["digests"], *recorded]),
+        "token": evidence.token_search(root, api, recorded, token),
+    }
+    with contextlib.suppress(OSError):  # a full disk must not hide the answer; that of the reports says so
+        session.write("end", end)
+    gathered, only = {**session.evidence(), "end": end}, _only(session)
     outcome = report.Outcome(
         session,
         gathered,
@@ -300,10 +321,15 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
         [] if only else verdict.of_session(gathered, args.budget),
         [Word(word) for word in args.allow.replace(",", " ").split()],
     )
-    # Printed first: a full disk must not hide the answer.
     as_json = json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False)
     print(as_json if args.json else say.shown("\n".join(report.text(outcome))), flush=True)
-    report.write(outcome)
+    try:
+        report.write(outcome)
+    except OSError as error:
+        say.error(
+            f"The reports of the session {session.path.name} are not written ({error}): fix that, then 'make verify SESSION={session.path.name}' writes them."
+        )
+        return outcome.status or Exit.OWN_ERROR
     if not args.json:
         print(say.shown(f"reports: {session.path}/report.md, report.html, report.json, junit.xml"))
     return outcome.status

@@ -45,6 +45,8 @@ def hold(session: Session, driver: str, head: dict[str, Any]) -> int:
         heads = (session.read("heads") or {}).get("heads", [])
         if head not in heads:
             session.write("heads", {"heads": [*heads, head]})
+        nodes = (session.read("begin") or {}).get("nodes", [])
+        session.reserve("canary", *(f"canary-{node['name']}" for node in nodes))
         print("held", flush=True)
         _stay()
     finally:

@@ -18,6 +18,7 @@ from verl_regress.base.layout import JobDir, SharedRoot, read_json
 from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
+from verl_regress.jobs.liveness import Launcher, launcher_of
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _SCORE = "critic/score/mean"
@@ -37,12 +38,18 @@ def digest(directory: Path) -> str:
 
 
 def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The digest of each named job directory; if none is named, of all whose jobs are over."""
+    """The digest of each named job directory; if none is named, of all that nobody writes to any more."""
     if names is None:
-        over = [job for job in find.newest_first(root) if job.read_state("ended") or _is_refused(job)]
+        over = [job for job in find.newest_first(root) if _is_settled(job) or _is_refused(job)]
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
     return {job.submission_id: digest(job.first.path) for job in over}
+
+
+def _is_settled(job: JobDir) -> bool:
+    """Its launcher is gone, and whoever follows it has recorded Ray's last word: another session may be about to do so."""
+    is_seen = (job.read_state("observed") or {}).get("status") in ("SUCCEEDED", "FAILED", "STOPPED")
+    return is_seen and job.read_state("ended") is not None and launcher_of(job) is not Launcher.ALIVE
 
 
 def _is_refused(job: JobDir) -> bool:

@@ -225,17 +225,17 @@ def damage(target: Path, record: Mapping[str, Any]) -> str | None:
     return None if found == record["tree_sha256"] else f"tree {_short(found)}, recorded {_short(record['tree_sha256'])}"
 
 
-def need_unchanged(target: Path, record: Mapping[str, Any]) -> None:
-    """For a job that starts: check that its snapshot still exists, unchanged. Raises RegressError."""
-    again = f"make it again with '{_make(target.name, record['source'])}', and submit the job again"
+def need_unchanged(
+    target: Path, record: Mapping[str, Any], since: str = "the job was submitted", then: str = "submit the job again"
+) -> None:
+    """For a job that starts, and for a session: check that its snapshot still exists, unchanged. Raises RegressError."""
+    again = f"make it again with '{_make(target.name, record['source'])}', and {then}"
     if not target.is_dir():
-        raise RegressError(
-            f"The snapshot {target.name} was removed after the job was submitted ({target} is not there): {again}."
-        )
+        raise RegressError(f"The snapshot {target.name} was removed after {since} ({target} is not there): {again}.")
     found = damage(target, record)
     if found is not None:
         raise RegressError(
-            f"The snapshot {target.name} was changed after the job was submitted ({target}: {found}): remove it "
+            f"The snapshot {target.name} was changed after {since} ({target}: {found}): remove it "
             f"({_removal(target)}), {again}."
         )
 

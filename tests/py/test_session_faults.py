@@ -1,0 +1,147 @@
+"""What happens to a session when something breaks in the middle: the disk is full, a snapshot is gone, another session runs too."""
+
+import errno
+import fcntl
+import io
+import json
+import shutil
+import sys
+
+import pytest
+from conftest import write
+
+from verl_regress.base import lock
+from verl_regress.session import evidence, report, suites
+from verl_regress.store.sessions import Session
+
+NAME = "20261122T100000Z"
+HEAD = [{"name": "head", "address": "10.0.0.1", "is_head": True, "resources": {}}]
+FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
+
+
+@pytest.fixture
+def session(shared, ray):
+    """A session of one case, with A and B; only the check of the head is asked for."""
+    session = Session(shared.sessions / NAME)
+    (session.path / "evidence").mkdir(parents=True)
+    trees = {
+        side: json.loads((shared.snapshots / f"code{side}" / "snapshot.json").read_text())["tree_sha256"]
+        for side in "AB"
+    }
+    session.write(
+        "begin",
+        {
+            "suite": suites.parse("cases: {ppo: {workload: ppo}}", "my.yaml").recorded(), "trees": trees,
+            "codes": {"A": "codeA", "B": "codeB"}, "sources": {"A": "pypi:0.7.1", "B": "path:/my/verl"}, "cluster": "mine",
+            "profile": "cpu", "only": ["head"], "artefacts": {}, "nodes": HEAD, "digests": {}, "head": {},
+        },
+    )  # fmt: skip
+    return session
+
+
+def fails(*_args, **_words):
+    raise FULL
+
+
+@pytest.mark.parametrize(("cpu", "status", "word"), [(0.0, 1, "ok"), (1.0, 9, "FAIL")])
+def test_a_full_disk_does_not_hide_the_answer_and_the_session_writes_it_later(
+    session, run, ray, monkeypatch, cpu, status, word
+):
+    begin = session.read("begin")
+    session.write("begin", {**begin, "nodes": [{**HEAD[0], "resources": {"CPU": cpu}}]})
+    with monkeypatch.context() as full:
+        full.setattr(report, "write_atomically", fails)
+        full.setattr(Session, "write", fails)
+        outcome = run("verify", "judge", "--session", session.path)
+    assert outcome.status == status
+    assert outcome.out.startswith(f"{word:<6}  head  the head has CPU 0 and GPU 0")
+    said = f"The reports of the session {NAME} are not written ([Errno 28] No space left on device: '/x'): fix that, then 'make verify SESSION={NAME}' writes them."
+    assert outcome.err == f"error   {said}\n"
+    assert not session.is_over
+    assert run("verify", "judge", "--session", session.path).status == (9 if cpu else 0)
+    assert session.is_over
+
+
+def test_what_was_searched_is_recorded_on_a_full_disk_because_its_space_was_taken_before(session, run, monkeypatch):
+    words = ["--driver=one", "--head-identity=id1", "--head-address=10.0.0.1"]
+    monkeypatch.setattr("verl_regress.session.driver._stay", lambda: None)
+    assert run("verify", "hold", "--session", session.path, *words).status == 0
+    with monkeypatch.context() as full:
+        full.setattr("verl_regress.base.layout.write_atomically", fails)
+        full.setattr(sys, "stdin", io.StringIO("secret"))
+        session.write("canary", {"jobs": ["a"]})
+        session.write("canary-head", {"files": 3})
+        with pytest.raises(OSError, match="No space left"):
+            session.write("job-ppo_a", {})
+    assert (session.read("canary")["jobs"], session.read("canary-head")["files"]) == (["a"], 3)
+    assert not list((session.path / "evidence").glob(".*"))
+
+
+def next_words(run, session):
+    outcome = run("verify", "next", "--session", session.path)
+    return outcome.status, outcome.out.split("\0")[:5], outcome.err
+
+
+ONLY_B = {"only": ["placement"]}
+GONE = "The snapshot codeB was removed after the session began ({0} is not there): make it again with 'make snapshot CODE_ID=codeB VERL_SOURCE=path:/my/verl', and continue the session."
+
+
+def test_a_run_whose_snapshot_is_gone_is_not_submitted(session, run, shared):
+    session.write("begin", {**session.read("begin"), **ONLY_B})
+    job = f"ppo-b-{NAME}"
+    assert next_words(run, session)[:2] == (0, ["ppo_b", "submit", "jobspecs/ppo.yaml", "B", job])
+    aside = shared.path / "aside"
+    shutil.move(shared.snapshots / "codeB", aside)
+    gone = GONE.format(shared.snapshots / "codeB")
+    assert next_words(run, session) == (1, [""], f"error   {gone}\n")
+    shutil.move(aside, shared.snapshots / "codeB")
+    write(shared.snapshots / "codeB" / "verl" / "__init__.py", "# other\n")
+    status, _, said = next_words(run, session)
+    assert status == 1
+    assert said.startswith(
+        f"error   The snapshot codeB was changed after the session began ({shared.snapshots}/codeB: tree "
+    )
+    assert said.endswith("and continue the session.\n")
+
+
+def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure_and_runs_again(
+    session, run, shared, ray, make_job
+):
+    session.write("begin", {**session.read("begin"), **ONLY_B})
+    name = f"ppo-b-{NAME}"
+    job = make_job(name, ended={"exit_code": 1, "reason": "ImportError"})
+    plan = json.loads((job.config / "resolved.json").read_text())
+    write(
+        job.config / "resolved.json", json.dumps({**plan, "code_path": f"{shared.snapshots}/codeB", "code_id": "codeB"})
+    )
+    shutil.copy(shared.snapshots / "codeB" / "snapshot.json", job.config / "code.json")
+    ray.knows({"submission_id": name, "status": "FAILED"})
+    aside = shared.path / "aside"
+    shutil.move(shared.snapshots / "codeB", aside)
+    recorded = run("verify", "record", "--session", session.path, "--name=ppo_b", f"--job={name}", "--outcome=3")
+    assert (recorded.status, recorded.err) == (1, f"error   {GONE.format(shared.snapshots / 'codeB')}\n")
+    assert session.read("job-ppo_b") is None
+    shutil.move(aside, shared.snapshots / "codeB")
+    assert next_words(run, session)[1] == ["ppo_b", "submit", "jobspecs/ppo.yaml", "B", f"{name}-2"]
+
+
+def test_a_submission_that_b_refuses_because_its_snapshot_went_is_no_verdict(session, run, shared, monkeypatch):
+    shutil.rmtree(shared.snapshots / "codeB")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("no such snapshot"))
+    refused = run("verify", "refused", "--session", session.path, "--name=ppo_b")
+    assert (refused.status, refused.err) == (1, f"error   {GONE.format(shared.snapshots / 'codeB')}\n")
+    assert session.read("refused-ppo_b") is None
+
+
+def test_a_job_of_another_session_that_is_about_to_end_is_not_watched(shared, make_job):
+    """Its launcher still writes there, and whoever follows it: that is no change by this session's jobs."""
+    done = {"ended": {"exit_code": 0, "reason": "ok"}, "observed": {"status": "SUCCEEDED"}}
+    make_job("over", **done)
+    make_job("not-seen", ended=done["ended"])
+    make_job("refused", submitted={"accepted": False, "error": "no"})
+    ending = make_job("ending", **done)
+    write(ending.launcher, "")
+    with ending.launcher.open() as file:
+        lock.take(file.fileno(), fcntl.LOCK_EX)
+        assert sorted(evidence.job_digests(shared)) == ["over", "refused"]
+    assert sorted(evidence.job_digests(shared)) == ["ending", "over", "refused"]
