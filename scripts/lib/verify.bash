@@ -113,7 +113,17 @@ verify::_check_suite() {
   done
 }
 
-verify::tell_cost() { helper::run head verify cost --session "$VERIFY_SESSION"; }
+verify::tell_cost() {
+  local args=()
+  verify::_budget args
+  helper::run head verify cost --session "$VERIFY_SESSION" "${args[@]}"
+}
+
+# verify::_budget ARRAY: adds BUDGET to it.
+verify::_budget() {
+  local -n _args=$1
+  [[ -z $BUDGET ]] || _args+=("--budget=${BUDGET}")
+}
 
 # verify::prepare_again: everything is prepared already; the output and the files of a second run are evidence.
 verify::prepare_again() {
@@ -198,7 +208,7 @@ verify::search() {
 # verify::judge: prints the checks and the verdicts, writes the reports, and exits with the session's status.
 verify::judge() {
   local args=(--session "$VERIFY_SESSION" "--allow=${ALLOW}")
-  [[ -z $BUDGET ]] || args+=("--budget=${BUDGET}")
+  verify::_budget args
   [[ $JSON != 1 ]] || args+=(--json)
   VERIFY_IS_OPEN='' # from here on the helper knows
   log::while 'comparing the runs of A and B' -- helper::run head verify judge "${args[@]}"
@@ -208,7 +218,7 @@ verify::judge() {
 verify::_next() {
   local -n _words=$1
   local args=(--session "$VERIFY_SESSION")
-  [[ -z $BUDGET ]] || args+=("--budget=${BUDGET}")
+  verify::_budget args
   mapfile -d '' -t _words < <(helper::run head verify next "${args[@]}")
   wait "$!" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))

@@ -314,16 +314,87 @@ class TestReuse:
         assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, again=True)) is None
 
 
-def test_the_cost_is_said_before_the_first_run(root):
-    session = make(root, suite="cases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n")
-    said = cost.described(root, session.evidence())
-    assert said == (
-        "this session makes 4 to 6 runs (2 cases), less the runs of A that earlier sessions made; "
-        "how long ppo, sft takes is not known yet"
-    )
-    for case in ("ppo", "sft"):
-        session.write_job(f"{case}_a", job(root, "ppo-0.9.1-v1-1", f"{case}-a", TREES["A"]))
-    assert cost.described(root, session.evidence()).endswith(": about 2 to 3 minutes, as earlier runs took")
+TWO = "cases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n"
+
+
+class TestTheCostIsSaidBeforeTheFirstRun:
+    def said(self, root, session, budget=None):
+        return cost.described(root, session.evidence(), budget)
+
+    def test_of_a_new_session(self, root):
+        session = make(root, suite=TWO)
+        assert self.said(root, session) == (
+            "this session makes 4 to 6 runs (2 cases); how long ppo, sft takes is not known yet"
+        )
+
+    def test_with_the_time_that_earlier_runs_took(self, root):
+        before = make(root, "20261121T100000Z", TWO)
+        for case in ("ppo", "sft"):
+            before.write_job(f"{case}_b", job(root, "ppo-0.9.1-v1-1", f"{case}-b", TREES["B"]))
+        said = self.said(root, make(root, suite=TWO))
+        assert said == "this session makes 4 to 6 runs (2 cases): about 2 to 3 minutes, as earlier runs took"
+
+    def test_less_what_a_continued_session_has_done(self, root):
+        session = make(root, suite=TWO)
+        for side in "ab":
+            session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
+        said = self.said(root, session)
+        assert (
+            said == "this session makes 2 to 3 more runs (1 case), 2 done already; how long sft takes is not known yet"
+        )
+        for side in "ab":
+            session.write_job(f"sft_{side}", job(root, "ppo-0.9.1-v1-1", f"sft-{side}", TREES[side.upper()]))
+        assert self.said(root, session) == "this session makes no further run (4 done already)"
+
+    def test_a_case_that_needs_a_second_run_of_a_is_not_done(self, root):
+        session = make(root, suite="cases: {ppo: {workload: ppo}}")
+        other = job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0}))
+        session.write_job("ppo_b", other)
+        session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
+        assert self.said(root, session).startswith("this session makes 1 more run (1 case), 2 done already: about ")
+
+    def test_within_the_budget_in_which_lost_runs_count(self, root):
+        session = make(root, suite=TWO)
+        assert self.said(root, session, 3).startswith("this session makes 3 runs (2 cases), within BUDGET=3; ")
+        session.write("lost-x", {"run": "ppo_b", "outcome": 7})
+        assert schedule.spent(session.evidence()) == 1
+        assert self.said(root, session, 3).startswith("this session makes 2 runs (2 cases), within BUDGET=3; ")
+        assert self.said(root, session, 1) == "this session makes no run: BUDGET=1 runs are used up (1 made)"
+
+    def test_less_the_runs_of_a_that_earlier_sessions_made(self, root):
+        before = make(root, "20261121T100000Z", TWO)
+        before.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "known", TREES["A"]))
+        before.write_job("sft_a", job(root, "ppo-0.9.1-v1-1", "other-tree", TREES["B"]))
+        said = self.said(root, make(root, suite=TWO))
+        assert said == (
+            "this session makes 4 to 6 runs (2 cases), less up to 1 run of A that earlier sessions made: "
+            "about 2 to 3 minutes, as earlier runs took"
+        )
+        gone = make(root, "20261122T110000Z", "cases: {ppo: {workload: ppo, steps: 2}}")
+        assert "less" not in self.said(root, gone)  # another number of steps
+        failed = jobs_of(before.evidence())["ppo_a"]
+        before.write_job("ppo_a", {**failed, "state": {"ended": {"exit_code": 1}}})
+        assert "less" not in self.said(root, make(root, "20261122T120000Z", TWO))
+
+    def test_of_some_checks_alone(self, root):
+        session = make(root, suite=TWO)
+        session.write("begin", {**session.read("begin"), "only": ["outputs"]})
+        assert self.said(root, session).startswith("this session makes 2 runs (1 case); ")
+        session.write("begin", {**session.read("begin"), "only": ["head"]})
+        assert self.said(root, session) == "this session makes no run, because its checks need none"
+
+    def test_of_a_case_that_waits_for_another_one_or_cannot_run(self, root):
+        suite = "cases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n"
+        session = make(root, suite=suite)
+        assert self.said(root, session).startswith("this session makes 4 to 6 runs (2 cases); how long ppo takes")
+        for side in "ab":
+            session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], checkpoints=()))
+        assert self.said(root, session) == "this session makes no further run (2 done already)"
+
+    def test_of_a_config_that_b_refuses(self, root):
+        session = make(root, suite="cases: {ppo: {workload: ppo}}")
+        session.write("refused-ppo_b", {"reason": "no"})
+        assert self.said(root, session) == "this session makes no run, because B refuses what A takes"
 
 
 def test_the_report_says_the_answer_first(root):

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
         each.add_argument("--head-address", required=True)
     steps.choices["hold"].add_argument("--driver", required=True, help="the shell that asks, in words")
-    for name in ("next", "judge"):
+    for name in ("cost", "next", "judge"):
         steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
     for name in ("record", "refused"):
         steps.choices[name].add_argument("--name", required=True)
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         return driver.hold(session, args.driver, {"identity": args.head_identity, "address": args.head_address})
     sys.path.append(str(deps.packages("judge")))  # only the head has them
     if args.step == "cost":
-        say.info(cost.described(root, session.evidence()))
+        say.info(cost.described(root, session.evidence(), args.budget))
     elif args.step == "prepared":
         session.write("prepare", {"log": sys.stdin.read(), "artefacts": evidence.artefacts(root)})
     elif args.step == "next":
@@ -199,7 +199,7 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
             session.write_job(following.name, {**job, "reused_from": before.path.name})
             say.skip(f"{following.name} (the run {job['submission_id']} of the session {before.path.name} is the same)")
             continue
-        if budget is not None and verdict.spent(known) >= budget:
+        if budget is not None and schedule.spent(known) >= budget:
             say.info(f"BUDGET={budget} runs are used up: the verdict is on what there is")
             return
         _print(root, api, session, suite, following)

@@ -2,41 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import suites
-from verl_regress.session.schedule import Evidence
+from verl_regress.session import checks, schedule, suites
+from verl_regress.session.schedule import Evidence, Run, Wants
+from verl_regress.session.suites import Case, Suite
 from verl_regress.store.sessions import all_of, jobs_of
 
 
-def described(root: SharedRoot, evidence: Evidence) -> str:
-    """One sentence for the user, before the first run."""
+@dataclasses.dataclass(frozen=True)
+class _Left:
+    """What a case may still run: at least, at most, and how many runs of A earlier sessions have, of the least and of all."""
+
+    spec: str
+    least: int
+    most: int
+    known_of_least: int = 0
+    known: int = 0
+
+
+def described(root: SharedRoot, evidence: Evidence, budget: int | None = None) -> str:
+    """One sentence for the user, before the first run of a session, or of the rest of one that is continued."""
     begin = evidence["begin"]
     suite = suites.of_recorded(begin["suite"])
-    least, most = 2 * len(suite.cases), sum(case.most_runs for case in suite.cases)
-    runs = f"{least} to {most} runs ({len(suite.cases)} cases), less the runs of A that earlier sessions made"
-    known = _seconds(root, begin["profile"])
-    unknown = [case.name for case in suite.cases if case.spec not in known]
+    sessions = [session.evidence() for session in all_of(root)]
+    left, done = _left(sessions, suite, evidence), len(jobs_of(evidence))
+    # The budget goes to the first cases.
+    most_specs = [each.spec for each in left for _ in range(each.most)]
+    least_specs = [each.spec for each in left for _ in range(each.least)]
+    new_specs = [each.spec for each in left for _ in range(each.least - each.known_of_least)]
+    if budget is not None:
+        rest = max(0, budget - schedule.spent(evidence))
+        most_specs, least_specs, new_specs = most_specs[:rest], least_specs[:rest], new_specs[:rest]
+    if not most_specs:
+        return f"this session makes no {'further ' if done else ''}run{_why_none(budget, evidence, left)}"
+    runs = f"this session makes {_runs(len(least_specs), len(most_specs), 'more ' if done else '')} ({_of(len(left), 'case')})"
+    if done:
+        runs += f", {done} done already"
+    if budget is not None:
+        runs += f", within BUDGET={budget}"
+    if known := sum(each.known for each in left):
+        runs += f", less up to {_of(known, 'run')} of A that earlier sessions made"
+    known_seconds = _seconds(sessions, begin["profile"])
+    unknown = [spec for spec in dict.fromkeys(most_specs) if spec not in known_seconds]
     if unknown:
-        return f"this session makes {runs}; how long {', '.join(unknown)} takes is not known yet"
-    times = (
-        sum(2 * known[case.spec] for case in suite.cases),
-        sum(case.most_runs * known[case.spec] for case in suite.cases),
-    )
+        return f"{runs}; how long {', '.join(Path(spec).stem for spec in unknown)} takes is not known yet"
+    times = [sum(known_seconds[spec] for spec in specs) for specs in (new_specs, most_specs)]
     gpus = sum(node["resources"].get("GPU", 0) for node in begin["nodes"] if not node["is_head"])
     is_rehearsal = not gpus or begin["profile"].startswith("cpu")
     hours = "" if is_rehearsal else f", {times[0] / 3600 * gpus:.1f} to {times[1] / 3600 * gpus:.1f} GPU-hours"
-    return f"this session makes {runs}: about {times[0] / 60:.0f} to {times[1] / 60:.0f} minutes{hours}, as earlier runs took"
+    return f"{runs}: about {times[0] / 60:.0f} to {times[1] / 60:.0f} minutes{hours}, as earlier runs took"
 
 
-def _seconds(root: SharedRoot, profile: str) -> dict[str, float]:
+def _why_none(budget: int | None, evidence: Evidence, left: list[_Left]) -> str:
+    if budget is not None and any(each.most for each in left):
+        return f": BUDGET={budget} runs are used up ({schedule.spent(evidence)} made)"
+    if jobs_of(evidence):
+        return f" ({len(jobs_of(evidence))} done already)"
+    return ", because its checks need none" if evidence["begin"].get("only") else ", because B refuses what A takes"
+
+
+def _runs(least: int, most: int, more: str) -> str:
+    return f"{least} to {most} {more}runs" if least != most else f"{most} {more}{'run' if most == 1 else 'runs'}"
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _left(sessions: Sequence[Evidence], suite: Suite, evidence: Evidence) -> list[_Left]:
+    """What is left to run, of each case that may still run."""
+    only = set(evidence["begin"].get("only", []))
+    if only:
+        lacking = Counter(name.split("_")[0] for name in checks.runs_for(suite, only) - jobs_of(evidence).keys())
+        return [_Left(case.spec, count, count) for case in suite.cases if (count := lacking[case.name])]
+    return [left for case in suite.cases if (left := _of_case(sessions, case, suite, evidence)).most]
+
+
+def _of_case(sessions: Sequence[Evidence], case: Case, suite: Suite, evidence: Evidence) -> _Left:
+    recorded = {**schedule.runs_of(case, "A", evidence), **schedule.runs_of(case, "B", evidence)}
+    first = [run for run in schedule.first_runs(case) if run.name not in recorded]
+    waits = case.continues is not None and any(
+        schedule.source_of(run, case).name not in jobs_of(evidence) for run in first
+    )
+    if not waits and _next(case, suite, evidence) is None:
+        return _Left(case.spec, 0, 0)
+    by_seed = _known_of_a(sessions, case, evidence)
+    wanted = Counter(run.seed for run in schedule.all_runs(case) if run.side == "A" and run.name not in recorded)
+    return _Left(
+        spec=case.spec,
+        least=max(1, len(first)),
+        most=case.most_runs - len(recorded),
+        known_of_least=sum(run.side == "A" and by_seed[run.seed] > 0 for run in first),
+        known=sum((wanted & by_seed).values()),
+    )
+
+
+def _next(case: Case, suite: Suite, evidence: Evidence) -> Run | None:
+    """The next run of a case. What a verdict lacks is asked only if there are runs to judge: numpy and scipy take half a second to load."""
+
+    def wants(case: Case) -> Wants:
+        from verl_regress.session import verdict
+
+        return verdict.wants(case, evidence)
+
+    return schedule.next_run(dataclasses.replace(suite, cases=(case,)), evidence, wants)
+
+
+def _known_of_a(sessions: Sequence[Evidence], case: Case, evidence: Evidence) -> Counter[int]:
+    """How many runs of A with each seed earlier sessions made of the same case. Whether they fit is known when B has run."""
+    begin = evidence["begin"]
+    found: Counter[int] = Counter()
+    taken = {job["submission_id"] for job in jobs_of(evidence).values()}
+    for theirs in sessions if not case.speed else ():
+        before = theirs.get("begin") or {}
+        if before.get("profile") != begin["profile"] or "suite" not in before:
+            continue
+        for other in suites.of_recorded(before["suite"]).cases:
+            if _recipe(other) == _recipe(case):
+                jobs = {run: jobs_of(theirs).get(run.name) for run in schedule.all_runs(other)}
+                found.update(run.seed for run, job in jobs.items() if job and _may_fit(job, begin["trees"]["A"], taken))
+    return found
+
+
+def _recipe(case: Case) -> tuple[object, ...]:
+    return case.spec, case.overrides, case.steps, case.continues
+
+
+def _may_fit(job: Mapping[str, Any], tree: str, taken: set[str]) -> bool:
+    return (
+        "reused_from" not in job
+        and job["submission_id"] not in taken
+        and (job.get("code") or {}).get("tree_sha256") == tree
+        and checks.has_succeeded(job)
+        and Path(job["job_dir"]).is_dir()
+    )
+
+
+def _seconds(sessions: Sequence[Evidence], profile: str) -> dict[str, float]:
     """The median seconds of earlier runs under this profile, by the JobSpec's file."""
     found: dict[str, list[float]] = {}
-    for session in all_of(root):
-        evidence = session.evidence()
+    for evidence in sessions:
         begin = evidence.get("begin") or {}
         if begin.get("profile") != profile or "suite" not in begin:
             continue

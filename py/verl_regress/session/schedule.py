@@ -52,9 +52,19 @@ def first_runs(case: Case) -> tuple[Run, Run]:
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     """The evidence of the runs of a case with one side, by the names of the runs."""
     jobs = jobs_of(evidence)
-    runs = [Run(case.name, side, seed, pair) for pair, seed in enumerate(case.seeds, start=1)]
-    runs.insert(1, _again(case))
-    return {run.name: jobs[run.name] for run in runs if run.side == side and run.name in jobs}
+    return {run.name: jobs[run.name] for run in all_runs(case) if run.side == side and run.name in jobs}
+
+
+def all_runs(case: Case) -> list[Run]:
+    """Every run that a case may take, A's first, with its second run after the first pair."""
+    runs = [Run(case.name, side, seed, pair) for side in "AB" for pair, seed in enumerate(case.seeds, start=1)]
+    return [runs[0], _again(case), *runs[1:]]
+
+
+def spent(evidence: Evidence) -> int:
+    """The runs that the session has made, also those that were lost or stopped; those of earlier sessions do not count."""
+    recorded = sum("reused_from" not in job for job in jobs_of(evidence).values())
+    return recorded + sum(name.startswith("lost-") for name in evidence)
 
 
 def next_run(

@@ -51,7 +51,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
             found.append(speed.case(a, b, name=case.speed_name))
     except BadInput as error:
         return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
-    if budget is not None and spent(evidence) >= budget:
+    if budget is not None and schedule.spent(evidence) >= budget:
         found = [_with_budget(verdict, budget) for verdict in found]
     return found
 
@@ -83,11 +83,6 @@ def wants(case: Case, evidence: Evidence) -> Wants:
         verdict.deterministic is None and verdict.case == case.name for verdict in open_ones
     )
     return Wants(again=again, pairs=any(verdict.pairs_needed for verdict in open_ones))
-
-
-def spent(evidence: Evidence) -> int:
-    """The runs that the session has made; those of earlier sessions do not count."""
-    return sum("reused_from" not in job for job in jobs_of(evidence).values())
 
 
 def run_of(job: Mapping[str, Any]) -> judged.Run:
@@ -175,7 +170,7 @@ def decisive_of(case: Case) -> list[Decisive]:
 def _why_no_pair(case: Case, evidence: Evidence, budget: int | None) -> str:
     lacking = [run for run in schedule.first_runs(case) if run.name not in jobs_of(evidence)]
     why = next((why for run in lacking if (why := schedule.why_not(run, case, evidence))), None)
-    if why is None and budget is not None and spent(evidence) >= budget:
+    if why is None and budget is not None and schedule.spent(evidence) >= budget:
         why = f"BUDGET={budget} runs were used up before"
     return f"{' and '.join(run.name for run in lacking)} did not run: {why or 'the session ended before'}"
 
