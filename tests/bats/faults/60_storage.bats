@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The disk of the shared root is full while a job saves: every command reports it as such.
+# The disk of the shared root is full while a job saves, or while a session writes its reports: every command reports it as such.
 
 setup_file() {
   load fault_helper
@@ -8,7 +8,7 @@ setup_file() {
   fault::down
   storage::unmount
   mkdir -p "${WORKDIR}/shared"
-  mount -t tmpfs -o size=400m vrfault "${WORKDIR}/shared"
+  mount -t tmpfs -o size=800m vrfault "${WORKDIR}/shared"
   [[ ! -d ${WORKDIR%/*}/workdir/shared/common/models ]] ||
     cp -a "${WORKDIR%/*}/workdir/shared/"{datasets,common} "${WORKDIR}/shared"
   container::cluster
@@ -44,6 +44,11 @@ storage::fill() {
   truncate --size=-1M "$filler"
 }
 
+# storage::fill_rest: after that the last byte too.
+storage::fill_rest() { head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>/dev/null || true; }
+
+storage::fill_all() { storage::fill && storage::fill_rest; }
+
 # bats test_tags=turn:0
 @test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
   fault::train 'the disk of the shared root is full while a job saves' 4 trainer.save_freq=2
@@ -51,8 +56,7 @@ storage::fill() {
   fault::reports 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, and nothing can be written to ${WORKDIR}/shared/jobs/${JOB} \(No space left on device\): free some space there\): read 'make logs JOB=${JOB}'\."
   [[ $(jq -r .exit_code "${JOB_DIR}/state/ended") == 1 ]]
 
-  # Fill the last byte too.
-  head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>/dev/null || true
+  storage::fill_rest
   run make --no-print-directory up
   assert_status 0
   assert_line 'warning .*/shared \(from WORKDIR\) has 0 GiB free, but MIN_DISK_GIB=1 are required: free some, or point WORKDIR elsewhere\.'
@@ -71,4 +75,35 @@ storage::fill() {
   JOB=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output") run scripts/52_wait.sh
   assert_status 3
   assert_line 'error   .* FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\): read .*'
+}
+
+# bats test_tags=turn:0
+@test "the disk is full while a session writes its reports: the answer is printed, and SESSION=latest writes them" {
+  local session running said="${BATS_TEST_TMPDIR}/said"
+  fault::begin 'the disk of the shared root is full while a session writes its reports'
+  printf 'cases:\n  loss: {workload: sft, steps: 4}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
+  SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B=codeA scripts/60_verify.sh >"$said" 2>&1 3>&- &
+  running=$!
+  is_over() { ! kill -0 "$running" 2>/dev/null; }
+  is_recorded() { compgen -G "${WORKDIR}/shared/verify/*/evidence/job-loss_a.json" >/dev/null; }
+  wait::until 300 is_over is_recorded || fail "$(<"$said")"
+  fault::inject storage::fill_all
+  status=0
+  wait "$running" || status=$?
+  output=$(<"$said")
+  session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1)
+  fault::answered "$status" "$(grep -m 1 'The reports of the session' <<<"$output")"
+  assert_status 1
+  assert_line 'verdict +(identical|same) \(exit status 0\)'
+  assert_line "error   The reports of the session ${session##*/} are not written \(\[Errno 28\] No space left on device[^)]*\): fix that, then 'make verify SESSION=${session##*/}' writes them\."
+  [[ ! -e ${session}/report.json ]]
+
+  rm "${WORKDIR}/shared/"filler*
+  status=1 fault::recovered
+  SESSION=latest run scripts/60_verify.sh
+  assert_status 0
+  assert_line ' +this session makes no further run \(2 done already\)'
+  assert_line '12 of 12 checks passed'
+  assert_line 'verdict +(identical|same) \(exit status 0\)'
+  [[ $(jq -c '[.status, .holds]' "${session}/report.json") == '[0,true]' && -s ${session}/report.html ]]
 }
