@@ -7,6 +7,7 @@ does not (statistics.py). It fails closed: whatever cannot be judged is never th
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -91,7 +92,8 @@ def case(
     if not known.compared:
         reason = "no run of B has the seed of a run of A: run B with the seeds of A"
         return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
-    return _wrong_on_its_face(known) or _exact(known) or _by_statistics(known)
+    recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
+    return _wrong_on_its_face(known) or _never_recorded(known, recorded) or _exact(known) or _by_statistics(known)
 
 
 def _prepare(
@@ -181,6 +183,8 @@ def _notes(
         )
     if ignore:
         found.append(f"not compared, as asked: {_listed(list(ignore))}")
+    if unknown := [name for name in ignore if not any(name in run.series for run in (*runs_a, *runs_b))]:
+        found.append(f"no run has {_listed(unknown)}, which is not to be compared")
     found += [
         f"B does not repeat itself with seed {pair.seed}"
         for pair in paired.pairs
@@ -207,6 +211,17 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
         if name := diagnosis.dead_gradient(pair.a[0], pair.b[0]):
             return known.says(Word.REGRESSED, f"{name} is 0 at every step of B: B does not train", how, first)
     return None
+
+
+def _never_recorded(known: _Case, recorded: Collection[str]) -> Verdict | None:
+    """A metric that must decide and that no run has is probably misspelt: the verdict asks for that, not for more runs."""
+    lacking = [each.pattern for each in known.decisive if each.required and not any(map(each.matches, recorded))]
+    if not lacking:
+        return None
+    nearest = difflib.get_close_matches(lacking[0], sorted(recorded), n=1)
+    meant = f"did you mean {nearest[0]}?" if nearest else "name one that is recorded"
+    reason = f"no run of A or B has {_listed(lacking)}, which decides this case: {meant}"
+    return dataclasses.replace(known.says(Word.INCONCLUSIVE, reason, "nothing was decided"), pairs=0)
 
 
 def _exact(known: _Case) -> Verdict | None:

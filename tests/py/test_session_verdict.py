@@ -228,6 +228,22 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     assert report.text(outcome)[-1] == f"{outcome.headline} (exit status 9)"
 
 
+def test_a_misspelt_decisive_metric_asks_for_its_name_and_for_no_more_runs(root):
+    suite = "pairs: 8\ncases: {ppo: {workload: ppo, decisive: {critic/score/maen: {better: more}}}}"
+    session = make(root, suite=suite)
+    session.write_job(
+        "ppo_b", job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0}))
+    )
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
+    found = verdict.of_session(session.evidence())[0]
+    assert (
+        found.reason
+        == "no run of A or B has critic/score/maen, which decides this case: did you mean critic/score/mean?"
+    )
+    assert found.word.value == "inconclusive"
+    assert following(session) is None
+
+
 def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression_although_its_source_changed(root):
     cases = (
         "cases:\n  ppo: {workload: ppo, deterministic: true}\n  more: {continues: ppo, steps: 2, deterministic: true}\n"

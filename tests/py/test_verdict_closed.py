@@ -9,6 +9,7 @@ from verdict_runs import changed, edit, recorded, rewrite, unpack
 
 from verl_verdict import jobdir, judge
 from verl_verdict.errors import BadInput
+from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Word
 
 A = ("grpo-0.9.1-v1-1", "grpo-0.9.1-v1-2")
@@ -186,6 +187,31 @@ def test_a_side_without_runs_is_refused(tmp_path, sides):
     (run,) = recorded(tmp_path, "sft-0.7.1")
     with pytest.raises(BadInput, match=r"^There is no run of A or of B: give at least one of each\.$"):
         judge.case([run] * sides[0], [run] * sides[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("critic/score/maen", "did you mean critic/score/mean?"), ("x", "name one that is recorded")],
+)
+def test_a_decisive_metric_that_no_run_has_is_never_the_same(tmp_path, name, cure):
+    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
+    assert judge.case(a, b).word is Word.IDENTICAL
+    decisive = [Decisive("critic/score/mean", +1, required=True), Decisive(name, +1, required=True)]
+    verdict = judge.case(a, b, decisive=decisive)
+    assert (verdict.word, verdict.pairs, verdict.pairs_needed) == (Word.INCONCLUSIVE, 0, None)
+    assert verdict.reason == f"no run of A or B has {name}, which decides this case: {cure}"
+
+
+def test_a_regression_on_its_face_counts_more_than_a_misspelt_metric(tmp_path):
+    a, b = pair(tmp_path, lambda job: ended(job, exit_code=1, cause="ValueError: no"))
+    assert judge.case(a, b, decisive=[Decisive("x", +1, required=True)]).word is Word.REGRESSED
+
+
+def test_a_metric_that_is_ignored_and_that_no_run_has_is_named(tmp_path):
+    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
+    verdict = judge.case(a, b, ignore=["actor/entropy", "actor/entorpy"])
+    assert verdict.word is Word.IDENTICAL
+    assert "no run has actor/entorpy, which is not to be compared" in verdict.notes
 
 
 def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):
