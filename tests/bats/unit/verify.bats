@@ -109,3 +109,18 @@ END
   assert_line "error   The node 'head' is not running (container vr-head, from CLUSTER_NAME=vr): bring the cluster up with 'make up'."
   assert_line "        the session can be continued: 'make verify SESSION=20261122T100000Z'"
 }
+
+@test "a dry run that fails because the head went away is no config that B refuses" {
+  sed -i '/^verify::hold/,$d' "${HERE}/scripts/drive.sh"
+  cat >>"${HERE}/scripts/drive.sh" <<'SH'
+declare -A VERIFY_CODE=([A]=codeA [B]=codeB)
+verify::_submit() { [[ $2 == A ]] || cli::die "$STATUS" 'This is why.'; }
+helper::run_in() { sed 's/^/recorded: /'; }
+for STATUS in 8 1 2; do
+  if verify::_is_refused_by_b ppo_b jobspecs/ppo.yaml 100 ''; then echo "${STATUS}: refused"; else echo "${STATUS}: no answer"; fi
+done
+SH
+  drive
+  assert_status 0
+  [[ $(grep -v '^ \|^==' <<<"$output") == $'8: no answer\n1: no answer\nrecorded: This is why.\n2: refused' ]] || fail 'something else was said'
+}
