@@ -243,12 +243,12 @@ def _checks(page: Page) -> Markup:
 
 
 def _tried(page: Page) -> Markup:
-    rows = [[_badge(commit.word), commit.claim, commit.detail] for commit in page.tried]
+    rows = [[badge(commit.word), commit.claim, commit.detail] for commit in page.tried]
     return element(
         "section",
         element("h2", f"{len(rows)} commits", id="heading-commits"),
         *(element("p", remark) for remark in page.remarks),
-        _table("What each commit is, and why", ("", "commit", "because"), rows, "checks"),
+        table("What each commit is, and why", ("", "commit", "because"), rows, "checks"),
         class_="card",
         id="commits",
         aria_labelledby="heading-commits",

@@ -104,6 +104,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
   history_git checkout --quiet main
   only_skipped() {
     bisect::begin
+    # shellcheck disable=SC2329  # bisect::walk calls it
     bisect::_try() { printf '%s\n' skip; }
     bisect::walk
     printf 'possible: %d\n' "$(bisect::_possible | wc -l)"
@@ -125,7 +126,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
     # shellcheck disable=SC2053  # a pattern
     [[ ${lines[-2]} == "error   "$sentence ]]
     [[ ! -e ${BATS_TEST_TMPDIR}/bisect ]]
-    SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' METRIC='' STEP='' OVERRIDES=''
+    export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' METRIC='' STEP='' OVERRIDES=''
     count=$((count + 1))
   done <<EOF
 GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
