@@ -136,11 +136,21 @@ bisect::_session() {
       environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}")
       ;;
   esac
-  env "${environment[@]}" "${REPO_DIR}/scripts/60_verify.sh" >&2 || status=$?
+  bisect::_script 60_verify.sh "${environment[@]}" >&2 || status=$?
   case $status in
     0 | 9 | 10 | 11 | 12) ;;
     *) cli::die "$status" "The session of $1 did not come to its end: the reason is above; fix it, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
   esac
+}
+
+# bisect::_script FILE [-u KNOB]... [KNOB=VALUE]...: another script with the user's knobs and these. What this script has exported are all
+# knobs, also those that the user did not set.
+bisect::_script() {
+  local knob forget=()
+  for knob in "${KNOB_NAMES[@]}"; do
+    env::is_given "$knob" || forget+=(-u "$knob")
+  done
+  env "${forget[@]}" "${@:2}" "${REPO_DIR}/scripts/$1"
 }
 
 bisect::_snapshot() { snapshot::of_commit 'verl-{tree}' "git:${BISECT_REPO#*:}@$1" "$BISECT_CLONE" "$1"; }
@@ -197,8 +207,8 @@ bisect::_train() {
   shift 6
   if [[ $how == submit ]]; then
     code=$(bisect::_snapshot "$commit")
-    env "JOBSPEC=${spec}" "CODE_ID=${code}" "TRAIN_SEED=${seed}" "SUBMISSION_ID=${id}" "OVERRIDES=$*" WAIT= \
-      "${REPO_DIR}/scripts/44_submit_sdk.sh" 2>&1 >/dev/null | tee "${BISECT_TEMP}/said" >&2 || status=$?
+    bisect::_script 44_submit_sdk.sh "JOBSPEC=${spec}" "CODE_ID=${code}" "TRAIN_SEED=${seed}" "SUBMISSION_ID=${id}" "OVERRIDES=$*" WAIT= \
+      2>&1 >/dev/null | tee "${BISECT_TEMP}/said" >&2 || status=$?
     if ((status == 2)); then
       sed -n 's/^error *//p' "${BISECT_TEMP}/said" | tail -n 1
       return

@@ -99,8 +99,21 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
   [[ -z $(sort "${BATS_TEST_TMPDIR}/runs" | uniq --repeated) ]]
 }
 
+@test "another script gets the user's knobs and ours, and no default" {
+  shows() {
+    printf '#!/bin/sh\nenv\n' >"${ROOT}/show" && chmod +x "${ROOT}/show"
+    BISECT=latest SUITE=mine bisect::_script "../../../../../../../../..${ROOT}/show" -u SUITE SESSION=1 | grep -E '^(SUITE|CODE_A|SESSION|GOOD|STEP)='
+  }
+  export -f shows
+  library shows
+  printf '%s\n' "$output"
+  [[ $output == *'GOOD=good'* && $output == *'SESSION=1'* ]]
+  [[ $output != *SUITE=* && $output != *CODE_A=* && $output != *STEP=* ]]
+}
+
 @test "only commits that cannot be judged are left: each of them is possible" {
-  GOOD=main~34 BAD=main~30 # 30 to 34, of which 32 and 33 are broken
+  # shellcheck disable=SC2030  # for this test alone
+  export GOOD=main~34 BAD=main~30 # 30 to 34, of which 32 and 33 are broken
   history_git checkout --quiet main
   only_skipped() {
     bisect::begin
@@ -126,6 +139,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
     # shellcheck disable=SC2053  # a pattern
     [[ ${lines[-2]} == "error   "$sentence ]]
     [[ ! -e ${BATS_TEST_TMPDIR}/bisect ]]
+    # shellcheck disable=SC2031  # the same
     export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' METRIC='' STEP='' OVERRIDES=''
     count=$((count + 1))
   done <<EOF
