@@ -12,6 +12,8 @@ from streams import state_of, tar
 from verl_regress.base import layout, lock
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
+from verl_regress.jobs import liveness
+from verl_regress.jobs.status import submission_of
 from verl_regress.store import retention, snapshot
 
 HOUR = 3600
@@ -85,12 +87,12 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, 
         gone = {name for name in before[job.path.name] if name.startswith("checkpoints/")}
         new = left.pop("state/collected")
         assert left == {
-            name: left[name] for name in before[job.path.name] if name not in gone | {"state", "checkpoints"}
+            name: state for name, state in before[job.path.name].items() if name not in gone | {"state", "checkpoints"}
         }
         assert json.loads(new[2])["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
     assert (
         "checked 4 jobs (4 with checkpoints, of which the newest 2 keep them, 0 younger than an hour, 0 not surely over, 0 "
-        "read from by those, 0 of another checkout), 0 sessions (0 at work), " in said
+        "read from by those, 0 of another checkout or cluster), 0 sessions (0 at work), " in said
     )
     assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
     assert gc(run, "--keep=2").endswith("skip    gc (nothing to remove)\n")
@@ -149,7 +151,7 @@ def test_jobs_of_another_checkout_stay_and_are_counted(ray, old, shared, owner, 
     caller = None if owner is None else Owner.parse(owner)
     found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, time.time(), owner=caller)
     assert [waste.job.path.name for waste in found.waste] == (["theirs"] if goes else [])
-    assert f"{0 if goes else 1} of another checkout), " in found.checked
+    assert f"{0 if goes else 1} of another checkout or cluster), " in found.checked
 
 
 def test_jobs_of_another_checkout_do_not_count_for_keep_and_keep_their_snapshot(ray, old, snapshots):
@@ -168,6 +170,141 @@ def test_a_job_without_a_recorded_owner_belongs_to_the_user_of_its_files(ray, ol
     assert len(retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste) == 1
     monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
     assert retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste == []
+
+
+def test_jobs_of_another_user_stay_even_if_they_name_the_caller_as_owner(ray, old, shared, monkeypatch):
+    job = old("theirs", 5)
+    owned(job)
+    age(job.path, 5)
+    named = {"codeA", "codeB"}
+    assert len(retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste) == 1
+    monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
+    assert retention.survey(shared, 0, named, {}, time.time(), owner=ANN).waste == []
+
+
+def of_cluster(job, cluster):
+    resolved = json.loads((job.config / "resolved.json").read_text())
+    write(job.config / "resolved.json", json.dumps({**resolved, "cluster": cluster}))
+    age(job.path, 5)
+
+
+@pytest.mark.parametrize(("cluster", "goes"), [("c", True), ("d", False)])
+def test_jobs_of_another_cluster_stay_and_are_counted(run, ray, old, cluster, goes):
+    """Before: a job of another cluster counted as over if it had written nothing for an hour."""
+    for name, ended in (("over", DONE["ended"]), ("quiet", None)):
+        of_cluster(old(name, 5, ended=ended), cluster)
+    said = gc(run, "--keep=0")
+    assert ("removed checkpoints of over " in said, "removed checkpoints of quiet " in said) == (goes, goes)
+    assert f", {0 if goes else 2} of another checkout or cluster), " in said
+
+
+def test_a_quiet_job_of_another_cluster_keeps_what_it_reads_and_runs_from(ray, old, shared):
+    parent, child = old("parent", 5), old("child", 5, ended=None)
+    plan = {
+        "cluster": "d",
+        "argv": [f"trainer.resume_from_path={parent.checkpoints}/global_step_10"],
+        "entrypoint": f"python3 {shared.helpers}/aaaaaaaaaaaa/run.py launch x",
+    }
+    write(child.config / "resolved.json", json.dumps(plan))
+    age(child.path, 5)
+    write(shared.helpers / "aaaaaaaaaaaa" / "run.py", "")
+    later = time.time() + 2 * HOUR
+    assert retention.survey(shared, 0, {"codeA", "codeB"}, {}, later, cluster="c").waste == []
+    child.write_state("ended", DONE["ended"])
+    found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, later, cluster="c").waste
+    assert [waste.what.split(" (")[0] for waste in found] == ["checkpoints of parent", "helper aaaaaaaaaaaa"]
+
+
+@pytest.mark.parametrize("known", [None, "FAILED"])
+def test_a_job_whose_launcher_holds_its_lock_stays(run, ray, old, known):
+    """Before: the checkpoints of a job that trained, and had written nothing for an hour, were removed."""
+    job = old("job", 5, ended=None)
+    if known:
+        ray.knows({"submission_id": "job", "status": known, "message": ""})
+    held = liveness.hold(job)
+    age(job.path, 5)
+    before = state_of(job.path)
+    assert "1 not surely over" in gc(run, "--keep=0")
+    assert state_of(job.path) == before
+    os.close(held)
+    gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir()) == []
+
+
+@pytest.mark.parametrize("known", [None, "FAILED"])
+def test_a_job_that_is_being_submitted_stays(run, ray, old, known):
+    """Even if Ray has an end of it already: its submitter is about to record that Ray had it."""
+    job = old("job", 5, ended=None, submitted=None)
+    if known:
+        ray.knows({"submission_id": "job", "status": known, "message": ""})
+    with submission_of(job):
+        age(job.path, 5)
+        assert "1 not surely over" in gc(run, "--keep=0")
+    assert len(list(job.checkpoints.iterdir())) == 2
+    gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_asked_for_counts_as_held(run, ray, old):
+    job = old("job", 5)
+    job.launcher.symlink_to("launcher")  # opening it is an error, as for a file that another user keeps for himself
+    age(job.path, 5)
+    assert "1 not surely over" in gc(run, "--keep=0")
+    assert len(list(job.checkpoints.iterdir())) == 2
+
+
+def test_what_a_link_in_a_job_leads_to_stays(run, ray, old):
+    """Before: `checkpoints` as a link to a kept job's, and attempts that were links, cost that job its checkpoints."""
+    kept = old("kept", 2)
+    second = kept.numbered(2)
+    write(second.checkpoints / "global_step_30" / "model.pt", "w")
+    second.state.mkdir()
+    second.write_state("ended", DONE["ended"])
+    age(kept.path, 2)
+    for name in ("whole", "one", "attempts", "attempt"):
+        old(name, 5)
+    jobs = kept.root.jobs
+    (jobs / "whole" / "checkpoints").rename(jobs / "whole" / "moved")
+    (jobs / "whole" / "checkpoints").symlink_to(kept.checkpoints)
+    (jobs / "one" / "checkpoints" / "global_step_20").symlink_to(kept.checkpoints / "global_step_10")
+    (jobs / "attempts" / "attempts").symlink_to(kept.path / "attempts")
+    (jobs / "attempt" / "attempts").mkdir()
+    (jobs / "attempt" / "attempts" / "2").symlink_to(second.path)
+    for name in ("whole", "one", "attempts", "attempt"):
+        age(jobs / name, 5)
+    before = state_of(kept.path)
+    said = gc(run, "--keep=1")
+    assert state_of(kept.path) == before
+    assert sorted(line.split(": ")[0] for line in said.splitlines() if "changed" in line) == [
+        f"changed removed checkpoints of {name} (global_step_10, latest_checkpointed_iteration.txt)"
+        for name in ("attempt", "attempts", "one")
+    ]
+    assert [path.name for path in (jobs / "one" / "checkpoints").iterdir()] == ["global_step_20"]
+    assert (jobs / "whole" / "checkpoints").is_symlink()
+
+
+@pytest.mark.parametrize("home", ["objects", "helpers", "snapshots"])
+def test_what_a_link_in_the_shared_code_leads_to_stays(ray, snapshots, tmp_path, home):
+    """Before: `common/code/objects` as a link to a directory of the caller's: everything in it was removed."""
+    place = getattr(snapshots, home)
+    mine = tmp_path / "mine"
+    if place.exists():
+        place.rename(mine)
+    write(mine / "aaaaaaaaaaaa" / "notes.txt", "mine")
+    age(mine, 24)
+    place.symlink_to(mine)
+    named = set() if home == "snapshots" else {"codeA", "codeB", "codeC"}
+    assert retention.survey(snapshots, 0, named, {}, time.time() + 2 * HOUR).waste == []
+
+
+def test_a_snapshot_that_is_a_link_and_another_users_helper_stay(ray, old, snapshots, monkeypatch):
+    (snapshots.snapshots / "codeD").symlink_to("codeA")
+    write(snapshots.helpers / "aaaaaaaaaaaa" / "run.py", "")
+    later = time.time() + 2 * HOUR
+    found = [waste.what for waste in retention.survey(snapshots, 0, set(), {}, later).waste]
+    assert found == ["snapshot codeA", "snapshot codeB", "snapshot codeC", "helper aaaaaaaaaaaa"]
+    monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
+    assert retention.survey(snapshots, 0, set(), {}, later).waste == []
 
 
 def test_everything_is_listed_with_its_size_before_it_is_removed(run, ray, old, monkeypatch):

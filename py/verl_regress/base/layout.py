@@ -219,10 +219,14 @@ class JobDir:
         return self.first if attempt == 1 else JobDir(self.first.path / "attempts" / str(attempt))
 
     def attempts(self) -> list[JobDir]:
-        """All existing attempts of the job, oldest first."""
+        """All existing attempts of the job, oldest first. A link is none: it may lead to another job's."""
+        home = self.first.path / "attempts"
         try:
-            names = [path.name for path in (self.first.path / "attempts").iterdir()]
+            with os.scandir(home) as found:
+                names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
+            return [self.first]
+        if home.is_symlink():
             return [self.first]
         return [self.first, *map(self.numbered, sorted(int(name) for name in names if name.isdecimal()))]
 
@@ -260,6 +264,11 @@ class JobDir:
     def launcher(self) -> Path:
         """Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.liveness)."""
         return self.state / "launcher"
+
+    @property
+    def submitting(self) -> Path:
+        """The submitter locks this file while it submits the attempt (verl_regress.jobs.status)."""
+        return self.state / "submitting"
 
     @property
     def reports(self) -> Path:

@@ -125,12 +125,12 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
 
 def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
     """Hold the lock that marks the job as being submitted; it ends with the process, however that ends."""
-    return lock.owning(job.state / "submitting")
+    return lock.owning(job.submitting)
 
 
 def _is_being_submitted(job: JobDir) -> bool:
     with contextlib.suppress(OSError):  # no such file (yet), or no locks on the file system
-        return lock.is_held(job.state / "submitting")
+        return lock.is_held(job.submitting)
     return False
 
 

@@ -2,8 +2,8 @@
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. Everything that may still be
 needed stays: the newest KEEP jobs that have checkpoints, every job that is not surely over and what it reads from,
-every job of another checkout, every job while a regression session is running, and whatever is less than an hour old.
-No submission can be planned meanwhile: each shares the lock on `jobs/` from its first read of a snapshot until Ray has
+every job of another checkout, cluster or user, every job while a regression session is running, and whatever is less
+than an hour old. No link is followed or removed: what it leads to may be in use. No submission can be planned meanwhile: each shares the lock on `jobs/` from its first read of a snapshot until Ray has
 the job, and gc holds that lock exclusively.
 """
 
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
             time.time(),
             # The helper's global option; without it, the caller owns no job that names an owner.
             owner=args.owner,
+            cluster=args.cluster,
             objects_too=are_objects_free,
         )
         say.info(found.checked)
@@ -122,19 +123,21 @@ def survey(
     now: float,
     *,
     owner: Owner | None = None,
+    cluster: str | None = None,
     objects_too: bool = True,
 ) -> Survey:
     """Check everything and change nothing.
 
     `named` are code ids and sources to keep; `known` is what Ray says of each of its jobs, None if it does not answer;
-    `now` is in seconds since the epoch; `owner` is the caller. Without `objects_too`, no objects are waste.
+    `now` is in seconds since the epoch; `owner` is the caller and `cluster` the caller's. Without `objects_too`, no
+    objects are waste.
     """
     everything = find.newest_first(root)
-    foreign = [job for job in everything if not all(_is_ours(attempt, owner) for attempt in job.attempts())]
+    foreign = [job for job in everything if not all(_is_ours(attempt, owner, cluster) for attempt in job.attempts())]
     full = [job for job in everything if job not in foreign and any(map(_checkpoints, job.attempts()))]
     kept = full[:keep]
     young = [job for job in full if not all(_are_settled(attempt, now) for attempt in job.attempts())]
-    going_on = [job for job in everything if not _is_over(job, known, now)]
+    going_on = [job for job in everything if not _is_over(job, known, now, cluster)]
     sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
     at_work = [session for session in sessions if _is_at_work(session, now)]
     read_from = _mentioned(going_on, root.jobs)
@@ -157,7 +160,7 @@ def survey(
         for job in everything
         if job.submission_id not in spared_ids
         for attempt in job.attempts()
-        if (paths := tuple(sorted(attempt.checkpoints.glob("*"))))
+        if (paths := _entries(attempt.checkpoints))
     ]
     unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
     unused = [path for path in unused if _is_settled(path, now)]
@@ -166,7 +169,7 @@ def survey(
     if objects:
         waste.append(Waste(f"{len(objects)} objects that no snapshot uses", tuple(objects), disk.free(objects)))
     in_use = _mentioned(going_on, root.helpers) | {layout.HELPER_DIR.name}
-    versions = [path for path in root.helpers.glob("*") if _HELPER.fullmatch(path.name)]
+    versions = [path for path in _entries(root.helpers) if _HELPER.fullmatch(path.name) and _is_mine(path)]
     waste += [
         Waste(f"helper {path.name}", (path,), disk.free([path]))
         for path in versions
@@ -175,7 +178,7 @@ def survey(
     checked = (
         f"checked {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
-        f"checkout), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
+        f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
         f"({len(unused)} unused), {len(versions)} helpers"
     )
     return Survey(checked, waste)
@@ -200,16 +203,39 @@ def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
         return None
 
 
-def _is_ours(attempt: JobDir, owner: Owner | None) -> bool:
-    """Does the caller own the job? Jobs from before owners were recorded belong to the user of their files."""
+def _is_mine(path: Path) -> bool:
+    """Is it this user's? Another's stays even where the file system would let us remove it."""
+    return path.lstat().st_uid == os.geteuid()
+
+
+def _entries(directory: Path) -> tuple[Path, ...]:
+    """What is in a directory, except links; nothing if the directory is a link itself."""
+    if directory.is_symlink():
+        return ()
+    return tuple(path for path in sorted(directory.glob("*")) if not path.is_symlink())
+
+
+def _within(directory: Path) -> Iterator[Path]:
+    """Everything below a directory, without following a link."""
+    for entry in _entries(directory):
+        yield from (entry, *entry.rglob("*"))
+
+
+def _is_ours(attempt: JobDir, owner: Owner | None, cluster: str | None) -> bool:
+    """Does the caller own the job, in this cluster? Jobs from before owners were recorded belong to the user of their files."""
     plan = attempt.read_config("resolved.json") or {}
-    if plan.get("owner") is None:
-        return attempt.path.stat().st_uid == os.geteuid()
-    return owner is not None and owner.has(plan)
+    if not _is_mine(attempt.path) or not _is_of_cluster(plan, cluster):
+        return False
+    return plan.get("owner") is None or (owner is not None and owner.has(plan))
+
+
+def _is_of_cluster(plan: Mapping[str, Any], cluster: str | None) -> bool:
+    """Jobs from before clusters were recorded count as this cluster's."""
+    return plan.get("cluster") in (None, cluster)
 
 
 def _checkpoints(attempt: JobDir) -> tuple[Path, ...]:
-    return tuple(path for path in sorted(attempt.checkpoints.glob("*")) if path.suffix != _GONE)
+    return tuple(path for path in _entries(attempt.checkpoints) if path.suffix != _GONE)
 
 
 def _are_settled(attempt: JobDir, now: float) -> bool:
@@ -219,21 +245,38 @@ def _are_settled(attempt: JobDir, now: float) -> bool:
     return max((path.lstat().st_mtime for path in files), default=0.0) < now - _SETTLED
 
 
-def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
-    return all(_attempt_is_over(attempt, known, now) for attempt in job.attempts())
+def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float, cluster: str | None) -> bool:
+    return all(_attempt_is_over(attempt, known, now, cluster) for attempt in job.attempts())
 
 
-def _attempt_is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float) -> bool:
+def _attempt_is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float, cluster: str | None) -> bool:
     """Is it over? LOST and NOT_SUBMITTED are also what jobs of other clusters and submissions in progress look like."""
+    if _is_held(attempt):
+        return False
     judged = judge_among(attempt, known)
     if judged.status in (Status.LOST, Status.NOT_SUBMITTED):
+        if not _is_of_cluster(attempt.read_config("resolved.json") or {}, cluster):
+            return attempt.read_state("ended") is not None  # only its own Ray knows more
         return _last_written(attempt) < now - _SETTLED
     return judged.status.exit is not None
 
 
+def _is_held(attempt: JobDir) -> bool:
+    """Does a launcher or a submitter hold its lock, in whatever cluster? If that cannot be asked, it counts as held."""
+    for file in (attempt.launcher, attempt.submitting):
+        try:
+            if lock.is_held(file):
+                return True
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return True
+    return False
+
+
 def _last_written(attempt: JobDir) -> float:
     parts = (attempt.config, attempt.driver_log.parent, attempt.checkpoints)
-    return max(path.lstat().st_mtime for part in parts for path in (attempt.path, *part.rglob("*")))
+    return max(path.lstat().st_mtime for part in parts for path in (attempt.path, *_within(part)))
 
 
 def _is_at_work(session: Session, now: float) -> bool:
@@ -253,14 +296,14 @@ def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[st
 def _mentioned(those: Iterable[JobDir], home: Path) -> set[str]:
     """The names under `home` that occur anywhere in these jobs' plans."""
     pattern = re.compile(re.escape(str(home)) + _NAME)
-    files = [file for job in those for attempt in job.attempts() for file in attempt.config.glob("*")]
+    files = [file for job in those for attempt in job.attempts() for file in _entries(attempt.config) if file.is_file()]
     return {name for file in files for name in pattern.findall(file.read_text(encoding="utf-8", errors="replace"))}
 
 
 def _snapshots(root: SharedRoot) -> list[Path]:
     """The snapshots that this user may remove."""
-    found = [root.snapshots / code_id for code_id in snapshot.list_snapshots(root)]
-    return [path for path in found if path.stat().st_uid == os.geteuid()]
+    found = set(snapshot.list_snapshots(root))
+    return [path for path in _entries(root.snapshots) if path.name in found and _is_mine(path)]
 
 
 def _unused_objects(root: SharedRoot, gone: Collection[Path]) -> list[Path]:
@@ -270,7 +313,7 @@ def _unused_objects(root: SharedRoot, gone: Collection[Path]) -> list[Path]:
     """
     links = (path for path in root.snapshots.glob(f"*/verl/**/{snapshot.BYTECODE}") if path.is_symlink())
     used = {link.readlink().name for link in links if not any(link.is_relative_to(path) for path in gone)}
-    return [path for path in root.objects.glob("*") if path.name not in used and path.lstat().st_uid == os.geteuid()]
+    return [path for path in _entries(root.objects) if path.name not in used and _is_mine(path)]
 
 
 def _is_named(path: Path, named: set[str]) -> bool:
