@@ -93,6 +93,26 @@ def test_the_newest_complete_checkpoint(make_job, saved, latest, newest):
     assert found == (job.checkpoints / f"global_step_{newest}" if newest else None)
 
 
+@pytest.mark.parametrize(
+    ("config", "newest"),
+    [
+        ("algorithm: {adv_estimator: gae}\ncritic: {enable: null}\n", 2),
+        ("algorithm: {adv_estimator: gae}\ncritic: {}\n", 2),  # a release without that key
+        ("algorithm: {adv_estimator: gae}\ncritic: {enable: false}\n", 4),
+        ("algorithm: {adv_estimator: grpo}\ncritic: {enable: true}\n", 2),
+        ("algorithm: {adv_estimator: grpo}\ncritic: {enable: null}\n", 4),
+        ("trainer: {}\n", 4),
+    ],
+)
+def test_a_checkpoint_without_the_critic_that_verl_trains_is_incomplete(make_job, config, newest):
+    """Before: it counted as complete."""
+    job = make_job()
+    write(job.config / "verl_config.yaml", config)
+    write_checkpoint(job, 2, latest=4)
+    write_checkpoint(job, 4, "actor data.pt", latest=4)  # max_critic_ckpt_to_keep
+    assert checkpoints.newest(job) == job.checkpoints / f"global_step_{newest}"
+
+
 def test_a_checkpoint_without_a_rank_is_incomplete(make_job):
     job = make_job()
     for step in (2, 4):

@@ -6,6 +6,8 @@ import hashlib
 import zipfile
 from pathlib import Path
 
+import yaml
+
 from verl_regress.base.layout import JobDir
 
 
@@ -29,15 +31,16 @@ def newest(job: JobDir) -> Path | None:
     """The newest complete `global_step_N` of this attempt, or None.
 
     verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1,
-    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves (max_actor_ckpt_to_keep),
-    so the remaining ones are checked too.
+    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves, and can be told to keep
+    fewer critics than actors (max_critic_ckpt_to_keep), so the remaining ones are checked too.
     """
     try:
         latest = int((job.checkpoints / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
     except (FileNotFoundError, ValueError):
         return None
     saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
-    return next((path for path in reversed(saved) if _is_whole(path)), None)
+    needed = _needed(job)
+    return next((path for path in reversed(saved) if _is_whole(path, needed)), None)
 
 
 def weights_hash(checkpoint: Path) -> str | None:
@@ -66,8 +69,20 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.removeprefix("global_step_"))
 
 
-def _is_whole(checkpoint: Path) -> bool:
-    """Does it have all ranks of every kind of file, and an actor if there is a critic (FSDP, 0.7.1, 0.8.0)?"""
+def _needed(job: JobDir) -> frozenset[str]:
+    """The parts of each of the job's RL checkpoints: the critic too if verl trains one (its need_critic, 0.7.1 to 0.9.1)."""
+    try:
+        config = yaml.safe_load((job.config / "verl_config.yaml").read_text(encoding="utf-8"))
+    except FileNotFoundError:  # no submission made this directory
+        config = {}
+    has_critic = (config.get("critic") or {}).get("enable")
+    if has_critic is None:
+        has_critic = (config.get("algorithm") or {}).get("adv_estimator") == "gae"
+    return frozenset({"actor", "critic"} if has_critic else {"actor"})
+
+
+def _is_whole(checkpoint: Path, needed: frozenset[str]) -> bool:
+    """Does it have all ranks of every kind of file (FSDP, 0.7.1, 0.8.0), and the `needed` parts if it is RL's?"""
     ranks: dict[tuple[Path, str, int], int] = {}
     for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
         kind, _, of = path.stem.partition("_world_size_")
@@ -78,7 +93,7 @@ def _is_whole(checkpoint: Path) -> bool:
         bool(parts)
         and all(found == world for (_, _, world), found in ranks.items())
         and (
-            "actor" in parts or "data.pt" not in parts  # RL's data.pt; SFT has data_0.pt, and no parts
+            needed <= parts or "data.pt" not in parts  # RL's data.pt; SFT has data_0.pt, and no parts
         )
     )
 
