@@ -171,7 +171,7 @@ class FakeRay:
 
     def __init__(self):
         self.answers = {"/api/version": (200, {"ray_version": "2.60.0"}), "/api/jobs/": (200, [])}
-        self.seen = []
+        self.seen, self.redirects = [], {}
         self.has_nodes(node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2", CPU=64.0, GPU=8.0, cpu=8.0))
         fake = self
 
@@ -191,6 +191,8 @@ class FakeRay:
                     self.wfile.write(body)
                     return
                 self.send_response(status)
+                if self.path in fake.redirects:
+                    self.send_header("Location", fake.redirects[self.path])
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

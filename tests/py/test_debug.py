@@ -11,6 +11,7 @@ import pytest
 from conftest import node_row, write
 
 import verl_regress
+from verl_regress.cluster import ray_api
 from verl_regress.jobs import debug
 
 KINDS = {
@@ -216,7 +217,7 @@ def test_a_bundle_that_cannot_be_written_is_one_line(full, make_job, capsys):
     ],
 )
 def test_the_dashboards_address_as_seen_from_this_node(address, gcs, seen):
-    assert debug.seen_from_here(address, {"RAY_ADDRESS": gcs} if gcs else {}) == seen
+    assert ray_api.seen_from_here(address, {"RAY_ADDRESS": gcs} if gcs else {}) == seen
 
 
 def test_on_demand_the_directory_is_the_one_line_on_stdout(full, make_job, run):

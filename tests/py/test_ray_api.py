@@ -5,16 +5,23 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import node_row
+from conftest import FakeRay, node_row
 
-from verl_regress.base.errors import Exit, RegressError
-from verl_regress.cluster import ray_api
+from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 
 
 @pytest.fixture
 def api(ray):
     return RayApi(ray.address)
+
+
+@pytest.fixture
+def elsewhere():
+    fake = FakeRay()
+    yield fake
+    fake.goes_away()
 
 
 def sentence(ray, problem):
@@ -70,6 +77,62 @@ def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeyp
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     api.version()
     assert ray.seen[-1][1].get("Authorization") == header
+
+
+@pytest.fixture
+def with_token(ray, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.usefixtures("with_token", "sdk")
+def test_an_address_that_a_jobspec_names_gets_no_token(ray, monkeypatch):
+    """Before: whoever listened there got it, and with it every node."""
+    monkeypatch.setattr(nodes, "ADDRESS", "http://127.0.0.1:8265")
+    api = RayApi(ray.address)
+    job = {"entrypoint_num_cpus": 1.0, "entrypoint_resources": {}, "runtime_env": {}, "metadata": {}}
+    for send in (
+        api.version,
+        lambda: api.stop("job"),
+        lambda: api.submit(submission_id="job", entrypoint="x", **job),
+        lambda: api.submit_by_command("job", ["true"]),
+    ):
+        with pytest.raises(BadInput) as caught:
+            send()
+        assert str(caught.value) == (
+            f"{ray.address} (from the JobSpec's ray.address, or address of the Ray base config) is not this cluster's head, the "
+            "only one that gets its Ray token: use http://127.0.0.1:8265."
+        )
+    assert ray.seen == []
+
+
+@pytest.mark.usefixtures("with_token")
+@pytest.mark.parametrize(("gcs", "gets_it"), [("127.0.0.1:6379", True), ("127.0.0.2:6379", False), ("auto", False)])
+def test_a_job_sends_the_token_to_the_host_of_its_gcs(ray, monkeypatch, gcs, gets_it):
+    monkeypatch.setattr(nodes, "ADDRESS", ray.address.replace("127.0.0.1", "localhost"))
+    monkeypatch.setenv("RAY_ADDRESS", gcs)
+    if gets_it:
+        assert RayApi(ray.address).version() == "2.60.0"
+    else:
+        with pytest.raises(BadInput):
+            RayApi(ray.address).version()
+    assert [headers.get("Authorization") for _, headers in ray.seen] == (["Bearer secret"] if gets_it else [])
+
+
+@pytest.mark.usefixtures("with_token")
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(api, ray, elsewhere, code):
+    """Before: the token went along, to any host."""
+    ray.answers["/api/version"] = (code, b"")
+    ray.redirects["/api/version"] = elsewhere.address + "/api/version"
+    with pytest.raises(Unreachable) as caught:
+        api.version()
+    assert str(caught.value).startswith(
+        f"Ray does not answer at {ray.address} as seen from the head (HTTP Error {code}: "
+    )
+    assert (len(ray.seen), elsewhere.seen) == (1, [])
 
 
 def test_no_proxy_is_used_for_our_own_head(ray):

@@ -23,8 +23,16 @@ from typing import Any
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.cluster import ray_private
 
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: urllib would send the token along, to wherever it leads."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        """Follow none."""
+
+
 # Proxies in the environment are for the outside world, not for our own head.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 # Ray's SDK and command would use these instead of the address that they are given (Ray 2.60).
 _MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 _CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about 3 s
@@ -181,6 +189,7 @@ class RayApi:
         metadata: Mapping[str, str],
     ) -> None:
         """Submit through Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
+        _token_for(self.address)  # the SDK sends it by itself, as does the command
         for name in _MISLEADING:
             os.environ.pop(name, None)
         os.environ["no_proxy"] = "*"
@@ -201,6 +210,7 @@ class RayApi:
 
     def submit_by_command(self, submission_id: str, argv: Sequence[str]) -> None:
         """Submit by the command `ray job submit …`; raises as `submit` does."""
+        _token_for(self.address)
         environ = {name: value for name, value in os.environ.items() if name not in _MISLEADING} | {"no_proxy": "*"}
         try:
             said = subprocess.run(
@@ -236,8 +246,10 @@ class RayApi:
     def ask(
         self, path: str, *, method: str = "GET", none_on_404: bool = False, parse: Callable[[bytes], Any] = json.loads
     ) -> Any:
-        """The dashboard's answer at `path`, read by `parse`. Raises Unreachable."""
-        request = urllib.request.Request(self.address + path, headers=_authorization(), method=method)
+        """The dashboard's answer at `path`, read by `parse`. Raises Unreachable; BadInput as `_token_for` does."""
+        secret = _token_for(self.address)
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}  # Ray 2.52 and later
+        request = urllib.request.Request(self.address + path, headers=headers, method=method)
         try:
             with _OPENER.open(request, timeout=self.timeout) as response:
                 return parse(response.read())
@@ -271,10 +283,29 @@ def _deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _authorization() -> dict[str, str]:
-    """The header for Ray's token auth (2.52 and later), if the node has a token."""
+def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
+    """The dashboard's address on this node: on a worker, the head's loopback becomes the host in RAY_ADDRESS (the GCS)."""
+    parts, gcs = urllib.parse.urlsplit(address), environ.get("RAY_ADDRESS", "")
+    head = urllib.parse.urlsplit(f"//{gcs}").hostname if ":" in gcs else None
+    if head is None or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        return address
+    return f"{parts.scheme}://{f'[{head}]' if ':' in head else head}:{parts.port}"
+
+
+def _token_for(address: str) -> str | None:
+    """The token for the dashboard at `address`, if the node has one. Raises BadInput unless it is our own head's.
+
+    Whoever listens at another address, which a JobSpec may name, could use the token to run code on every node.
+    """
+    from verl_regress.cluster.nodes import ADDRESS  # which imports this module
+
     secret = token()
-    return {"Authorization": f"Bearer {secret}"} if secret else {}
+    if secret and address not in (ADDRESS, seen_from_here(ADDRESS, os.environ)):
+        raise BadInput(
+            f"{address} (from the JobSpec's ray.address, or address of the Ray base config) is not this cluster's head, the only one that "
+            f"gets its Ray token: use {ADDRESS}."
+        )
+    return secret
 
 
 def token() -> str | None:

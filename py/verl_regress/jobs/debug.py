@@ -26,7 +26,7 @@ from verl_regress import __version__
 from verl_regress.base import say, this_node
 from verl_regress.base.layout import JobDir, as_json
 from verl_regress.cluster import ray_private
-from verl_regress.cluster.ray_api import RayApi, token
+from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
 from verl_regress.jobs import find
 from verl_regress.secrets import job_secrets
 
@@ -107,15 +107,6 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
     return _write(job.debug, stamp, {**texts, "bundle.json": as_json(summary)}, _redactor(job))
-
-
-def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
-    """The dashboard's address on this node: on a worker, the head's loopback becomes the host in RAY_ADDRESS (the GCS)."""
-    parts, gcs = urllib.parse.urlsplit(address), environ.get("RAY_ADDRESS", "")
-    head = urllib.parse.urlsplit(f"//{gcs}").hostname if ":" in gcs else None
-    if head is None or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
-        return address
-    return f"{parts.scheme}://{f'[{head}]' if ':' in head else head}:{parts.port}"
 
 
 class _Answer(threading.Thread):

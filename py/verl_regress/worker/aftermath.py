@@ -11,8 +11,8 @@ from typing import Any
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster.ray_api import RayApi, Raylet, silent
-from verl_regress.jobs import causes, debug
+from verl_regress.cluster.ray_api import RayApi, Raylet, seen_from_here, silent
+from verl_regress.jobs import causes
 
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _GCS_SECONDS = 3.0
@@ -37,7 +37,7 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
 def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
     """Why a trainer may have failed that was not asked to stop: it lost a node, or one of its processes was killed."""
     try:
-        losses = losses_of(job.ray_id, RayApi(debug.seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
+        losses = losses_of(job.ray_id, RayApi(seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
