@@ -43,7 +43,10 @@ def _base64(content: bytes) -> Iterator[str]:
 
 
 class Redactor:
-    """Replaces the secrets ``{name: value}`` in whole texts, and in a stream that comes in pieces."""
+    """Replaces the secrets ``{name: value}`` in whole texts, and in a stream that comes in pieces.
+
+    Values that overlap, or of which one begins another, are replaced as one, by the name of the first.
+    """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._names = {
@@ -55,39 +58,50 @@ class Redactor:
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
         self._held = b""
+        self._marked = 0  # so many bytes of what is held belong to a secret whose name is written already
 
     def text(self, text: str) -> str:
         """Return the text without the secrets."""
         if self._pattern is None:
             return text
-        clean = self._pattern.sub(self._mark, text.encode("utf-8", "surrogatepass"))
-        return clean.decode("utf-8", "surrogatepass")
+        content = text.encode("utf-8", "surrogatepass")
+        return self._clean(content, len(content), 0)[0].decode("utf-8", "surrogatepass")
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be written so far: all but an end that may be the start of a secret."""
         if self._pattern is None:
             return chunk
-        content, out, done = self._held + chunk, [], 0
-        for found in self._pattern.finditer(content):
-            out += [content[done : found.start()], self._mark(found)]
-            done = found.end()
-        kept = self._beginning(content, done)
-        self._held = content[kept:]
-        return b"".join((*out, content[done:kept]))
+        content = self._held + chunk
+        kept = self._beginning(content)
+        out, done = self._clean(content, kept, self._marked)
+        self._held, self._marked = content[kept:], max(0, done - kept)
+        return out
 
     def end(self) -> bytes:
         """Return what was held back: the stream has ended."""
-        held, self._held = self._held, b""
-        return held
+        out, _ = self._clean(self._held, len(self._held), self._marked)
+        self._held, self._marked = b"", 0
+        return out
 
-    def _mark(self, found: re.Match[bytes]) -> bytes:
-        return f"<secret {self._names[found[0]]}>".encode()
+    def _clean(self, content: bytes, stop: int, marked: int) -> tuple[bytes, int]:
+        """Return ``content[:stop]`` without the secrets that begin there, and where the last of them ends.
 
-    def _beginning(self, content: bytes, start: int) -> int:
-        """Return where the longest end of ``content[start:]`` begins that may be the start of a secret."""
+        The first ``marked`` bytes belong to a secret whose name is written already.
+        """
+        out, done, at = [], marked, 0
+        # Each search begins behind the start of the last match, not behind its end, so that it finds what overlaps.
+        while self._pattern and (found := self._pattern.search(content, at)) and found.start() < stop:
+            start, at = found.start(), found.start() + 1
+            if start >= done:
+                out += [content[done:start], f"<secret {self._names[found[0]]}>".encode()]
+            done = max(done, found.end())
+        return b"".join((*out, content[done:stop])), done
+
+    def _beginning(self, content: bytes) -> int:
+        """Return where the longest end of ``content`` begins that may be the start of a secret."""
         first = len(content)
         for form in self._names:
-            at = content.find(form[:1], max(start, len(content) - len(form) + 1))
+            at = content.find(form[:1], max(0, len(content) - len(form) + 1))
             while at != -1 and not form.startswith(content[at:]):
                 at = content.find(form[:1], at + 1)
             first = min(first, at) if at != -1 else first

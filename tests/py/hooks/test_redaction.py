@@ -50,6 +50,35 @@ def test_a_stream_in_pieces_is_as_clean_as_in_one(size):
     )
 
 
+OVERLAPPING = [
+    ({"SHORT": "sk-abcdefgh", "LONG": "sk-abcdefgh-ijklmnop"}, "sk-abcdefgh-ijklmnop", "<secret LONG>"),
+    ({"SHORT": "sk-abcdefgh", "LONG": "sk-abcdefgh-ijklmnop"}, "sk-abcdefgh-ijkl.", "<secret SHORT>-ijkl."),
+    ({"SHORT": "sk-abcdefgh", "LONG": "sk-abcdefgh-ijklmnop"}, "sk-abcdefgh", "<secret SHORT>"),
+    ({"INNER": "cdefghij", "OUTER": "sk-abcdefghijkl"}, "sk-abcdefghijkl", "<secret OUTER>"),
+    ({"FIRST": "sk-abcdefgh", "SECOND": "efgh-ijklmnop"}, "sk-abcdefgh-ijklmnop", "<secret FIRST>"),
+    ({"FIRST": "abcdefgh", "SECOND": "ghijklmn", "THIRD": "mnopqrst"}, "abcdefghijklmnopqrst", "<secret FIRST>"),
+    ({"FIRST": "sk-abcdefgh", "SECOND": "ijklmnop"}, "sk-abcdefghijklmnop", "<secret FIRST><secret SECOND>"),
+    ({"SELF": "abcabcab"}, "abcabcabcabcabc", "<secret SELF>c"),
+    ({"SELF": "abcabcab"}, "abcabcab\nabcabca\n", "<secret SELF>\nabcabca\n"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 11, 64])
+@pytest.mark.parametrize(("secrets", "text", "clean"), OVERLAPPING)
+def test_values_that_overlap_are_replaced_whole(secrets, text, clean, size):
+    """Before: the tail of the longer or the later value was written, in a text or in the pieces of a stream."""
+    redactor, content = Redactor(secrets), f"a {text}".encode()
+    pieces = [redactor.feed(content[at : at + size]) for at in range(0, len(content), size)]
+    assert b"".join([*pieces, redactor.end()]).decode() == f"a {clean}"
+    assert Redactor(secrets).text(f"a {text}") == f"a {clean}"
+
+
+def test_no_more_is_held_back_than_a_value_is_long():
+    redactor = Redactor({"SELF": "a" * 8})
+    pieces = [redactor.feed(b"a" * 100) for _ in range(100)]
+    assert (len(redactor._held), b"".join(pieces), redactor.feed(b"a\n")) == (7, b"<secret SELF>", b"\n")
+
+
 def test_what_cannot_be_a_secret_is_not_held_back():
     redactor = Redactor({"KEY": "sk-abcdefgh"})
     assert redactor.feed(b"step 1: loss 0.5\n") == b"step 1: loss 0.5\n"
