@@ -9,7 +9,7 @@ import html
 import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 
 def forms(value: str) -> set[str]:
@@ -43,15 +43,15 @@ def _base64(content: bytes) -> Iterator[str]:
 
 
 class Redactor:
-    """Replaces the secrets ``{name: value}`` in whole texts, and in a stream that comes in pieces.
+    """Replaces the secrets ``(name, value)`` in whole texts, and in a stream that comes in pieces.
 
     Values that overlap, or of which one begins another, are replaced as one, by the name of the first.
     """
 
-    def __init__(self, secrets: Mapping[str, str]) -> None:
+    def __init__(self, secrets: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
         self._names = {
             form.encode("utf-8", "surrogateescape"): name
-            for name, value in secrets.items()
+            for name, value in (secrets.items() if isinstance(secrets, Mapping) else secrets)
             if value
             for form in forms(value)
         }

@@ -111,6 +111,58 @@ def test_no_runtime_env_and_no_token_is_in_any_file(full, make_job, monkeypatch,
     assert [name for name, text in texts.items() if "s3cr3t" in text or "hidden" in text] == []
 
 
+def with_secrets(job, name="job"):
+    """A job with secrets as a submission leaves it; returns the file with their values."""
+    file = job.root.secrets / "c" / name
+    write(job.config / "runtime_env.json", json.dumps({"env_vars": {"VERL_REGRESS_SECRETS": str(file)}}))
+    return write(file, json.dumps({"HF_TOKEN": f"hf_of_{name}"}))
+
+
+def leaking(full):
+    """A worker's output, and the exception that an actor died of, have the value: neither came through our hook."""
+    for path in [path for path in full.answers if path.startswith("/api/v0/logs/file?") and "worker-a-01" in path]:
+        full.answers[path] = (200, b"hf_of_job\n")
+    full.answers["/api/v0/actors?limit=1000&detail=1"] = table(
+        {"class_name": "Worker", "node_id": "id-w", "pid": 7, "death_cause": {"creation": "KeyError: hf_of_job"}}
+    )
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_no_secret_is_in_a_bundle_even_after_its_launcher_died(full, make_job, is_left):
+    """Before: with the launcher the values went, and a bundle taken afterwards had what they should be searched for in."""
+    job = make_job()
+    write(job.driver_log, "a step of <secret HF_TOKEN>\n")
+    file = with_secrets(job)
+    leaking(full)
+    if not is_left:
+        file.unlink()
+    bundle = debug.take(job, full.address, "asked", logs=True)
+    texts = {str(path.relative_to(bundle)): path.read_text() for path in bundle.rglob("*") if path.is_file()}
+    assert [name for name, text in texts.items() if "hf_of_job" in text] == []
+    assert texts["logs/driver.log"].endswith("a step of <secret HF_TOKEN>\n")
+    assert ("logs/worker-0/worker-a-01-7.err" in texts) is is_left
+    assert ("KeyError: <secret HF_TOKEN>" in texts["actors.json"]) is is_left
+    errors = content(bundle, "bundle.json")["errors"]
+    assert errors == (
+        {}
+        if is_left
+        else {
+            "logs, death_cause": "left out, because the job's secrets are gone and cannot be searched for there: read the nodes' "
+            f"own logs, under {debug._LOCAL_LOGS}."
+        }
+    )
+
+
+def test_secrets_of_one_name_are_all_removed(full, make_job):
+    """Before: of two jobs with a secret HF_TOKEN, only one's was."""
+    jobs = [make_job(name) for name in ("one", "two")]
+    for job in jobs:
+        with_secrets(job, job.path.name)
+    write(jobs[0].driver_log, "hf_of_one and hf_of_two\n")
+    bundle = debug.take(jobs[0], full.address, "asked", logs=True)
+    assert (bundle / "logs" / "driver.log").read_text().endswith("<secret HF_TOKEN> and <secret HF_TOKEN>\n")
+
+
 def test_log_tails_of_every_node(full, make_job):
     job = make_job()
     write(job.driver_log, "".join(f"line {number}\n" for number in range(1000)))

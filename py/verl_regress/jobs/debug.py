@@ -15,7 +15,7 @@ import tarfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,8 @@ _ENDED_BY_OTHERS = ("OWNER_DIED", "OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
 # Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Those of our job
 # are in config/runtime_env.json.
 _LEFT_OUT = ("runtime_env", "serialized_runtime_env", "runtime_env_info")
+# What Ray keeps of what a job's processes said. The driver's log is not among it: the launcher removed the secrets from it.
+_SAID = ("death_cause",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,9 +93,16 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     began, started = datetime.now(timezone.utc), time.monotonic()
     end = started + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
-    files = _ask(_sources(job, api), end)
+    redactor, is_blind = _redactor(job), job_secrets.are_unknown(job)  # first: they may be removed meanwhile
+    files = _ask(_sources(job, api, (*_LEFT_OUT, *_SAID) if is_blind else _LEFT_OUT), end)
     if logs:
-        files |= _ask(_log_sources(job, api, files), end)
+        files |= _ask(_driver_log(job) if is_blind else _log_sources(job, api, files), end)
+    errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
+    if is_blind:
+        errors[", ".join(("logs",) * logs + _SAID)] = (
+            "left out, because the job's secrets are gone and cannot be searched for there: read the nodes' own logs, under "
+            f"{_LOCAL_LOGS}."
+        )
     stamp = f"{began:%Y%m%dT%H%M%SZ}-{phase}"
     summary = {
         "submission_id": job.ray_id,
@@ -103,10 +112,10 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
         "seconds": round(time.monotonic() - started, 3),
         "files": sorted(files),
-        "errors": {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None},
+        "errors": errors,
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
-    return _write(job.debug, stamp, {**texts, "bundle.json": as_json(summary)}, _redactor(job))
+    return _write(job.debug, stamp, {**texts, "bundle.json": as_json(summary)}, redactor)
 
 
 class _Answer(threading.Thread):
@@ -146,34 +155,32 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
     return answers
 
 
-def _sources(job: JobDir, api: RayApi) -> dict[str, Callable[[], Any]]:
-    """File name -> question. The paths are those of Ray 2.60's dashboard."""
+def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
+    """File name -> question. The paths are those of Ray 2.60's dashboard. Keys in `left_out` are in no answer."""
+
+    def stripped(content: Any) -> Any:
+        if isinstance(content, list):
+            return [stripped(item) for item in content]
+        if isinstance(content, dict):
+            return {key: stripped(value) for key, value in content.items() if key not in left_out}
+        return content
 
     def table(kind: str) -> Callable[[], Any]:
-        return lambda: _stripped(api.ask(f"/api/v0/{kind}?limit=1000&detail=1")["data"]["result"])
+        return lambda: stripped(api.ask(f"/api/v0/{kind}?limit=1000&detail=1")["data"]["result"])
 
     def job_info() -> dict[str, Any]:
         names = ("submitted", "started", "ended", "observed")
-        return {"state": {name: job.read_state(name) for name in names}, "ray": _stripped(api.job(job.ray_id))}
+        return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(api.job(job.ray_id))}
 
     return {
         "ray_status.txt": lambda: api.ask(ray_private.CLUSTER_STATUS)["data"]["clusterStatus"],
-        "jobs.json": lambda: _stripped(api.ask("/api/jobs/")),
+        "jobs.json": lambda: stripped(api.ask("/api/jobs/")),
         "job_info.json": job_info,
         "nodes.json": table("nodes"),
         "actors.json": table("actors"),
         "placement_groups.json": table("placement_groups"),
         "node_facts.json": lambda: _node_facts(api, job),
     }
-
-
-def _stripped(content: Any) -> Any:
-    """The same content without any runtime_env."""
-    if isinstance(content, list):
-        return [_stripped(item) for item in content]
-    if isinstance(content, dict):
-        return {key: _stripped(value) for key, value in content.items() if key not in _LEFT_OUT}
-    return content
 
 
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
@@ -228,11 +235,15 @@ def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict
         key=_most_telling_first(_rows(asked["actors.json"]), {node["node_id"]: node["node_name"] for node in nodes})
     )
 
-    sources: dict[str, Callable[[], Any]] = {"logs/driver.log": partial(tail, job.driver_log)}
+    sources = _driver_log(job)
     for node, name in found[:_LOG_FILES]:
         path = f"logs/{node}/{name}"
         sources[path] = _remote_tail(api, remote[node], name) if node in remote else partial(tail, _LOCAL_LOGS / name)
     return sources
+
+
+def _driver_log(job: JobDir) -> dict[str, Callable[[], Any]]:
+    return {"logs/driver.log": partial(tail, job.driver_log)}
 
 
 def _rows(answer: _Answer) -> list[dict[str, Any]]:

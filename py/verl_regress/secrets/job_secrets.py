@@ -164,17 +164,28 @@ def is_held(file: Path) -> bool:
 
 def forget(job: JobDir) -> None:
     """Remove the secrets of a job that is over, unless its launcher is still there and about to remove them itself."""
-    env_vars = (job.read_config("runtime_env.json") or {}).get("env_vars", {})
-    file = Path(env_vars.get(FILE_VARIABLE, "/nonexistent"))
-    if file.is_file() and not is_held(file):
+    file = _file_in_use(job)
+    if file is not None and file.is_file() and not is_held(file):
         file.unlink(missing_ok=True)
         say.changed(f"removed the secrets of {job.ray_id}, which is over")
 
 
+def _file_in_use(job: JobDir) -> Path | None:
+    """The file that the job's processes read its secrets from; None if it was submitted without any."""
+    path = (job.read_config("runtime_env.json") or {}).get("env_vars", {}).get(FILE_VARIABLE)
+    return Path(path) if path else None
+
+
 def redactor(root: SharedRoot, **more: str) -> Redactor:
     """A Redactor for every secret that is on this shared root now, and for `more` by name."""
-    values = dict(more)
+    values = list(more.items())  # not by name: each job may have a value of its own for it
     for file in root.secrets.rglob("*"):
         with suppress(OSError, ValueError):  # a directory, or its job has just ended
-            values |= json.loads(file.read_text(encoding="ascii"))
+            values += json.loads(file.read_text(encoding="ascii")).items()
     return Redactor(values)
+
+
+def are_unknown(job: JobDir) -> bool:
+    """Had the job secrets that this user cannot read (any more), so that nothing can be searched for them?"""
+    file = _file_in_use(job)
+    return file is not None and not os.access(file, os.R_OK)
