@@ -2,6 +2,9 @@
 # shell's memory: in no argument, no file, no environment except the user's own, and no trace (set -x).
 # shellcheck shell=bash
 
+# Bytes: Linux starts no process with more than 128 KiB in one variable. The same as in py/verl_regress/secrets/job_secrets.py.
+readonly SECRET_LONGEST=65536
+
 declare -gA _SECRET_VALUES=()
 declare -ga _SECRETS_PLANTED=()
 
@@ -63,13 +66,24 @@ secret::_read_variable() {
   _SECRET_VALUES[$name]=${!name}
 }
 
+# A JobSpec may come from someone else: only what is surely the caller's own file leaves this machine. The open file is checked, so
+# that it cannot be replaced in between.
 secret::_read_file() {
-  local name=$1 file spec=$3
-  file=$(env::path "$2")
+  local name=$1 file=${2/#\~\//${HOME}/} spec=$3 opened inode owner size
   [[ -f $file && -r $file ]] ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) is not a readable file on this machine: name one that is."
-  [[ -s $file ]] || cli::die 2 "The file of the secret ${name} (from ${spec}) is empty: put the value into it."
+  exec {opened}<"$file"
+  read -r inode owner size < <(stat --dereference --format '%d:%i %u %s' "/dev/fd/${opened}")
+  [[ ! -L $file && $(stat --format '%d:%i' -- "$file") == "$inode" ]] ||
+    cli::die 2 "The file of the secret ${name} (from ${spec}) is a link, which may lead to any file: name the file itself."
+  file=/dev/fd/${opened}
+  [[ $owner == "$EUID" ]] ||
+    cli::die 2 "The file of the secret ${name} (from ${spec}) belongs to user ${owner}, not to you: name a file of your own."
+  ((size <= SECRET_LONGEST)) ||
+    cli::die 2 "The file of the secret ${name} (from ${spec}) has ${size} bytes: name one with at most ${SECRET_LONGEST}, because no process can be started with more."
+  ((size > 0)) || cli::die 2 "The file of the secret ${name} (from ${spec}) is empty: put the value into it."
   [[ -z $(tr -d '\1-\377' <"$file" | tr '\0' 0 | head -c 1) ]] ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) has a NUL byte, which no environment variable can hold: name a text file."
   _SECRET_VALUES[$name]=$(<"$file")
+  exec {opened}<&-
 }

@@ -93,6 +93,29 @@ refused() {
   refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can hold: name a text file.'
 }
 
+@test "a link, a file of another user, and one that is too large: none of them leaves this machine" {
+  printf 'sk-0123456789\n' >"${HOME}/key"
+  ln -s key "${HOME}/link"
+  spec '- {name: API_KEY, file: ~/link}'
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) is a link, which may lead to any file: name the file itself.'
+  local theirs=/etc/passwd owner=0
+  if ((EUID == 0)); then
+    theirs="${HOME}/theirs" owner=4242
+    cp "${HOME}/key" "$theirs" && chown "$owner" "$theirs"
+  fi
+  spec "- {name: API_KEY, file: '${theirs}'}"
+  sent
+  refused "The file of the secret API_KEY (from my.yaml) belongs to user ${owner}, not to you: name a file of your own."
+  spec '- {name: API_KEY, file: ~/large}'
+  head -c 65536 /dev/zero | tr '\0' x >"${HOME}/large"
+  sent
+  [[ $status == 0 && ${#output} == 65546 ]]
+  printf '0123456789' >>"${HOME}/large"
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) has 65546 bytes: name one with at most 65536, because no process can be started with more.'
+}
+
 @test "a JobSpec that the schema refuses is refused before any value is read" {
   spec '- {name: API_KEY, value: sk-0123456789}'
   sent
