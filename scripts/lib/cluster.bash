@@ -66,6 +66,7 @@ cluster::ensure_head() {
     return
   fi
   ! cluster::_has "$running" gcs_server raylet || cluster::_need_same_port
+  cluster::_need_token_auth
   cluster::_need_gcs_storage
   [[ -z $running ]] || cluster::_make_room head
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
@@ -290,6 +291,16 @@ cluster::_gcs_storage() {
   # By default all parts of Ray give up when the GCS is gone for 60 s (2.60). Here it comes back, and a job lives until then.
   _words=(RAY_gcs_rpc_server_reconnect_timeout_s="$GCS_TIMEOUT")
   [[ $1 != head ]] || _words+=(RAY_gcs_storage=rocksdb RAY_gcs_storage_path="$(nodes::gcs_path)")
+}
+
+# cluster::_need_token_auth: the Ray of the nodes knows the token; an older one would start without a word, open to its whole network.
+# Nodes that exist already have been checked for more (nodes::check).
+cluster::_need_token_auth() {
+  local said version older
+  said=$(cluster::ask_host head ray 2.52)
+  read -r version older <<<"$said"
+  [[ -z $older ]] ||
+    cli::die 1 "The head has Ray ${version}, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
 }
 
 # cluster::_need_gcs_storage: the head can be started with GCS_STORAGE, and loses nothing that it should keep.

@@ -88,6 +88,18 @@ STUB
   assert_line 'error   GCS_STORAGE=rocksdb (from the command line or environment) needs Ray 2.60 or later and the head has Ray 2.59.1: use GCS_STORAGE=memory, or nodes with a newer Ray.'
 }
 
+@test "a head whose Ray is too old for the token is refused before Ray is started" {
+  storage_stub 2.51.2 1
+  in_lib NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
+  assert_status 1
+  assert_line "error   The head has Ray 2.51.2, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
+  refute_called '--head'
+  storage_stub 2.52.0 1
+  in_lib NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
+  assert_status 0
+  assert_called ' ray start --node-name=head '
+}
+
 @test "GCS_STORAGE=memory is refused where the GCS was kept on disk, and GCS_STORAGE=disk anywhere" {
   storage_stub 2.60.0 0
   in_lib <<<'cluster::_need_gcs_storage'
