@@ -3,6 +3,14 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
+# Variables by which the tools that we run take options, configuration or code. Whoever wants those writes them into the tools' own
+# files (~/.gitconfig, pip.conf): none comes from the shell, the git hook or the CI job that we were started in.
+unset -v BASH_ENV CDPATH ENV TAPE TAR_OPTIONS
+for _name in "${!COMPOSE_@}" "${!GIT_@}" "${!PYTHON@}"; do
+  [[ $_name == PYTHONDONTWRITEBYTECODE ]] || unset -v "$_name"
+done
+unset _name
+
 REPO_DIR=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 readonly REPO_DIR
 

@@ -119,13 +119,16 @@ snapshot::commit() {
 
 # From a git checkout we take what git would: everything except ignored files (environments, outputs, earlier checkpoints).
 snapshot::_from_path() {
-  local code_id=$1 dir git commit='' argv=() list=(printf '.\0') diff=() temporary
+  local code_id=$1 dir git safe='' commit='' argv=() list=(printf '.\0') diff=() temporary
   dir=$(env::path "$3")
   [[ -r $dir/verl/__init__.py ]] ||
     cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
   [[ ! -e ${dir}/.git ]] || snapshot::need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
-  # A checkout of another user is read too, because it was named on purpose.
-  git=(git -c "safe.directory=${dir}" -C "$dir")
+  # Git runs what a checkout's configuration says (core.fsmonitor, filters, hooks), so it reads only our own and root's, whatever
+  # safe.directory the user has set for other purposes.
+  [[ ! -d ${dir}/.git || $(stat -c '%u' -- "$dir" "${dir}/.git" | sort -u) != 0 ]] || safe=$dir
+  git=(git -c "safe.directory=${safe}" -c core.fsmonitor=false -c core.hooksPath=/dev/null -C "$dir")
+  [[ ! -e ${dir}/.git ]] || snapshot::_need_own "$dir" "$2" "${git[@]}"
   if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then
     commit=$("${git[@]}" rev-parse --quiet --verify HEAD) || commit=''
     if [[ -n $("${git[@]}" status --porcelain) ]]; then
@@ -137,6 +140,14 @@ snapshot::_from_path() {
   fi
   "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c "${diff[@]}" |
     snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
+}
+
+# snapshot::_need_own DIR SOURCE GIT...: git itself says whether a checkout belongs to somebody else (2.35.2 and later).
+snapshot::_need_own() {
+  local said
+  said=$(LC_ALL=C "${@:3}" rev-parse --git-dir 2>&1) || true
+  [[ $said != *'dubious ownership'* && $said != *'unsafe repository'* ]] ||
+    cli::die 2 "$1 (from VERL_SOURCE=$2) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
 }
 
 # How the working tree differs from COMMIT, for its record: the untracked files, and `git diff`.

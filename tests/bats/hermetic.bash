@@ -22,7 +22,7 @@ setup_suite() {
   export DOCKER_HOST="unix://${BATS_SUITE_TMPDIR}/no-engine.sock" DASHBOARD_PORT=65535 # no kernel assigns this port
   export OFF_LIMITS_LOG="${BATS_SUITE_TMPDIR}/off-limits" PATH="${checkout}/tests/off_limits:${PATH}"
   # Without the user's own configuration git checks whether the checkout belongs to the user.
-  export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+  printf '[safe]\n\tdirectory = *\n' >"${HOME}/.gitconfig"
 }
 
 teardown_suite() {

@@ -55,6 +55,16 @@ SHOW
   assert_status 0
 }
 
+@test "no variable by which a tool takes options, configuration or code reaches the tools that we run" {
+  local names=(TAR_OPTIONS TAPE BASH_ENV ENV CDPATH GIT_DIR GIT_CONFIG_COUNT GIT_SSH_COMMAND GIT_EXTERNAL_DIFF COMPOSE_FILE COMPOSE_PROFILES
+    PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONINSPECT)
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv\n' >"${HERE}/scripts/lines.sh"
+  sandbox::run "${names[@]/%/=/no/such/planted}" KEPT=/no/such/planted PYTHONDONTWRITEBYTECODE=1 scripts/lines.sh
+  assert_status 0
+  [[ $(grep planted <<<"$output") == KEPT=/no/such/planted ]] || fail 'one of them was kept'
+  assert_line PYTHONDONTWRITEBYTECODE=1
+}
+
 @test "a key that is not a knob is refused with its line and the nearest knob: local.env, a profile, shell syntax" {
   while IFS='|' read -r key sentence; do
     # shellcheck disable=SC2016  # hostile on purpose

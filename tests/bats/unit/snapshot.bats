@@ -21,13 +21,22 @@ my_git() { git -C "$TREE" "$@"; }
 
 # snap CODE_ID: as the script does it, but without a node.
 snap() {
+  try "$1"
+  [[ $status == 0 ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
+}
+
+refused() {
+  try codeA
+  [[ $status == 2 && -z $output ]] && grep -qxF -- "error   $1" <<<"$stderr" || { printf '%s: %s\n' "$status" "$stderr" >&2 && false; }
+}
+
+try() {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   run --separate-stderr bash -c '
     source "$1/scripts/lib/regress.bash" && cli::begin
     helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
     ROOT=$4 && snapshot::ensure "$2" "path:$3"' scripts/any "$REPO" "$1" "$TREE" "$ROOT"
-  [[ $status == 0 ]] || { printf '%s\n' "$stderr" >&2 && false; }
-  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
 }
 
 # recorded FILTER: of the newest snapshot.
@@ -37,6 +46,34 @@ recorded() { jq -r "$1" "$RECORD"; }
   # shellcheck disable=SC2088  # as a user types it
   TREE='~/my verl' snap codeA
   [[ $(recorded .source) == "path:${TREE}" ]]
+}
+
+@test "another user's checkout is refused, whatever safe.directory says, and nothing that it names is run" {
+  ((EUID == 0)) || skip 'only root can give a file to another user'
+  printf '[safe]\n\tdirectory = *\n' >"${HOME}/.gitconfig"
+  my_git config core.fsmonitor "touch '${BATS_TEST_TMPDIR}/ran'; false"
+  my_git config filter.x.clean "touch '${BATS_TEST_TMPDIR}/ran'; cat"
+  printf '*.py filter=x\n' >"${TREE}/.gitattributes"
+  touch -d yesterday "${TREE}/verl/__init__.py"
+  chown -R 4242 "$TREE"
+  refused "${TREE} (from VERL_SOURCE=path:${TREE}) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran && ! -e ${ROOT}/common ]]
+  rm -rf "${TREE}/.git"
+  snap codeA
+  [[ $(recorded .revision) == '' && ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
+@test "what the environment tells tar, git and python to run is not run" {
+  mkdir "${BATS_TEST_TMPDIR}/site"
+  printf 'import pathlib; pathlib.Path("%s/ran").touch()\n' "$BATS_TEST_TMPDIR" >"${BATS_TEST_TMPDIR}/site/sitecustomize.py"
+  printf 'touch "%s/ran"\n' "$BATS_TEST_TMPDIR" >"${BATS_TEST_TMPDIR}/program"
+  chmod +x "${BATS_TEST_TMPDIR}/program"
+  my_git config core.fsmonitor "${BATS_TEST_TMPDIR}/program"
+  for planted in "TAR_OPTIONS=--checkpoint=1 --checkpoint-action=exec=${BATS_TEST_TMPDIR}/program" "PYTHONPATH=${BATS_TEST_TMPDIR}/site" \
+    "GIT_CONFIG_PARAMETERS='core.fsmonitor=${BATS_TEST_TMPDIR}/program'" "TAPE=${BATS_TEST_TMPDIR}/ran"; do
+    (export "${planted?}" && snap "code-${planted%%[_=]*}")
+    [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { printf 'it was run: %s\n' "$planted" >&2 && false; }
+  done
 }
 
 @test "a clean checkout: its commit, not dirty, no diff" {
