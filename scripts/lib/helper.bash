@@ -2,6 +2,16 @@
 # job keeps the version that it started with.
 # shellcheck shell=bash
 
+# What a node runs of the helper must be this user's, root's or that of one of TRUSTED_UIDS: whoever owns it can change it, and it gets
+# the secrets of jobs. A plain sh there gets the helper's directory, TRUSTED_UIDS, and the command that it becomes; it exits with 77 if
+# the command must not run. A link is checked itself.
+readonly HELPER_FOREIGN=77
+# shellcheck disable=SC2016  # expanded on the node
+readonly HELPER_GUARD='stat -c "%u %n" "$0" "${0%/*}" "${0%/*}"/packages-* 2>/dev/null | { while read -r uid path; do case " $(id -u) 0 $1 " in *" $uid "*) ;; *) echo "error   $path belongs to user $uid, and what is there would run as you: set TRUSTED_UIDS=$uid if you trust that user, or use another SHARED_ROOT." >&2; exit 77 ;; esac; done; } || exit; shift; exec "$@"'
+
+# helper::_exec VERB NODE COMMAND...: runs the command there by node::VERB, unless the helper's directory is another user's.
+helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$TRUSTED_UIDS" "${@:3}"; }
+
 # helper::fix_version: reads py/ once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
   if look::knows helper; then
@@ -61,7 +71,13 @@ helper::ensure_layout() {
 }
 
 # helper::is_put [NODE]: this version exists, as that node sees it.
-helper::is_put() { look::knows "${1:-head}:missing" || node::exec "${1:-head}" test -d "$(helper::dir)"; }
+helper::is_put() {
+  local status=0
+  ! look::knows "${1:-head}:missing" || return 0
+  helper::_exec exec "${1:-head}" test -d "$(helper::dir)" || status=$?
+  ((status != HELPER_FOREIGN)) || exit 1
+  return "$status"
+}
 
 # helper::put: copies this version there; it may not be able to run yet (deps::ensure).
 helper::put() {
@@ -74,7 +90,7 @@ helper::run() {
   local node=$1 words
   shift
   helper::_words words
-  node::exec "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
+  helper::_exec exec "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
 }
 
 # helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin.
@@ -82,7 +98,7 @@ helper::run_in() {
   local node=$1 words
   shift
   helper::_words words
-  node::exec_in "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
+  helper::_exec exec_in "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
 }
 
 # helper::run_once NODE SUBCOMMAND ARGS...: the same without installing the helper or leaving files: on a cluster that is about to

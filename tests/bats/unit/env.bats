@@ -58,6 +58,7 @@ SHOW
 @test "no variable by which a tool takes options, configuration or code reaches the tools that we run" {
   local names=(TAR_OPTIONS TAPE BASH_ENV ENV CDPATH GIT_DIR GIT_CONFIG_COUNT GIT_SSH_COMMAND GIT_EXTERNAL_DIFF COMPOSE_FILE COMPOSE_PROFILES
     PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONINSPECT)
+  # shellcheck disable=SC2016  # expanded when the script runs
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv\n' >"${HERE}/scripts/lines.sh"
   sandbox::run "${names[@]/%/=/no/such/planted}" KEPT=/no/such/planted PYTHONDONTWRITEBYTECODE=1 scripts/lines.sh
   assert_status 0

@@ -119,6 +119,13 @@ version
 +1!2.0+cpu
 -v1
 -1 2
+uids or empty
++
++0
++1000 1001
+-me
+-1000,1001
+-1000  1001
 variables or empty
 +
 +A B_9 c

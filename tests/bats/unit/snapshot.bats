@@ -28,7 +28,8 @@ snap() {
 
 refused() {
   try codeA
-  [[ $status == 2 && -z $output ]] && grep -qxF -- "error   $1" <<<"$stderr" || { printf '%s: %s\n' "$status" "$stderr" >&2 && false; }
+  [[ $status == 2 && -z $output ]] || { printf '%s: %s\n' "$status" "$stderr" >&2 && false; }
+  grep -qxF -- "error   $1" <<<"$stderr" || { printf 'no line: %s\n%s\n' "$1" "$stderr" >&2 && false; }
 }
 
 try() {

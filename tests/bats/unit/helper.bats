@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# Whose copy of the helper is run on a node; a stub of an engine runs the commands on this machine.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  ln -s "$(type -P test)" "${BOX}/bin/test"
+  ROOT="${BATS_TEST_TMPDIR}/private"
+  stub docker - <<'SH'
+case "$1" in
+  inspect) echo true ;;
+  exec)
+    shift
+    while [[ $1 != mine-head ]]; do shift; done
+    shift && exec "$@"
+    ;;
+esac
+SH
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub python3 '[[ ! -e ${BOX}/gets ]] || cat >"${BOX}/got"'
+  {
+    # shellcheck disable=SC2016  # expanded in the script that is written here
+    printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load '"$@"'
+  } >"${HERE}/scripts/verb.sh"
+  verb helper::dir
+  DIR=${lines[0]}
+  mkdir -p "$DIR"
+  touch "${BOX}/gets"
+}
+
+# verb WORD...: a verb of the library; KNOB=VALUE first.
+verb() {
+  local knobs=()
+  while [[ $1 == *=* ]]; do
+    knobs+=("$1")
+    shift
+  done
+  sandbox::run CLUSTER_NAME=mine SHARED_ROOT="$ROOT" "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+# give PATH: it belongs to another user, whose number is then in `owner`. Only root can give it away; without root, we are another.
+give() {
+  owner=4242
+  if ((EUID == 0)); then
+    chown -h "$owner" "$1"
+  else
+    owner=$EUID
+    stub id 'echo 4343'
+  fi
+}
+
+@test "our own copy is run, and gets what is on stdin" {
+  verb helper::is_put
+  assert_status 0
+  verb helper::run_in head submit <<<'sk-0123456789'
+  assert_status 0
+  [[ $(<"${BOX}/got") == sk-0123456789 ]]
+  assert_called "python3 ${DIR}/run.py --shared-root"
+  rmdir "$DIR"
+  verb helper::is_put
+  assert_status 1
+  refute_text 'belongs to'
+}
+
+@test "a copy that another user owns is refused, as are a link and packages, and gets nothing; TRUSTED_UIDS allows it" {
+  mkdir "${DIR%/*}/packages-cpython-311"
+  mkdir "${BATS_TEST_TMPDIR}/elsewhere"
+  for planted in "$DIR" "${DIR%/*}" "${DIR%/*}/packages-cpython-311" "${DIR%/*}/packages-judge"; do
+    [[ $planted != *judge ]] || ln -s "${BATS_TEST_TMPDIR}/elsewhere" "$planted"
+    give "$planted"
+    for line in helper::is_put 'helper::run_in head submit'; do
+      # shellcheck disable=SC2086  # words
+      verb $line <<<'sk-0123456789'
+      [[ $status != 0 ]] || fail 'it was run'
+      grep -qxE "error   ${DIR%/*}[^ ]* belongs to user ${owner}, and what is there would run as you: set TRUSTED_UIDS=${owner} if you trust that user, or use another SHARED_ROOT\\." <<<"$output" || fail "$output"
+    done
+    [[ ! -e ${BOX}/got ]] || fail 'it got what was on stdin'
+    verb TRUSTED_UIDS="1 ${owner}" helper::run head jobs
+    assert_status 0
+    rm "${BOX}/got"
+    ((EUID != 0)) || chown -h 0 "$planted"
+  done
+}
