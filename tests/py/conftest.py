@@ -14,7 +14,7 @@ from streams import state_of, tar
 
 from verl_regress import cli
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import nodes
+from verl_regress.cluster import nodes, ray_api
 from verl_regress.jobs import debug
 from verl_regress.session import evidence
 from verl_regress.store import snapshot
@@ -229,6 +229,7 @@ def ray(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     fake = FakeRay()
     monkeypatch.setattr(nodes, "ADDRESS", fake.address)
+    monkeypatch.setattr(ray_api, "HEAD", fake.address)
     yield fake
     fake.goes_away()
 

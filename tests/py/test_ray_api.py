@@ -8,7 +8,7 @@ import pytest
 from conftest import FakeRay, node_row
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
-from verl_regress.cluster import nodes, ray_api
+from verl_regress.cluster import ray_api
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 
 
@@ -90,7 +90,7 @@ def with_token(ray, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("with_token", "sdk")
 def test_an_address_that_a_jobspec_names_gets_no_token(ray, monkeypatch):
     """Before: whoever listened there got it, and with it every node."""
-    monkeypatch.setattr(nodes, "ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setattr(ray_api, "HEAD", "http://127.0.0.1:8265")
     api = RayApi(ray.address)
     job = {"entrypoint_num_cpus": 1.0, "entrypoint_resources": {}, "runtime_env": {}, "metadata": {}}
     for send in (
@@ -111,7 +111,7 @@ def test_an_address_that_a_jobspec_names_gets_no_token(ray, monkeypatch):
 @pytest.mark.usefixtures("with_token")
 @pytest.mark.parametrize(("gcs", "gets_it"), [("127.0.0.1:6379", True), ("127.0.0.2:6379", False), ("auto", False)])
 def test_a_job_sends_the_token_to_the_host_of_its_gcs(ray, monkeypatch, gcs, gets_it):
-    monkeypatch.setattr(nodes, "ADDRESS", ray.address.replace("127.0.0.1", "localhost"))
+    monkeypatch.setattr(ray_api, "HEAD", ray.address.replace("127.0.0.1", "localhost"))
     monkeypatch.setenv("RAY_ADDRESS", gcs)
     if gets_it:
         assert RayApi(ray.address).version() == "2.60.0"

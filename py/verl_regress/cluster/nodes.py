@@ -11,10 +11,10 @@ from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import packages, ray_private
-from verl_regress.cluster.ray_api import Node, RayApi, Unreachable, silent
+from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
-ADDRESS = "http://127.0.0.1:8265"  # the head's own dashboard; these commands run in the head
+ADDRESS = HEAD  # these commands run in the head
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

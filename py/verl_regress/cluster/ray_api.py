@@ -23,6 +23,8 @@ from typing import Any
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.cluster import ray_private
 
+HEAD = "http://127.0.0.1:8265"  # the head's own dashboard, as the commands in the head see it
+
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect is an error: urllib would send the token along, to wherever it leads."""
@@ -297,13 +299,11 @@ def _token_for(address: str) -> str | None:
 
     Whoever listens at another address, which a JobSpec may name, could use the token to run code on every node.
     """
-    from verl_regress.cluster.nodes import ADDRESS  # which imports this module
-
     secret = token()
-    if secret and address not in (ADDRESS, seen_from_here(ADDRESS, os.environ)):
+    if secret and address not in (HEAD, seen_from_here(HEAD, os.environ)):
         raise BadInput(
             f"{address} (from the JobSpec's ray.address, or address of the Ray base config) is not this cluster's head, the only one that "
-            f"gets its Ray token: use {ADDRESS}."
+            f"gets its Ray token: use {HEAD}."
         )
     return secret
 
