@@ -142,7 +142,7 @@ snapshot::_from_path() {
     snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
 }
 
-# snapshot::_need_own DIR SOURCE GIT...: git itself says whether a checkout belongs to somebody else (2.35.2 and later).
+# snapshot::_need_own DIR SOURCE GIT...: git itself says whether a checkout belongs to another user (2.35.2 and later).
 snapshot::_need_own() {
   local said
   said=$(LC_ALL=C "${@:3}" rev-parse --git-dir 2>&1) || true

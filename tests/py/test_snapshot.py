@@ -128,6 +128,23 @@ def test_a_snapshot_of_version_1_1_is_read_listed_and_verified(root, is_whole):
     assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "same"
 
 
+@pytest.mark.parametrize("planted", ["folder", "file"])
+def test_bytecode_of_another_user_is_refused(root, monkeypatch, planted):
+    """Before: a folder in common/code/objects, into which all users can write, could be another's, and what it held ran."""
+    make(root)
+    folder = as_in_version_1_1(root, "codeA")[0]
+    foreign = folder if planted == "folder" else min(folder.iterdir())
+    assert snapshot.verify(root, "codeA")["code_id"] == "codeA"
+    owner_of = snapshot._owner_of
+    monkeypatch.setattr(
+        snapshot, "_owner_of", lambda path: 4242 if os.path.realpath(path) == str(foreign) else owner_of(path)
+    )
+    with pytest.raises(RegressError) as caught:
+        snapshot.verify(root, "codeA")
+    assert f"was changed after it was made ({root.snapshots / 'codeA'}/verl/" in str(caught.value)
+    assert "belongs to user 4242): remove it (" in str(caught.value)
+
+
 def test_a_second_run_changes_no_byte_and_no_time(root, capsys):
     make(root)
     before = state_of(root.snapshots)

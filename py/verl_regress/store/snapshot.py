@@ -217,12 +217,32 @@ def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
 
 
 def damage(target: Path, record: Mapping[str, Any]) -> str | None:
-    """How the snapshot at `target` differs from its `record`, after reading every file; None if it does not."""
+    """How the snapshot at `target` differs from its `record`, after reading every file; None if it does not.
+
+    Bytecode is not part of the tree: it must belong to whoever made the snapshot, to us or to root.
+    """
     try:
-        found = _tree_sha256(_tree(target))
+        found, foreign = _tree_sha256(_tree(target)), _foreign_bytecode(target)
     except OSError as error:
         return f"{error.filename} cannot be read: {error.strerror}"
+    if foreign is not None:
+        return f"{foreign} belongs to user {_owner_of(foreign)}"
     return None if found == record["tree_sha256"] else f"tree {_short(found)}, recorded {_short(record['tree_sha256'])}"
+
+
+def _foreign_bytecode(target: Path) -> Path | None:
+    """The first folder or file of bytecode of another user: in snapshots of version 1.1 the folder is a link out of the snapshot."""
+    ours = {0, os.geteuid(), _owner_of(target)}
+    for folder in target.rglob(BYTECODE):
+        for path in (folder, *folder.glob("*")) if folder.exists() else ():
+            if _owner_of(path) not in ours:
+                return path
+    return None
+
+
+def _owner_of(path: Path) -> int:
+    """The owner of what `path` leads to."""
+    return path.stat().st_uid
 
 
 def need_unchanged(
