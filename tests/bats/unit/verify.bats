@@ -15,9 +15,9 @@ setup() {
       'inspect --format {{.Name}}|'*) cat "\${BOX}/containers" ;;
       'inspect --format {{.Id}} vr-head') echo id1 ;;
       'inspect --format {{.State.Running}}'*) [[ -s \${BOX}/containers ]] && echo true ;;
-      'exec --interactive vr-head python3 '*)
+      'exec --interactive vr-head sh -c '*' python3 '*) # behind the guard of helper::run_in
         echo "\$\$" >"\${BOX}/holder"
-        shift 4
+        shift 9
         exec "${REPO}/.venv/bin/python" -B "\$@"
         ;;
     esac
