@@ -19,11 +19,11 @@ import os
 import sys
 import threading
 import time
-from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
 import job_report
+from on_import import before_import
 
 _PACKAGE = "verl"
 _STARTS = ("ray", _PACKAGE)
@@ -33,18 +33,13 @@ _LOOK_EVERY = 0.2  # seconds
 def install() -> None:
     """Report from the first import of Ray or verl; does nothing outside a job."""
     if os.environ.get(job_report.JOB_DIR_VARIABLE):
-        sys.meta_path.insert(0, _Start())
+        before_import(_STARTS, _start)
 
 
-class _Start(MetaPathFinder):
-    """Finds nothing, but notices the import that makes this process worth a report."""
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        if fullname in _STARTS and self in sys.meta_path:
-            sys.meta_path.remove(self)
-            reporter = Reporter()
-            atexit.register(reporter.report)
-            threading.Thread(target=reporter.run, name="verl-regress-identity", daemon=True).start()
+def _start() -> None:
+    reporter = Reporter()
+    atexit.register(reporter.report)
+    threading.Thread(target=reporter.run, name="verl-regress-identity", daemon=True).start()
 
 
 class Reporter:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from verl_verdict import records
+from verl_verdict import memory_records, records
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 
@@ -19,9 +19,8 @@ _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files are.
 _OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS")
 _HOOKS = "VERL_REGRESS_HOOKS"
-_OF_SECRETS = (
-    "job_secrets"  # this hook gives a job its secrets, such as the canary of a session, and touches nothing else
-)
+# These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, one records its memory.
+_BESIDE_TRAINING = ("job_secrets", "process_memory")
 _OWN_KEYS = re.compile(r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|resume_))")
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"
@@ -67,6 +66,7 @@ def _read(directory: Path) -> Run:
         code=resolved.get("code_id"),
         facts=_facts(directory, resolved, overrides),
         config=_config(directory / "config/verl_config.yaml", resolved),
+        memory=memory_records.read(attempts),
     )
 
 
@@ -148,7 +148,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
     variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}
     if _HOOKS in variables:
-        hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook != _OF_SECRETS]
+        hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook not in _BESIDE_TRAINING]
         variables = {**variables, _HOOKS: ",".join(hooks)}
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:

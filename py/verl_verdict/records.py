@@ -18,6 +18,7 @@ from typing import Any
 
 from verl_verdict import metrics
 from verl_verdict.errors import BadInput
+from verl_verdict.memory_records import Memory
 
 # Names of hashes.
 TOKENS = "sampled tokens"
@@ -61,6 +62,7 @@ class Run:
     hashes: Mapping[str, str] = field(
         default_factory=dict
     )  # of sampled tokens and final weights, if the caller has them
+    memory: Memory = field(default_factory=Memory)  # of its processes; empty if not recorded
     fingerprint: str = ""  # of the record with all its times: two runs never have the same
 
     @property

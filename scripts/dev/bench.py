@@ -29,7 +29,7 @@ from page import put
 _WAIT = 300.0  # seconds for the cluster or a job
 _LOOK_EVERY = 0.1
 _SHOWN_OF_MANY = 10
-_OURS = ("identity", "job_secrets", "env_vars")  # hooks without which verl trains all the same
+_OURS = ("identity", "process_memory", "job_secrets", "env_vars")  # hooks without which verl trains all the same
 
 
 @dataclass(frozen=True)

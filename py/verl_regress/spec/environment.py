@@ -94,7 +94,7 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         **workload.env_vars,
         **asked,
         "VERL_REGRESS_HOOKS": ",".join(
-            filter(None, (first, "identity", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
+            filter(None, (first, "identity", "process_memory", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
         ),
         "VERL_REGRESS_JOB_DIR": str(job.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),

@@ -1,0 +1,82 @@
+"""How much memory each process of a job had over time: what py/hooks/process_memory.py wrote into state/memory/."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process: unix times, ascending, and the most bytes since the time before."""
+
+    name: str
+    times: tuple[float, ...]
+    sizes: tuple[float, ...]
+
+    @property
+    def every(self) -> float:
+        """The time between its last two records: for as long it may have lived on after the last one."""
+        return self.times[-1] - self.times[-2] if len(self.times) > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The processes of each attempt that has records, and those that loaded verl and have none."""
+
+    attempts: tuple[tuple[Process, ...], ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+def read(attempts: Iterable[Path]) -> Memory:
+    """The memory of a job's attempts. What cannot be read is lacking, and matters for the memory only."""
+    found = {attempt: _processes(attempt / "state/memory") for attempt in attempts}
+    lacking = [each for attempt, processes in found.items() if processes for each in _lacking(attempt, processes)]
+    return Memory(tuple(tuple(each.values()) for each in found.values() if each), tuple(lacking))
+
+
+def _processes(folder: Path) -> dict[str, Process]:
+    found = {}
+    for path in sorted(folder.glob("*.txt")):
+        with suppress(OSError):
+            process = parse(path.read_text(encoding="utf-8", errors="replace"))
+            if process is not None:
+                found[path.stem] = process
+    return found
+
+
+def parse(text: str) -> Process | None:
+    """The process that wrote this; None without a complete line. A line that was cut off is none."""
+    name = ""
+    times: list[float] = []
+    sizes: list[float] = []
+    for line in text.splitlines():
+        words = line.split(" ")
+        try:
+            time, size = float(words[0]), float(int(words[1]))  # an integer: "nan" and "inf" are no sizes
+        except (IndexError, ValueError):
+            continue
+        if not math.isfinite(time) or (times and time <= times[-1]):
+            continue  # the clock was set back
+        times.append(time)
+        sizes.append(size)
+        name = words[2] if len(words) > 2 else name
+    return Process(name, tuple(times), tuple(sizes)) if times else None
+
+
+def _lacking(attempt: Path, processes: Iterable[str]) -> Iterable[str]:
+    """The processes that reported modules of verl (py/hooks/identity.py) and recorded no memory."""
+    for path in sorted((attempt / "state/reports").glob("identity-*.json")):
+        name = path.stem.removeprefix("identity-")
+        if name in processes:
+            continue
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            report = {"modules": True, "command": f"its report {path.name} cannot be read"}
+        if report.get("modules"):
+            yield f"process {report.get('pid')} on {report.get('hostname')} ({report.get('command')})"

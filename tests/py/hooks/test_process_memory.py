@@ -1,0 +1,207 @@
+"""What a process records about its memory: real processes with a small torch and verl. They look 50 times as often as in a job."""
+
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import process_memory
+from verl_verdict import memory_records
+
+HOOKS = Path(__file__).parents[3] / "py" / "hooks"
+MIB = 2**20
+# The test sets the deadline of these waits.
+PROGRAM = """
+import glob, os, sys, time
+import process_memory
+process_memory._LOOK_EVERY = 0.02
+process_memory._FORK_LIVES = 0.2
+def lines(pid=None):
+    name = os.environ['VERL_REGRESS_JOB_DIR'] + f'/state/memory/*-{pid or os.getpid()}.txt'
+    return sum(open(path).read().count(chr(10)) for path in glob.glob(name))
+def further(number, pid=None):
+    wanted = lines(pid) + number
+    while lines(pid) < wanted:
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Runs a program with the hook; returns its exit status and what its processes recorded, by file."""
+    for name in ("verl", "torch"):
+        file = tmp_path / "code" / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+
+    def run(program, job_dir=str(tmp_path), title=sys.executable):
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
+        env |= {"PYTHONPATH": f"{tmp_path}/code:{HOOKS}", "VERL_REGRESS_HOOKS": "process_memory"}
+        env |= {"VERL_REGRESS_JOB_DIR": job_dir}
+        ended = subprocess.run(
+            [title, "-c", PROGRAM + program],
+            executable=sys.executable, env=env, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        assert ended.stderr == ""
+        return ended.returncode, [path.read_text() for path in sorted(tmp_path.glob("state/memory/*"))]
+
+    run.state = tmp_path / "state"
+    return run
+
+
+@pytest.mark.parametrize("module", ["torch", "verl"])
+def test_memory_that_grows_by_a_known_amount_is_seen_and_so_is_its_end(process, module):
+    program = f"import {module}; further(2); held = b'x' * (64 * 2**20); further(2); del held; further(2)"
+    status, (text,) = process(program)
+    sizes = memory_records.parse(text).sizes
+    assert status == 0
+    assert max(sizes) - sizes[0] == pytest.approx(64 * MIB, abs=8 * MIB)
+    assert max(sizes) - sizes[-1] == pytest.approx(64 * MIB, abs=8 * MIB)
+
+
+def test_shared_memory_counts_and_pages_of_files_do_not(process, tmp_path):
+    (tmp_path / "mapped").write_bytes(b"x" * 32 * MIB)
+    program = f"""
+import mmap, torch
+further(2)
+shared = mmap.mmap(-1, 64 * 2**20); shared.write(b'x' * len(shared))
+file = open({str(tmp_path / "mapped")!r}, 'rb'); mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); sum(mapped[::4096])
+further(2)
+"""
+    sizes = memory_records.parse(process(program)[1][0]).sizes
+    assert sizes[-1] - sizes[0] == pytest.approx(64 * MIB, abs=8 * MIB)
+
+
+def test_a_process_that_is_killed_leaves_whole_lines(process):
+    status, (text,) = process("import verl; further(3); os.kill(os.getpid(), 9)")
+    assert status == -9
+    assert re.fullmatch(r"(\d+\.\d \d+( python\S*)?\n){3,}", text)
+
+
+def test_a_process_that_ends_by_itself_records_its_last_memory(process):
+    program = "process_memory._LINES = 1; import verl; further(2); held = b'x' * (64 * 2**20); sys.exit(3)"
+    status, (text,) = process(program)
+    sizes = memory_records.parse(text).sizes
+    assert (status, sizes[-1] - sizes[0]) == (3, pytest.approx(64 * MIB, abs=8 * MIB))
+
+
+def test_a_process_that_ends_at_once_has_a_record(process):
+    assert len(memory_records.parse(process("import verl")[1][0]).times) >= 1
+
+
+def test_a_fork_that_lives_has_its_own_record_and_one_that_does_not_has_none(process):
+    program = """
+import verl
+further(1)
+long, short = os.fork(), None
+if long == 0:
+    held = b'x' * (64 * 2**20); time.sleep(30)
+short = os.fork()
+if short == 0:
+    os._exit(0)
+os.waitpid(short, 0)
+further(2, long); os.kill(long, 9); os.waitpid(long, 0)
+"""
+    status, texts = process(program)
+    most = sorted(max(memory_records.parse(text).sizes) for text in texts)
+    assert (status, len(texts)) == (0, 2)
+    assert most[1] - most[0] == pytest.approx(64 * MIB, abs=16 * MIB)
+
+
+def test_a_fork_that_ends_like_its_parent_does_not_write_for_it(process):
+    program = "process_memory._FORK_LIVES = 9; import verl; further(1)\nif os.fork() == 0: sys.exit()\nos.wait()"
+    assert len(process(program)[1]) == 1
+
+
+@pytest.mark.parametrize("obstacle", ["state", "state/memory"])
+def test_a_folder_that_cannot_be_written_disturbs_nothing(process, tmp_path, obstacle):
+    (tmp_path / obstacle).parent.mkdir(exist_ok=True)
+    (tmp_path / obstacle).write_text("in the way")
+    assert process("import verl; time.sleep(0.2); sys.exit(4)")[0] == 4
+    assert (tmp_path / obstacle).read_text() == "in the way"
+
+
+def test_a_full_disk_disturbs_nothing_and_no_peak_is_lost(process):
+    """A limit on the size of files: the line that reaches it is cut off, and the next ones fail."""
+    program = """
+import resource, signal, verl
+further(1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30, resource.RLIM_INFINITY))
+while os.path.getsize(glob.glob(os.environ['VERL_REGRESS_JOB_DIR'] + '/state/memory/*')[0]) < 30: time.sleep(0.01)
+held = b'x' * (64 * 2**20); time.sleep(0.2); del held; time.sleep(0.1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+further(3)
+sys.exit(5)
+"""
+    status, (text,) = process(program)
+    sizes = memory_records.parse(text).sizes
+    torn = [line for line in text.splitlines() if not re.fullmatch(r"\d+\.\d \d{4,}( \S+)?", line)]
+    assert (status, len(torn)) == (5, 1)
+    assert max(sizes) - sizes[0] == pytest.approx(64 * MIB, abs=8 * MIB)
+
+
+def test_after_the_end_of_the_job_nothing_is_written(process):
+    program = """
+import verl
+further(2)
+open(os.environ['VERL_REGRESS_JOB_DIR'] + '/state/ended', 'w').close()
+time.sleep(0.1); before = lines(); time.sleep(0.2)
+sys.exit(lines() - before)
+"""
+    assert process(program)[0] == 0
+
+
+@pytest.mark.parametrize("program", ["import json", "import threading; assert threading.active_count() == 1"])
+def test_a_process_without_torch_and_verl_has_no_thread_and_no_record(process, program):
+    assert process(program) == (0, [])
+
+
+def test_outside_a_job_nothing_is_recorded(process):
+    assert process("import verl; time.sleep(0.1)", job_dir="") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("ray::WorkerDict.update_actor", "WorkerDict"),
+        ("ray::main_task()", "main_task"),
+        ("ray::IDLE", ""),
+        ("VLLM::EngineCore", "VLLM::EngineCore"),
+        (sys.executable, Path(sys.executable).name),
+    ],
+)
+def test_the_name_is_that_of_rays_actor_or_task(monkeypatch, tmp_path, title, name):
+    cmdline = tmp_path / "cmdline"
+    cmdline.write_text(f"{title}\0-c\0x\0")
+    monkeypatch.setattr(process_memory, "open", lambda *args, **more: cmdline.open(), raising=False)
+    monkeypatch.setattr(sys, "orig_argv", [title, "-c", "x"])
+    assert process_memory._name() == name
+
+
+def test_a_driver_is_named_by_its_module(monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "verl.trainer.main_ppo", "trainer.nnodes=2"])
+    assert process_memory._name() == "verl.trainer.main_ppo"
+
+
+def test_a_day_takes_a_few_hundred_lines_and_every_peak_is_among_them(monkeypatch, tmp_path):
+    clock = types.SimpleNamespace(now=0.0)
+    spikes = {3: 11 * MIB, 5_000: 12 * MIB, 80_001: 13 * MIB}
+
+    def sleep(seconds):
+        clock.now += seconds
+        recorder._over = clock.now > 86_400
+
+    fake = types.SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1e9 + clock.now, sleep=sleep)
+    monkeypatch.setattr(process_memory, "time", fake)
+    monkeypatch.setattr(process_memory, "resident", lambda: spikes.get(round(clock.now), 10 * MIB))
+    recorder = process_memory.Recorder(str(tmp_path), 0.0)
+    recorder.run()
+    (file,) = tmp_path.glob("state/memory/*")
+    recorded = memory_records.parse(file.read_text())
+    assert 300 < len(recorded.times) < 500
+    assert file.stat().st_size < 20_000
+    assert {size for size in recorded.sizes if size > 10 * MIB} == set(spikes.values())
