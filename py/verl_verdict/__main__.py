@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from verl_verdict import jobdir, judge, report, speed, verdicts
+from verl_verdict import jobdir, judge, memory, report, speed, verdicts
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Word
@@ -47,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
         "--deterministic", action="store_true", default=None, help="A is known to repeat itself: one run of A is enough"
     )
     parser.add_argument("--speed", action="store_true", help="judge the speed too, as a case of its own")
+    parser.add_argument(
+        "--memory", action="store_true", help="judge the memory of job directories too, as a case of its own"
+    )
     parser.add_argument(
         "--allow",
         type=_words,
@@ -106,6 +109,8 @@ def _judge(options: argparse.Namespace) -> list[verdicts.Verdict]:
         )  # fmt: skip
         if options.speed:
             found.append(speed.case(a[workload], b[workload], name=f"{workload} speed"))
+        if options.memory:
+            found.append(memory.case(a[workload], b[workload], name=f"{workload} memory"))
     return found
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-from verl_verdict import comparable, curves, speed
+from verl_verdict import comparable, curves, memory, speed
 from verl_verdict.curves import Curve
 from verl_verdict.diagnosis import number
 from verl_verdict.markup import Markup, element, joined
@@ -33,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Case:
-    """A card: the verdict on a case, and on its speed if that was judged, with the runs they are about."""
+    """A card: the verdicts on a case, on its speed and memory if those were judged, with the runs they are about."""
 
     name: str
     verdicts: Sequence[Verdict]
@@ -193,10 +194,30 @@ def _costs(case: Case) -> Markup:
         most = [max((value for run in side for value in run.values()), default=0.0) for side in (both.a, both.b)]
         if all(most):
             rows.append([name, *(f"{value:.3g} GB" for value in most), f"{most[1] / most[0]:.2f}"])
+    rows += _memory(case)
     if not rows:
         return element("p", "The runs recorded neither times nor memory.", class_="quiet")
     caption = "Medians of a step's phases, and the most memory"
     return table(caption, ("", "A", "B", "B / A"), rows)
+
+
+def _memory(case: Case) -> list[list[str]]:
+    """The memory of the job's processes: the most of any run, all together and by name, and how it grows."""
+    both = (case.runs_a, case.runs_b)
+    most = [max((size for run in side if (size := memory.peak(run))), default=0.0) for side in both]
+    if not all(most):
+        return []
+    rows = [_sizes("all processes together", *most)]
+    rows += [_sizes(f"process {share.name}", share.a, share.b) for share in memory.shares(*both)]
+    unit = memory.unit_of([*case.runs_a, *case.runs_b])
+    grown = [[each for run in side if (each := memory.growth_per(run, unit)) is not None] for side in both]
+    if all(grown):
+        rows.append([f"growth a {unit}", *(f"{median(side) / 1e6:.3g} MB" for side in grown), "-"])
+    return rows
+
+
+def _sizes(name: str, a: float, b: float) -> list[str]:
+    return [name, f"{a / 1e9:.3g} GB", f"{b / 1e9:.3g} GB", f"{b / a:.2f}" if a else "-"]
 
 
 def _config(case: Case) -> Markup:

@@ -7,12 +7,14 @@ from html.parser import HTMLParser
 
 import page_sessions
 import pytest
+import test_verdict_memory
 from verdict_runs import edit, generator, noisy
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import codes, report
 from verl_verdict import curves, metrics, page
 from verl_verdict.markup import element, joined
+from verl_verdict.memory_records import Memory
 
 
 class Parsed(HTMLParser):
@@ -286,3 +288,18 @@ class TestComment:
         assert sum(len(line) + 1 for line in lines) <= 65536
         assert lines[0] == f"# {outcome.headline}"
         assert "the last lines above. report.html has everything." in lines[-1]
+
+
+def test_the_memory_of_the_processes_is_shown_where_it_was_recorded():
+    rng = generator(1)
+    runs = [test_verdict_memory.remember(noisy(rng, name), rng, leak=leak) for name, leak in (("a", 0.0), ("b", 64e6))]
+    cells = Parsed(str(page._costs(page.Case("ppo", [], runs[:1], runs[1:])))).texts
+    rows = {name: cells[cells.index(name) + 1 : cells.index(name) + 4] for name in cells if name in MEMORY_ROWS}
+    assert list(rows) == list(MEMORY_ROWS)
+    assert rows["all processes together"][2] == "1.15"
+    assert rows["growth a step"][1].endswith(" MB")
+    without = page.Case("ppo", [], runs[:1], [dataclasses.replace(runs[1], memory=Memory())])
+    assert "all processes together" not in page._costs(without)
+
+
+MEMORY_ROWS = ("all processes together", "process WorkerDict", "process TaskRunner", "growth a step")

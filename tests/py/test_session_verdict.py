@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from verdict_runs import rewrite, unpack
@@ -255,6 +256,44 @@ def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression_although_its_so
     assert words(session) == {"ppo": "changed", "more": "regressed"}
 
 
+MEMORY = "cases: {ppo: {workload: ppo, deterministic: true, memory: true}}"
+
+
+def remember(found, sizes=range(100, 160)):
+    """The job with a record of one process, a size per second."""
+    folder = Path(found["job_dir"]) / "state/memory"
+    folder.mkdir()
+    (folder / "n1-7.txt").write_text("".join(f"{1e6 + at:.1f} {size * 10**7}\n" for at, size in enumerate(sizes)))
+    return {**found, "digest": gathered.digest(Path(found["job_dir"]))}
+
+
+def timed(step, data):
+    data["timing_s/step"] += 15.0
+
+
+def test_memory_is_a_verdict_of_its_own_and_asks_for_the_pairs_that_it_needs(root):
+    session = make(root, suite=f"pairs: 3\n{MEMORY}")
+    for side in "ba":
+        found = remember(job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], timed))
+        session.write_job(f"ppo_{side}", found)
+    found = verdict.of_session(session.evidence())
+    assert [(each.case, each.word.value) for each in found] == [("ppo", "identical"), ("ppo memory", "inconclusive")]
+    told = "all processes together need at most 1.59 GB with A and 1.59 GB with B; "
+    assert found[1].reason.startswith(told)
+    assert found[1].reason.endswith(" MB with B, in 1 pair: run 2 more")
+    assert following(session) == Run("ppo", "A", 200, 2)
+
+
+def test_memory_that_was_not_recorded_is_inconclusive_and_asks_for_nothing(root):
+    session = make(root, suite=f"pairs: 3\n{MEMORY}")
+    session.write_job("ppo_b", remember(job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], timed)))
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"], timed))
+    assert words(session) == {"ppo": "identical", "ppo memory": "inconclusive"}
+    reason = verdict.of_session(session.evidence())[1].reason
+    assert reason.startswith("'a' has no records of its processes' memory: ")
+    assert following(session) is None
+
+
 def test_a_budget_that_is_used_up_is_named(root):
     session = make(root)
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
@@ -321,6 +360,17 @@ class TestReuse:
 
     def test_a_case_whose_speed_is_judged_runs_a_itself(self, root, earlier):
         assert self.found(root, "cases: {ppo: {workload: ppo, speed: true}}") is None
+
+    def test_where_memory_is_judged_a_run_of_a_must_have_recorded_its_own(self, root, earlier):
+        assert self.found(root, MEMORY) is None
+        known = remember(jobs_of(earlier.evidence())["ppo_a"])
+        rewrite(Path(known["job_dir"]), timed)
+        earlier.write_job("ppo_a", {**known, "digest": gathered.digest(Path(known["job_dir"]))})
+        session = make(root, "20261122T110000Z", MEMORY)
+        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b2", TREES["B"]))
+        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
+        taken = verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1))
+        assert taken[1]["submission_id"] == "known"
 
     def test_the_same_run_is_not_taken_twice(self, root, earlier):
         session = make(root)

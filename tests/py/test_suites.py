@@ -25,7 +25,7 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
     ("text", "sentence"),
     [
         ("cases: {ppo: {workload: ppo}}\nbudgets: 3", "my.yaml has the unknown key 'budgets' in the document: known keys are cases, pairs, reuse, seeds, title."),
-        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, ignore, jobspec, overrides, pairs, seeds, speed, steps, workload."),
+        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, ignore, jobspec, memory, overrides, pairs, seeds, speed, steps, workload."),
         ("cases: {ppo: {workload: dpo}}", 'cases.ppo.workload="dpo" in my.yaml is unknown: use one of ppo, grpo, sft.'),
         ("cases: {ppo: {workload: ppo, pairs: 0}}", "cases.ppo.pairs=0 in my.yaml is not usable: 0 is less than the minimum of 1."),
         ("cases: {}", "cases={} in my.yaml is not usable: {} should be non-empty."),
@@ -59,6 +59,15 @@ def test_a_case_takes_seeds_and_pairs_of_the_suite_and_what_it_continues_of_its_
     assert suite.specs == ["jobspecs/ppo.yaml", "~/x.yaml"]
     assert [case.most_runs for case in suite.cases] == [7, 3, 5, 9]
     assert suites.of_recorded(suite.recorded()) == suite
+
+
+def test_speed_and_memory_are_judged_where_a_case_asks_for_it():
+    suite = parse("cases: {a: {workload: ppo}, b: {workload: ppo, memory: true}, c: {workload: ppo, speed: true}}")
+    assert [(case.speed, case.memory) for case in suite.cases] == [(False, False), (False, True), (True, False)]
+    assert (suite.cases[1].speed_name, suite.cases[1].memory_name) == ("b speed", "b memory")
+    with pytest.raises(BadInput) as refused:
+        parse("cases: {a: {workload: ppo, memory: 4}}")
+    assert str(refused.value) == "cases.a.memory=4 in my.yaml has the wrong type: it must be of type boolean."
 
 
 def test_a_suite_without_seeds_counts_them():

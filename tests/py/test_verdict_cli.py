@@ -162,6 +162,13 @@ def test_speed_is_a_case_of_its_own(judged):
     assert "\ngrpo speed  inconclusive: a step of B takes " in out
 
 
+def test_memory_is_a_case_of_its_own(judged):
+    status, out, _ = judged(nothing, "--memory")
+    assert status == 11
+    assert "\ngrpo memory inconclusive: " in out
+    assert " has no records of its processes' memory: verl-regress did not record it yet, or this is no job" in out
+
+
 def test_options_reach_the_judge(judged):
     assert judged(entropy, "--ignore=actor/entropy")[0] == 0
     assert judged(entropy, "--deterministic", a=1)[0] == 10

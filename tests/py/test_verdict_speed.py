@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import edit, generator, recorded, session
 
-from verl_verdict import speed
+from verl_verdict import cost, speed
 from verl_verdict.verdicts import Word
 
 
@@ -111,8 +111,8 @@ def test_the_phases_of_a_real_run(tmp_path):
 
 def test_the_profile_is_read_from_the_job_or_from_the_memory_of_gpus(tmp_path):
     (run,) = recorded(tmp_path, "ppo-0.8.0")
-    assert speed.profile_of([run]) == "cpu"
-    assert speed.profile_of([dataclasses.replace(run, facts={"profile": "rocm"})]) == "gpu"
+    assert cost.profile_of([run]) == "cpu"
+    assert cost.profile_of([dataclasses.replace(run, facts={"profile": "rocm"})]) == "gpu"
     unknown = dataclasses.replace(run, facts={})
-    assert speed.profile_of([unknown]) == "cpu"
-    assert speed.profile_of([edit(unknown, "actor/perf/max_memory_allocated_gb", {1: 40.0})]) == "gpu"
+    assert cost.profile_of([unknown]) == "cpu"
+    assert cost.profile_of([edit(unknown, "actor/perf/max_memory_allocated_gb", {1: 40.0})]) == "gpu"

@@ -63,7 +63,7 @@ def case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], fo
     runs = {side: [run for job in jobs.values() if (run := _run(job))] for side, jobs in sides.items()}
     return page.Case(
         name=case.name,
-        verdicts=[each for each in found if each.case in (case.name, case.speed_name)],
+        verdicts=[each for each in found if each.case in (case.name, case.speed_name, case.memory_name)],
         runs_a=runs["A"],
         runs_b=runs["B"],
         decisive=verdict.decisive_of(case),

@@ -25,6 +25,7 @@ class Case:
     steps: int | None = None  # None: what the JobSpec says
     overrides: tuple[str, ...] = ()
     speed: bool = False
+    memory: bool = False
     deterministic: bool | None = None
     ignore: tuple[str, ...] = ()
     decisive: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by metric: better, floor, relative_floor
@@ -33,6 +34,11 @@ class Case:
     def speed_name(self) -> str:
         """The name of the verdict on its speed."""
         return f"{self.name} speed"
+
+    @property
+    def memory_name(self) -> str:
+        """The name of the verdict on its memory."""
+        return f"{self.name} memory"
 
     @property
     def most_runs(self) -> int:
@@ -107,6 +113,7 @@ def _case(
         steps=said.get("steps"),
         overrides=(*(before[continues].overrides if continues else ()), *said.get("overrides", ())),
         speed=said.get("speed", False),
+        memory=said.get("memory", False),
         deterministic=said.get("deterministic"),
         ignore=tuple(said.get("ignore", ())),
         decisive=said.get("decisive", {}),

@@ -13,7 +13,7 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import diagnosis, jobdir, judge, speed
+from verl_verdict import diagnosis, jobdir, judge, memory, speed
 from verl_verdict import records as judged
 from verl_verdict.errors import BadInput
 from verl_verdict.metrics import Decisive
@@ -23,13 +23,13 @@ _SIDES = {"more": +1, "less": -1, "neither": 0}
 
 
 def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
-    """The verdicts on all cases of the session's suite; on the speed too where a case asks for it."""
+    """The verdicts on all cases of the session's suite; on speed and memory too where a case asks for them."""
     suite = suites.of_recorded(evidence["begin"]["suite"])
     return [verdict for case in suite.cases for verdict in of_case(case, evidence, budget)]
 
 
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
-    """The verdict on a case, and on its speed if it asks for that. Without a pair it is inconclusive, and says why."""
+    """The verdict on a case, and on its speed and memory if it asks for them. Without a pair it is inconclusive, and says why."""
     sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
     refusal = schedule.refusal_of(schedule.first_runs(case)[1], evidence)
     if refusal is not None:
@@ -49,6 +49,8 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         found = [_with_files(_beside_its_source(_judge(case, a, b), case, evidence), sides)]
         if case.speed:
             found.append(speed.case(a, b, name=case.speed_name))
+        if case.memory:
+            found.append(memory.case(a, b, name=case.memory_name))
     except BadInput as error:
         return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
     if budget is not None and schedule.spent(evidence) >= budget:
@@ -131,7 +133,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
                 and job["submission_id"] not in taken
                 and _tree(job) == tree
             )
-            if is_candidate and _fits(job, mine):
+            if is_candidate and _fits(job, mine, case.memory):
                 return earlier, job
     return None
 
@@ -140,8 +142,11 @@ def _tree(job: Mapping[str, Any]) -> str | None:
     return (job.get("code") or {}).get("tree_sha256")
 
 
-def _fits(job: Mapping[str, Any], b: judged.Run) -> bool:
-    """Whether a job succeeded, is unchanged since, and is comparable with this run of B in every fact that either has recorded."""
+def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
+    """Whether a job succeeded, is unchanged since, and is comparable with this run of B in every fact that either has recorded.
+
+    Where memory is judged, it must have recorded its own.
+    """
     if ((job["state"] or {}).get("ended") or {}).get("exit_code") != 0:
         return False
     try:
@@ -150,6 +155,8 @@ def _fits(job: Mapping[str, Any], b: judged.Run) -> bool:
         return False
     is_known = {"model sha256", "data sha256"} <= run.facts.keys()  # files that we did not make may have changed since
     same_start = not b.steps or run.steps[:1] == b.steps[:1]
+    if needs_memory and memory.unusable(run):
+        return False
     is_equal = is_known and run.workload == b.workload and run.seed == b.seed and run.facts == b.facts and same_start
     return is_equal and gathered.digest(Path(job["job_dir"])) == job["digest"]
 

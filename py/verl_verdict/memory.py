@@ -1,0 +1,213 @@
+"""Does B need more memory, or more with each step? The memory of the job's own processes, not of the machine.
+
+The peak is the largest sum over all processes at one time, because that is what the machines must hold; the sum of each process's own
+peak was perhaps never held at once. The growth is the Theil-Sen slope of this sum after the warm-up, per step where the record has the
+steps' seconds, else per minute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+import numpy as np
+from scipy.stats import theilslopes
+
+from verl_verdict import cost, speed
+from verl_verdict.cost import Quantity
+from verl_verdict.memory_records import Process
+from verl_verdict.records import Run
+from verl_verdict.statistics import Array
+from verl_verdict.verdicts import Verdict, Word
+
+PEAK = "memory of all processes, peak in GB"
+GPU = "perf/max_memory_allocated_gb"
+_GROWTH = "memory of all processes, growth in MB per"
+_GB, _MB = 1e9, 1e6
+_SHORTEST = 10.0  # seconds of records after the warm-up: in less, growth cannot be told from a step's ups and downs
+_POINTS = 200  # of the sum, evenly spaced, for the slope
+_LATER = {"step": 100.0, "minute": 60.0}  # growth matters by what it comes to: in so many steps or minutes
+_SMALLEST_SHARE = 0.02  # of the peak: processes with less are not listed
+_HOW = "the largest sum over a run's processes, and its slope after the first third"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the processes of one name had at most, as the median over the runs."""
+
+    name: str
+    a: float
+    b: float
+
+
+def peak(run: Run) -> float | None:
+    """The most bytes that the processes had at one time; None without records."""
+    sums = [float(_total(each, _times(each)).max()) for each in run.memory.attempts]
+    return max(sums, default=None)
+
+
+def growth(run: Run) -> float | None:
+    """Bytes per second after the warm-up, in the last attempt; None if its records are too short."""
+    window = _window(run)
+    if window is None or window[1] - window[0] < _SHORTEST:
+        return None
+    times = np.linspace(*window, _POINTS)
+    return float(theilslopes(_total(run.memory.attempts[-1], times), times).slope)
+
+
+def unit_of(runs: Sequence[Run]) -> str:
+    """What growth is counted in: steps if all runs recorded their seconds, else minutes."""
+    return "step" if all(speed.seconds(run) for run in runs) else "minute"
+
+
+def growth_per(run: Run, unit: str) -> float | None:
+    """Bytes per step or minute; None if the run's records are too short."""
+    per_second = growth(run)
+    return None if per_second is None else per_second * (60.0 if unit == "minute" else speed.seconds(run) or math.nan)
+
+
+def _window(run: Run) -> tuple[float, float] | None:
+    """From after the warm-up to the end: the first third of the training is warm-up. Without times of steps, of the whole record."""
+    if not run.memory.attempts:
+        return None
+    processes = run.memory.attempts[-1]
+    begin = min(each.times[0] for each in processes)
+    last = max(each.times[-1] for each in processes)
+    # Processes end one after the other, and up to one interval after their last record: none is missing before that.
+    end = last - max(each.every for each in processes if each.times[-1] + each.every >= last)
+    trained = sum(value for value in run.series.get(speed.STEP, {}).values() if math.isfinite(value))
+    start = max(begin, end - trained) if trained else begin
+    return start + (end - start) / 3, end
+
+
+def _times(processes: Sequence[Process]) -> Array:
+    return np.unique(np.concatenate([each.times for each in processes]))
+
+
+def _total(processes: Sequence[Process], times: Array) -> Array:
+    """The sum over all processes at these times. Each counts from its first record until one interval after its last one."""
+    total = np.zeros_like(times)
+    for each in processes:
+        lived = [*each.times, each.times[-1] + each.every]
+        total += np.interp(times, lived, [*each.sizes, each.sizes[-1]], left=0.0, right=0.0)
+    return total
+
+
+def gpu_peak(run: Run) -> float | None:
+    """The most bytes that torch allocated on a GPU, as verl recorded it; None without."""
+    values = [value * _GB for name, each in run.series.items() if name.endswith(GPU) for value in each.values()]
+    return max((value for value in values if math.isfinite(value) and value > 0), default=None)
+
+
+def shares(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Share]:
+    """What the processes of each name had at most, the largest first, without those with a small share."""
+    sides = [[_by_name(run) for run in runs] for runs in (runs_a, runs_b)]
+    names = {name for side in sides for each in side for name in each}
+    found = [
+        Share(name, *(median(each.get(name, 0.0) for each in side) if side else 0.0 for side in sides))
+        for name in sorted(names)
+    ]
+    most = max((peak(run) or 0.0 for run in (*runs_a, *runs_b)), default=0.0)
+    visible = [share for share in found if max(share.a, share.b) >= _SMALLEST_SHARE * most]
+    return sorted(visible, key=lambda share: -max(share.a, share.b))
+
+
+def _by_name(run: Run) -> dict[str, float]:
+    found: dict[str, list[Process]] = {}
+    for each in run.memory.attempts[-1] if run.memory.attempts else ():
+        found.setdefault(each.name or "unknown", []).append(each)
+    return {name: float(_total(each, _times(each)).max()) for name, each in found.items()}
+
+
+def unusable(run: Run) -> str | None:
+    """Why nothing can be said about the memory of this run, as a sentence without its end."""
+    if not run.memory.attempts:
+        return f"'{run.name}' has no records of its processes' memory: verl-regress did not record it yet, or this is no job directory"
+    if run.memory.lacking:
+        more = f" and {len(run.memory.lacking) - 1} more" if len(run.memory.lacking) > 1 else ""
+        return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"
+    if not (peak(run) or 0) > 0:
+        return f"'{run.name}' recorded a memory of 0"
+    if run.failure or run.unfinished:
+        return f"'{run.name}' did not run to its end ({run.failure or run.unfinished}), so its memory shows nothing"
+    if growth(run) is None:
+        return f"'{run.name}' has less than {_SHORTEST:.0f} s of memory records after its warm-up, too few to see growth: train more steps"
+    return None
+
+
+def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "memory", profile: str | None = None) -> Verdict:
+    """The verdict on the memory of B."""
+    runs = [*runs_a, *runs_b]
+    said = next((each for run in runs if (each := unusable(run))), None) or _other_steps(runs)
+    if said:
+        return Verdict(name, Word.INCONCLUSIVE, said, workload=runs_a[0].workload, how=_HOW)
+    base = Verdict(name, Word.INCONCLUSIVE, "", runs_a[0].workload, _HOW, notes=tuple(_notes(runs_a, runs_b)))
+    pairs = cost.paired(runs_a, runs_b)
+    floor = cost.FLOORS[profile or cost.profile_of(runs)]
+    return cost.judge(base, pairs, _quantities(runs, [a for a, _ in pairs], floor), _HOW)
+
+
+def _other_steps(runs: Sequence[Run]) -> str | None:
+    other = next((run for run in runs if run.last_step != runs[0].last_step), None)
+    if other is None:
+        return None
+    return f"'{runs[0].name}' has {runs[0].last_step} steps and '{other.name}' {other.last_step}: only runs of equal length need comparable memory"
+
+
+def _notes(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[str]:
+    return [f"{share.name}: at most {_gb(share.a)} with A, {_gb(share.b)} with B" for share in shares(runs_a, runs_b)]
+
+
+def _quantities(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[Quantity]:
+    """The peak, the growth and, where verl recorded it, the peak on a GPU."""
+    found = [_peak(PEAK, "all processes together need at most", peak, floor)]
+    if of_a:
+        found.append(_growth(unit_of(runs), mean(peak(run) or math.nan for run in of_a), floor))
+    if all(gpu_peak(run) for run in runs):
+        found.append(_peak(f"{GPU}, peak in GB", "torch allocates on a GPU at most", gpu_peak, floor))
+    return found
+
+
+def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float) -> Quantity:
+    """A ratio, so its logarithm is judged."""
+
+    def told(a: float, b: float, margin: float) -> str:
+        return f"{what} {_gb(math.exp(a))} with A and {_gb(math.exp(b))} with B ({math.exp(b - a):.2f} times; the margin is {math.expm1(margin):.0%})"
+
+    return Quantity(
+        name=name,
+        of=lambda run: math.log(of(run) or math.nan),
+        floor=math.log1p(floor),
+        few=lambda a, b: f"{what} {_gb(math.exp(a))} with A and {_gb(math.exp(b))} with B",
+        told=told,
+        noisy=f"A's own memory varies too much to see {floor:.0%}; use longer runs",
+        unit=1 / _GB,
+    )
+
+
+def _growth(unit: str, level: float, floor: float) -> Quantity:
+    """What the growth of many steps would come to, as a share of A's peak `level`: a leak is small in a short run and fatal in a long one."""
+    later = _LATER[unit]
+    to_mb = level / later / _MB
+
+    def few(a: float, b: float) -> str:
+        return (
+            f"the memory of all processes grows by {a * to_mb:.3g} MB a {unit} with A and by {b * to_mb:.3g} MB with B"
+        )
+
+    return Quantity(
+        name=f"{_GROWTH} {unit}",
+        of=lambda run: (growth_per(run, unit) or 0.0) * later / level,
+        floor=floor,
+        few=few,
+        told=lambda a, b, margin: f"{few(a, b)} (the margin is {margin * to_mb:.3g} MB)",
+        noisy=f"A's own growth varies too much to see {floor * to_mb:.3g} MB a {unit}; use longer runs",
+        is_ratio=False,
+        unit=to_mb,
+    )
+
+
+def _gb(size: float) -> str:
+    return f"{size / _GB:.3g} GB"
