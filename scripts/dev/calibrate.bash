@@ -1,0 +1,56 @@
+# calibrate: the runs of `make calibrate`, on a cluster that is up and prepared.
+# shellcheck shell=bash
+
+calibrate::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/calibrate.py" "$@"; }
+
+# calibrate::next NAME PAIRS: puts the next run's words into the array NAME; false if none is left.
+calibrate::next() {
+  local -n _words=$1
+  mapfile -d '' -t _words < <(calibrate::python next "$2")
+  wait "$!" || exit "$?" # errexit is off behind `while`
+  ((${#_words[@]} > 0))
+}
+
+# calibrate::run NAME WORKLOAD PATCH SEED FURTHER OVERRIDES: one run, followed to its end and recorded. FURTHER is the step to which
+# it is resumed afterwards; empty for most.
+calibrate::run() {
+  local name=$1 workload=$2 patch=$3 seed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A began=$SECONDS status=0
+  log::step "calibrate: ${name} (${workload})"
+  [[ -z $patch ]] || code=$(calibrate::snapshot "$patch")
+  id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" OVERRIDES "$overrides" -- job::submit "$(job::spec_of "$workload")") || status=$?
+  [[ -n $id ]] || cli::die 1 "The run ${name} was not submitted: the reason is above; fix it, then run this again."
+  if [[ -n $further ]] && ((status == 0)); then
+    calibrate::_with JOB "$id" OVERRIDES "trainer.total_training_steps=${further}" -- job::again resume >&2 || status=$?
+  fi
+  case $status in
+    0 | 3) ;;
+    6) job::stop "$id" ;;
+    *) cli::die "$status" "How the run ${name} (${id}) ended tells nothing about its code, as it says above: fix that, then run this again." ;;
+  esac
+  calibrate::python record "$name" "${WORKDIR}/shared/jobs/${id}" $((SECONDS - began)) "$VERL_SOURCE" "$(release::commit)" "$(node::image head)"
+  log::ok "${name}: recorded, $((SECONDS - began)) s"
+}
+
+# calibrate::_with KNOB VALUE... -- COMMAND...: with these knobs, one job at a time, followed to its end.
+calibrate::_with() (
+  env::give WAIT 1 MAX_RUNNING 1
+  while [[ $1 != -- ]]; do
+    env::give "$1" "$2"
+    shift 2
+  done
+  shift
+  "$@"
+)
+
+# calibrate::snapshot PATCH: the snapshot of A with that patch; prints its code id on stdout.
+calibrate::snapshot() {
+  local tree
+  cli::temp_dir tree
+  cp -a "${WORKDIR}/shared/common/code/verl/${CALIBRATE_A}/verl" "${tree}/verl"
+  chmod -R u+w "$tree"
+  find "$tree" -name __pycache__ -prune -exec rm -rf {} +
+  # Outside of any repository, so that git looks for no index.
+  GIT_CEILING_DIRECTORIES=${tree%/*} git -C "$tree" apply "$1" ||
+    cli::die 2 "The patch $1 does not apply to ${VERL_SOURCE} (VERL_SOURCE): make it again."
+  snapshot::ensure 'verl-{tree}' "path:${tree}"
+}

@@ -1,0 +1,322 @@
+"""What the judge of verl_verdict is calibrated with: planted regressions and harmless changes (tests/mutations/), runs of A against
+runs of A that differ by noise, the records of all these runs (tests/recorded/calibration/), and what the judge says of them.
+
+A record is RUN.json.xz: it maps paths of the job directory to their text, cut down to what the judge reads; `calibration.json` says
+what was run. The judge reads it as a job directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPO / "py"))
+from verl_verdict import jobdir, judge, metrics, speed  # noqa: E402
+from verl_verdict.records import Run as Recorded  # noqa: E402
+from verl_verdict.verdicts import Verdict, Word  # noqa: E402
+
+MUTATIONS = REPO / "tests" / "mutations"
+RECORDS = REPO / "tests" / "recorded" / "calibration"
+NOISE = RECORDS / "noise.patch"
+WORKLOADS = ("sft", "grpo", "ppo")
+STEPS = 10
+FURTHER = 4  # steps before and after a resume
+SPEED_RUNS = 6  # of each side: fewer cannot show that B is slower
+SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
+WITHOUT_METRIC = ("crash", "stops", "speed", "memory")  # signals that no metric shows
+ALARMS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)
+CAUGHT = (Word.REGRESSED, Word.CHANGED)
+# Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, and the step's time.
+_KEPT_OF_NOISY = (
+    "critic/advantages/max",
+    "critic/advantages/min",
+    "actor/pg_loss",
+    "critic/grad_norm",
+    "timing_s/step",
+)
+_RESOLVED = ("submission_id", "workload", "profile", "code_id", "shared_root", "code_path", "model", "dataset", "reward_fn", "job_dir", "devices", "parent")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run trains. Runs with one recipe are compared."""
+
+    workload: str
+    overrides: tuple[str, ...] = ()
+    steps: int = STEPS
+    continues: bool = False  # resumed after `steps`, for as many steps again
+
+    @property
+    def name(self) -> str:
+        """`ppo-10`, `grpo-10-1f2e3d` with overrides, `ppo-4-resumed`."""
+        changed = f"-{_sha256(' '.join(self.overrides))[:6]}" if self.overrides else ""
+        return f"{self.workload}-{self.steps}{changed}{'-resumed' if self.continues else ''}"
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Its overrides. No checkpoint is saved that nobody reads."""
+        saves = self.steps if self.continues else -1
+        return (f"trainer.total_training_steps={self.steps}", f"trainer.save_freq={saves}", *self.overrides)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to record. `patch` changes the code of A."""
+
+    name: str
+    recipe: Recipe
+    patch: Path | None = None
+    seed: int | None = None
+
+    @property
+    def patch_sha256(self) -> str:
+        """Empty for A."""
+        return _sha256(self.patch.read_text(encoding="utf-8")) if self.patch else ""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A planted regression or a harmless change, as tests/mutations/index.yaml describes it."""
+
+    name: str
+    title: str
+    recipe: Recipe
+    harmless: bool = False
+    signal: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Its runs: several if its speed is judged."""
+        patch = MUTATIONS / f"{self.name}.patch"
+        if not self.signal.get("speed"):
+            return (Run(self.name, self.recipe, patch),)
+        return tuple(Run(f"{self.name}-{number}", self.recipe, patch) for number in range(1, SPEED_RUNS + 1))
+
+    @property
+    def runs_of_a(self) -> tuple[Run, ...]:
+        """The runs of A that it is compared with: two tell whether A repeats itself."""
+        count = SPEED_RUNS if self.signal.get("speed") else 2
+        return tuple(Run(f"A-{self.recipe.name}-{number}", self.recipe) for number in range(1, count + 1))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the judge says of a mutation."""
+
+    mutation: Mutation
+    verdict: Verdict
+
+    @property
+    def is_alarm(self) -> bool:
+        """The judge says that B differs."""
+        return self.verdict.word in ALARMS
+
+    @property
+    def is_caught(self) -> bool:
+        """A regression that does not pass."""
+        return self.verdict.word in CAUGHT
+
+    @property
+    def is_named_right(self) -> bool:
+        """The first difference is the expected one."""
+        signal, first = self.mutation.signal, self.verdict.first
+        if "metrics" not in signal:  # a crash, an early end, or the speed: the verdict says it, or does not
+            said = {"crash": "the job failed", "stops": "the record ends at step", "speed": "a step takes"}
+            return self.is_caught and any(key in signal and text in self.verdict.reason for key, text in said.items())
+        return first is not None and first.step == signal["step"] and first.metric.startswith(tuple(signal["metrics"]))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def mutations() -> list[Mutation]:
+    """All of the index."""
+    index = yaml.safe_load((MUTATIONS / "index.yaml").read_text(encoding="utf-8"))
+    return [_mutation(name, said) for name, said in index.items()]
+
+
+def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
+    continues = bool(said.get("continues"))
+    steps = int(said.get("steps", FURTHER if continues else STEPS))
+    recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, continues)
+    signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
+    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal)
+
+
+def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
+    """Two runs of A with one seed that differ by noise."""
+    name = f"noise-{workload}-{number}"
+    first, second = (Run(f"{name}-{run}", Recipe(workload), NOISE, 100 * number) for run in (1, 2))
+    return first, second
+
+
+def planned(pairs: int) -> Iterator[Run]:
+    """All runs, in the order in which they are made: A and B in turn, then so many noisy pairs of each workload."""
+    seen = set()
+    for mutation in mutations():
+        for run in _in_turn(mutation.runs_of_a, mutation.runs):
+            if run.name not in seen:
+                yield run
+            seen.add(run.name)
+    for number in range(1, pairs + 1):
+        for workload in WORKLOADS:
+            yield from noisy_pair(workload, number)
+
+
+def _in_turn(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Run]:
+    for number in range(len(a)):
+        yield from (*a[number : number + 1], *b[number : number + 1])
+
+
+def lacking(pairs: int) -> list[Run]:
+    """The planned runs that have no record, or one of another patch."""
+    return [run for run in planned(pairs) if not is_recorded(run)]
+
+
+# --- records
+
+
+def is_recorded(run: Run) -> bool:
+    """It has a record, of the patch as it is now."""
+    return _file(run.name).is_file() and about(run.name)["patch_sha256"] == run.patch_sha256
+
+
+def _file(name: str) -> Path:
+    return RECORDS / f"{name}.json.xz"
+
+
+@cache
+def _record(name: str) -> dict[str, str]:
+    content: dict[str, str] = json.loads(lzma.decompress(_file(name).read_bytes()))
+    return content
+
+
+def about(name: str) -> dict[str, Any]:
+    """What was run: patch_sha256, seconds, verl, commit, image, recorded."""
+    content: dict[str, Any] = json.loads(_record(name)["calibration.json"])
+    return content
+
+
+def record(run: Run, job: Path, facts: Mapping[str, Any]) -> None:
+    """Write the record of a job that has ended, by rename."""
+    content = {"calibration.json": _dumped({**facts, "patch_sha256": run.patch_sha256})}
+    for attempt in [job, *sorted((job / "attempts").glob("[0-9]*"))]:
+        prefix = "" if attempt == job else f"attempts/{attempt.name}/"
+        content |= {f"{prefix}{name}": text for name, text in _cut_down(attempt, run).items()}
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    temporary = RECORDS / f".{run.name}.{os.getpid()}"
+    temporary.write_bytes(lzma.compress(_dumped(content).encode(), preset=9 | lzma.PRESET_EXTREME))
+    temporary.rename(_file(run.name))
+    _record.cache_clear()
+    load.cache_clear()
+
+
+def _cut_down(job: Path, run: Run) -> dict[str, str]:
+    """The files of an attempt with the fields that the judge reads; verl's resolved config is left out."""
+    said = _read(job / "config/asked.json").get("said") or {}
+    rl = "sft" if run.recipe.workload == "sft" else "rl"
+    overrides = _read(job / "config/ray_config.yaml").get("trainer_overrides") or {}
+    content = {
+        "config/asked.json": {"said": {key: said[key] for key in ("seed", "overrides", "deterministic") if said.get(key) is not None}},
+        "config/job_spec.json": _some(_read(job / "config/job_spec.json"), ("trainer_overrides",)),
+        "config/ray_config.yaml": {"trainer_overrides": _some(overrides, (rl, run.recipe.workload))},
+        "config/resolved.json": _some(_read(job / "config/resolved.json"), _RESOLVED),
+        "config/runtime_env.json": _some(_read(job / "config/runtime_env.json"), ("env_vars",)),
+        "state/ended": _some(_read(job / "state/ended"), ("exit_code", "reason", "told_to_stop", "cause", "lost_nodes", "head_gone")),
+    }  # fmt: skip
+    for nodes in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]:
+        found = (_read(nodes).get("answer") or {}).get("result") or []
+        shapes = [_some(node, ("is_head_node", "state", "resources_total")) for node in found]
+        content[str(nodes.relative_to(job))] = {"answer": {"result": shapes}}
+    texts = {name: _dumped(each) for name, each in content.items() if each}
+    if (job / "logs/metrics.jsonl").is_file():
+        texts["logs/metrics.jsonl"] = _metrics((job / "logs/metrics.jsonl").read_text(encoding="utf-8"), run)
+    return texts
+
+
+def _metrics(text: str, run: Run) -> str:
+    """verl's metrics, byte for byte; of noisy runs the metrics that decide."""
+    if run.patch != NOISE:
+        return text
+    rows = [json.loads(line) for line in text.splitlines()]
+    names = {name for row in rows for name in row["data"]}
+    kept = {name for name, _ in metrics.decisive_of(run.recipe.workload, names)} | {*_KEPT_OF_NOISY}
+    return "".join(
+        json.dumps({"step": row["step"], "data": {name: row["data"][name] for name in row["data"] if name in kept}}) + "\n"
+        for row in rows
+    )  # fmt: skip
+
+
+def _some(content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: content[name] for name in names if name in content}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _dumped(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, ensure_ascii=False)
+
+
+@cache
+def load(name: str) -> Recorded:
+    """The run of a record, as the judge reads a job directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        job = Path(directory) / name
+        for path, text in _record(name).items():
+            (job / path).parent.mkdir(parents=True, exist_ok=True)
+            (job / path).write_text(text, encoding="utf-8")
+        return jobdir.read(job)
+
+
+# --- what the judge says
+
+
+def results() -> list[Result]:
+    """What the judge says of each mutation whose runs are all recorded."""
+    return [Result(each, judged(each)) for each in mutations() if all(map(is_recorded, (*each.runs_of_a, *each.runs)))]
+
+
+def judged(mutation: Mutation) -> Verdict:
+    """The verdict on a mutation; that on its speed if its signal is that."""
+    a, b = ([load(run.name) for run in runs] for runs in (mutation.runs_of_a, mutation.runs))
+    return (speed.case if mutation.signal.get("speed") else judge.case)(a, b, name=mutation.name)
+
+
+def unrecorded() -> list[str]:
+    """The mutations of the index that lack a record."""
+    judged_names = {result.mutation.name for result in results()}
+    return [each.name for each in mutations() if each.name not in judged_names]
+
+
+def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:
+    """The noisy pairs that are recorded."""
+    numbers = sorted(int(path.name.split("-")[2]) for path in RECORDS.glob(f"noise-{workload}-*-1.json.xz"))
+    pairs = [noisy_pair(workload, number) for number in numbers]
+    return [(load(a.name), load(b.name)) for a, b in pairs if is_recorded(a) and is_recorded(b)]
+
+
+def verdicts_on_noise(workload: str) -> tuple[list[Verdict], list[Verdict]]:
+    """A against A: of each pair alone, and of sessions of disjoint pairs."""
+    pairs = noisy(workload)
+    alone = [judge.case([a], [b]) for a, b in pairs]
+    whole = range(0, len(pairs) - SESSION + 1, SESSION)
+    groups = [pairs[start : start + SESSION] for start in whole]
+    return alone, [judge.case([a for a, _ in group], [b for _, b in group]) for group in groups]
