@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history quickstart bench releases test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -128,6 +128,8 @@ bench: ## how fast it all is, against what one would type without us [BENCH_ROWS
 	@scripts/dev/bench.sh
 releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]
 	@scripts/dev/releases.sh
+calibrate: ## can the judge be trusted: planted regressions and harmless changes on a cluster that is up and prepared [VERL_SOURCE]
+	@scripts/dev/calibrate.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy, import-linter, the CI workflow

@@ -44,12 +44,13 @@ calibrate::_with() (
 
 # calibrate::snapshot PATCH: the snapshot of A with that patch; prints its code id on stdout.
 calibrate::snapshot() {
-  local tree
-  cli::temp_dir tree
+  local tree=${REPO_DIR}/build/calibrate
+  rm -rf "$tree"
+  mkdir -p "$tree"
   cp -a "${WORKDIR}/shared/common/code/verl/${CALIBRATE_A}/verl" "${tree}/verl"
   chmod -R u+w "$tree"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
-  # Outside of any repository, so that git looks for no index.
+  # Without our own repository, whose paths git would expect.
   GIT_CEILING_DIRECTORIES=${tree%/*} git -C "$tree" apply "$1" ||
     cli::die 2 "The patch $1 does not apply to ${VERL_SOURCE} (VERL_SOURCE): make it again."
   snapshot::ensure 'verl-{tree}' "path:${tree}"

@@ -11,45 +11,44 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import yaml
 from scipy.stats import beta
 
 import calibration
-from calibration import REPO, WORKLOADS, Result
+from calibration import REPO, SESSION, SPEED_RUNS, WORKLOADS, Mutation, Result
 from verl_verdict.diagnosis import number
-from verl_verdict.verdicts import Verdict
 
 PAGE = REPO / "docs" / "calibration.md"
-OPEN = calibration.RECORDS / "open.yaml"
 _UNKNOWN_SECONDS = 90
 _MOST_PAIRS = 999
+
+
+# --- what to run
 
 
 def cost(pairs: int) -> str:
     """How many runs, and how long: as the recorded ones of the same workload took."""
     lacking = calibration.lacking(pairs)
-    seconds = sum(_usual_seconds().get(run.recipe.workload, _UNKNOWN_SECONDS) for run in lacking)
+    usual = {workload: statistics.median(took) for workload, took in _seconds().items()}
+    seconds = sum(usual.get(run.recipe.workload, _UNKNOWN_SECONDS) for run in lacking)
     recorded = len(list(calibration.planned(pairs))) - len(lacking)
     return f"{len(lacking)} runs, about {seconds / 60:.0f} minutes ({recorded} are recorded)"
 
 
-def _usual_seconds() -> dict[str, float]:
-    return {
-        workload: statistics.median(took)
-        for workload in WORKLOADS
-        if (took := [each["seconds"] for name, each in _abouts() if workload in name])
-    }
+def _seconds() -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for about in _abouts():
+        found.setdefault(about["workload"], []).append(about["seconds"])
+    return found
 
 
-def _abouts() -> list[tuple[str, dict[str, Any]]]:
+def _abouts() -> list[dict[str, Any]]:
     names = sorted(path.name.removesuffix(".json.xz") for path in calibration.RECORDS.glob("*.json.xz"))
-    return [(name, calibration.about(name)) for name in names]
+    return [calibration.about(name) for name in names]
 
 
 def words_of_next(pairs: int) -> list[str]:
@@ -67,25 +66,149 @@ def record(name: str, job: str, seconds: str, verl: str, commit: str, image: str
     """Record a run that has ended."""
     run = next(run for run in calibration.planned(_MOST_PAIRS) if run.name == name)
     now = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    facts = {
-        "workload": run.recipe.workload,
-        "seconds": int(seconds),
-        "verl": verl,
-        "commit": commit,
-        "image": image,
-        "recorded": now,
-    }
+    facts = {"workload": run.recipe.workload, "seconds": int(seconds), "verl": verl, "commit": commit, "image": image, "recorded": now}  # fmt: skip
     calibration.record(run, Path(job), facts)
 
 
+# --- the page
+
+
+def page() -> str:
+    """The whole document, from the records and today's judge."""
+    found = calibration.results()
+    planted = [each for each in found if not each.mutation.harmless]
+    harmless = [each for each in found if each.mutation.harmless]
+    abouts, known = _abouts(), calibration.known()
+    parts = [
+        "# How far the judge can be trusted",
+        "What [the judge](verdict.md) says of real rehearsal runs of verl: of planted regressions and harmless changes\n"
+        "(`tests/mutations/`), and of A against A. `scripts/dev/calibrate.py` writes this page from the records in\n"
+        "`tests/recorded/calibration/`; `make calibrate` makes the records. `make test` judges all of them again, and fails if the\n"
+        "judge has become weaker.",
+        _source(abouts),
+        "## Summary",
+        _table(("what", "count", "with 95 % confidence"), _summary(planted, harmless)),
+        _sentence_on_noise(),
+        "## Planted regressions",
+        f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
+        f"the index of the mutations names. One run of B is enough, except for the speed, which takes {SPEED_RUNS}.",
+        _table(("mutation", "workload", "steps", "verdict", "first difference", "as expected"), map(_planted, planted)),
+        "## Harmless changes",
+        _table(("mutation", "workload", "steps", "verdict", "reason"), map(_harmless, harmless)),
+        "## Not caught",
+        _reasons(known["not_caught"]) or "All recorded regressions are caught.",
+        "## Caught, but not as expected",
+        _reasons({each.mutation.name: _expected(each.mutation) for each in planted if each.is_caught and not each.is_named_right})
+        or "None.",
+        "## Not recorded yet",
+        _reasons(known["pending"]) or "All mutations are recorded.",
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _source(abouts: Sequence[Mapping[str, Any]]) -> str:
+    hours = sum(each["seconds"] for each in abouts) / 3600
+    verl, image = (sorted({str(each[key]) for each in abouts}) for key in ("verl", "image"))
+    last = max((str(each["recorded"]) for each in abouts), default="never")[:10]
+    per_run = ", ".join(f"{workload} {statistics.median(took):.0f} s" for workload, took in sorted(_seconds().items()))
+    return (
+        f"{len(abouts)} runs of {', '.join(verl)} on the node image {', '.join(image)}, {hours:.1f} hours of 2 cores, the last one on {last}.\n"
+        f"The median of a run: {per_run}."
+    )
+
+
+def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[Sequence[str]]:
+    caught = [each for each in planted if each.is_caught]
+    yield _row_at_least("planted regressions caught", len(caught), len(planted))
+    yield _row_at_least("of these, first step and metric as expected", sum(each.is_named_right for each in caught), len(caught))  # fmt: skip
+    yield _row_at_most("alarms over harmless changes", sum(each.is_alarm for each in harmless), len(harmless))
+    for workload in WORKLOADS:
+        alone, sessions = calibration.verdicts_on_noise(workload)
+        for what, verdicts in (("pairs", alone), (f"sessions of {SESSION} pairs", sessions)):
+            alarms = sum(each.word in calibration.ALARMS for each in verdicts)
+            yield _row_at_most(f"alarms over A against A, {workload}, {what}", alarms, len(verdicts))
+
+
+def _row_at_least(what: str, count: int, of: int) -> Sequence[str]:
+    return what, f"{count} of {of}", f"at least {lower(count, of):.0%}" if of else "-"
+
+
+def _row_at_most(what: str, count: int, of: int) -> Sequence[str]:
+    return what, f"{count} of {of}", f"at most {upper(count, of):.0%}" if of else "-"
+
+
+def upper(count: int, of: int) -> float:
+    """The largest rate that `count` of `of` leaves possible: Clopper and Pearson, one-sided, 95 %."""
+    return 1.0 if count == of else float(beta.ppf(0.95, count + 1, of - count))
+
+
+def lower(count: int, of: int) -> float:
+    """The smallest rate that `count` of `of` leaves possible."""
+    return 1 - upper(of - count, of)
+
+
+def _sentence_on_noise() -> str:
+    return (
+        "A against A: two runs of the same code with one seed, made noisy by `tests/recorded/calibration/noise.patch`: in PPO and GRPO the\n"
+        "answers of a batch come in another order in each run, as without the rehearsal's hook for it; in SFT the rows. Each pair has\n"
+        f"another seed, and no run is in two pairs. A session of {SESSION} pairs is the smallest one that can show a difference. The bounds are of\n"
+        "Clopper and Pearson, one-sided. No threshold was fitted to these records."
+    )
+
+
+def _planted(result: Result) -> Sequence[str]:
+    first = result.verdict.first
+    shown = f"step {first.step}, `{first.metric}`: {number(first.a)}, {number(first.b)}" if first else result.verdict.reason  # fmt: skip
+    return (*_named(result.mutation), f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}", shown, "yes" if result.is_named_right else "no")  # fmt: skip
+
+
+def _harmless(result: Result) -> Sequence[str]:
+    return (*_named(result.mutation), f"{result.verdict.word.value}{' (**alarm**)' if result.is_alarm else ''}", result.verdict.reason)  # fmt: skip
+
+
+def _named(mutation: Mutation) -> Sequence[str]:
+    recipe = mutation.recipe
+    steps = f"{recipe.steps} + {recipe.steps}" if recipe.continues else str(recipe.steps)
+    return f"`{mutation.name}`: {mutation.title}", recipe.workload, steps
+
+
+def _expected(mutation: Mutation) -> str:
+    signal = mutation.signal
+    if "metrics" not in signal:
+        return f"expected: {', '.join(signal)}"
+    return f"expected: step {signal['step']}, {' or '.join(f'`{name}`' for name in signal['metrics'])}"
+
+
+def _reasons(found: Mapping[str, str]) -> str:
+    return "\n".join(f"- `{name}`: {why}" for name, why in found.items())
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(' '.join(cell.replace('|', '/').split()) for cell in cells)} |" for cells in lines)
+
+
+def check() -> int:
+    """Say whether page and records agree; 1 where they do not."""
+    if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page():
+        print("docs/calibration.md is not what the records make: 'scripts/dev/calibrate.py write' writes it.")
+        return 1
+    print(f"docs/calibration.md: {len(calibration.results())} mutations are recorded, 0 lines differ")
+    return 0
+
+
 def main(action: str, *words: str) -> int:
-    """One of cost, next, record; returns the exit status."""
+    """One of cost, next, record, write, check; returns the exit status."""
     if action == "cost":
         print(cost(int(words[0])))
     elif action == "next":
         print("".join(f"{word}\0" for word in words_of_next(int(words[0]))), end="")
     elif action == "record":
         record(*words)
+    elif action == "write":
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        return check()
     return 0
 
 

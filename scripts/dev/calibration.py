@@ -198,7 +198,6 @@ def _file(name: str) -> Path:
     return RECORDS / f"{name}.json.xz"
 
 
-@cache
 def _record(name: str) -> dict[str, str]:
     content: dict[str, str] = json.loads(lzma.decompress(_file(name).read_bytes()))
     return content
@@ -220,7 +219,6 @@ def record(run: Run, job: Path, facts: Mapping[str, Any]) -> None:
     temporary = RECORDS / f".{run.name}.{os.getpid()}"
     temporary.write_bytes(lzma.compress(_dumped(content).encode(), preset=9 | lzma.PRESET_EXTREME))
     temporary.rename(_file(run.name))
-    _record.cache_clear()
     load.cache_clear()
 
 
@@ -304,6 +302,12 @@ def unrecorded() -> list[str]:
     """The mutations of the index that lack a record."""
     judged_names = {result.mutation.name for result in results()}
     return [each.name for each in mutations() if each.name not in judged_names]
+
+
+def known() -> dict[str, dict[str, str]]:
+    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded."""
+    said = yaml.safe_load((RECORDS / "open.yaml").read_text(encoding="utf-8"))
+    return {key: dict(said.get(key) or {}) for key in ("not_caught", "pending")}
 
 
 def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:

@@ -1,0 +1,172 @@
+"""The judge on real runs (tests/recorded/calibration/): planted regressions are caught, harmless changes and A against A are not
+alarms, no record is missing, and docs/calibration.md says what the judge says."""
+
+import json
+import lzma
+
+import pytest
+from hermetic import REPO
+
+import calibrate
+import calibration
+from verl_verdict import exact
+from verl_verdict.verdicts import Word
+
+RESULTS = {result.mutation.name: result for result in calibration.results()}
+PLANTED = [name for name, result in RESULTS.items() if not result.mutation.harmless]
+HARMLESS = [name for name, result in RESULTS.items() if result.mutation.harmless]
+KNOWN = calibration.known()
+
+
+def test_each_mutation_has_a_record_of_its_patch_or_a_reason():
+    assert set(calibration.unrecorded()) == set(KNOWN["pending"])
+
+
+def test_each_record_belongs_to_a_mutation_or_a_pair():
+    known = {run.name for run in calibration.planned(999)}
+    assert [
+        path.name for path in calibration.RECORDS.glob("*.xz") if path.name.removesuffix(".json.xz") not in known
+    ] == []
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_regression_is_caught(name):
+    result = RESULTS[name]
+    assert result.is_caught == (name not in KNOWN["not_caught"]), result.verdict.reason
+
+
+def test_what_is_not_caught_is_recorded():
+    assert set(KNOWN["not_caught"]) <= set(PLANTED)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_change_is_no_alarm(name):
+    assert RESULTS[name].verdict.word in (Word.IDENTICAL, Word.SAME), RESULTS[name].verdict.reason
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_repeats_itself(name):
+    assert exact.repeats([calibration.load(run.name) for run in RESULTS[name].mutation.runs_of_a])
+
+
+@pytest.mark.parametrize("workload", calibration.WORKLOADS)
+def test_noise_is_no_alarm(workload):
+    alone, sessions = calibration.verdicts_on_noise(workload)
+    assert [each.reason for each in (*alone, *sessions) if each.word in calibration.ALARMS] == []
+
+
+def test_the_page_is_what_the_records_make():
+    assert calibrate.PAGE.read_text(encoding="utf-8") == calibrate.page()
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "at_most"), [(0, 59, 0.0495), (1, 93, 0.0500), (0, 10, 0.2589), (3, 10, 0.6066), (4, 4, 1.0)]
+)
+def test_the_bound_is_that_of_clopper_and_pearson(count, of, at_most):
+    assert calibrate.upper(count, of) == pytest.approx(at_most, abs=1e-4)
+    assert calibrate.lower(of - count, of) == pytest.approx(1 - at_most, abs=1e-4)
+
+
+# --- what is recorded
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """No records, and two mutations."""
+    index = """
+lost-sign: {title: The sign is lost, workload: ppo, signal: {step: 1, metrics: [critic/advantages]}}
+slow: {title: Steps are slower, workload: grpo, steps: 4, overrides: [a.b=1], speed: true}
+resume: {title: The optimizer is lost, workload: ppo, continues: true, signal: {step: 5, metrics: [actor/]}}
+"""
+    (tmp_path / "index.yaml").write_text(index)
+    for name in ("lost-sign", "slow", "resume"):
+        (tmp_path / f"{name}.patch").write_text(f"patch {name}\n")
+    monkeypatch.setattr(calibration, "MUTATIONS", tmp_path)
+    monkeypatch.setattr(calibration, "RECORDS", tmp_path / "records")
+    return tmp_path / "records"
+
+
+def job(directory, workload="ppo"):
+    """A job directory with more than the judge reads."""
+    files = {
+        "config/resolved.json": {"workload": workload, "shared_root": "/private", "home": "/home/somebody"},
+        "config/job_spec.json": {"workload": workload, "trainer_overrides": ["a=1"], "secrets": ["TOKEN"]},
+        "config/ray_config.yaml": {"address": "http://there", "trainer_overrides": {"rl": ["b=2"], "sft": ["c=3"]}},
+        "state/ended": {"exit_code": 0, "host": "there"},
+    }
+    for name, content in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(json.dumps(content))
+    rows = [{"step": 1, "data": {"critic/score/mean": 0.5, "critic/values/mean": 1.0, "timing_s/step": 2.0}}]
+    (directory / "logs").mkdir()
+    (directory / "logs/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+def test_runs_of_a_and_b_are_planned_in_turn(records):
+    assert [run.name for run in calibration.planned(0)] == [
+        "A-ppo-10-1", "lost-sign", "A-ppo-10-2",
+        *(name for at in range(1, 7) for name in (f"A-grpo-4-67ec32-{at}", f"slow-{at}")),
+        "A-ppo-4-resumed-1", "resume", "A-ppo-4-resumed-2",
+    ]  # fmt: skip
+    assert [run.name for run in calibration.planned(1)][-6:] == [
+        f"noise-{workload}-1-{run}" for workload in ("sft", "grpo", "ppo") for run in (1, 2)
+    ]
+
+
+def test_what_is_recorded_is_not_run_again(records, tmp_path):
+    assert calibrate.words_of_next(0) == [
+        "A-ppo-10-1",
+        "ppo",
+        "",
+        "",
+        "",
+        "trainer.total_training_steps=10 trainer.save_freq=-1",
+    ]
+    for run in list(calibration.planned(0))[:-2]:
+        calibration.record(run, job(tmp_path / run.name), {})
+    patch = str(tmp_path / "resume.patch")
+    assert calibrate.words_of_next(0) == [
+        "resume",
+        "ppo",
+        patch,
+        "",
+        "8",
+        "trainer.total_training_steps=4 trainer.save_freq=4",
+    ]
+    (tmp_path / "lost-sign.patch").write_text("another\n")
+    assert calibrate.words_of_next(0)[0] == "lost-sign"
+
+
+def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):
+    run = next(calibration.planned(0))
+    calibration.record(run, job(tmp_path / "job"), {"seconds": 60})
+    content = json.loads(lzma.decompress((records / "A-ppo-10-1.json.xz").read_bytes()))
+    assert {name: text for name, text in content.items() if name != "logs/metrics.jsonl"} == {
+        "calibration.json": '{"patch_sha256": "", "seconds": 60}',
+        "config/asked.json": '{"said": {}}',
+        "config/job_spec.json": '{"trainer_overrides": ["a=1"]}',
+        "config/ray_config.yaml": '{"trainer_overrides": {"rl": ["b=2"]}}',
+        "config/resolved.json": '{"shared_root": "/private", "workload": "ppo"}',
+        "state/ended": '{"exit_code": 0}',
+    }
+    assert content["logs/metrics.jsonl"] == (tmp_path / "job/logs/metrics.jsonl").read_text()
+
+
+def test_a_record_of_a_noisy_run_has_the_decisive_metrics(records, tmp_path):
+    run, _ = calibration.noisy_pair("ppo", 3)
+    calibration.record(run, job(tmp_path / "job"), {})
+    series = calibration.load.__wrapped__(run.name).series
+    assert (run.name, run.seed, sorted(series)) == ("noise-ppo-3-1", 300, ["critic/score/mean", "timing_s/step"])
+
+
+def test_the_page_is_checked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(calibrate, "PAGE", tmp_path / "page.md")
+    assert calibrate.main("check") == 1
+    assert (
+        capsys.readouterr().out
+        == "docs/calibration.md is not what the records make: 'scripts/dev/calibrate.py write' writes it.\n"
+    )
+    assert calibrate.main("write") == 0
+    assert calibrate.main("check") == 0
+    assert REPO not in calibrate.PAGE.parents
