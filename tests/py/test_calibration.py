@@ -89,7 +89,7 @@ resume: {title: The optimizer is lost, workload: ppo, continues: true, signal: {
 def job(directory, workload="ppo"):
     """A job directory with more than the judge reads."""
     files = {
-        "config/resolved.json": {"workload": workload, "shared_root": "/private", "home": "/home/somebody"},
+        "config/resolved.json": {"workload": workload, "shared_root": "/private", "home": "/home/user"},
         "config/job_spec.json": {"workload": workload, "trainer_overrides": ["a=1"], "secrets": ["TOKEN"]},
         "config/ray_config.yaml": {"address": "http://there", "trainer_overrides": {"rl": ["b=2"], "sft": ["c=3"]}},
         "state/ended": {"exit_code": 0, "host": "there"},
