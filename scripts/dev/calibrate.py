@@ -19,7 +19,7 @@ from typing import Any
 from scipy.stats import beta
 
 import calibration
-from calibration import REPO, SESSION, SPEED_RUNS, WORKLOADS, Mutation, Result
+from calibration import FURTHER, REPO, SESSION, SPEED_RUNS, WORKLOADS, Mutation, Result
 from verl_verdict.diagnosis import number
 
 PAGE = REPO / "docs" / "calibration.md"
@@ -57,7 +57,7 @@ def words_of_next(pairs: int) -> list[str]:
     if run is None:
         return []
     recipe = run.recipe
-    further = str(2 * recipe.steps) if recipe.continues else ""
+    further = str(recipe.steps + FURTHER) if recipe.continues else ""
     seed = "" if run.seed is None else str(run.seed)
     return [run.name, recipe.workload, str(run.patch or ""), seed, further, " ".join(recipe.asked)]
 
@@ -168,7 +168,7 @@ def _harmless(result: Result) -> Sequence[str]:
 
 def _named(mutation: Mutation) -> Sequence[str]:
     recipe = mutation.recipe
-    steps = f"{recipe.steps} + {recipe.steps}" if recipe.continues else str(recipe.steps)
+    steps = f"{recipe.steps} + {FURTHER}" if recipe.continues else str(recipe.steps)
     return f"`{mutation.name}`: {mutation.title}", recipe.workload, steps
 
 

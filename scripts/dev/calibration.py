@@ -32,7 +32,7 @@ RECORDS = REPO / "tests" / "recorded" / "calibration"
 NOISE = RECORDS / "noise.patch"
 WORKLOADS = ("sft", "grpo", "ppo")
 STEPS = 10
-FURTHER = 4  # steps before and after a resume
+FURTHER = 2  # steps after a resume
 SPEED_RUNS = 6  # of each side: fewer cannot show that B is slower
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
 WITHOUT_METRIC = ("crash", "stops", "speed", "memory")  # signals that no metric shows
@@ -56,11 +56,11 @@ class Recipe:
     workload: str
     overrides: tuple[str, ...] = ()
     steps: int = STEPS
-    continues: bool = False  # resumed after `steps`, for as many steps again
+    continues: bool = False  # resumed after `steps`, for FURTHER ones
 
     @property
     def name(self) -> str:
-        """`ppo-10`, `grpo-10-1f2e3d` with overrides, `ppo-4-resumed`."""
+        """`ppo-10`, `grpo-10-1f2e3d` with overrides, `ppo-10-resumed`."""
         changed = f"-{_sha256(' '.join(self.overrides))[:6]}" if self.overrides else ""
         return f"{self.workload}-{self.steps}{changed}{'-resumed' if self.continues else ''}"
 
@@ -149,9 +149,8 @@ def mutations() -> list[Mutation]:
 
 
 def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
-    continues = bool(said.get("continues"))
-    steps = int(said.get("steps", FURTHER if continues else STEPS))
-    recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, continues)
+    steps = int(said.get("steps", STEPS))
+    recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")))
     signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
     return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal)
 
@@ -164,9 +163,9 @@ def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
 
 
 def planned(pairs: int) -> Iterator[Run]:
-    """All runs, in the order in which they are made: A and B in turn, then so many noisy pairs of each workload."""
+    """All runs, in the order in which they are made: A and B in turn, short ones first, then so many noisy pairs of each workload."""
     seen = set()
-    for mutation in mutations():
+    for mutation in sorted(mutations(), key=_duration):
         for run in _in_turn(mutation.runs_of_a, mutation.runs):
             if run.name not in seen:
                 yield run
@@ -174,6 +173,10 @@ def planned(pairs: int) -> Iterator[Run]:
     for number in range(1, pairs + 1):
         for workload in WORKLOADS:
             yield from noisy_pair(workload, number)
+
+
+def _duration(mutation: Mutation) -> tuple[int, int, bool]:
+    return len(mutation.runs), WORKLOADS.index(mutation.recipe.workload), not mutation.harmless
 
 
 def _in_turn(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Run]:
