@@ -3,6 +3,7 @@ alarms, no record is missing, and docs/calibration.md says what the judge says."
 
 import json
 import lzma
+import math
 
 import pytest
 from hermetic import REPO
@@ -47,6 +48,12 @@ def test_a_harmless_change_is_no_alarm(name):
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_repeats_itself(name):
     assert exact.repeats([calibration.load(run.name) for run in RESULTS[name].mutation.runs_of_a])
+
+
+def test_a_weaker_judge_is_noticed(monkeypatch):
+    monkeypatch.setattr(exact, "ROUNDING", math.inf)
+    passed = [name for name in PLANTED if calibration.judged(RESULTS[name].mutation).word not in calibration.CAUGHT]
+    assert set(passed) > set(KNOWN["not_caught"])
 
 
 @pytest.mark.parametrize("workload", calibration.WORKLOADS)
