@@ -75,7 +75,7 @@ def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore
     base = dataclasses.replace(base, how="the records of B")
     last = max(run.last_step for run in runs_a)
     for run in runs_b:
-        broken = next((each for each in _problems(run, ignore) if each.kind is Kind.NOT_FINITE), None)
+        broken = _first_not_finite(run, ignore)
         failed = None if run.unfinished else _failed(run, last) or (broken.text if broken else None)
         if failed:
             reason = f"A trains to the end, and in B's '{run.name}' {failed}"
@@ -94,6 +94,12 @@ def _problems(run: Run, ignore: Collection[str]) -> list[Problem]:
     return [
         each for each in run.problems if not each.metric or not (each.metric in ignore or metrics.is_time(each.metric))
     ]
+
+
+def _first_not_finite(run: Run, ignore: Collection[str]) -> Problem | None:
+    """The first value that is not finite: within a step in causal order, whatever the order of the record."""
+    found = [each for each in _problems(run, ignore) if each.kind is Kind.NOT_FINITE]
+    return min(found, key=lambda each: (each.step, metrics.causal_rank(each.metric or "")), default=None)
 
 
 def _failed(run: Run, last_step: int) -> str | None:

@@ -66,6 +66,18 @@ def test_what_is_wrong_with_b(tmp_path, prepare, word, reason):
     assert (verdict.word, verdict.reason) == (word, reason)
 
 
+def test_the_first_value_that_is_not_finite_is_the_first_in_causal_order(tmp_path):
+    """A record has the losses before the advantages that they are made of."""
+    nan = dict.fromkeys(("critic/vf_loss", "actor/pg_loss", "critic/advantages/mean"))
+    a, b = pair(
+        tmp_path, lambda job: data_of_step(job, 2, **nan) or data_of_step(job, 3, **{"critic/score/mean": None})
+    )
+    assert b[0].problems[0].metric == "actor/pg_loss"
+    verdict = judge.case(a, b)
+    assert verdict.reason == NOT_TO_THE_END + "critic/advantages/mean is NaN or infinite (null in the record) at step 2"
+    assert (verdict.first.step, verdict.first.metric) == (2, "critic/advantages/mean")
+
+
 @pytest.mark.parametrize(
     ("prepare", "problem"),
     [
