@@ -14,7 +14,7 @@ calibrate::next() {
 # calibrate::run NAME WORKLOAD PATCH SEED FURTHER OVERRIDES: one run, followed to its end and recorded. FURTHER is the step to which
 # it is resumed afterwards; empty for most.
 calibrate::run() {
-  local name=$1 workload=$2 patch=$3 seed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A began=$SECONDS status=0
+  local name=$1 workload=$2 patch=$3 seed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A status=0
   log::step "calibrate: ${name} (${workload})"
   [[ -z $patch ]] || code=$(calibrate::snapshot "$patch")
   id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" OVERRIDES "$overrides" -- job::submit "$(job::spec_of "$workload")") || status=$?
@@ -27,8 +27,8 @@ calibrate::run() {
     6) job::stop "$id" ;;
     *) cli::die "$status" "How the run ${name} (${id}) ended tells nothing about its code, as it says above: fix that, then run this again." ;;
   esac
-  calibrate::python record "$name" "${WORKDIR}/shared/jobs/${id}" $((SECONDS - began)) "$VERL_SOURCE" "$(release::commit)" "$(node::image head)"
-  log::ok "${name}: recorded, $((SECONDS - began)) s"
+  calibrate::python record "$name" "${WORKDIR}/shared/jobs/${id}" "$VERL_SOURCE" "$(release::commit)" "$(node::image head)"
+  log::ok "${name}: recorded"
 }
 
 # calibrate::_with KNOB VALUE... -- COMMAND...: with these knobs, one job at a time, followed to its end.

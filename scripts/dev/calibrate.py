@@ -2,7 +2,7 @@
 
 calibrate.py cost PAIRS      what will be run, and how long it takes
 calibrate.py next PAIRS      the next run that lacks a record, as words that end with NUL; nothing if there is none
-calibrate.py record NAME JOB SECONDS VERL COMMIT IMAGE      record the job directory of a run that has ended
+calibrate.py record NAME JOB VERL COMMIT IMAGE      record the job directory of a run that has ended
 calibrate.py write           docs/calibration.md
 calibrate.py check           docs/calibration.md is what the records make; exits 1 where it is not
 """
@@ -62,11 +62,11 @@ def words_of_next(pairs: int) -> list[str]:
     return [run.name, recipe.workload, str(run.patch or ""), seed, further, " ".join(recipe.asked)]
 
 
-def record(name: str, job: str, seconds: str, verl: str, commit: str, image: str) -> None:
+def record(name: str, job: str, verl: str, commit: str, image: str) -> None:
     """Record a run that has ended."""
     run = next(run for run in calibration.planned(_MOST_PAIRS) if run.name == name)
     now = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    facts = {"workload": run.recipe.workload, "seconds": int(seconds), "verl": verl, "commit": commit, "image": image, "recorded": now}  # fmt: skip
+    facts = {"workload": run.recipe.workload, "verl": verl, "commit": commit, "image": image, "recorded": now}  # fmt: skip
     calibration.record(run, Path(job), facts)
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -207,15 +208,17 @@ def _record(name: str) -> dict[str, str]:
 
 
 def about(name: str) -> dict[str, Any]:
-    """What was run: patch_sha256, seconds, verl, commit, image, recorded."""
+    """What was run: workload, patch_sha256, seconds, verl, commit, image, recorded."""
     content: dict[str, Any] = json.loads(_record(name)["calibration.json"])
     return content
 
 
 def record(run: Run, job: Path, facts: Mapping[str, Any]) -> None:
     """Write the record of a job that has ended, by rename."""
-    content = {"calibration.json": _dumped({**facts, "patch_sha256": run.patch_sha256})}
-    for attempt in [job, *sorted((job / "attempts").glob("[0-9]*"))]:
+    attempts = [job, *sorted((job / "attempts").glob("[0-9]*"))]
+    about = {**facts, "patch_sha256": run.patch_sha256, "seconds": sum(map(_seconds, attempts))}
+    content = {"calibration.json": _dumped(about)}
+    for attempt in attempts:
         prefix = "" if attempt == job else f"attempts/{attempt.name}/"
         content |= {f"{prefix}{name}": text for name, text in _cut_down(attempt, run).items()}
     RECORDS.mkdir(parents=True, exist_ok=True)
@@ -259,6 +262,12 @@ def _metrics(text: str, run: Run) -> str:
         json.dumps({"step": row["step"], "data": {name: row["data"][name] for name in row["data"] if name in kept}}) + "\n"
         for row in rows
     )  # fmt: skip
+
+
+def _seconds(attempt: Path) -> int:
+    """From the start of its driver to its end, without the time in the queue."""
+    started, ended = (_read(attempt / f"state/{name}").get("time") for name in ("started", "ended"))
+    return round((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()) if started and ended else 0  # fmt: skip
 
 
 def _some(content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

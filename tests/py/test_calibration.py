@@ -99,7 +99,8 @@ def job(directory, workload="ppo"):
         "config/resolved.json": {"workload": workload, "shared_root": "/private", "home": "/home/user"},
         "config/job_spec.json": {"workload": workload, "trainer_overrides": ["a=1"], "secrets": ["TOKEN"]},
         "config/ray_config.yaml": {"address": "http://there", "trainer_overrides": {"rl": ["b=2"], "sft": ["c=3"]}},
-        "state/ended": {"exit_code": 0, "host": "there"},
+        "state/started": {"time": "2026-01-31T10:00:00+00:00", "hostname": "there"},
+        "state/ended": {"time": "2026-01-31T10:01:15+00:00", "exit_code": 0},
     }
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -146,10 +147,10 @@ def test_what_is_recorded_is_not_run_again(records, tmp_path):
 
 def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):
     run = next(calibration.planned(0))
-    calibration.record(run, job(tmp_path / "job"), {"seconds": 60})
+    calibration.record(run, job(tmp_path / "job"), {"verl": "pypi:0.9.1"})
     content = json.loads(lzma.decompress((records / "A-ppo-10-1.json.xz").read_bytes()))
     assert {name: text for name, text in content.items() if name != "logs/metrics.jsonl"} == {
-        "calibration.json": '{"patch_sha256": "", "seconds": 60}',
+        "calibration.json": '{"patch_sha256": "", "seconds": 75, "verl": "pypi:0.9.1"}',
         "config/asked.json": '{"said": {}}',
         "config/job_spec.json": '{"trainer_overrides": ["a=1"]}',
         "config/ray_config.yaml": '{"trainer_overrides": {"rl": ["b=2"]}}',
