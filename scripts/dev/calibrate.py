@@ -112,7 +112,7 @@ def _source(abouts: Sequence[Mapping[str, Any]]) -> str:
     last = max((str(each["recorded"]) for each in abouts), default="never")[:10]
     per_run = ", ".join(f"{workload} {statistics.median(took):.0f} s" for workload, took in sorted(_seconds().items()))
     return (
-        f"{len(abouts)} runs of {', '.join(verl)} on the node image {', '.join(image)}, {hours:.1f} hours of 2 cores, the last one on {last}.\n"
+        f"{len(abouts)} runs of {', '.join(verl)} on {len(image)} {'image' if len(image) == 1 else 'images'} of nodes (`{', '.join(each[:19] for each in image)}`), {hours:.1f} hours of 2 cores, the last one on {last}.\n"
         f"The median of a run: {per_run}."
     )
 
