@@ -164,9 +164,9 @@ def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
 
 
 def planned(pairs: int) -> Iterator[Run]:
-    """All runs, in the order in which they are made: A and B in turn, short ones first, then so many noisy pairs of each workload."""
+    """All runs, in the order in which they are made: A and B in turn, harmless changes and short runs first, then so many noisy pairs of each workload."""
     seen = set()
-    for mutation in sorted(mutations(), key=_duration):
+    for mutation in sorted(mutations(), key=_order):
         for run in _in_turn(mutation.runs_of_a, mutation.runs):
             if run.name not in seen:
                 yield run
@@ -176,8 +176,8 @@ def planned(pairs: int) -> Iterator[Run]:
             yield from noisy_pair(workload, number)
 
 
-def _duration(mutation: Mutation) -> tuple[int, int, bool]:
-    return len(mutation.runs), WORKLOADS.index(mutation.recipe.workload), not mutation.harmless
+def _order(mutation: Mutation) -> tuple[int, bool, int]:
+    return len(mutation.runs), not mutation.harmless, WORKLOADS.index(mutation.recipe.workload)
 
 
 def _in_turn(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Run]:
