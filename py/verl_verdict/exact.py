@@ -14,8 +14,8 @@ from verl_verdict import metrics
 from verl_verdict.records import Run
 
 # Another order of summation shows first as a difference of at most this, relative to the metric's scale. Measured: 1.4e-6 between
-# equal runs of the rehearsal, whose samples come back in another order.
-ROUNDING = 1e-5
+# equal runs of the rehearsal, whose samples come back in another order; 1.5e-5 where GAE is written as an equal expression.
+ROUNDING = 2e-5
 _GROWTH = 100.0  # how much rounding may grow in a step, except if it changes a sampled token
 _NOISE_FACTOR = 3.0  # a second perturbed run would not do exactly what the first did
 
