@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median_low
 
-from verl_verdict import changes, comparable, exact, gate, metrics, speed
+from verl_verdict import changes, comparable, cost, exact, gate, metrics, speed
 from verl_verdict.comparable import Difference
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
@@ -206,7 +206,7 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
             found.append(Trend(name, values, _sampled(name, values, summary.floor, decisive.good)))
     took = [(point, seconds) for point in points if (seconds := speed.seconds(point.run)) is not None]
     if took:
-        floor = speed.FLOORS[speed.profile_of([point.run for point, _ in took])]
+        floor = cost.FLOORS[cost.profile_of([point.run for point, _ in took])]
         found.append(Trend(speed.STEP, took, _sampled(speed.STEP, took, lambda mean: floor * mean, -1)))
     return found
 

@@ -153,7 +153,8 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
     Raises BadInput if they do not differ, or not in `metric`; RegressError if the session does not tell.
     """
     report, evidence = read_json(session.path / "report.json") or {}, session.evidence()
-    cases = [each for each in report.get("cases", []) if each["case"] == case or not case]
+    trained = [each.name for each in suites.of_recorded(evidence["begin"]["suite"]).cases]  # not their speed and memory
+    cases = [each for each in report.get("cases", []) if each["case"] in trained and case in ("", each["case"])]
     differing = next((each for each in cases if each["word"] in _DIFFERENT), None)
     if metric:
         return _of_metric(evidence, differing["case"] if differing else case or cases[0]["case"], metric, step)
