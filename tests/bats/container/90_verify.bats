@@ -190,10 +190,17 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
 @test "red: a submission from the host" {
   stream http://127.0.0.1:18269
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
+  # The token goes to the head's own dashboard only, so the submitter is told that this is the one.
   tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config |
     docker run --rm --interactive --network host --volume "${WORKDIR}/shared:/private" --env RAY_AUTH_MODE=token \
       --volume "${WORKDIR}/secrets/vrtest-verify.token:/run/secrets/ray_token:ro" --env RAY_AUTH_TOKEN_PATH=/run/secrets/ray_token \
-      "$image" python3 "$HELPER/run.py" --shared-root /private "${SUBMIT[@]}" --submission-id=from-the-host
+      "$image" python3 -c '
+import sys
+sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/hooks"]
+from verl_regress import cli
+from verl_regress.cluster import ray_api
+ray_api.HEAD = "http://127.0.0.1:18269"
+sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${SUBMIT[@]}" --submission-id=from-the-host
   # Its address is the host's, which does not answer inside the head: its own files show its end.
   make --no-print-directory wait JOB=from-the-host UNREACHABLE_TIMEOUT=300
   judged submission from-the-host
