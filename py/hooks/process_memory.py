@@ -102,7 +102,7 @@ class Recorder:
         """Append a line. A part of one, which a full disk may leave, becomes a line of its own."""
         name = _name()
         said = f" {name}" if name not in ("", self._name) else ""
-        line = f"{chr(10) if self._torn else ''}{time.time():.1f} {self._most}{said}\n".encode()
+        line = f"{chr(10) if self._torn else ''}{time.time():.3f} {self._most}{said}\n".encode()
         os.makedirs(self._folder, exist_ok=True)  # noqa: PTH103
         file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

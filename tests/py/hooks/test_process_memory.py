@@ -79,7 +79,7 @@ further(2)
 def test_a_process_that_is_killed_leaves_whole_lines(process):
     status, (text,) = process("import verl; further(3); os.kill(os.getpid(), 9)")
     assert status == -9
-    assert re.fullmatch(r"(\d+\.\d \d+( python\S*)?\n){3,}", text)
+    assert re.fullmatch(r"(\d+\.\d{3} \d+( python\S*)?\n){3,}", text)
 
 
 def test_a_process_that_ends_by_itself_records_its_last_memory(process):
@@ -130,8 +130,8 @@ def test_a_full_disk_disturbs_nothing_and_no_peak_is_lost(process):
     program = """
 import resource, signal, verl
 further(1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (30, resource.RLIM_INFINITY))
-while os.path.getsize(glob.glob(os.environ['VERL_REGRESS_JOB_DIR'] + '/state/memory/*')[0]) < 30: time.sleep(0.01)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))
+while os.path.getsize(glob.glob(os.environ['VERL_REGRESS_JOB_DIR'] + '/state/memory/*')[0]) < 40: time.sleep(0.01)
 held = b'x' * (64 * 2**20); time.sleep(0.2); del held; time.sleep(0.1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 further(3)
@@ -139,7 +139,7 @@ sys.exit(5)
 """
     status, (text,) = process(program)
     sizes = memory_records.parse(text).sizes
-    torn = [line for line in text.splitlines() if not re.fullmatch(r"\d+\.\d \d{4,}( \S+)?", line)]
+    torn = [line for line in text.splitlines() if not re.fullmatch(r"\d+\.\d{3} \d{4,}( \S+)?", line)]
     assert (status, len(torn)) == (5, 1)
     assert max(sizes) - sizes[0] == pytest.approx(64 * MIB, abs=8 * MIB)
 
