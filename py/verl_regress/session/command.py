@@ -248,20 +248,24 @@ def _is_void(job: JobDir, api: RayApi, session: Session) -> bool:
 def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> None:
     """The evidence of a run's job.
 
-    One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most. So does one that failed
-    after its snapshot was removed or changed: then the user must act first.
+    One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most. So is one that outlived its
+    head, because half of its evidence went with that. One that failed after its snapshot was removed or changed says nothing
+    either: then the user must act first.
     """
     job = find.find(root, args.job)
-    now = status.judge(job, api.job(job.ray_id))
+    ray = api.job(job.ray_id)
+    now = status.judge(job, ray)
     if now.status.exit is None:
         raise RegressError(
             f"The job {args.job} of {args.name} is {now.shown}, and is recorded when it is over: 'make verify SESSION={session.path.name}' goes on."
         )
     known = session.evidence()
     losses = sum(name.startswith("lost-") and each["run"] == args.name for name, each in known.items())
-    if args.outcome in (Exit.STOPPED, Exit.LOST, Exit.NOT_SCHEDULABLE) and losses < _LOSSES:
+    # The head that is there now does not know it, and the one before went away before it saw the end.
+    outlived = ray is None and (job.read_state("observed") or {}).get("status") in ("PENDING", "RUNNING")
+    if (outlived or args.outcome in (Exit.STOPPED, Exit.LOST, Exit.NOT_SCHEDULABLE)) and losses < _LOSSES:
         session.write(f"lost-{args.job}", {"run": args.name, "outcome": args.outcome})
-        what = "lost" if args.outcome == Exit.LOST else "stopped"
+        what = "lost" if outlived or args.outcome == Exit.LOST else "stopped"
         say.info(f"{args.name}: {args.job} was {what}, which says nothing about the code: the run is made again")
         return
     if args.outcome in (Exit.JOB_FAILED, Exit.STALLED):
