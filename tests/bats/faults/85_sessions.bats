@@ -107,7 +107,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   session::ended
   fault::answered 1 "$(grep -m 1 '^error ' <<<"$output")"
   assert_status 1
-  assert_line "error   The snapshot ${code} was removed after the session began \(${snapshot} is not there\): make it again with 'make snapshot CODE_ID=${code} VERL_SOURCE=path:${BATS_FILE_TMPDIR}/harmless', and continue the session\."
+  assert_line "error   The snapshot ${code} was removed after the session began \(${snapshot} is not there\): make it again with 'make snapshot CODE_ID=${code} VERL_SOURCE=path:[^ ]+/harmless', and continue the session\."
   assert_line " +the session can be continued: 'make verify SESSION=${SESSION_DIR##*/}'"
   [[ ! -e ${SESSION_DIR}/report.json ]]
   status=1 fault::recovered
