@@ -190,7 +190,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
 @test "red: a submission from the host" {
   stream http://127.0.0.1:18269
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
-  # The token goes to the head's own dashboard only, so the submitter is told that this is the one.
+  # The token goes to the head's own dashboard only: for the submitter this is it.
   tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config |
     docker run --rm --interactive --network host --volume "${WORKDIR}/shared:/private" --env RAY_AUTH_MODE=token \
       --volume "${WORKDIR}/secrets/vrtest-verify.token:/run/secrets/ray_token:ro" --env RAY_AUTH_TOKEN_PATH=/run/secrets/ray_token \
