@@ -201,8 +201,9 @@ from verl_regress import cli
 from verl_regress.cluster import ray_api
 ray_api.HEAD = "http://127.0.0.1:18269"
 sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${SUBMIT[@]}" --submission-id=from-the-host
-  # Its address is the host's, which does not answer inside the head: its own files show its end.
-  make --no-print-directory wait JOB=from-the-host UNREACHABLE_TIMEOUT=300
+  # Its address is not the head's own, so nobody in the head asks there: its own files show its end.
+  source scripts/lib/wait.bash
+  wait::until 300 - test -s "${WORKDIR}/shared/jobs/from-the-host/state/ended"
   judged submission from-the-host
   assert_status 9
   assert_line ' +- ppo_b was submitted from [0-9a-f]+, the head is [0-9a-f]+'
