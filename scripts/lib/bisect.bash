@@ -187,11 +187,13 @@ bisect::_try() {
   word=$(bisect::_helper known "${said[@]}")
   [[ -z $word ]] || { printf '%s\n' "$word" && return; }
   log::step "bisect: ${commit::12} ${subject}"
+  if ! bisect::_git cat-file -e "${commit}:verl/__init__.py" 2>/dev/null; then
+    bisect::_helper decide "${said[@]}" --refused 'it has no verl/__init__.py'
+    return
+  fi
   mapfile -d '' -t plan < <(bisect::_helper try --commit "$commit")
   wait "$!"
-  if ! bisect::_git cat-file -e "${commit}:verl/__init__.py" 2>/dev/null; then
-    said+=(--refused 'it has no verl/__init__.py')
-  elif [[ ${plan[0]} == session ]]; then
+  if [[ ${plan[0]} == session ]]; then
     bisect::_session "$commit" "$BISECT_GOOD" "$commit"
   else
     why=$(bisect::_train "$commit" "${plan[@]:1}")

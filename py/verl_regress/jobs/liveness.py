@@ -16,6 +16,8 @@ from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, now
 
+ENDED_IN_RAY = ("SUCCEEDED", "FAILED", "STOPPED")  # Ray's statuses of a job that is over (2.60)
+
 # What flock and link raise if the file system has no locks or links; EPERM is link's.
 _WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 

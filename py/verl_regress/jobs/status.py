@@ -12,7 +12,7 @@ from verl_regress.base import lock
 from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import causes, failure
-from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 
 
 class Status(str, enum.Enum):
@@ -184,7 +184,7 @@ def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
         )
     }  # fmt: skip
     before = job.read_state("observed") or {}
-    if before.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
+    if before.get("status") in ENDED_IN_RAY:
         return
     if kept != {key: before.get(key) for key in kept}:
         with contextlib.suppress(OSError):  # a full disk must not keep the user from the answer

@@ -11,17 +11,14 @@ from pathlib import Path
 
 import deps
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Exit, RegressError, shown
+from verl_regress.base.errors import BadInput, RegressError, shown
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import status
 from verl_regress.session import bisection, schedule, suites
 from verl_regress.session.bisection import Bisection
-from verl_regress.store.sessions import Session
-
-_ENDS, _CONFIRM = "ends", "confirm"
-_LATEST = "latest"
+from verl_regress.store.sessions import LATEST, Session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,8 +105,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
-    if args.step is not None and not args.metric:
-        raise BadInput(f"STEP={args.step} says when and not what: name a METRIC, or leave both empty.")
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
     content = bisection.of_case(suite, args.case)
     kept = ("cluster", "repo", "good", "bad", "good_tree", "bad_tree", "case", "metric", "step")
@@ -124,7 +119,7 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The search of that name; `latest` is the newest of this cluster. Raises BadInput if it is over, or not of this cluster."""
     every = [Bisection(path) for path in sorted(root.bisections.glob("*"), reverse=True)]
     mine = [each for each in every if each.read("begin").get("cluster") == args.cluster]
-    search = next((each for each in mine if args.name in (_LATEST, each.path.name)), None)
+    search = next((each for each in mine if args.name in (LATEST, each.path.name)), None)
     if search is None:
         known = ", ".join(each.path.name for each in mine[:3]) or "it has none"
         raise BadInput(
@@ -148,7 +143,7 @@ def _state(session: Session | None) -> str:
 def _signature(root: SharedRoot, search: Bisection) -> None:
     """Keep and say what to look for. Raises BadInput if GOOD and BAD do not differ in it."""
     if not search.knows_signature:
-        begin, session = search.read("begin"), search.session_of(root, _ENDS)
+        begin, session = search.read("begin"), search.session_of(root, bisection.ENDS)
         found = bisection.found_at_the_ends(session, begin["case"], begin["metric"], begin["step"])
         # JSON has no NaN.
         content = {
@@ -165,18 +160,7 @@ def _known(search: Bisection, args: argparse.Namespace) -> None:
     same |= {begin["good_tree"]: (begin["good"], "good"), begin["bad_tree"]: (begin["bad"], "bad")}
     if args.tree in same:
         commit, word = same[args.tree]
-        search.write(
-            f"commit-{args.commit}",
-            {
-                "word": word,
-                "why": f"its folder verl is that of {commit[:12]}",
-                "tree": args.tree,
-                "subject": args.subject,
-                "job": "",
-            },
-        )
-        say.info(f"{args.commit[:12]} is {word}: its folder verl is that of {commit[:12]}")
-        print(word)
+        _record(search, args, word, f"its folder verl is that of {commit[:12]}", job="")
 
 
 def _try(root: SharedRoot, search: Bisection, commit: str) -> None:
@@ -217,17 +201,20 @@ def _decide(root: SharedRoot, search: Bisection, args: argparse.Namespace) -> No
     else:
         session = search.session_of(root, args.commit)
         word, why = bisection.of_session(search.signature, session)
-    said = {"word": word, "why": why, "tree": args.tree, "job": args.job, "subject": args.subject}
+    _record(search, args, word, why, args.job)
+
+
+def _record(search: Bisection, args: argparse.Namespace, word: str, why: str, job: str) -> None:
+    """Keep, say and print what a commit is."""
+    said = {"word": word, "why": why, "tree": args.tree, "job": job, "subject": args.subject}
     search.write(f"commit-{args.commit}", said)
     say.info(f"{args.commit[:12]} is {'skipped' if word == bisection.SKIP else word}: {why}")
     print(word)
 
 
 def _job_of_good(root: SharedRoot, search: Bisection) -> JobDir:
-    session = search.session_of(root, _ENDS)
-    jobs = schedule.runs_of(search.suite.case(search.signature.case), "A", session.evidence())
-    if not jobs:
-        raise RegressError(
-            f"The session {session.path.name} has no run of GOOD any more: start a new search.", Exit.OWN_ERROR
-        )
-    return JobDir(Path(next(iter(jobs.values()))["job_dir"]))
+    session = search.session_of(root, bisection.ENDS)
+    job = bisection.first_job(session.evidence(), search.signature.case, "A")
+    if job is None:
+        raise RegressError(f"The session {session.path.name} has no run of GOOD any more: start a new search.")
+    return job

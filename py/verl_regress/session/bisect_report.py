@@ -50,7 +50,7 @@ def _confirmed(root: SharedRoot, search: Bisection) -> tuple[bool, list[str], li
     """Whether the fresh runs agree, what they said, and their curves."""
     from verl_regress.session import verdict
 
-    session = search.session_of(root, "confirm")
+    session = search.session_of(root, bisection.CONFIRM)
     is_sure, said = bisection.confirmed(search.signature, session)
     evidence = session.evidence()
     found = verdict.of_session(evidence)

@@ -26,6 +26,7 @@ from verl_verdict.records import Run
 from verl_verdict.verdicts import Word
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
+ENDS, CONFIRM = "ends", "confirm"  # roles of sessions; that of a commit is its hash (scripts/lib/bisect.bash)
 _DIFFERENT = (Word.REGRESSED.value, Word.CHANGED.value, Word.IMPROVED.value)
 _EQUAL = (Word.IDENTICAL.value, Word.SAME.value)
 
@@ -127,7 +128,7 @@ class Bisection:
         content = dict(self.suite.content)
         if self.knows_signature:
             content["cases"] = _with_its_source(content["cases"], self.signature.case)
-        return {**content, "title": self.title(role), "reuse": role != "confirm"}
+        return {**content, "title": self.title(role), "reuse": role != CONFIRM}
 
 
 def of_case(suite: Suite, name: str) -> dict[str, Any]:
@@ -200,12 +201,18 @@ def _range(values: Mapping[int, float]) -> str:
     return f"{min(values)} to {max(values)}"
 
 
+def first_job(evidence: Mapping[str, Any], case: str, side: str) -> JobDir | None:
+    """The job of the first run of a side; None if it did not run."""
+    jobs = schedule.runs_of(suites.of_recorded(evidence["begin"]["suite"]).case(case), side, evidence)
+    return next((JobDir(Path(job["job_dir"])) for job in jobs.values()), None)
+
+
 def _first_run(evidence: Mapping[str, Any], case: str, side: str) -> Run:
     """The first run of a side. Raises BadInput if it did not run."""
-    jobs = schedule.runs_of(suites.of_recorded(evidence["begin"]["suite"]).case(case), side, evidence)
-    if not jobs:
+    job = first_job(evidence, case, side)
+    if job is None:
         raise BadInput(f"The case {case} has no run with {'GOOD' if side == 'A' else 'BAD'}: see the session's report.")
-    return jobdir.read(Path(next(iter(jobs.values()))["job_dir"]))
+    return jobdir.read(job.path)
 
 
 def _failed_after(evidence: Mapping[str, Any], case: str) -> int | None:
@@ -275,16 +282,16 @@ def confirmed(signature: Signature, session: Session) -> tuple[bool, list[str]]:
     evidence = session.evidence()
     case = suites.of_recorded(evidence["begin"]["suite"]).case(signature.case)
     refused = schedule.refusal_of(schedule.first_runs(case)[1], evidence)
+    parent = first_job(evidence, signature.case, "A")
     said = []
     for side, name, expected in (("A", "parent", GOOD), ("B", "commit", BAD)):
-        jobs = list(schedule.runs_of(case, side, evidence).values())
-        parent = list(schedule.runs_of(case, "A", evidence).values())
+        job = first_job(evidence, signature.case, side)
         if side == "B" and refused is not None:
             told = of_refusal(signature, refused)
-        elif not jobs or not parent:
+        elif job is None or parent is None:
             told = (SKIP, "it did not run")
         else:
-            told = of_job(signature, *(JobDir(Path(each[0]["job_dir"])) for each in (jobs, parent)))
+            told = of_job(signature, job, parent)
         said.append((told[0] == expected, f"{name}: {told[0]}, {told[1]}"))
     return all(each[0] for each in said), [each[1] for each in said] + [f"commit against its parent: {why}"]
 

@@ -18,7 +18,7 @@ from verl_regress.base.layout import JobDir, SharedRoot, read_json
 from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
-from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _SCORE = "critic/score/mean"
@@ -48,7 +48,7 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
 
 def _is_settled(job: JobDir) -> bool:
     """Its launcher is gone, and whoever follows it has recorded Ray's last word: another session may be about to do so."""
-    is_seen = (job.read_state("observed") or {}).get("status") in ("SUCCEEDED", "FAILED", "STOPPED")
+    is_seen = (job.read_state("observed") or {}).get("status") in ENDED_IN_RAY
     return is_seen and job.read_state("ended") is not None and launcher_of(job) is not Launcher.ALIVE
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the queue's time stamp
 _LOOK_WHOLE_EVERY = 10.0  # … of the whole queue even if unchanged: a launcher that is killed changes nothing
@@ -149,7 +149,7 @@ class _Queue:
         it is young.
         """
         submitted, observed = job.read_state("submitted") or {}, job.read_state("observed") or {}
-        if submitted.get("accepted") is False or observed.get("status") in ("SUCCEEDED", "FAILED", "STOPPED"):
+        if submitted.get("accepted") is False or observed.get("status") in ENDED_IN_RAY:
             return False
         now = self._job.launcher.stat().st_mtime + time.monotonic() - self._began
         return now - link.lstat().st_mtime < _LAUNCHER_SECONDS
