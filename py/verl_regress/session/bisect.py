@@ -150,7 +150,7 @@ def _signature(root: SharedRoot, search: Bisection) -> None:
             name: value for name, value in asdict(found).items() if not (isinstance(value, float) and math.isnan(value))
         }
         search.write("signature", content)
-    say.info(f"what tells: {search.signature}")
+    say.info(f"what tells them apart: {search.signature}")
 
 
 def _known(search: Bisection, args: argparse.Namespace) -> None:

@@ -80,7 +80,7 @@ def _markdown(report: dict[str, Any], diff: list[str]) -> list[str]:
         f"# {report['answer']}",
         "",
         *(f"- {line}" for line in (*report["about"].splitlines()[1:], *report["said"])),
-        f"- what tells: {report['signature']}",
+        f"- what tells them apart: {report['signature']}",
         f"- GOOD {report['good']}, BAD {report['bad']}, in {report['repo']}",
         "",
         "| commit | is | because | subject |",
@@ -102,7 +102,7 @@ def _html(report: dict[str, Any], diff: list[str], cases: list[web.Case]) -> str
             answer=report["answer"],
             word="changed" if report["confirmed"] else "inconclusive",
             facts={
-                "what tells": report["signature"],
+                "what tells them apart": report["signature"],
                 "GOOD": report["good"],
                 "BAD": report["bad"],
                 "repository": report["repo"],

@@ -105,7 +105,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   grep -q '16 commits change verl/: 2 runs for both ends' "${BATS_TEST_TMPDIR}/first"
   BISECT=latest run scripts/62_bisect.sh
   assert_status 0
-  assert_line ' +what tells: loss, step 1, train/loss: GOOD [0-9.]+, BAD [0-9.]+'
+  assert_line ' +what tells them apart: loss, step 1, train/loss: GOOD [0-9.]+, BAD [0-9.]+'
   assert_line ' +[0-9a-f]{12} is skipped: .*no_such_module.*'
   assert_line 'the first bad commit is [0-9a-f]{12} \(commit 11\); fresh runs of it and of its parent confirm it'
   search=$(find "${WORKDIR}/shared/bisect" -mindepth 1 -maxdepth 1)
