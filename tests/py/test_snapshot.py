@@ -381,3 +381,24 @@ def test_a_checkout_says_what_it_requires_in_its_setup_py(root):
         "extras": [],
         "imports": ["torch"],
     }
+
+
+@pytest.mark.parametrize("foreign", ["codeA", "codeA/snapshot.json"])
+def test_a_snapshot_of_a_user_who_is_not_trusted_is_refused(root, monkeypatch, foreign):
+    make(root)
+    target = root.snapshots / "codeA"
+    monkeypatch.setattr(snapshot, "_owner_of", lambda path: 4242 if path == root.snapshots / foreign else os.geteuid())
+    message = (
+        f"CODE_ID=codeA (from the command line) is refused, because {root.snapshots / foreign} belongs to user 4242, and what is there would run "
+        "as you: set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
+    )
+    for use in (
+        lambda: snapshot.need_trusted(target, "the command line"),
+        lambda: snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1"),
+        lambda: make(root),
+    ):
+        with pytest.raises(BadInput, match=re.escape(message)):
+            use()
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1 4242")
+    snapshot.need_trusted(target, "the command line")
+    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "same"

@@ -140,6 +140,8 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
     suite, table = _suite(args), evidence.nodes(api)
     codes = {"A": args.code_a, "B": args.code_b}
     records = {side: snapshot.load(root, code, f"CODE_{side}") for side, code in codes.items()}
+    for side, code in codes.items():
+        snapshot.need_trusted(root.snapshots / code, f"CODE_{side}")
     session = Session.begin(root)
     session.write(
         "begin",

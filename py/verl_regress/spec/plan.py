@@ -150,6 +150,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     driver = _driver(request, job)
     environment = Environment.of(root, request, code.path, job)
     limits.check(overrides, environment.variables, environment.origins)
+    snapshot.need_trusted(code.path, code.origin)
     snapshot.need_whole(code.path, code.record, code.origin)
     composed = compose(code.path, code.record, request.workload.module, overrides)
     reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)

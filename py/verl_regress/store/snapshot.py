@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import naming, say
 from verl_regress.base.errors import BadInput, Exit, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.base.owner import is_trusted
 from verl_regress.store import artefact, requirements, tarball
 
 MARKER_FILE = "mvp_marker.py"
@@ -144,6 +145,7 @@ def check(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
     if not os.path.lexists(target):
         return "absent"
     record = _record(target)
+    need_trusted(target, "the command line")
     if (record["source"], record["revision"], record["dirty"]) != (source, revision, False):
         return "other"
     verify(root, code_id)
@@ -204,6 +206,16 @@ def verify(root: SharedRoot, code_id: str) -> Record:
             f"the snapshot {target} was changed after it was made ({found}): {_cure(target)}.", Exit.CHECK_FAILED
         )
     return record
+
+
+def need_trusted(target: Path, origin: str) -> None:
+    """Whoever owns a snapshot or its record can change both. Raises BadInput if that is a user whom we do not trust."""
+    for path in (target, target / RECORD_FILE):
+        if not is_trusted(uid := _owner_of(path)):
+            raise BadInput(
+                f"{KNOB}={target.name} (from {origin}) is refused, because {path} belongs to user {uid}, and what is there would run as you: "
+                f"set TRUSTED_UIDS={uid} if you trust that user, or make a snapshot of your own under another {KNOB}."
+            )
 
 
 def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
@@ -290,6 +302,7 @@ def _record(target: Path) -> Record:
 def _keep(target: Path, new: Record, new_tree: Mapping[str, str]) -> Record:
     """Return the record of the snapshot at `target`, which must have the tree `new_tree`; BadInput otherwise."""
     old = _record(target)
+    need_trusted(target, "the command line")
     old_tree = _tree(target)
     if old_tree == new_tree:
         same = (old["source"], old["revision"]) == (new["source"], new["revision"])

@@ -17,7 +17,7 @@ case "$1" in
 esac
 SH
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub python3 '[[ ! -e ${BOX}/gets ]] || cat >"${BOX}/got"'
+  stub python3 '[[ ! -e ${BOX}/gets ]] || cat >"${BOX}/got"; printf %s "$VERL_REGRESS_TRUSTED_UIDS" >"${BOX}/trusted"'
   {
     # shellcheck disable=SC2016  # expanded in the script that is written here
     printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load '"$@"'
@@ -77,6 +77,7 @@ give() {
     [[ ! -e ${BOX}/got ]] || fail 'it got what was on stdin'
     verb TRUSTED_UIDS="1 ${owner}" helper::run head jobs
     assert_status 0
+    [[ $(<"${BOX}/trusted") == "1 ${owner}" ]] || fail 'it does not know whom we trust'
     rm "${BOX}/got"
     ((EUID != 0)) || chown -h 0 "$planted"
   done
