@@ -42,6 +42,8 @@ SUBCOMMANDS = {
     "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot", "add_arguments", "run"),
     "secrets": _Subcommand("which secrets a JobSpec names", "submit.asked_secrets", "add_arguments", "run"),
     "submit": _Subcommand("submit a JobSpec", "submit.submit", "add_arguments", "run"),
+    "export": _Subcommand("print a file that runs a JobSpec elsewhere", "submit.exporting", "add_arguments", "run"),
+    "submit-exported": _Subcommand("submit the request of such a file", "submit.exported", "add_arguments", "run"),
     "resume": _Subcommand("continue a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
     "retry": _Subcommand(
         "run a job again from its first step, as a new attempt", "submit.resume", "add_arguments", "run_retry"

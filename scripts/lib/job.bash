@@ -13,24 +13,45 @@ job::submit_shipped() {
 # job::submit SPEC [VIA]: sends the JobSpec file SPEC and the Ray base config to the head, which submits it through VIA: sdk (Ray's
 # Python SDK) or cli (`ray job submit`). The submission id is on stdout.
 job::submit() {
-  local spec=$1 via=${2:-sdk} stream args=() members=(job_spec ray_config)
+  local spec=$1 stream args=("--via=${2:-sdk}") members=()
   cli::temp_dir stream
+  job::_request args members "$stream" "$spec"
+  [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
+  [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
+    secret::read_all "$spec" --spec-name "$spec" <"${stream}/job_spec"
+  job::_begin "$stream" members submit "${args[@]}"
+}
+
+# job::export SPEC: prints a file that runs the JobSpec file SPEC in the place that TO names. Secrets are not read.
+job::export() {
+  local stream knob args=("--to=${TO}" "--deadlines=${PENDING_TIMEOUT},${STALL_TIMEOUT},${UNREACHABLE_TIMEOUT}") members=()
+  cli::temp_dir stream
+  job::_request args members "$stream" "$1"
+  compose::export_words args "$TO"
+  for knob in "${KNOB_NAMES[@]}"; do
+    [[ ${ENV_ORIGIN[$knob]} != 'the command line or environment' ]] || args+=("--given=${knob}=${!knob}")
+  done
+  tar -C "$stream" -c --files-from=/dev/null -- "${members[@]}" | log::while 'composing the config' -- helper::run_in head export "${args[@]}"
+}
+
+# job::_request ARGS MEMBERS DIR SPEC: what `make submit` asks for, as words of the array ARGS; its files in DIR, named in MEMBERS.
+job::_request() {
+  # shellcheck disable=SC2178  # namerefs to arrays
+  local -n _words=$1 _names=$2
+  local stream=$3 spec=$4
+  _names+=(job_spec ray_config)
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
   # Each value is one word with its option, so a value may begin with a dash.
-  args=("--spec-name=${spec}" "--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}" "--via=${via}")
-  args+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
-  ((${#_SECRETS_PLANTED[@]} == 0)) || args+=("${_SECRETS_PLANTED[@]/#/--secret=}")
-  [[ -z $MAX_RUNNING ]] || args+=("--max-running=${MAX_RUNNING}")
-  [[ $DETERMINISTIC != 1 ]] || args+=(--deterministic)
-  [[ -z $TRAIN_SEED ]] || args+=("--seed=${TRAIN_SEED}")
-  [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
-  ! env::is_given CODE_ID || args+=("--code-id=${CODE_ID}")
-  ! env::is_given SUBMISSION_ID || args+=("--submission-id=${SUBMISSION_ID}")
-  [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
-    secret::read_all "$spec" --spec-name "$spec" <"${stream}/job_spec"
-  job::_overrides args members "$stream"
-  job::_begin "$stream" members submit "${args[@]}"
+  _words+=("--spec-name=${spec}" "--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}")
+  _words+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
+  ((${#_SECRETS_PLANTED[@]} == 0)) || _words+=("${_SECRETS_PLANTED[@]/#/--secret=}")
+  [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
+  [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
+  [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
+  ! env::is_given CODE_ID || _words+=("--code-id=${CODE_ID}")
+  ! env::is_given SUBMISSION_ID || _words+=("--submission-id=${SUBMISSION_ID}")
+  job::_overrides "$1" "$2" "$stream"
 }
 
 # job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.

@@ -309,8 +309,15 @@ def _token_for(address: str) -> str | None:
 
 
 def token() -> str | None:
-    """Ray's token, if the node has one. Raises OSError if it should have one that cannot be read."""
+    """Ray's token, if the node has one. Raises OSError if it should have one that cannot be read.
+
+    KubeRay passes it as RAY_AUTH_TOKEN (1.6), which Ray prefers to the file, too (2.60).
+    """
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return None
+    if passed := os.environ.get("RAY_AUTH_TOKEN"):
+        return passed.strip()
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if os.environ.get("RAY_AUTH_MODE") != "token" or not path:
+    if not path:
         return None
     return Path(path).read_text(encoding="ascii").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,15 +114,20 @@ def of_job(job: JobDir) -> Request:
 
     Secrets that only the command line named are left out: their values are no longer available.
     """
-    asked = job.read_config("asked.json")
-    if asked is None:
+    if job.read_config("asked.json") is None:
         raise RegressError(
             f"{job.config}/asked.json is missing, so the request cannot be repeated (an older verl-regress wrote the job, or its submitter died): submit it again with 'make submit'."
         )
-    given = job.config / "job_spec.yaml"
+    return of_files(job.config)
+
+
+def of_files(directory: Path) -> Request:
+    """The request in the files asked.json, job_spec.yaml (or .json) and ray_config.yaml. Raises BadInput, or OSError."""
+    asked = json.loads((directory / "asked.json").read_text(encoding="utf-8"))
+    given = directory / "job_spec.yaml"
     origins, said = asked["origins"], {**asked["said"], "secrets": ()}
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
-    base = (job.config / "ray_config.yaml").read_bytes().decode("utf-8")
+    base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(
         JobSpec.of(documents.parse(spec, origins["job_spec"], "jobspec")),
         BaseConfig.of(documents.parse(base, origins["ray_config"], "base_config")),

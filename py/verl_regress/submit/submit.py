@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Submit one job; the submission id is the one line on stdout."""
     root = SharedRoot(args.shared_root)
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
-    request = _read_request(args)
+    request = read_request(args)
     is_given = args.submission_id is not None or request.spec.submission_id is not None
     while True:
         try:
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_request(args: argparse.Namespace) -> Request:
+def read_request(args: argparse.Namespace) -> Request:
     """The request in the arguments and on stdin. Raises BadInput."""
     names = {_SPEC: args.spec_name, _BASE: args.base_name}
     if args.overrides_name is not None:
@@ -185,7 +185,7 @@ def send(
     up, down = nodes.up(api)
     planned = _with_packages(_with_room(planned, up, down), up, is_allowed=allow_mismatch)
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
-    _reserve(planned)
+    _make_directories(planned)
     if announce:
         print(job.ray_id, flush=True)
     with submission_of(job), job_secrets.written(planned.environment.secrets_file, secrets):
@@ -205,7 +205,19 @@ def send(
     )
 
 
-def _reserve(planned: plan.Plan) -> None:
+def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
+    """Make the job's directory with its plan, for something else to submit: KubeRay, which knows nothing of it.
+
+    Its launcher joins the queue itself. Raises BadInput.
+    """
+    job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
+    _make_directories(planned)
+    with submission_of(planned.job), job_secrets.written(planned.environment.secrets_file, secrets):
+        _write_config(planned)
+    say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
+
+
+def _make_directories(planned: plan.Plan) -> None:
     """Make the attempt's directory, which must not exist yet, and its contents. Raises BadInput."""
     job, is_first = planned.job, planned.request.attempt is None
     if not is_first:

@@ -57,6 +57,30 @@ compose::_render_gpus() {
   esac
 }
 
+# compose::export_words ARRAY TO: what the cluster is made of, as options of the helper's `export`.
+compose::export_words() {
+  local -n _options=$1
+  local worker name user volume=$EXPORT_VOLUME
+  [[ $TRANSPORT == container || -n $NODE_IMAGE ]] ||
+    cli::die 2 "With TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes have no image of ours: name the one to run elsewhere in NODE_IMAGE."
+  case $volume,$2 in
+    ,kuberay) volume="${CLUSTER_NAME//_/-}-shared" ;;
+    ,dstack) volume=$SHARED_ROOT ;;
+    ,*) volume=$(nodes::shown "$SHARED_ROOT") ;;
+  esac
+  user="$(node::exec head id -u):$(node::exec head id -g)"
+  _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}" "--shm-size=${SHM_SIZE}")
+  _options+=("--gpus-per-worker=${GPUS_PER_WORKER}" "--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
+  _options+=("--unset=${RAY_UNSET}" "--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
+  [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
+  [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
+  for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "${worker#worker-}")"); done
+  for name in $(compose::_worker_environment); do _options+=("--worker-env=${name}=${!name}"); done
+}
+
+# compose::_worker_environment: the knobs that the profile's template passes to each worker under their own names.
+compose::_worker_environment() { sed -nE '/SHARED_ROOT/d; s/^ +([A-Z_]+): \$\{\1\}$/\1/p' "${REPO_DIR}/$(compose::_template)"; }
+
 # compose::run ARGS...: docker compose for the whole rendered cluster.
 compose::run() {
   local files=(--file "${REPO_DIR}/docker-compose.yaml") template

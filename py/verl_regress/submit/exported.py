@@ -1,0 +1,57 @@
+"""`submit-exported`, which a file of `make export` calls in the place that it was made for.
+
+In a head that our scripts did not start it submits the request that the file carries. Where something else submits the
+job (KubeRay), it only makes the job's directory, from which the launcher reads its plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from verl_regress.base import lock
+from verl_regress.base.layout import SharedRoot
+from verl_regress.cluster import ray_api
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.secrets import job_secrets
+from verl_regress.spec import plan, request
+from verl_regress.submit import beside, submit
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`submit-exported DIR [--secrets] [--reserve DEVICES] [--allow-mismatch]`."""
+    parser.add_argument("directory", type=Path, help="the request: asked.json, job_spec.* and ray_config.yaml")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come on stdin")
+    parser.add_argument(
+        "--reserve", type=int, metavar="DEVICES", help="only make the job's directory: the cluster has DEVICES in all"
+    )
+    parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Submit or reserve one job; the submission id is the one line on stdout. Raises BadInput."""
+    root = SharedRoot(args.shared_root)
+    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    asked = request.of_files(args.directory)
+    root.ensure()
+    with lock.held(root.jobs, fcntl.LOCK_SH):
+        make = partial(plan.make, root, asked)
+        if args.reserve is not None:
+            planned = replace(make(), cluster_has=args.reserve)
+            submit.reserve(planned, values)
+        else:
+            planned = beside.in_child(make, ray_api.load_sdk)
+            submit.send(
+                planned,
+                RayApi(planned.driver.address),
+                "sdk",
+                values,
+                announce=False,
+                allow_mismatch=args.allow_mismatch,
+            )
+    print(planned.job.submission_id)
+    return 0

@@ -1,0 +1,1 @@
+"""Ways out: the same job as a file for another place that runs containers. Pure: each module makes one format from a plan."""

@@ -1,0 +1,115 @@
+"""TO=compose: a Compose project of its own, for a machine without this project: head, workers, and the job.
+
+It repeats docker-compose.yaml and what scripts/lib/lifecycle/compose.bash adds; a test compares them by profile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_regress.ways_out import nodes
+from verl_regress.ways_out.export import REQUEST_DIR, Export, as_yaml
+
+LONGEST = 63  # of a project's name
+_TOKEN = "ray_token"
+_ADDRESS = "address=$(hostname -i | awk '{ print $1 }')\n"
+
+
+def render(export: Export) -> str:
+    """The project as a file, with a comment that says how it is run and what it lacks."""
+    values = {name: f'"$(</run/secrets/{name})"' for name in export.secrets}
+    workers = {f"worker-{index}": _worker(export, index, ids) for index, ids in enumerate(export.site.workers)}
+    head = _ADDRESS + nodes.head(export, REQUEST_DIR, values)
+    files = export.request_files()
+    project = {
+        "name": export.name,
+        "services": {"head": _head(export, head, list(files)), **workers},
+        "networks": {"ray": {}},
+        # From the shell of whoever runs it: the values are never in this file.
+        "secrets": {
+            _TOKEN: {"environment": "RAY_AUTH_TOKEN"},
+            **{name: {"environment": name} for name in export.secrets},
+        },
+        "configs": {_config(name): {"content": _literal(text)} for name, text in files.items()},
+    }
+    return (
+        export.header(
+            "a Compose project",
+            run=[
+                "RAY_AUTH_TOKEN=$(openssl rand -hex 32) docker compose -f FILE up --exit-code-from head",
+                "docker compose -f FILE down",
+                "The exit status is the job's, as in verl-regress's README; RAY_AUTH_TOKEN may be any long random word.",
+            ],
+            before=[
+                f"{export.site.volume} is the shared root of that machine: change it in every service if it has another path there.",
+                *_secrets(export),
+                "Compose 2.24 or later, for files and secrets that are written here.",
+            ],
+            lost=[
+                "The dashboard: its port is not published.",
+                "Our labels: neither 'make down' nor 'make check' knows these containers.",
+                "A clean end: 'docker compose down' in the middle ends the job without a record of why.",
+            ],
+        )
+        + "\n"
+        + as_yaml(project)
+    )
+
+
+def _secrets(export: Export) -> list[str]:
+    return [f"The job's secrets in the shell's environment: {', '.join(export.secrets)}."] if export.secrets else []
+
+
+def _node(export: Export, script: str) -> dict[str, Any]:
+    return {
+        "image": export.site.image,
+        "init": True,
+        "user": export.site.user,
+        "command": ["bash", "-c", _literal(script)],
+        "shm_size": export.site.shm_size,
+        "networks": ["ray"],
+        "environment": {**export.environment, "RAY_AUTH_TOKEN_PATH": f"/run/secrets/{_TOKEN}"},
+        "volumes": [
+            {
+                "type": "bind", "source": _literal(export.site.volume), "target": export.root,
+                "bind": {"create_host_path": False},
+            }
+        ],
+        "secrets": [_TOKEN],
+    }  # fmt: skip
+
+
+def _head(export: Export, script: str, files: list[str]) -> dict[str, Any]:
+    node = _node(export, script)
+    node["secrets"] = [_TOKEN, *export.secrets]
+    node["configs"] = [{"source": _config(name), "target": f"{REQUEST_DIR}/{name}"} for name in files]
+    if export.vendor is not None and not export.vendor.ids:
+        node["environment"]["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return node
+
+
+def _worker(export: Export, index: int, ids: str) -> dict[str, Any]:
+    site, vendor = export.site, export.vendor
+    node = _node(export, f"name=worker-{index} head=head\n{_ADDRESS}{nodes.worker(export)}")
+    if site.devices:
+        node["devices"] = list(site.devices)
+    if vendor is None:
+        return node
+    node["ulimits"] = {"memlock": -1, "stack": 67108864}
+    if not vendor.ids:
+        wanted = {"driver": "nvidia", "device_ids": ids.split(","), "capabilities": ["gpu"]}
+        node["deploy"] = {"resources": {"reservations": {"devices": [wanted]}}}
+        return node
+    node["group_add"], node["cap_add"], node["security_opt"] = ["video"], ["SYS_PTRACE"], ["seccomp=unconfined"]
+    node["environment"] |= {name: _literal(value) for name, value in site.environment.items()}
+    node["environment"] |= dict.fromkeys(vendor.ids, ids)
+    return node
+
+
+def _config(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _literal(text: str) -> str:
+    """Compose fills in variables after a `$`; twice means one."""
+    return text.replace("$", "$$")

@@ -1,0 +1,123 @@
+"""TO=dstack: a distributed task (dstack 0.20 and 0.22, dstack/_internal/core/models/configurations.py).
+
+dstack gives every node of `nodes` the same resources, runs the same commands everywhere in the host's network, and says
+by DSTACK_NODE_RANK which node this is. Rank 0 is the head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.ways_out import nodes
+from verl_regress.ways_out.export import REQUEST_DIR, Export, as_yaml
+
+LONGEST = 41  # of a run's name: dstack/_internal/core/services/__init__.py
+_FILLED_IN = "${{"  # dstack puts its own variables there, in commands too
+# Written by each node, not mounted: dstack has no file contents in a task.
+_REQUEST_DIR = f"/tmp{REQUEST_DIR}"
+
+_COMMANDS = """\
+set -euo pipefail
+umask 077
+export RAY_AUTH_TOKEN_PATH=/tmp/ray_token
+printf '%s' "$RAY_AUTH_TOKEN" >"$RAY_AUTH_TOKEN_PATH"
+unset RAY_AUTH_TOKEN
+umask 022
+head=$DSTACK_MASTER_NODE_IP
+address=$(sed -n "$((DSTACK_NODE_RANK + 1))p" <<<"$DSTACK_NODES_IPS")
+if ((DSTACK_NODE_RANK == 0)); then
+address=$head
+mkdir -p {request}
+{files}{head}fi
+name=worker-$((DSTACK_NODE_RANK - 1))
+unset {secrets}
+{worker}"""
+
+
+def render(export: Export) -> str:
+    """The task as a file, with a comment that says how it is run and what it lacks. Raises BadInput."""
+    site = export.site
+    task: dict[str, Any] = {
+        "type": "task",
+        "name": export.name,
+        "nodes": len(site.workers) + 1,
+        "image": site.image,
+        "user": site.user,
+        "shell": "bash",
+        "startup_order": "any",
+        "stop_criteria": "master-done",
+        "env": [
+            "RAY_AUTH_TOKEN",
+            *export.secrets,
+            *(f"{name}={value}" for name, value in {**export.environment, **site.environment}.items()),
+        ],
+        "volumes": [f"{site.volume}:{export.root}"],
+        "resources": _resources(export),
+        "commands": [_commands(export)],
+    }
+    names = ["RAY_AUTH_TOKEN=$(openssl rand -hex 32)", *(f"{name}=…" for name in export.secrets)]
+    return (
+        export.header(
+            "a dstack distributed task",
+            run=[
+                f"{' '.join(names)} dstack apply -f FILE",
+                "The values come from your shell, and dstack's server keeps them with the run; they are not in this file.",
+            ],
+            before=[
+                f"A fleet of {len(site.workers) + 1} nodes with 'placement: cluster', whose hosts mount the shared root (NFS) at {site.volume}.",
+                f"Ports {site.gcs_port}, 8265 and 52365 of the hosts must be free: dstack's nodes use the host's network.",
+            ],
+            lost=[
+                "A head without GPUs: dstack's nodes are all alike, so the head's GPUs stay unused.",
+                "Which GPUs a worker has: dstack chooses them, all of one host. Its type and memory are yours to add under resources.",
+                *_hardware(export),
+                "A clean end: 'dstack stop' in the middle ends the job without a record of why.",
+            ],
+        )
+        + "\n"
+        + as_yaml(task)
+    )
+
+
+def _hardware(export: Export) -> list[str]:
+    if export.vendor is None:
+        return []
+    return [
+        "The limits memlock and stack, capabilities, groups and device files of docker-compose: dstack sets its own."
+    ]
+
+
+def _resources(export: Export) -> dict[str, Any]:
+    site = export.site
+    resources: dict[str, Any] = {"shm_size": f"{site.shm_bytes / 1024**3:g}GB"}
+    if export.vendor is not None:
+        resources["gpu"] = {"vendor": export.vendor.dstack, "count": site.gpus_per_worker}
+    return resources
+
+
+def _commands(export: Export) -> str:
+    values = {name: f'"${name}"' for name in export.secrets}
+    commands = _COMMANDS.format(
+        request=_REQUEST_DIR,
+        files="".join(_here_document(name, text) for name, text in export.request_files().items()),
+        head=nodes.head(export, _REQUEST_DIR, values),
+        secrets=" ".join(export.secrets) or "-v RAY_AUTH_TOKEN",
+        worker=nodes.worker(export),
+    )
+    at = commands.find(_FILLED_IN)
+    if at >= 0:
+        raise BadInput(
+            f"TO=dstack cannot carry {shown(commands[at : at + 40])!r} (in the JobSpec, RAY_BASE_CONFIG or OVERRIDES): dstack fills in "
+            f"what follows {_FILLED_IN}; write it without."
+        )
+    return commands
+
+
+def _here_document(name: str, text: str) -> str:
+    """Bash that writes a file of the request; the mark that ends it is no line of the text."""
+    mark = "END"
+    while mark in text.splitlines():
+        mark += "_"
+    end = "" if text.endswith("\n") else "\n"  # neither JSON nor YAML minds a newline at its end
+    return f"cat >{_REQUEST_DIR}/{name} <<'{mark}'\n{text}{end}{mark}\n"

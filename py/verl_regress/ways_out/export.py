@@ -1,0 +1,166 @@
+"""One export: the plan of a job, the cluster that it was planned for, and what all formats have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from verl_regress import __version__
+from verl_regress.base.errors import printable
+from verl_regress.base.layout import HELPER_DIR, as_json
+from verl_regress.spec.environment import Environment
+from verl_regress.spec.plan import Plan
+from verl_regress.ways_out.site import VENDORS, Site, Vendor
+
+# The files of a request, as the job's own config/ names them (verl_regress.spec.request.of_job).
+ASKED, BASE = "asked.json", "ray_config.yaml"
+# Where a container finds them.
+REQUEST_DIR = "/etc/verl-regress"
+_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")  # RFC 1035, which is stricter than RFC 1123: a service's name
+
+
+def name_of(submission_id: str, most: int) -> str:
+    """The id as a name of at most `most` characters that Kubernetes, Compose and dstack accept: RFC 1035, lower case.
+
+    An id that needs more than lower case gets a hash, so that two ids never have one name.
+    """
+    lower = submission_id.lower()
+    if len(lower) <= most and _LABEL.fullmatch(lower):
+        return lower
+    plain = re.sub(r"[^a-z0-9]+", "-", lower).strip("-")
+    plain = plain if plain[0].isalpha() else f"job-{plain}"
+    return f"{plain[: most - 9].rstrip('-')}-{hashlib.sha256(submission_id.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Export:
+    """A plan whose cluster is the one that the file makes: `name`, for this job alone.
+
+    `given` are the words of the command that made it, `ray_version` the Ray of the cluster here.
+    """
+
+    planned: Plan
+    site: Site
+    name: str
+    given: Sequence[str]
+    ray_version: str
+
+    @classmethod
+    def of(cls, planned: Plan, site: Site, given: Sequence[str], ray_version: str, longest: int) -> Export:
+        """The export of a plan that was made for a cluster here."""
+        request, name = planned.request, name_of(planned.job.submission_id, longest)
+        there = replace(
+            request,
+            said=replace(request.said, submission_id=planned.job.submission_id),
+            defaults=replace(request.defaults, cluster=name, max_running=None),
+            owner=None,
+        )
+        root = planned.job.root
+        moved = replace(planned, request=there, environment=Environment.of(root, there, planned.code.path, planned.job))
+        return cls(moved, site, name, given, ray_version)
+
+    @property
+    def vendor(self) -> Vendor | None:
+        """Whose GPUs the profile's workers have."""
+        return VENDORS.get(self.planned.request.defaults.profile)
+
+    @property
+    def root(self) -> str:
+        """The shared root, as every node sees it."""
+        return str(self.planned.job.root.path)
+
+    @property
+    def helper(self) -> str:
+        """The helper's entry point on the shared root: this version of it."""
+        return str(HELPER_DIR / "run.py")
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the job's secrets."""
+        return [secret.name for secret in self.planned.environment.secrets]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every node, as docker-compose.yaml has it, without the token."""
+        return {
+            "HOME": "/tmp",
+            "USER": "ray",
+            "SHARED_ROOT": self.root,
+            "RAY_AUTH_MODE": "token",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+    def request_files(self) -> dict[str, str]:
+        """The files from which the helper makes the same plan there, by name."""
+        request = self.planned.request
+        spec = request.spec.document
+        suffix = "json" if spec.origin.endswith(".json") else "yaml"
+        return {
+            ASKED: as_json(request.recorded()),
+            f"job_spec.{suffix}": spec.text,
+            BASE: request.base.document.text,
+        }
+
+    def header(self, kind: str, run: Iterable[str], before: Iterable[str], lost: Iterable[str]) -> str:
+        """The comment at the top of the file; `lost` is what this kind of file cannot carry over."""
+        planned = self.planned
+        spec, code, profile = planned.request.spec, planned.code, planned.request.defaults.profile
+        needed = [self.helper.removesuffix("/run.py"), planned.code.path, planned.paths.model, planned.paths.dataset]
+        if planned.paths.reward_fn is not None:
+            needed.append(planned.paths.reward_fn)
+        sections = [
+            (
+                f"{spec.workload} with snapshot {code.code_id} (verl {code.record['verl_version']}), profile {profile}, as {kind}. "
+                f"Made by verl-regress {__version__}:",
+                [f"  {shlex.join(['make', 'export', *self.given])}"],
+            ),
+            ("Run it:", [f"  {line}" for line in run]),
+            (
+                "Before that:",
+                [
+                    f"- The shared root must be at {self.root} on every node there, with these from 'make prepare' and 'make snapshot':",
+                    *(f"    {path}" for path in needed),
+                    f"- The image {self.site.image} must be in a registry that answers there: push it, and export again with NODE_IMAGE=its name there.",
+                    *(f"- {line}" for line in before),
+                ],
+            ),
+            (
+                "Not carried over:",
+                [
+                    f"- A second run: {planned.job.submission_id} gets its directory once. Export again to run it again.",
+                    "- The queue: this cluster is for this job alone, so it waits for no other and MAX_RUNNING means nothing.",
+                    "- This checkout's commands: 'make status', 'make wait', 'make stop', 'make debug' and 'make verify' do not reach it. Where the",
+                    "  shared root is the same file system, 'make jobs' and 'make logs' read its records.",
+                    *(f"- {line}" for line in lost),
+                ],
+            ),
+        ]
+        lines = [line for title, body in sections for line in (title, *body, "")]
+        return "".join(f"# {printable(line)}".rstrip() + "\n" for line in lines[:-1])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as a block, so that scripts and documents stay readable; no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def as_yaml(document: Mapping[str, Any]) -> str:
+    """A document in the order in which it was made."""
+    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+    return text

@@ -1,0 +1,95 @@
+"""The scripts of the nodes where our own scripts do not run: Bash that starts Ray as scripts/lib/cluster.bash does.
+
+The head starts without CPUs and GPUs, waits for the workers, submits the job from inside, follows it, and ends with its
+exit status (the table in the README). A worker runs until the head's Ray is gone. They meet in the cluster's directory on
+the shared root, where Ray's logs and marks are: a worker announces itself only once this head answers.
+"""
+
+from __future__ import annotations
+
+import json
+from shlex import quote
+
+from verl_regress.ways_out.export import Export
+
+_HEAD = """\
+set -euo pipefail
+dir={dir} deadline=$((SECONDS + {timeout}))
+run() {{ python3 {helper} --shared-root {root} "$@"; }}
+mkdir -p "$dir"
+rm -f -- "$dir"/*.start "$dir"/*.address
+mark=$(date +%s)-$$
+printf '%s\\n' "$mark" >"$dir/head.start"
+VERL_REGRESS_NODE=head ray start --head --node-name=head --node-ip-address="$address" --port={port} --dashboard-host=127.0.0.1 \\
+  --dashboard-port=8265 --num-cpus=0 --num-gpus=0 --object-store-memory={store} --labels="start=$mark"
+nodes=("head=$address")
+for ((i = 0; i < {workers}; i++)); do
+  until [[ -s $dir/worker-$i.address ]]; do
+    ((SECONDS < deadline)) || {{ echo "error   worker-$i did not start within {timeout} s (CLUSTER_TIMEOUT)." >&2; exit 8; }}
+    sleep 1
+  done
+  nodes+=("worker-$i=$(<"$dir/worker-$i.address")")
+done
+run await-nodes --deadline {timeout} --log-dir "$dir" --gcs-port {port}{expected} "${{nodes[@]}}"
+{submit}
+status=0
+run wait "$job" --deadlines={deadlines} >/dev/null || status=$?
+exit "$status"
+"""
+
+_WORKER = """\
+set -euo pipefail
+dir={dir} deadline=$((SECONDS + {timeout})) mark=$(date +%s)-$$
+until ray health-check --address "$head:{port}" >/dev/null 2>&1; do
+  ((SECONDS < deadline)) || {{ echo "error   the head did not answer at $head:{port} within {timeout} s (CLUSTER_TIMEOUT)." >&2; exit 8; }}
+  sleep 1
+done
+printf '%s\\n' "$mark" >"$dir/$name.start"
+python3 {helper} --shared-root {root} list-packages --cluster {cluster} --node "$name" --start "$mark"
+printf '%s\\n' "$address" >"$dir/$name.tmp"
+mv -- "$dir/$name.tmp" "$dir/$name.address"
+exec env {unset}VERL_REGRESS_NODE="$name" ray start --block --address="$head:{port}" --node-name="$name" --node-ip-address="$address" \\
+  --object-store-memory={store} --labels="start=$mark" --resources={resources}{counted}
+"""
+
+
+def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
+    """The head's script, after lines that set `address`.
+
+    `request_dir` has the request's files; `values` are the job's secrets: by name the Bash word that expands to the value.
+    """
+    site = export.site
+    wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and site.gpus is None else ""
+    return _HEAD.format(
+        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout,
+        port=site.gcs_port, store=site.object_store_bytes, workers=len(site.workers), expected=wanted,
+        submit=_submit(request_dir, values), deadlines=site.deadlines,
+    )  # fmt: skip
+
+
+def worker(export: Export) -> str:
+    """A worker's script, after lines that set `name`, `address` and `head`."""
+    site = export.site
+    counted = [(flag, count) for flag, count in (("cpus", site.cpus), ("gpus", site.gpus)) if count is not None]
+    return _WORKER.format(
+        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout,
+        port=site.gcs_port, store=site.object_store_bytes, cluster=export.name,
+        unset="".join(f"-u {name} " for name in site.unset), resources=quote(json.dumps(dict(site.resources))),
+        counted="".join(f" --num-{flag}={count}" for flag, count in counted),
+    )  # fmt: skip
+
+
+def secrets_on_stdin(values: dict[str, str]) -> str:
+    """Bash that prints the secrets as `submit-exported --secrets` reads them. printf is the shell's own: no process list shows them."""
+    printed = [f"printf '{name}=%s\\0' {word}" for name, word in values.items()]
+    return "{ " + "; ".join([*printed, "printf '\\0'"]) + "; }"
+
+
+def _submit(request_dir: str, values: dict[str, str]) -> str:
+    if not values:
+        return f"job=$(run submit-exported {request_dir})"
+    return f"job=$({secrets_on_stdin(values)} | run submit-exported --secrets {request_dir})"
+
+
+def _dir(export: Export) -> str:
+    return quote(f"{export.root}/ray/{export.name}")

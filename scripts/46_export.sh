@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# 46_export: print a file that runs the same job elsewhere: the plan of `make submit`, as the file that TO names. The head makes it,
+# so the cluster is up and prepared; nothing is created. Its first lines say how it is run, and what cannot be carried over.
+#
+#   TO=kuberay   a RayJob for KubeRay (Kubernetes)
+#   TO=dstack    a distributed task for dstack
+#   TO=compose   a Compose project of its own
+#
+#   TO=kuberay JOBSPEC=FILE scripts/46_export.sh >job.yaml          or TO=kuberay scripts/46_export.sh FILE >job.yaml
+#
+# Secrets are named in the file, their values never are. See docs/where-it-runs.md.
+#
+# Knobs: TO EXPORT_VOLUME JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED RAY_BASE_CONFIG
+#        MODEL DATASET NODE_IMAGE RUN_AS WORKERS GPUS_PER_WORKER SHM_SIZE PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin_with '[JOBSPEC]' "$@"
+env::load
+[[ -n $TO ]] || cli::die 2 "'make export' needs to know what for: set TO=kuberay, TO=dstack or TO=compose."
+[[ -z ${1:-} ]] || env::give JOBSPEC "$1"
+helper::ensure
+job::export "${JOBSPEC:-$(job::spec_of "$WORKLOAD")}"

@@ -1,0 +1,396 @@
+"""`make export`: the files for other places, by format, profile and workload; and what they call there."""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from importlib import metadata
+from pathlib import Path
+
+import compose_model
+import jsonschema
+import pytest
+import yaml
+from conftest import BASE, SFT_CONFIG, SPEC, TRAINER, record, write
+from streams import tar
+
+from verl_regress.ways_out.export import name_of
+from verl_regress.ways_out.formats import FORMATS
+
+REPO = Path(__file__).parents[2]
+EXPECTED = REPO / "tests" / "expected"
+SCHEMA = REPO / "tests" / "recorded" / "kuberay" / "rayjob_v1.schema.json"
+# What scripts/lib/lifecycle/compose.bash hands over for each profile.
+SITES = {
+    "cpu": ["--worker-cpus=64", "--worker-gpus=4", '--worker-resources={"worker_node": 100, "cpu": 4}', "--shm-size=2gb"],
+    "gpu": ['--worker-resources={"worker_node": 100}', "--shm-size=64gb"],
+    "rocm": [
+        '--worker-resources={"worker_node": 100}', "--shm-size=64gb", "--devices=/dev/kfd /dev/dri /dev/infiniband",
+        "--unset=ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES", "--worker-env=NCCL_DEBUG=WARN", "--worker-env=NCCL_IB_HCA=",
+    ],
+}  # fmt: skip
+VOLUMES = {"compose": "/srv/workdir/shared", "dstack": "/private", "kuberay": "mvp11-shared"}
+SECRETS = "secrets: [WANDB_API_KEY, HF_TOKEN]\n"
+
+
+@pytest.fixture
+def export(run, shared, monkeypatch):
+    """Exports a JobSpec as scripts/lib/job.bash does."""
+    monkeypatch.setattr(metadata, "version", lambda _name: "2.60.0")
+    for code_id in ("codeA",):
+        write(
+            shared.snapshots / code_id / "verl" / "trainer" / "sft_trainer_ray.py",
+            TRAINER.replace("ppo_trainer", "sft_trainer"),
+        )
+        write(shared.snapshots / code_id / "verl" / "trainer" / "config" / "sft_trainer.yaml", SFT_CONFIG)
+        write(shared.snapshots / code_id / "verl" / "trainer" / "config" / "sft_trainer_engine.yaml", SFT_CONFIG)
+        record(shared.snapshots / code_id)
+
+    def export(to, *args, profile="cpu", spec=SPEC, base=BASE, spec_name="my/ppo.yaml"):
+        members = {"job_spec": spec.encode(), "ray_config": base.replace("ADDRESS", "http://127.0.0.1:8265").encode()}
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(tar(members))))
+        return run(
+            "export", f"--to={to}", f"--given=TO={to}", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", f"--profile={profile}",
+            "--cluster=c", "--default-model=tiny", "--default-dataset=sums", "--default-code-id=codeA", "--submission-id=My.Job",
+            f"--volume={VOLUMES.get(to, 'x')}", "--image=node:1", "--user=1000:1000", "--worker=0,1,2,3", "--worker=4,5,6,7",
+            "--gpus-per-worker=4", *SITES[profile], "--object-store-bytes=500000000", "--gcs-port=6379", "--cluster-timeout=120",
+            "--deadlines=300,900,60", *args,
+        )  # fmt: skip
+
+    return export
+
+
+def documents(outcome):
+    assert (outcome.status, outcome.created) == (0, []), outcome.err
+    return list(yaml.safe_load_all(outcome.out))
+
+
+def scripts(to, outcome):
+    """The Bash in an exported file."""
+    if to == "compose":
+        [project] = documents(outcome)
+        return [service["command"][2].replace("$$", "$") for service in project["services"].values()]
+    if to == "dstack":
+        [task] = documents(outcome)
+        return task["commands"]
+    commands = [
+        c["command"]
+        for c in documents(outcome)[1]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainers"]
+    ]
+    return [command[2] for command in commands if command[:2] == ["bash", "-c"]]
+
+
+def strict(schema):
+    """The schema with every property unknown to it refused, as `kubectl create --validate=strict` refuses it."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "properties" in schema and isinstance(schema["properties"], dict) and "additionalProperties" not in schema:
+        inner = {name: strict(each) for name, each in schema["properties"].items()}
+        return {
+            **{key: strict(value) for key, value in schema.items() if key != "properties"},
+            "properties": inner,
+            "additionalProperties": False,
+        }
+    return {key: strict(value) for key, value in schema.items()}
+
+
+@pytest.fixture(scope="session")
+def kuberay():
+    """Checks a RayJob as KubeRay's own resource definition does."""
+    schema = strict(json.loads(SCHEMA.read_text()))
+    return jsonschema.Draft202012Validator(schema).validate
+
+
+def test_a_property_that_the_resource_definition_lacks_is_refused(kuberay):
+    with pytest.raises(jsonschema.ValidationError, match="entrypointResource"):
+        kuberay({"spec": {"entrypointResource": "{}"}})
+    with pytest.raises(jsonschema.ValidationError, match="is not of type 'integer'"):
+        kuberay({"spec": {"backoffLimit": "0"}})
+
+
+@pytest.mark.parametrize("profile", SITES)
+@pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
+def test_the_rayjob_is_valid(export, kuberay, profile, workload):
+    request, job = documents(export("kuberay", profile=profile, spec=f"workload: {workload}\n"))
+    kuberay(job)
+    assert request["kind"] == "ConfigMap"
+    assert set(request["data"]) == {"asked.json", "job_spec.yaml", "ray_config.yaml"}
+    assert job["metadata"]["name"] == request["metadata"]["name"] == name_of("My.Job", 47)
+
+
+def test_the_rayjob_has_the_plan_of_the_submission(export, shared):
+    _, job = documents(export("kuberay"))
+    spec = job["spec"]
+    assert spec["jobId"] == "My.Job"
+    assert spec["submissionMode"] == "HTTPMode"
+    assert spec["entrypoint"] == f"python3 {REPO}/py/run.py launch {shared.jobs}/My.Job"
+    assert spec["entrypointNumCpus"] == 1
+    assert json.loads(spec["entrypointResources"]) == {"worker_node": 1}
+    variables = yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"]
+    assert variables["PYTHONPATH"].split(":")[0] == f"{shared.snapshots}/codeA"
+    assert variables["TORCHDYNAMO_DISABLE"] == "1"
+    cluster = spec["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["rayVersion"] == "2.60.0"
+    head, [worker] = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    assert head["rayStartParams"] == {"num-cpus": "0", "num-gpus": "0", "object-store-memory": "500000000"}
+    assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (2, 2, 2)
+    assert worker["resources"] == {"worker_node": "100", "cpu": "4", "CPU": "64", "GPU": "4"}
+    for pod in (head["template"]["spec"], worker["template"]["spec"]):
+        [container] = pod["containers"]
+        assert pod["securityContext"] == {"runAsUser": 1000, "runAsGroup": 1000}
+        assert {"name": "shared", "mountPath": str(shared.path)} in container["volumeMounts"]
+        assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+        assert {"name": "shared", "persistentVolumeClaim": {"claimName": "mvp11-shared"}} in pod["volumes"]
+        assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2147483648"}} in pod["volumes"]
+        assert "resources" not in container
+
+
+@pytest.mark.parametrize(("profile", "resource"), [("gpu", "nvidia.com/gpu"), ("rocm", "amd.com/gpu")])
+def test_the_rayjobs_workers_have_the_gpus_and_its_head_has_none(export, profile, resource):
+    cluster = documents(export("kuberay", profile=profile))[1]["spec"]["rayClusterSpec"]
+    [head], [worker] = (
+        group["template"]["spec"]["containers"] for group in (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0])
+    )
+    assert worker["resources"] == {"limits": {resource: "4"}}
+    assert "resources" not in head
+
+
+def test_the_worker_of_the_rayjob_has_what_amd_needs(export):
+    cluster = documents(export("kuberay", profile="rocm"))[1]["spec"]["rayClusterSpec"]
+    [worker] = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    assert worker["securityContext"] == {
+        "capabilities": {"add": ["SYS_PTRACE"]},
+        "seccompProfile": {"type": "Unconfined"},
+    }
+    assert {"name": "NCCL_DEBUG", "value": "WARN"} in worker["env"]
+    assert {"name": "NCCL_IB_HCA", "value": ""} in worker["env"]
+
+
+@pytest.fixture
+def elsewhere(run, monkeypatch, tmp_path):
+    """Calls `submit-exported` with the files of an exported request, as the place does that they are for."""
+
+    def elsewhere(files, *args, stdin=b""):
+        for name, text in files.items():
+            write(tmp_path / "request" / name, text)
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(stdin)))
+        return run("submit-exported", *args, tmp_path / "request")
+
+    return elsewhere
+
+
+def test_kuberays_init_container_makes_the_directory_that_the_launcher_reads(export, elsewhere, shared):
+    request, job = documents(export("kuberay", "--overrides=trainer.total_epochs=2"))
+    [init] = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainers"]
+    at = init["command"].index("submit-exported")
+    assert init["command"][:at] == ["python3", f"{REPO}/py/run.py", "--shared-root", str(shared.path)]
+    assert init["command"][at + 1 :] == ["--reserve=8", "/etc/verl-regress"]
+    outcome = elsewhere(request["data"], "--reserve=8")
+    assert (outcome.status, outcome.out) == (0, "My.Job\n"), outcome.err
+    assert outcome.err == f"changed reserved {shared.jobs}/My.Job for My.Job\n"
+    config = shared.jobs / "My.Job" / "config"
+    resolved = json.loads((config / "resolved.json").read_text())
+    assert resolved["entrypoint"] == job["spec"]["entrypoint"]
+    assert resolved["cluster"] == job["metadata"]["name"]
+    assert resolved["devices"]["cluster_has"] == 8
+    assert "trainer.total_epochs=2" in resolved["argv"]
+    assert json.loads((config / "runtime_env.json").read_text()) == yaml.safe_load(job["spec"]["runtimeEnvYAML"])
+
+
+def test_a_second_run_of_the_same_file_is_refused(export, elsewhere, shared):
+    request, _ = documents(export("kuberay"))
+    elsewhere(request["data"], "--reserve=8")
+    assert elsewhere(request["data"], "--reserve=8").is_refusal(
+        f"submission_id 'My.Job' is taken: {shared.jobs}/My.Job exists and is never reused; give another one, or leave it out to get a generated one."
+    )
+
+
+def test_the_head_of_a_compose_project_submits_the_same_request(export, elsewhere, sdk, ray, shared, monkeypatch):
+    [project] = documents(export("compose"))
+    files = {
+        name.replace("_yaml", ".yaml").replace("_json", ".json"): c["content"].replace("$$", "$")
+        for name, c in project["configs"].items()
+    }
+    files["ray_config.yaml"] = files["ray_config.yaml"].replace("http://127.0.0.1:8265", ray.address)
+    outcome = elsewhere(files)
+    assert (outcome.status, outcome.out) == (0, "My.Job\n"), outcome.err
+    [job] = sdk.submitted
+    assert job["entrypoint_resources"] == {"worker_node": 1}
+    assert job["runtime_env"]["env_vars"]["PYTHONPATH"].startswith(f"{shared.snapshots}/codeA:")
+
+
+@pytest.mark.parametrize("profile", SITES)
+def test_a_compose_project_has_what_our_own_has(export, profile):
+    [project] = documents(export("compose", profile=profile))
+    ours = yaml.safe_load((EXPECTED / f"compose.{profile}.yaml").read_text())
+    assert set(project["services"]) == set(ours["services"]) == {"head", "worker-0", "worker-1"}
+    for name, service in ours["services"].items():
+        exported = project["services"][name]
+        for key in ("init", "shm_size", "ulimits", "cap_add", "group_add", "security_opt", "devices", "deploy"):
+            assert compared(key, exported.get(key)) == compared(key, service.get(key)), (name, key)
+        kept = {key: value for key, value in service["environment"].items() if key not in NOT_GIVEN}
+        exported["environment"]["SHARED_ROOT"] = kept["SHARED_ROOT"]
+        assert {key: exported["environment"].get(key) for key in kept} == kept
+
+
+# Knobs of the profile rocm of which the fixture hands over two.
+NOT_GIVEN = {
+    "GPU_MAX_HW_QUEUES", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_CHECKS_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_CROSS_NIC", "CUDA_DEVICE_MAX_CONNECTIONS",
+    "NCCL_PROTO", "RCCL_MSCCL_ENABLE", "TOKENIZERS_PARALLELISM", "HSA_NO_SCRATCH_RECLAIM",
+}  # fmt: skip
+
+
+def compared(key, value):
+    if key == "shm_size" and isinstance(value, str) and not value.isdigit():
+        return str(int(value[:-2]) * compose_model.UNITS[value[-2:]])
+    if key == "devices":
+        return [device if isinstance(device, str) else device["source"] for device in value or []]
+    return str(value) if key == "shm_size" else value or None
+
+
+@pytest.mark.parametrize("profile", SITES)
+@pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
+def test_the_dstack_task_has_a_node_more_than_workers(export, profile, workload):
+    [task] = documents(export("dstack", profile=profile, spec=f"workload: {workload}\n"))
+    assert (task["type"], task["nodes"], task["stop_criteria"]) == ("task", 3, "master-done")
+    assert re.fullmatch("[a-z][a-z0-9-]{1,40}", task["name"])
+    assert task["volumes"][0].startswith("/private:")
+    vendor = {"gpu": "nvidia", "rocm": "amd"}.get(profile)
+    assert task["resources"].get("gpu") == (vendor and {"vendor": vendor, "count": 4})
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("secrets", ["", SECRETS])
+@pytest.mark.parametrize("profile", SITES)
+def test_the_scripts_are_bash_that_shellcheck_accepts(export, tmp_path, to, secrets, profile):
+    found = scripts(to, export(to, profile=profile, spec=SPEC + secrets))
+    assert found or (to == "kuberay" and not secrets)
+    shellcheck = shutil.which("shellcheck", path=f"{REPO}/.venv/bin")
+    for script in found:
+        file = write(tmp_path / "script", script)
+        subprocess.run(["bash", "-n", str(file)], check=True)
+        checked = subprocess.run([shellcheck, "--shell=bash", str(file)], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_secrets_are_named_and_nothing_else(export, to, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "wandb-value-0123456789")
+    outcome = export(to, spec=SPEC + SECRETS)
+    assert outcome.status == 0, outcome.err
+    assert "WANDB_API_KEY" in outcome.out
+    assert "wandb-value" not in outcome.out
+    assert "- The job's secrets" in outcome.out or "WANDB_API_KEY=…" in outcome.out
+
+
+def test_secrets_reach_the_file_from_which_the_job_reads_them(export, elsewhere, shared):
+    outcome = export("kuberay", spec=SPEC + SECRETS)
+    request, job = documents(outcome)
+    [script] = scripts("kuberay", outcome)
+    [init] = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainers"]
+    assert {
+        "name": "HF_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": f"{job['metadata']['name']}-secrets", "key": "HF_TOKEN"}},
+    } in init["env"]
+    values = {"WANDB_API_KEY": "with spaces 'and' \"quotes\" $HOME", "HF_TOKEN": "hf-0123456789"}
+    sent = subprocess.run(
+        ["bash", "-c", script, "cat"], env={"PATH": os.environ["PATH"], **values}, check=True, capture_output=True
+    ).stdout
+    assert elsewhere(request["data"], "--reserve=8", "--secrets", stdin=sent).status == 0
+    [file] = (shared.secrets / job["metadata"]["name"]).iterdir()
+    assert json.loads(file.read_text()) == values
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_documents_arrive_byte_for_byte(export, tmp_path, to):
+    spec = "workload: ppo\nenv_vars: {A: '$HOME `id` \\ ü', B: \"END\\nEND\"}  # $(id) ${X}\nEND_: x\n".replace(
+        "END_: x\n", "#\nEND\n# \n".replace("END\n", "")
+    )
+    outcome = export(to, spec=spec)
+    if to == "kuberay":
+        got = documents(outcome)[0]["data"]["job_spec.yaml"]
+    elif to == "compose":
+        got = documents(outcome)[0]["configs"]["job_spec_yaml"]["content"].replace("$$", "$")
+    else:
+        [script] = scripts(to, outcome)
+        lines = script.splitlines()
+        begin = next(at for at, line in enumerate(lines) if line.startswith("mkdir -p /tmp/etc"))
+        end = next(at for at, line in enumerate(lines) if line.startswith("set -euo pipefail") and at > begin)
+        body = "\n".join(lines[begin:end]).replace("/tmp/etc", f"{tmp_path}/etc")
+        subprocess.run(["bash", "-c", body], check=True)
+        got = (tmp_path / "etc" / "verl-regress" / "job_spec.yaml").read_text()
+    assert got == spec
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_the_header_says_how_it_was_made_and_what_is_lost(export, shared, to):
+    header = [line for line in export(to).out.splitlines() if line.startswith("#")]
+    assert header[1] == f"#   make export TO={to}"
+    assert header[0].startswith("# ppo with snapshot codeA (verl 0.7.1), profile cpu, as a ")
+    for section in ("# Run it:", "# Before that:", "# Not carried over:"):
+        assert section in header
+    assert f"#     {shared.snapshots}/codeA" in header
+    assert f"#     {shared.models}/tiny" in header
+    assert "# - A second run: My.Job gets its directory once. Export again to run it again." in header
+
+
+def test_a_newline_in_a_word_of_the_command_stays_in_the_comment(export):
+    out = export("kuberay", "--given=OVERRIDES=a=1\nkind: Evil").out
+    assert "\nkind: Evil" not in out
+    assert "#   make export TO=kuberay 'OVERRIDES=a=1\\nkind: Evil'\n" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "most", "name"),
+    [
+        ("ppo-codeA-20261122T144612Z-a54f", 47, "ppo-codea-20261122t144612z-a54f"),
+        ("My.Job", 47, "my-job-11e3ba1c"),
+        ("my_job", 47, "my-job-8a9d5c1c"),
+        ("1st", 47, "job-1st-1aa85ebb"),
+        ("a" * 100, 47, f"{'a' * 38}-28165978"),
+        ("a" * 41, 41, "a" * 41),
+        ("-.-"[1:] + "x-", 41, None),
+    ],
+)
+def test_the_name_of_a_job_is_one_for_kubernetes(given, most, name):
+    made = name_of(given, most)
+    assert name is None or made == name
+    assert len(made) <= most
+    assert re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", made)
+
+
+@pytest.mark.parametrize(
+    ("to", "volume", "cure"),
+    [
+        ("kuberay", "My_Claim", "name a PersistentVolumeClaim: lower-case letters, digits, - and ."),
+        ("dstack", "relative", "name the absolute path of a directory on the hosts there, without a colon"),
+        ("compose", "/a:/b", "name the absolute path of a directory on the hosts there, without a colon"),
+    ],
+)
+def test_a_volume_that_cannot_be_one(export, to, volume, cure):
+    assert export(to, f"--volume={volume}").is_refusal(f"EXPORT_VOLUME={volume} is not usable with TO={to}: {cure}.")
+
+
+def test_dstack_would_fill_in_its_own_variables(export):
+    assert export("dstack", spec="workload: ppo\nenv_vars: {A: '${{ x }}'}\n").is_refusal(
+        'TO=dstack cannot carry "${{ x }}\'}\\nEND\\ncat >/tmp/etc/verl-regress" (in the JobSpec, RAY_BASE_CONFIG or OVERRIDES): dstack fills in '
+        "what follows ${{; write it without."
+    )
+
+
+def test_a_jobspec_that_is_invalid(export):
+    assert export("kuberay", spec="workload: dpo\n").status == 2
+
+
+def test_every_format_is_a_word_of_the_knob():
+    lines = (REPO / "env" / "defaults.env").read_text().splitlines()
+    words = lines[lines.index("TO=") - 1].removeprefix("#: one of ").removesuffix(" or empty").split()
+    assert set(FORMATS) <= set(words)
