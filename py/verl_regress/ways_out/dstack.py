@@ -105,12 +105,11 @@ def _commands(export: Export) -> str:
         secrets=" ".join(export.secrets) or "-v RAY_AUTH_TOKEN",
         worker=nodes.worker(export),
     )
-    at = commands.find(_FILLED_IN)
-    if at >= 0:
-        raise BadInput(
-            f"TO=dstack cannot carry {shown(commands[at : at + 40])!r} (in the JobSpec, RAY_BASE_CONFIG or OVERRIDES): dstack fills in "
-            f"what follows {_FILLED_IN}; write it without."
-        )
+    for line in commands.splitlines():
+        if _FILLED_IN in line:
+            raise BadInput(
+                f"TO=dstack cannot carry the line '{shown(line.strip())}' (of the JobSpec, RAY_BASE_CONFIG or the overrides), because dstack fills in what follows {_FILLED_IN}: write it without."
+            )
     return commands
 
 

@@ -20,7 +20,7 @@ mkdir -p "$dir"
 rm -f -- "$dir"/*.start "$dir"/*.address
 mark=$(date +%s)-$$
 printf '%s\\n' "$mark" >"$dir/head.start"
-VERL_REGRESS_NODE=head ray start --head --node-name=head --node-ip-address="$address" --port={port} --dashboard-host=127.0.0.1 \\
+env VERL_REGRESS_NODE=head ray start --head --node-name=head --node-ip-address="$address" --port={port} --dashboard-host=127.0.0.1 \\
   --dashboard-port=8265 --num-cpus=0 --num-gpus=0 --object-store-memory={store} --labels="start=$mark"
 nodes=("head=$address")
 for ((i = 0; i < {workers}; i++)); do
