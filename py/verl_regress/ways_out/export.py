@@ -111,7 +111,7 @@ class Export:
         """The comment at the top of the file; `lost` is what this kind of file cannot carry over."""
         planned = self.planned
         spec, code, profile = planned.request.spec, planned.code, planned.request.defaults.profile
-        needed = [self.helper.removesuffix("/run.py"), planned.code.path, planned.paths.model, planned.paths.dataset]
+        needed = [HELPER_DIR.parent, planned.code.path, planned.paths.model, planned.paths.dataset]
         if planned.paths.reward_fn is not None:
             needed.append(planned.paths.reward_fn)
         sections = [
@@ -124,7 +124,7 @@ class Export:
             (
                 "Before that:",
                 [
-                    f"- The shared root must be at {self.root} on every node there, with these from 'make prepare' and 'make snapshot':",
+                    f"- The shared root must be at {self.root} on every node there, with at least these from 'make prepare' and 'make snapshot':",
                     *(f"    {path}" for path in needed),
                     f"- The image {self.site.image} must be in a registry that answers there: push it, and export again with NODE_IMAGE=its name there.",
                     *(f"- {line}" for line in before),

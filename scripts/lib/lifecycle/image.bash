@@ -25,9 +25,10 @@ image::is_present() { docker image inspect "$1" >/dev/null 2>&1; }
 
 image::need_engine() { image::engine >/dev/null; }
 
-# image::engine: prints the version of the container engine on stdout; if none answers, one sentence instead of a page.
+# image::engine: prints "VERSION|PRODUCT" of the container engine on stdout; if none answers, one sentence instead of a page. Most
+# engines have no product name, Docker Desktop has.
 image::engine() {
-  docker version --format '{{.Server.Version}}' 2>/dev/null ||
+  docker version --format '{{.Server.Version}}|{{.Server.Platform.Name}}' 2>/dev/null ||
     cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
 }
 

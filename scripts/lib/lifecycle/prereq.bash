@@ -24,9 +24,24 @@ prereq::run() {
 }
 
 prereq::engine() {
-  local version
-  version=$(image::engine)
+  local said version product
+  said=$(image::engine)
+  IFS='|' read -r version product <<<"$said"
   log::ok "container engine ${version}"
+  prereq::_virtual_machine "$product"
+}
+
+# prereq::_virtual_machine PRODUCT: warns of an engine in a VM that only its own machine can reach. Only tests set HOST_ROOT.
+prereq::_virtual_machine() {
+  local where
+  if [[ $1 == 'Docker Desktop'* ]]; then
+    where="The container engine is $1 ('docker version')"
+  elif grep -qsi 'microsoft' "${HOST_ROOT:-}/proc/version"; then
+    where="This machine is WSL2 (/proc/version)"
+  else
+    return 0
+  fi
+  prereq::_warn "${where}, a virtual machine behind NAT with its own memory limit: keep all nodes on this machine, and read docs/where-it-runs.md before you use several."
 }
 
 prereq::compose() {
