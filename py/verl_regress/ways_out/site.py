@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Vendor:
     """A vendor of GPUs: `kubernetes` is its device plugin's resource, `dstack` its name in dstack's `gpu.vendor`.
 
-    `ids` are the variables by which a container with all devices is told which GPUs are its own; none for a vendor
-    whose engine passes only those.
+    `ids` are the variables that say which GPUs are a container's own, where it sees the devices of all; none for a
+    vendor whose engine passes only its own.
     """
 
     kubernetes: str

@@ -60,7 +60,7 @@ compose::_render_gpus() {
 # compose::export_words ARRAY TO: what the cluster is made of, as options of the helper's `export`.
 compose::export_words() {
   local -n _options=$1
-  local worker name user volume=$EXPORT_VOLUME
+  local worker name names user volume=$EXPORT_VOLUME
   [[ $TRANSPORT == container || -n $NODE_IMAGE ]] ||
     cli::die 2 "With TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes have no image of ours: name the one to run elsewhere in NODE_IMAGE."
   case $volume,$2 in
@@ -75,7 +75,8 @@ compose::export_words() {
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
   [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
   for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "${worker#worker-}")"); done
-  for name in $(compose::_worker_environment); do _options+=("--worker-env=${name}=${!name}"); done
+  names=$(compose::_worker_environment)
+  for name in $names; do _options+=("--worker-env=${name}=${!name}"); done
 }
 
 # compose::_worker_environment: the knobs that the profile's template passes to each worker under their own names.

@@ -1,0 +1,90 @@
+#!/usr/bin/env bats
+# 46_export: bad input, and what the head gets for the knobs that decide what a cluster is made of.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  cp "${REPO}"/docker-compose*.yaml "$HERE"
+  # An engine whose head has the helper, and records the words that it gets, one per line.
+  stub docker - <<'SH'
+    case "$*" in
+      inspect*) echo true ;;
+      *' id -u') echo 1000 ;;
+      *' id -g') echo 1001 ;;
+      exec*' export '*)
+        printf '%s\n' "$@" >"${BOX}/words"
+        cat >"${BOX}/stream"
+        echo 'the file'
+        ;;
+    esac
+SH
+}
+
+is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]] || fail "not sent once: $1; sent: $(<"${BOX}/words")"; }
+
+# refused SENTENCE [KNOB=VALUE...]: one sentence with exit status 2, and the head got nothing.
+refused() {
+  local sentence=$1
+  shift
+  sandbox::run "$@" scripts/46_export.sh
+  assert_status 2
+  assert_line "error   ${sentence}"
+  refute_text 'the file'
+  [[ ! -e ${BOX}/words ]] || fail 'the head was asked'
+}
+
+@test "TO is missing, unknown, or nearly right" {
+  refused "'make export' needs to know what for: set TO=kuberay, TO=dstack or TO=compose."
+  refused "TO='nomad' (from the command line or environment) is not usable: use one of compose, dstack, kuberay, or leave it empty." TO=nomad
+  refused "TO='kubeary' (from the command line or environment) is not usable: did you mean kuberay? Use one of compose, dstack, kuberay, or leave it empty." TO=kubeary
+}
+
+@test "a JobSpec that is not there" {
+  refused "the JobSpec 'none.yaml' is not a readable file: name one that is." TO=compose JOBSPEC=none.yaml
+}
+
+@test "nodes that exist already have no image of ours" {
+  printf '%s\n' 'head a@b' 'worker-0 a@c' >"${HERE}/env/nodes"
+  stub ssh 'exit 0'
+  refused "With TRANSPORT=ssh (from the command line or environment) the nodes have no image of ours: name the one to run elsewhere in NODE_IMAGE." \
+    TO=kuberay TRANSPORT=ssh
+}
+
+@test "the head gets the plan's words, the cluster's, and the command that was typed" {
+  sandbox::run TO=kuberay WORKLOAD=grpo OVERRIDES='a=1 b=2' NODE_IMAGE=node:1 CLUSTER_NAME=my_own scripts/46_export.sh
+  assert_status 0
+  assert_line 'the file'
+  for word in --to=kuberay --spec-name=jobspecs/grpo.yaml '--overrides=a=1 b=2' --image=node:1 --user=1000:1001 --volume=my-own-shared \
+    --worker=0,1,2,3 --worker=4,5,6,7 --worker-cpus=64 '--worker-resources={"worker_node": 100, "cpu": 4}' --deadlines=300,900,60 \
+    --given=TO=kuberay --given=WORKLOAD=grpo '--given=OVERRIDES=a=1 b=2'; do
+    is_sent "$word"
+  done
+  [[ $(tar -tf "${BOX}/stream" | paste -sd' ') == 'job_spec ray_config' ]]
+  ! grep -q -- '--worker-env' "${BOX}/words" || fail 'the profile cpu passes no environment'
+}
+
+@test "the shared root there: by format, or as EXPORT_VOLUME says" {
+  sandbox::run TO=dstack scripts/46_export.sh
+  is_sent --volume=/private
+  sandbox::run TO=compose scripts/46_export.sh
+  is_sent "--volume=${BOX}/work dir/shared"
+  sandbox::run TO=compose EXPORT_VOLUME=/srv/shared scripts/46_export.sh
+  is_sent --volume=/srv/shared
+}
+
+@test "the profile rocm: its devices, what Ray must not see, and its environment" {
+  sandbox::run PROFILE=rocm TO=compose NCCL_IB_HCA=mlx5_0 scripts/46_export.sh
+  assert_status 0
+  for word in '--devices=/dev/kfd /dev/dri /dev/infiniband' '--unset=ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES' --worker-env=NCCL_IB_HCA=mlx5_0 \
+    --worker-env=HSA_NO_SCRATCH_RECLAIM=1 --shm-size=64gb; do
+    is_sent "$word"
+  done
+  [[ $(grep -c -- '^--worker-env=' "${BOX}/words") == 12 ]]
+}
+
+@test "secrets are not read: their values are not here to be printed" {
+  printf 'workload: ppo\nsecrets: [{name: WANDB_API_KEY}]\n' >"${HERE}/mine.yaml"
+  sandbox::run TO=kuberay JOBSPEC=mine.yaml scripts/46_export.sh
+  assert_status 0
+  is_sent --spec-name=mine.yaml
+}
