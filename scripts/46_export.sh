@@ -17,5 +17,7 @@ cli::begin_with '[JOBSPEC]' "$@"
 env::load
 [[ -n $TO ]] || cli::die 2 "'make export' needs to know what for: set TO=kuberay, TO=dstack or TO=compose."
 [[ -z ${1:-} ]] || env::give JOBSPEC "$1"
+spec=$JOBSPEC
+[[ -n $spec ]] || spec=$(job::spec_of "$WORKLOAD")
 helper::ensure
-job::export "${JOBSPEC:-$(job::spec_of "$WORKLOAD")}"
+job::export "$spec"

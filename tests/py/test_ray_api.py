@@ -79,6 +79,16 @@ def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeyp
     assert ray.seen[-1][1].get("Authorization") == header
 
 
+def test_a_token_in_the_environment_goes_before_the_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "as KubeRay passes it\n")
+    assert ray_api.token() == "as KubeRay passes it"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    assert ray_api.token() == "as KubeRay passes it"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert ray_api.token() is None
+
+
 @pytest.fixture
 def with_token(ray, tmp_path, monkeypatch):
     (tmp_path / "token").write_text("secret\n")

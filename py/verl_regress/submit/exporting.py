@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", default="", help="the knob WORKER_DEVICES")
     parser.add_argument("--unset", default="", help="the knob RAY_UNSET")
     parser.add_argument("--cluster-timeout", type=int, required=True)
+    parser.add_argument("--pull-timeout", type=int, required=True, help="the knob IMAGE_PULL_TIMEOUT")
     parser.add_argument("--deadlines", required=True)
 
 
@@ -74,6 +75,7 @@ def _site(args: argparse.Namespace) -> Site:
         environment=dict(entry.split("=", 1) for entry in args.worker_env),
         volume=args.volume,
         cluster_timeout=args.cluster_timeout,
+        pull_timeout=args.pull_timeout,
         deadlines=args.deadlines,
     )
 

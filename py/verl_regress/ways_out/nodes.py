@@ -1,7 +1,7 @@
 """The scripts of the nodes where our own scripts do not run: Bash that starts Ray as scripts/lib/cluster.bash does.
 
 The head starts without CPUs and GPUs, waits for the workers, submits the job from inside, follows it, and ends with its
-exit status (the table in the README). A worker runs until the head's Ray is gone. They meet in the cluster's directory on
+exit status (the table in the README). They give each other time to pull the image, too. A worker runs until the head's Ray is gone. They meet in the cluster's directory on
 the shared root, where Ray's logs and marks are: a worker announces itself only once this head answers.
 """
 
@@ -14,7 +14,7 @@ from verl_regress.ways_out.export import Export
 
 _HEAD = """\
 set -euo pipefail
-dir={dir} deadline=$((SECONDS + {timeout}))
+dir={dir} deadline=$((SECONDS + {patience}))
 run() {{ python3 {helper} --shared-root {root} "$@"; }}
 mkdir -p "$dir"
 rm -f -- "$dir"/*.start "$dir"/*.address
@@ -25,7 +25,7 @@ env VERL_REGRESS_NODE=head ray start --head --node-name=head --node-ip-address="
 nodes=("head=$address")
 for ((i = 0; i < {workers}; i++)); do
   until [[ -s $dir/worker-$i.address ]]; do
-    ((SECONDS < deadline)) || {{ echo "error   worker-$i did not start within {timeout} s (CLUSTER_TIMEOUT)." >&2; exit 8; }}
+    ((SECONDS < deadline)) || {{ echo "error   worker-$i did not start within {patience} s (CLUSTER_TIMEOUT and IMAGE_PULL_TIMEOUT)." >&2; exit 8; }}
     sleep 1
   done
   nodes+=("worker-$i=$(<"$dir/worker-$i.address")")
@@ -39,9 +39,9 @@ exit "$status"
 
 _WORKER = """\
 set -euo pipefail
-dir={dir} deadline=$((SECONDS + {timeout})) mark=$(date +%s)-$$
+dir={dir} deadline=$((SECONDS + {patience})) mark=$(date +%s)-$$
 until ray health-check --address "$head:{port}" >/dev/null 2>&1; do
-  ((SECONDS < deadline)) || {{ echo "error   the head did not answer at $head:{port} within {timeout} s (CLUSTER_TIMEOUT)." >&2; exit 8; }}
+  ((SECONDS < deadline)) || {{ echo "error   the head did not answer at $head:{port} within {patience} s (CLUSTER_TIMEOUT and IMAGE_PULL_TIMEOUT)." >&2; exit 8; }}
   sleep 1
 done
 printf '%s\\n' "$mark" >"$dir/$name.start"
@@ -61,7 +61,7 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     site = export.site
     wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and site.gpus is None else ""
     return _HEAD.format(
-        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout,
+        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + site.pull_timeout,
         port=site.gcs_port, store=site.object_store_bytes, workers=len(site.workers), expected=wanted,
         submit=_submit(request_dir, values), deadlines=site.deadlines,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def worker(export: Export) -> str:
     site = export.site
     counted = [(flag, count) for flag, count in (("cpus", site.cpus), ("gpus", site.gpus)) if count is not None]
     return _WORKER.format(
-        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout,
+        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + site.pull_timeout,
         port=site.gcs_port, store=site.object_store_bytes, cluster=export.name,
         unset="".join(f"-u {name} " for name in site.unset), resources=quote(json.dumps(dict(site.resources))),
         counted="".join(f" --num-{flag}={count}" for flag, count in counted),

@@ -72,6 +72,7 @@ compose::export_words() {
   _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}" "--shm-size=${SHM_SIZE}")
   _options+=("--gpus-per-worker=${GPUS_PER_WORKER}" "--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
   _options+=("--unset=${RAY_UNSET}" "--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
+  _options+=("--pull-timeout=${IMAGE_PULL_TIMEOUT}")
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
   [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
   for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "${worker#worker-}")"); done
