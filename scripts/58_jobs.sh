@@ -4,10 +4,10 @@
 #
 #   scripts/58_jobs.sh          JSON=1 LIMIT=1000 scripts/58_jobs.sh
 #
-# Knobs: JSON LIMIT
+# Knobs: CLUSTER_NAME JSON LIMIT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-args=("--limit=${LIMIT}")
+args=("--cluster=${CLUSTER_NAME}" "--limit=${LIMIT}")
 [[ $JSON != 1 ]] || args+=(--json)
 log::while 'reading the jobs' -- helper::read jobs "${args[@]}"

@@ -96,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--terminal", type=int, default=0, metavar="COLUMNS", help="stderr is shown on a terminal this wide"
     )
+    parser.add_argument("--shared-group", default="", metavar="GROUP", help="the knob SHARED_GROUP, a name or a number")
     parser.add_argument("--no-ray", action="store_true", help="there is no Ray to be asked from here")
     owner.add_arguments(parser)
     subparsers = parser.add_subparsers(dest="subcommand", required=True)

@@ -44,8 +44,12 @@ cluster::ensure_token() {
   fi
   chmod 600 "$file"
   [[ $(id -u) -ne 0 ]] ||
-    chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}"/{shared,cache,gcs} "${WORKDIR}/gcs/${CLUSTER_NAME}"
+    chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}"/{cache,gcs} "${WORKDIR}/gcs/${CLUSTER_NAME}"
+  [[ $(id -u) -ne 0 ]] || cluster::_is_shared_by_many || chown --reference="$WORKDIR" "${WORKDIR}/shared"
 }
+
+# cluster::_is_shared_by_many: what SHARED_GROUP shares is not given to the owner of this WORKDIR, unless it was made just now.
+cluster::_is_shared_by_many() { [[ -n $SHARED_GROUP && -n $(ls -A "${WORKDIR}/shared/") ]]; }
 
 # cluster::ensure_head: Ray runs on the head or is starting there. This does not wait for it: the workers wait for a GCS that is not
 # there yet (Ray 2.60: they check 20 times a second), and await_ready waits for all of them.

@@ -23,8 +23,9 @@ helper::fix_version() {
   look::keep helper "$HELPER_HASH"
 }
 
-# helper::dir: the directory of this version, as the nodes see it.
-helper::dir() { printf '%s/common/code/verl_regress/%s\n' "$SHARED_ROOT" "$HELPER_HASH"; }
+# helper::dir: the directory of this version, as the nodes see it. With SHARED_GROUP each checkout has copies of its own, because what
+# another user put there is not run.
+helper::dir() { printf '%s/common/code/verl_regress%s/%s\n' "$SHARED_ROOT" "${SHARED_GROUP:+/${OWNER_ID}}" "$HELPER_HASH"; }
 
 # helper::read SUBCOMMAND ARGS...: answers that need only the shared root, from the first node that can be reached, the head first.
 # If no node can be reached, from this host, if the shared root is on it. Standard library only. If the cluster belongs to another
@@ -65,7 +66,7 @@ helper::ensure() {
 # helper::ensure_layout: creates the directories of the shared root, and copies our examples once: a file there may be the user's now.
 helper::ensure_layout() {
   ! look::knows head:layout || return 0
-  helper::run head layout
+  helper::run head layout "--cluster=${CLUSTER_NAME}"
   node::exec head test -d "${SHARED_ROOT}/user/code/examples" ||
     node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
@@ -116,4 +117,5 @@ helper::run_once() {
 helper::_words() {
   local -n _words=$1
   _words=(--shared-root "$SHARED_ROOT" "--shown-root=$(nodes::shown "$SHARED_ROOT")" "--terminal=$(log::columns)" "${OWNER_WORDS[@]}")
+  [[ -z $SHARED_GROUP ]] || _words+=("--shared-group=$(nodes::shared_group)")
 }

@@ -176,7 +176,7 @@ job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 
 
 # job::stop JOB: stops it, waits until it is over, and ends what is left of it.
 job::stop() {
-  helper::run head stop "$1" "--deadline=${STOP_TIMEOUT}"
+  helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" "--deadline=${STOP_TIMEOUT}"
   job::end_leftovers "$1"
 }
 

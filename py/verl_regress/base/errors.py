@@ -60,5 +60,16 @@ class BadInput(RegressError):
         super().__init__(message, Exit.BAD_INPUT)
 
 
+class Unreadable(RegressError):
+    """A file or directory of the shared root that this user cannot read, or that does not hold what it should.
+
+    `why` is the same in a few words, for a line of a list.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
 class IdTaken(BadInput):
     """Another job has this submission id."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import grp
 import json
 import os
+import shlex
 import stat
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base.errors import BadInput, RegressError, Unreadable, first
+
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
+# With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
+_OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
 _RESERVE_BYTES = 16384  # more than any state needs
+_LONGEST_JSON = 64 << 20  # bytes: no file of ours comes near
 
 
 @dataclass(frozen=True)
@@ -103,25 +110,58 @@ class SharedRoot:
         """`text` with `${shared_root}` filled in; every other ${…} is left to Hydra."""
         return text.replace("${shared_root}", str(self.path))
 
-    def ensure(self) -> list[Path]:
-        """Create missing directories; returns those that were created.
+    def ensure(self, group: int | None = None) -> list[Path]:
+        """Create missing directories; returns those that were created. Raises RegressError.
 
-        `common/` and `user/` are writable by all users, sticky like /tmp: users cannot remove each other's files.
+        `group` is the number of SHARED_GROUP, whose members may then write everywhere (docs/shared-root.md). Without one,
+        `common/` and `user/` are writable by all users, and the rest by this one.
         """
-        created = [directory for directory in [*self._closed, *self._open_to_all] if not directory.is_dir()]
+        created = [directory for directory in self._all(group) if not directory.is_dir()]
         for directory in created:
             directory.mkdir(parents=True, exist_ok=True)
-        for directory in self._open_to_all:
-            if directory.stat().st_uid == os.getuid():
-                directory.chmod(_OPEN_TO_ALL)
+        for directory, mode in self._modes(group).items():
+            found = directory.stat()
+            if found.st_uid == os.getuid() and not _is_so(found, mode, group):
+                _open(directory, mode, group)
         return created
 
-    def is_complete(self) -> bool:
-        """Is there nothing for `ensure` to do?"""
-        return all(directory.is_dir() for directory in [*self._closed, *self._open_to_all]) and all(
-            found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) == _OPEN_TO_ALL
-            for found in (directory.stat() for directory in self._open_to_all)
-        )
+    def is_complete(self, group: int | None = None) -> bool:
+        """Is there nothing for `ensure` to do, nor for another user?"""
+        if not all(directory.is_dir() for directory in self._all(group)) or self.too_narrow(group):
+            return False
+        modes = ((directory.stat(), mode) for directory, mode in self._modes(group).items())
+        return all(found.st_uid != os.getuid() or _is_so(found, mode, group) for found, mode in modes)
+
+    def too_narrow(self, group: int | None) -> list[Path]:
+        """The directories of one other user in which the members of `group` cannot work; only that user can open them."""
+        if group is None or os.getuid() == 0:
+            return []
+        found = {directory: directory.stat() for directory in self._modes(group) if directory.is_dir()}
+        narrow = {path: each.st_uid for path, each in found.items() if not _is_usable(each, group)}
+        return [path for path, uid in narrow.items() if uid == next(iter(narrow.values()))]
+
+    def of_cluster(self, cluster: str) -> list[Path]:
+        """The places of a cluster, which belong to the user whose cluster it is."""
+        return [self.queue(cluster), self.ray_logs(cluster), self.secrets / cluster]
+
+    @property
+    def hf(self) -> Path:
+        """The cache of the Hugging Face libraries, which are not made for several users: each has one, the first `hf` itself."""
+        place = self.path / "hf"
+        return place / f"uid-{os.getuid()}" if place.is_dir() and place.stat().st_uid != os.getuid() else place
+
+    def _all(self, group: int | None) -> list[Path]:
+        return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]
+
+    def _modes(self, group: int | None) -> dict[Path, int]:
+        """The directories that must have a mode, and that mode."""
+        if group is None:
+            return dict.fromkeys(self._open_to_all, _OPEN_TO_ALL)
+        more = [self.path, self.path / "queue", self.sessions, self.bisections, self.helpers]
+        return {
+            **dict.fromkeys([*self._closed, *self._open_to_all, *more], _OPEN_TO_GROUP),
+            self.secrets: _GROUP_ALONE,
+        }
 
     @property
     def _closed(self) -> list[Path]:
@@ -133,6 +173,30 @@ class SharedRoot:
             *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
             *(self.path / "user" / part for part in ("", "code")),
         ]
+
+
+def _is_so(found: os.stat_result, mode: int, group: int | None) -> bool:
+    return stat.S_IMODE(found.st_mode) == mode and group in (None, found.st_gid)
+
+
+def _is_usable(found: os.stat_result, group: int) -> bool:
+    """Ours; or open to the group or to all, and sticky, so that nobody removes what others make there."""
+    mode = stat.S_IMODE(found.st_mode)
+    is_open = (found.st_gid == group and mode & 0o070 == 0o070) or mode & 0o007 == 0o007
+    return found.st_uid == os.getuid() or (is_open and bool(mode & stat.S_ISVTX))
+
+
+def _open(directory: Path, mode: int, group: int | None) -> None:
+    """Raises RegressError."""
+    try:
+        if group is not None:
+            os.chown(directory, -1, group)
+        directory.chmod(mode)
+    except PermissionError as error:
+        raise RegressError(
+            f"{directory} cannot be given to the group {group} (SHARED_GROUP) by uid {os.getuid()}, which is not in that "
+            "group: name a group of yours."
+        ) from error
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -224,7 +288,7 @@ class JobDir:
         try:
             with os.scandir(home) as found:
                 names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-        except FileNotFoundError:
+        except OSError:  # there is none, or it is another user's
             return [self.first]
         if home.is_symlink():
             return [self.first]
@@ -293,12 +357,50 @@ class JobDir:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no such file."""
+    """The object in a JSON file, or None if there is no such file. Raises Unreadable."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        # A pipe in the file's place must not make us wait for its writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST_JSON:
+                raise _no_json(path)
+            content = json.loads(file.read())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise _no_json(path) from error
+    if not isinstance(content, dict):
+        raise _no_json(path)
     return content
+
+
+def unreadable(path: Path, error: OSError) -> Unreadable:
+    """The error for a path that could not be read: names what is in the way, whose it is, and its mode."""
+    if not isinstance(error, PermissionError):
+        why = f"cannot be read: {error.strerror}"
+        return Unreadable(f"{path} {why}: fix that, then run it again.", why)
+    place, found = _in_the_way(path)
+    why = f"cannot be read: owned by uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}"
+    return Unreadable(f"{place} {why}: ask that user to let you read it.", why)
+
+
+def _in_the_way(path: Path) -> tuple[Path, os.stat_result]:
+    """The last part of a path that can be reached, which is what does not let us through."""
+    for place in (path, *path.parents):
+        try:
+            return place, place.lstat()
+        except OSError:
+            continue
+    return path, Path("/").stat()
+
+
+def _no_json(path: Path) -> Unreadable:
+    return Unreadable(
+        f"{path} cannot be read: it is cut off, or no JSON object: restore it from a backup.",
+        f"cannot be read: {path.parent.name}/{path.name} is cut off, or no JSON object",
+    )
 
 
 def as_json(content: Any) -> str:
@@ -311,11 +413,39 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """`layout` has no arguments of its own."""
+def group_number(name: str) -> int:
+    """The number of a group of this node, by name or number. Raises BadInput."""
+    if name.isdecimal():
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise BadInput(
+            f"SHARED_GROUP={name} is no group of {os.uname().nodename}: give its number, or a group that every node has."
+        ) from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`layout [--cluster NAME]`."""
+    parser.add_argument("--cluster", help="the knob CLUSTER_NAME, whose places must be this user's")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Create what is missing under the shared root."""
-    SharedRoot(args.shared_root).ensure()
+    """Create what is missing under the shared root, and open it to SHARED_GROUP. Raises BadInput or RegressError."""
+    root, name = SharedRoot(args.shared_root), args.shared_group
+    group = group_number(name) if name else None
+    narrow = root.too_narrow(group)
+    if narrow:
+        places = shlex.join(map(str, narrow))
+        raise RegressError(
+            f"{first([str(path) for path in narrow])} of uid {narrow[0].stat().st_uid} cannot be used by the group {name} "
+            f"(SHARED_GROUP): let that user type 'chgrp {name} {places} && chmod g+rwxs,+t {places}'."
+        )
+    for place in root.of_cluster(args.cluster) if args.cluster and group is not None else ():
+        if place.is_dir() and place.stat().st_uid != os.getuid():
+            raise BadInput(
+                f"The cluster name {args.cluster} (CLUSTER_NAME) is taken on this shared root by uid "
+                f"{place.stat().st_uid} ({place}): set another CLUSTER_NAME."
+            )
+    root.ensure(group)
     return 0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from verl_regress.base import layout
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import ray_processes
@@ -23,13 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line "NAME VALUE" for each fact; leaves out what it cannot find out. Changes nothing that lasts."""
-    for name, value in _facts(SharedRoot(args.shared_root), args.node, args.log_dir, args.gcs_port):
+    group = layout.group_number(args.shared_group) if args.shared_group else None
+    for name, value in _facts(SharedRoot(args.shared_root), group, args.node, args.log_dir, args.gcs_port):
         print(name, value)
     print("clock", int(time.time()))  # last, so that it is as fresh as can be
     return 0
 
 
-def _facts(root: SharedRoot, node: str, log_dir: Path, gcs_port: int) -> Iterator[tuple[str, str]]:
+def _facts(root: SharedRoot, group: int | None, node: str, log_dir: Path, gcs_port: int) -> Iterator[tuple[str, str]]:
     from deps import missing_here  # py/deps.py, next to this package
 
     if _is_writable(root.path, node):
@@ -38,7 +40,7 @@ def _facts(root: SharedRoot, node: str, log_dir: Path, gcs_port: int) -> Iterato
     yield "missing", " ".join(missing_here())
     if node != "head":
         return
-    if root.is_complete() and (root.user_code / "examples").is_dir():
+    if root.is_complete(group) and (root.user_code / "examples").is_dir():
         yield "layout", "1"
     if _is_listening(gcs_port):
         yield "gcs", "1"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base import ids, owner
-from verl_regress.base.errors import BadInput
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.errors import BadInput, Unreadable, printable
+from verl_regress.base.layout import JobDir, SharedRoot, unreadable
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
 
@@ -34,7 +35,7 @@ def made(job: JobDir) -> float:
     """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs."""
     try:
         return job.config.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:  # it has none, or is another user's
         return job.path.stat().st_mtime
 
 
@@ -54,8 +55,9 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     if not _is_job(job.path):
-        known = ", ".join(other.submission_id for other in jobs[:5]) or "none"
+        known = ", ".join(printable(other.submission_id) for other in jobs[:5]) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
+    _need_readable(job)
     attempts = job.attempts()
     if named is None:
         return attempts[-1]
@@ -70,13 +72,30 @@ def _latest(root: SharedRoot, jobs: list[JobDir], caller: Owner | None) -> JobDi
     if not jobs:
         raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
     for job in jobs:
-        if caller is None or caller.has(job.read_config("resolved.json")):
+        if caller is None or caller.has(_plan_if_readable(job)):
             return job
     theirs = jobs[0]
     raise BadInput(
         f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
-        f"{owner.described(theirs.read_config('resolved.json'))}; name it with JOB={theirs.submission_id}, or submit one."
+        f"{owner.described(_plan_if_readable(theirs))}; name it with JOB={theirs.submission_id}, or submit one."
     )
+
+
+def _plan_if_readable(job: JobDir) -> dict[str, Any] | None:
+    """`config/resolved.json`, or None for a job that has none, or that another user closed."""
+    try:
+        return job.read_config("resolved.json")
+    except Unreadable:
+        return None
+
+
+def _need_readable(job: JobDir) -> None:
+    """Raises Unreadable."""
+    try:
+        with os.scandir(job.path):
+            pass
+    except OSError as error:
+        raise unreadable(job.path, error) from error
 
 
 def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:

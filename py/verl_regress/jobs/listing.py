@@ -9,18 +9,20 @@ from datetime import datetime, timezone
 from typing import Any
 
 from verl_regress.base import say
+from verl_regress.base.errors import printable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import find, progress
+from verl_regress.jobs import find, progress, unreadable
 from verl_regress.jobs.overview import job_table
-from verl_regress.jobs.status import Judgement, Status, judge_among
+from verl_regress.jobs.status import Judgement, Status, judge_for
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`jobs [--json] [--limit N]`."""
+    """`jobs [--cluster NAME] [--json] [--limit N]`."""
+    parser.add_argument("--cluster", help="the knob CLUSTER_NAME: whose Ray is asked")
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
     parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
 
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a line per job; only the jobs that are printed are read beyond their directory."""
     every = find.newest_first(SharedRoot(args.shared_root))
     known = None if args.no_ray else _ask_ray()
-    rows = [_row(job, known) for job in every[: args.limit]]
+    rows = [_row(job, known, args.cluster) for job in every[: args.limit]]
     if args.json:
         print(json.dumps({"jobs_total": len(every), "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
@@ -47,19 +49,24 @@ def _ask_ray() -> dict[str, dict[str, Any]] | None:
         return None
 
 
-def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None) -> dict[str, Any]:
-    """The columns of a job: its newest attempt's status, code and steps."""
-    judgement = judge_among(job, known)
-    plan = job.read_config("resolved.json") or {}
+def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str | None) -> dict[str, Any]:
+    """The columns of a job: its newest attempt's status, code and steps. What cannot be read is left out."""
+    plan: dict[str, Any] = {}
+    steps = None
+    try:
+        plan = job.read_config("resolved.json") or {}
+        judgement, steps = judge_for(cluster, job, known), progress.last_step(job)
+    except unreadable.DAMAGED as error:
+        judgement = unreadable.judged(job, error)
     made = datetime.fromtimestamp(find.made(job), timezone.utc)
     return {
-        "submission_id": job.submission_id,
+        "submission_id": printable(job.submission_id),
         "workload": plan.get("workload"),
         "code_id": plan.get("code_id"),
         "owner": plan.get("owner"),
         "status": judgement.status.value,
         "attempts": len(job.attempts()),
-        "steps": progress.last_step(job),
+        "steps": steps,
         "made": made.isoformat(timespec="seconds"),
         "reason": None if judgement.status in _GOOD else judgement.reason,
         "cause": judgement.cause,

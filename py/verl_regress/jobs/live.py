@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import find
+from verl_regress.jobs import find, unreadable
 from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.jobs.status import Status, judge_among
 
@@ -50,13 +51,23 @@ def live(root: SharedRoot, cluster: str, known: Mapping[str, Mapping[str, Any]] 
 
 
 def _status_if_live(job: JobDir, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> Status | None:
-    plan = job.read_config("resolved.json")
-    if plan is not None and plan.get("cluster") != cluster:
-        return None  # several clusters may share a root
-    status = judge_among(job, known).status
+    try:
+        plan = job.read_config("resolved.json")
+        if plan is not None and plan.get("cluster") != cluster:
+            return None  # several clusters may share a root
+        status = judge_among(job, known).status
+    except unreadable.DAMAGED:  # another user's, who has another cluster; or damaged, and Ray and the lock still tell
+        is_in_ray = (known or {}).get(job.ray_id, {}).get("status") in ("PENDING", "RUNNING")
+        return Status.RUNNING if is_in_ray or _is_ours_and_launched(job) else None
     if status in _AT_WORK:
         return status
     with contextlib.suppress(OSError):  # a file system without locks, on which no launcher runs
         if job.read_state("ended") is None and launcher_of(job) is Launcher.ALIVE:
             return Status.RUNNING
     return None
+
+
+def _is_ours_and_launched(job: JobDir) -> bool:
+    with contextlib.suppress(OSError):
+        return job.path.stat().st_uid == os.geteuid() and launcher_of(job) is Launcher.ALIVE
+    return False

@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import RegressError, printable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
-from verl_regress.jobs import find
-from verl_regress.jobs.status import Judgement, Status, judge_among
+from verl_regress.jobs import find, unreadable
+from verl_regress.jobs.status import Judgement, Status, judge_for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,17 +64,21 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
             if node.alive or not any(other.alive and other.name == node.name for other in listed)
         ],
         "jobs_total": len(everything),
-        "jobs": [_job(job, known, names) for job in everything[:limit]],
+        "jobs": [_job(job, known, names, cluster) for job in everything[:limit]],
     }
 
 
-def _job(job: JobDir, known: dict[str, dict[str, Any]] | None, names: dict[str, str]) -> dict[str, Any]:
-    judgement = judge_among(job, known)
-    plan = job.read_config("resolved.json") or {}
+def _job(job: JobDir, known: dict[str, dict[str, Any]] | None, names: dict[str, str], cluster: str) -> dict[str, Any]:
+    plan: dict[str, Any] = {}
+    try:
+        plan = job.read_config("resolved.json") or {}
+        judgement = judge_for(cluster, job, known)
+    except unreadable.DAMAGED as error:
+        judgement = unreadable.judged(job, error)
     return {
-        "submission_id": job.submission_id,
+        "submission_id": printable(job.submission_id),
         "attempt": job.attempt,
-        "ray_id": job.ray_id,
+        "ray_id": printable(job.ray_id),
         "workload": plan.get("workload"),
         "code_id": plan.get("code_id"),
         "profile": plan.get("profile"),
@@ -99,7 +103,8 @@ def _page(facts: dict[str, Any]) -> list[str]:
     for job in facts["jobs"]:
         judgement = Judgement(Status(job["status"]), job["reason"], cause=job["cause"])
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
-        why = judgement.why if judgement.status in (Status.FAILED, Status.LOST) else ""
+        is_worth_saying = judgement.status in (Status.FAILED, Status.LOST) or unreadable.is_unreadable(judgement)
+        why = judgement.why if is_worth_saying else ""
         jobs_rows.append((job["ray_id"], job["code_id"] or "?", judgement.shown, driver, why))
     if any(row[-1] for row in jobs_rows):
         jobs_rows[0] = (*jobs_rows[0][:-1], "WHY")

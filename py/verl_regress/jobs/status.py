@@ -111,6 +111,19 @@ def judge_among(job: JobDir, known: Mapping[str, Mapping[str, Any]] | None) -> J
     return judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
 
 
+def judge_for(cluster: str | None, job: JobDir, known: Mapping[str, Mapping[str, Any]] | None) -> Judgement:
+    """The status of a job for a list of `cluster`, which alone was asked: its Ray knows nothing of another cluster's jobs."""
+    theirs = (job.read_config("resolved.json") or {}).get("cluster")
+    if cluster is None or theirs in (None, cluster):
+        return judge_among(job, known)
+    judged = judge(job, None, reachable=False)
+    if judged.status is not Status.UNKNOWN:
+        return judged
+    if launcher_of(job) is Launcher.ALIVE:
+        return Judgement(Status.RUNNING, f"its launcher on the cluster {theirs} is alive")
+    return Judgement(Status.UNKNOWN, f"the job recorded no end, and the Ray of its cluster {theirs} was not asked")
+
+
 _FORGOTTEN = (
     "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
 )

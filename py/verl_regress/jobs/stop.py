@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from verl_regress.base import say
-from verl_regress.base.errors import RegressError
+from verl_regress.base import owner, say
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import ray_private
@@ -20,14 +20,16 @@ _ABOUT_TO_RUN = 2.0  # seconds in which a PENDING job may just be starting, and 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`stop JOB --deadline S`."""
+    """`stop JOB [--cluster NAME] --deadline S`."""
     find.add_job(parser)
+    parser.add_argument("--cluster", help="the knob CLUSTER_NAME: whose Ray is asked")
     parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob STOP_TIMEOUT")
 
 
 def run(args: argparse.Namespace) -> int:
     """Stop a job; one that is over is left as it is. Raises RegressError if it is not over in time."""
     job = find.asked_for(args)
+    _need_here(job, args.cluster)
     api = find.api_of(job)
     began = time.monotonic()
     pulse = Pulse(began)
@@ -54,6 +56,16 @@ def run(args: argparse.Namespace) -> int:
     _remove_secrets(job)
     say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
     return 0
+
+
+def _need_here(job: JobDir, cluster: str | None) -> None:
+    """Its own Ray alone can stop it: ours would say that it knows no such job. Raises BadInput."""
+    plan = find.plan_of(job)
+    theirs = plan.get("cluster")
+    if cluster is not None and theirs not in (None, cluster):
+        raise BadInput(
+            f"{job.ray_id} is on the cluster {theirs}, and CLUSTER_NAME is {cluster}: stop it from there ({owner.described(plan)})."
+        )
 
 
 def _remove_secrets(job: JobDir) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
-from verl_regress.base.layout import SharedRoot
+from verl_regress.base.layout import SharedRoot, unreadable
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find
@@ -44,3 +44,5 @@ def attempt(root: SharedRoot, cluster: str | None) -> None:
         sweep(root, cluster, RayApi(nodes.ADDRESS))
     except RegressError as error:
         say.info(f"The secrets of lost jobs were not removed: {error}")
+    except OSError as error:  # they are another user's
+        say.info(f"The secrets of lost jobs were not removed: {unreadable(root.secrets / cluster, error)}")

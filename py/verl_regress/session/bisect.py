@@ -118,7 +118,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The search of that name; `latest` is the newest of this cluster. Raises BadInput if it is over, or not of this cluster."""
     every = [Bisection(path) for path in sorted(root.bisections.glob("*"), reverse=True)]
-    mine = [each for each in every if each.read("begin").get("cluster") == args.cluster]
+    mine = [each for each in every if each.cluster == args.cluster]
     search = next((each for each in mine if args.name in (LATEST, each.path.name)), None)
     if search is None:
         known = ", ".join(each.path.name for each in mine[:3]) or "it has none"

@@ -77,6 +77,14 @@ class Bisection:
         return read_json(self.path / f"{name}.json") or {}
 
     @property
+    def cluster(self) -> str | None:
+        """The cluster that it trains on; None if it cannot be read, because another user closed it."""
+        try:
+            return self.read("begin").get("cluster")
+        except RegressError:
+            return None
+
+    @property
     def is_over(self) -> bool:
         """Its report is written."""
         return (self.path / "report.json").exists()
@@ -109,7 +117,7 @@ class Bisection:
     def session(self, root: SharedRoot, role: str) -> Session | None:
         """The session of that role; None before it began."""
         for session in all_of(root):
-            suite = (session.read("begin") or {}).get("suite") or {}
+            suite = session.begin_if_readable().get("suite") or {}
             if (suite.get("content") or {}).get("title") == self.title(role):
                 return session
         return None

@@ -165,7 +165,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
 
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The session of that name; `latest` is the newest of this cluster. Raises BadInput if it is over or not of this cluster."""
-    mine = [session for session in all_of(root) if (session.read("begin") or {}).get("cluster") == args.cluster]
+    mine = [session for session in all_of(root) if session.begin_if_readable().get("cluster") == args.cluster]
     session = named(mine, args.name, f" of the cluster {args.cluster}", "a new one")
     driver.need_unfinished(session, args.name)
     begin = session.read("begin") or {}

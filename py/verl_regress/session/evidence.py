@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from redaction import forms
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot, read_json
 from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
@@ -38,12 +38,26 @@ def digest(directory: Path) -> str:
 
 
 def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The digest of each named job directory; if none is named, of all that nobody writes to any more."""
+    """The digest of each named job directory; if none is named, of all of this user's that nobody writes to any more.
+
+    Other users go on with theirs meanwhile, and this user cannot write there.
+    """
     if names is None:
-        over = [job for job in find.newest_first(root) if _is_settled(job) or _is_refused(job)]
+        over = [job for job in find.newest_first(root) if _is_mine(job) and _is_over(job)]
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
     return {job.submission_id: digest(job.first.path) for job in over}
+
+
+def _is_mine(job: JobDir) -> bool:
+    return job.path.stat().st_uid == os.geteuid()
+
+
+def _is_over(job: JobDir) -> bool:
+    try:
+        return _is_settled(job) or _is_refused(job)
+    except Unreadable:  # it was damaged before this session
+        return False
 
 
 def _is_settled(job: JobDir) -> bool:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Unreadable, shown
 from verl_regress.base.layout import SharedRoot, read_json
 from verl_regress.store.sessions import LATEST, Session, all_of, named
 
@@ -33,7 +33,13 @@ def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
     if name not in ("", LATEST):
         every = [named(every, name, "", "the newest")]
     for session in every:
-        report = read_json(session.path / "report.json")
+        try:
+            report = read_json(session.path / "report.json")
+        except Unreadable as error:
+            if name not in ("", LATEST):
+                raise
+            say.info(str(error))
+            continue
         if report is not None:
             return session, report
     if name not in ("", LATEST):

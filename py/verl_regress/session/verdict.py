@@ -125,7 +125,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
     for earlier in all_of(root):
         if earlier.path == session.path:
             continue
-        theirs = earlier.evidence()
+        theirs = earlier.evidence_if_readable()
         for job in jobs_of(theirs).values():
             is_candidate = (
                 "reused_from" not in job
@@ -151,7 +151,7 @@ def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
         return False
     try:
         run = run_of(job)
-    except BadInput:
+    except (BadInput, OSError):  # its files were removed, or another user closed them
         return False
     is_known = {"model sha256", "data sha256"} <= run.facts.keys()  # files that we did not make may have changed since
     same_start = not b.steps or run.steps[:1] == b.steps[:1]

@@ -85,7 +85,7 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         *os.environ.get("PYTHONPATH", "").split(os.pathsep),
     ]
     return {
-        "HF_HOME": str(root.path / "hf"),
+        "HF_HOME": str(root.hf),
         "HYDRA_FULL_ERROR": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot has its own bytecode, made once
         "PYTHONUNBUFFERED": "1",

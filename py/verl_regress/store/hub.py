@@ -24,8 +24,8 @@ class Hub:
 
     def __init__(self, root: SharedRoot, asked_by: str, cure: str) -> None:
         # The hub's packages read this when they are imported, so it is set first.
-        os.environ["HF_HOME"] = str(root.path / "hf")
-        self._cache = root.path / "hf"
+        os.environ["HF_HOME"] = str(root.hf)
+        self._cache = root.hf
         self._asked_by = asked_by
         self._cure = cure
 

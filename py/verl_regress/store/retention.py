@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import layout, lock, say
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Unreadable, first, printable
 from verl_regress.base.layout import JobDir, SharedRoot, read_json
 from verl_regress.base.owner import Owner
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Status, judge_among
+from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.store import snapshot
 from verl_regress.store.sessions import Session, jobs_of
 
@@ -39,6 +40,7 @@ _SESSION = 7 * 86400.0
 _GONE = ".gone"  # ends the name of a half-removed directory
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
+_CHECKOUT = re.compile(r"[0-9a-f]{16}")  # scripts/lib/owner.bash: the id of a WORKDIR
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
 
 
@@ -132,7 +134,9 @@ def survey(
     `now` is in seconds since the epoch; `owner` is the caller and `cluster` the caller's. Without `objects_too`, no
     objects are waste.
     """
-    everything = find.newest_first(root)
+    listed = find.newest_first(root)
+    closed = [job for job in listed if not _is_readable(job)]
+    everything = [job for job in listed if job not in closed]
     foreign = [job for job in everything if not all(_is_ours(attempt, owner, cluster) for attempt in job.attempts())]
     full = [job for job in everything if job not in foreign and any(map(_checkpoints, job.attempts()))]
     kept = full[:keep]
@@ -140,9 +144,12 @@ def survey(
     going_on = [job for job in everything if not _is_over(job, known, now, cluster)]
     sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
     at_work = [session for session in sessions if _is_at_work(session, now)]
-    read_from = _mentioned(going_on, root.jobs)
+    hidden = [session for session in at_work if not _is_readable_session(session)]
+    read_from = _mentioned(going_on, root.jobs) | _compared([each for each in at_work if each not in hidden])
     read = [job for job in everything if job.submission_id in read_from]
-    spared = everything if at_work else [*kept, *young, *foreign, *going_on, *read]
+    # Another user's session compares only that user's jobs, and those that it reads from.
+    is_all_spared = bool(hidden) or any(_is_mine(session.path) for session in at_work)
+    spared = everything if is_all_spared else [*kept, *young, *foreign, *going_on, *read]
     spared_ids = {job.submission_id for job in spared}
     # The newest jobs keep their snapshots even without checkpoints: 'make retry' needs them.
     used = _mentioned([*spared, *everything[:keep]], root.snapshots) | {
@@ -160,28 +167,41 @@ def survey(
         for job in everything
         if job.submission_id not in spared_ids
         for attempt in job.attempts()
-        if (paths := _entries(attempt.checkpoints))
+        if (paths := tuple(path for path in _entries(attempt.checkpoints) if _is_all_mine(path)))
     ]
     unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
-    unused = [path for path in unused if _is_settled(path, now)]
+    # What a job or a session that cannot be read uses is unknown.
+    unused = [path for path in unused if _is_settled(path, now) and not closed and not hidden]
     waste += [Waste(f"snapshot {path.name}", (path,), disk.free([path])) for path in unused]
-    objects = _unused_objects(root, gone=unused) if objects_too else []
+    objects = _unused_objects(root, gone=unused) if objects_too and not closed and not hidden else []
     if objects:
         waste.append(Waste(f"{len(objects)} objects that no snapshot uses", tuple(objects), disk.free(objects)))
-    in_use = _mentioned(going_on, root.helpers) | {layout.HELPER_DIR.name}
-    versions = [path for path in _entries(root.helpers) if _HELPER.fullmatch(path.name) and _is_mine(path)]
+    homes = _helper_homes(root)
+    in_use = {name for home in homes for name in _mentioned(going_on, home)} | {layout.HELPER_DIR.name}
+    versions = [path for home in homes for path in _entries(home) if _HELPER.fullmatch(path.name) and _is_mine(path)]
     waste += [
         Waste(f"helper {path.name}", (path,), disk.free([path]))
         for path in versions
-        if path.name not in in_use and path.stat().st_ctime < now - _SETTLED
+        if path.name not in in_use and path.stat().st_ctime < now - _SETTLED and not closed
     ]
     checked = (
-        f"checked {len(everything)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
+        f"checked {len(listed)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
         f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
         f"({len(unused)} unused), {len(versions)} helpers"
     )
-    return Survey(checked, waste)
+    return Survey(checked + _left_to_others(root, closed, listed), waste)
+
+
+def _left_to_others(root: SharedRoot, closed: list[JobDir], listed: list[JobDir]) -> str:
+    """How much of what other users own stays, and what could not be read; nothing if there is none of either."""
+    jobs = sum(not _is_mine(job.first.path) for job in listed)
+    snapshots = sum(not _is_mine(path) for path in _entries(root.snapshots))
+    said = f"; left to other users: {jobs} jobs, {snapshots} snapshots" if jobs or snapshots else ""
+    if closed:
+        names = first([printable(job.submission_id) for job in closed])
+        said += f"; {len(closed)} jobs cannot be read ({names}), so every snapshot and helper stays"
+    return said
 
 
 def human(size: int) -> str:
@@ -208,6 +228,36 @@ def _is_mine(path: Path) -> bool:
     return path.lstat().st_uid == os.geteuid()
 
 
+def _is_all_mine(path: Path) -> bool:
+    """Is all below it this user's, too?"""
+    return all(state.st_uid == os.geteuid() for state in _states(path))
+
+
+def _is_readable(job: JobDir) -> bool:
+    """Can what a job refers to be read? Otherwise another user closed it, or its plan is cut off."""
+    try:
+        attempts = job.first.path / "attempts"
+        for directory in (job.first.path, *([attempts] if attempts.is_dir() else [])):
+            with os.scandir(directory):
+                pass
+        return all(map(_is_config_readable, job.attempts()))
+    except (OSError, Unreadable):
+        return False
+
+
+def _is_config_readable(attempt: JobDir) -> bool:
+    """Raises OSError or Unreadable if not even its names can be."""
+    attempt.read_config("resolved.json")
+    files = list(attempt.config.iterdir()) if attempt.config.is_dir() else []
+    is_mine = _is_mine(attempt.path)  # then so are its files
+    return is_mine or all(os.access(file, os.R_OK, effective_ids=True) for file in files)
+
+
+def _helper_homes(root: SharedRoot) -> list[Path]:
+    """Where versions of the helper are: with SHARED_GROUP each checkout has its own place (scripts/lib/helper.bash)."""
+    return [root.helpers, *(path for path in _entries(root.helpers) if _CHECKOUT.fullmatch(path.name))]
+
+
 def _entries(directory: Path) -> tuple[Path, ...]:
     """What is in a directory, except links; nothing if the directory is a link itself."""
     if directory.is_symlink():
@@ -223,8 +273,10 @@ def _within(directory: Path) -> Iterator[Path]:
 
 def _is_ours(attempt: JobDir, owner: Owner | None, cluster: str | None) -> bool:
     """Does the caller own the job, in this cluster? Jobs from before owners were recorded belong to the user of their files."""
+    if not _is_mine(attempt.path):
+        return False
     plan = attempt.read_config("resolved.json") or {}
-    if not _is_mine(attempt.path) or not _is_of_cluster(plan, cluster):
+    if not _is_of_cluster(plan, cluster):
         return False
     return plan.get("owner") is None or (owner is not None and owner.has(plan))
 
@@ -246,7 +298,10 @@ def _are_settled(attempt: JobDir, now: float) -> bool:
 
 
 def _is_over(job: JobDir, known: Mapping[str, Any] | None, now: float, cluster: str | None) -> bool:
-    return all(_attempt_is_over(attempt, known, now, cluster) for attempt in job.attempts())
+    try:
+        return all(_attempt_is_over(attempt, known, now, cluster) for attempt in job.attempts())
+    except DAMAGED:  # a state of it is cut off, or another user closed it
+        return False
 
 
 def _attempt_is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float, cluster: str | None) -> bool:
@@ -280,17 +335,36 @@ def _last_written(attempt: JobDir) -> float:
 
 
 def _is_at_work(session: Session, now: float) -> bool:
-    evidence = list((session.path / "evidence").glob("*.json"))
-    newest = max(path.stat().st_mtime for path in (session.path, *evidence))
-    return not session.is_over and newest > now - _SESSION
+    try:
+        evidence = list((session.path / "evidence").glob("*.json"))
+        newest = max(path.stat().st_mtime for path in (session.path, *evidence))
+        return not session.is_over and newest > now - _SESSION
+    except PermissionError:  # another user closed it
+        return session.path.stat().st_mtime > now - _SESSION
+
+
+def _is_readable_session(session: Session) -> bool:
+    try:
+        with os.scandir(session.path / "evidence"):
+            session.evidence()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _compared(sessions: list[Session]) -> set[str]:
+    """The jobs that these sessions have recorded: their own, and those that they took over."""
+    return {str(job["submission_id"]) for each in sessions for job in jobs_of(each.evidence()).values()}
 
 
 def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[str]:
     """A and B of a session that still compares them, or one of whose jobs is kept."""
-    its_jobs = {job["submission_id"] for job in jobs_of(session.evidence()).values()}
+    its_jobs = {job["submission_id"] for job in jobs_of(session.evidence_if_readable()).values()}
     if session not in at_work and not its_jobs & spared:
         return set()
-    return set((session.read("begin") or {}).get("codes", {}).values())
+    return set(session.begin_if_readable().get("codes", {}).values())
 
 
 def _mentioned(those: Iterable[JobDir], home: Path) -> set[str]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Unreadable, shown
 from verl_regress.base.layout import SharedRoot, now, read_json, reserve, write_reserved
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
@@ -57,6 +57,20 @@ class Session:
             path.stem: json.loads(path.read_text(encoding="utf-8"))
             for path in sorted((self.path / "evidence").glob("*.json"))
         }
+
+    def evidence_if_readable(self) -> dict[str, Any]:
+        """All of it; nothing if a piece is cut off, or another user closed the session. For lists of all sessions."""
+        try:
+            return self.evidence()
+        except (OSError, ValueError):
+            return {}
+
+    def begin_if_readable(self) -> dict[str, Any]:
+        """What was recorded first; nothing as above."""
+        try:
+            return self.read("begin") or {}
+        except Unreadable:
+            return {}
 
     def write_job(self, run: str, content: Mapping[str, Any]) -> None:
         """Record the evidence of the job of a run."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import lock
+from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 
@@ -134,14 +135,17 @@ class _Queue:
         for link in sorted(link for link in self._directory.iterdir() if not link.name.startswith(".")):
             try:
                 job = JobDir(Path(os.path.normpath(self._directory / link.readlink())))
-            except FileNotFoundError:  # it left the queue
+                launcher = launcher_of(job) if job.path.is_relative_to(self._job.root.jobs) else None
+            except OSError:  # it left the queue, is no link, or leads to what this user cannot read
                 continue
-            launcher = launcher_of(job)
-            if launcher is Launcher.ALIVE or (launcher is Launcher.NOT_YET and self._may_come(job, link)):
-                has_slot = launcher is Launcher.ALIVE and (job.state / "turn").exists()
-                entries.append(_Entry(link.name, job.ray_id, has_slot, self._count(job)))
-            else:
-                link.unlink(missing_ok=True)
+            if launcher is None:  # no submission made this link
+                continue
+            with suppress(Unreadable):  # damaged: its own launcher cannot read it either
+                if launcher is Launcher.ALIVE or (launcher is Launcher.NOT_YET and self._may_come(job, link)):
+                    has_slot = launcher is Launcher.ALIVE and (job.state / "turn").exists()
+                    entries.append(_Entry(link.name, job.ray_id, has_slot, self._count(job)))
+                else:
+                    link.unlink(missing_ok=True)
         return entries
 
     def _may_come(self, job: JobDir, link: Path) -> bool:

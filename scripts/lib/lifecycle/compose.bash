@@ -27,15 +27,26 @@ compose::_template() {
 
 # compose::render_workers: prints the worker services as a compose file on stdout.
 compose::render_workers() {
-  local worker template
+  local worker template group
   template=$(compose::_template)
+  group=$(compose::_render_group)
   printf 'services:\n'
+  [[ -z $group ]] || printf '  head:\n%s\n' "$group"
   for worker in $(node::list_workers); do
     printf '  %s:\n    extends: {file: %s, service: worker}\n    container_name: %s\n    profiles: !reset []\n' \
       "$worker" "$template" "${CLUSTER_NAME}-${worker}"
+    [[ -z $group ]] || printf '%s\n' "$group"
     [[ -z $WORKER_DEVICES ]] || printf '    devices: [%s]\n' "${WORKER_DEVICES// /, }"
     compose::_render_gpus "${worker#worker-}"
   done
+}
+
+# compose::_render_group: that the processes of a node are in SHARED_GROUP.
+compose::_render_group() {
+  local gid
+  [[ -n $SHARED_GROUP ]] || return 0
+  gid=$(nodes::shared_group)
+  printf '    group_add: ["%s"]\n' "$gid"
 }
 
 # compose::_gpus INDEX: the ids, on this host, of the GPUs of worker-INDEX; no other function computes them.
@@ -215,7 +226,7 @@ compose::_joined() { printf '%s\n' "$@" | paste -sd, | sed 's/,/, /g'; }
 # compose::_knobs: the knobs that affect the containers: all that the compose files name, and all that rendering the workers reads.
 compose::_knobs() {
   {
-    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES
+    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES SHARED_GROUP
     cat -- "${REPO_DIR}/docker-compose.yaml" "${REPO_DIR}/$(compose::_template)" | sed -nE 's/.*\$\{([A-Z_]+)\}.*/\1/p' |
       grep -vxE 'CLUSTER_NAME|CLUSTER_USER|OWNER_ID|WORKDIR'
   } | sort -u

@@ -20,6 +20,14 @@ nodes::need() { compose::need_image; }
 # nodes::shared_root_here: the path of our shared root on this host, even if it does not exist yet.
 nodes::shared_root_here() { printf '%s/shared\n' "$WORKDIR"; }
 
+# nodes::shared_group: the number of SHARED_GROUP; the nodes do not know this host's names.
+nodes::shared_group() {
+  local gid=$SHARED_GROUP
+  [[ $gid =~ ^[0-9]+$ ]] || gid=$(getent group "$gid" | cut -d: -f3) ||
+    cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is no group of this machine: name one, or give its number."
+  printf '%s\n' "$gid"
+}
+
 nodes::need_shared_root_here() {
   [[ -d ${WORKDIR}/shared/jobs ]] ||
     cli::die 2 "${WORKDIR}/shared (from WORKDIR=${WORKDIR}) has no jobs: name the WORKDIR of your cluster."

@@ -109,9 +109,49 @@ prereq::_verl_of_pypi() {
   fi
 }
 
+# What only SHARED_GROUP needs, next to those.
+readonly SHARED_ROOT_OF_GROUP=(. queue verify bisect secrets common common/code/verl common/code/verl_regress user)
+
+# prereq::need_open_to_group UID GID ROOT [COMMAND...]: what exists of the shared root is open to SHARED_GROUP, or belongs to UID, who opens
+# it in `make up`; and no other user has a cluster of this name there. COMMAND comes before the one that reads ROOT.
+prereq::need_open_to_group() {
+  local us=$1 gid=$2 root=$3 owner group mode path theirs='' closed=() paths=()
+  shift 3
+  ((us != 0)) || return 0
+  for path in queue ray secrets; do paths+=("${root}/${path}/${CLUSTER_NAME}"); done
+  while read -r owner path; do
+    [[ $owner == "$us" ]] ||
+      cli::die 2 "The cluster name ${CLUSTER_NAME} (from ${ENV_ORIGIN[CLUSTER_NAME]}) is taken on this shared root by user ${owner} (${path}): set another CLUSTER_NAME."
+  done < <("$@" stat -c '%u %n' "${paths[@]}" 2>/dev/null)
+  paths=("${SHARED_ROOT_OF_GROUP[@]/#/${root}/}" "${SHARED_ROOT_DIRECTORIES[@]/#/${root}/}")
+  while read -r owner group mode path; do
+    mode=$((8#$mode))
+    [[ $owner != "$us" && $owner == "${theirs:-$owner}" ]] || continue
+    (((group == gid && (mode & 8#1070) == 8#1070) || (mode & 8#1007) == 8#1007)) || closed+=("${path%/.}") theirs=$owner
+  done < <("$@" stat -c '%u %g %a %n' "${paths[@]}" 2>/dev/null)
+  ((${#closed[@]} == 0)) ||
+    cli::die 1 "The group ${SHARED_GROUP} (SHARED_GROUP) cannot use what belongs to user ${theirs}: let that user type 'chgrp ${SHARED_GROUP}$(printf ' %q' "${closed[@]}") && chmod g+rwxs,+t$(printf ' %q' "${closed[@]}")'."
+}
+
+# prereq::_runs_as: the uid of the containers.
+prereq::_runs_as() {
+  if [[ -n $RUN_AS ]]; then
+    printf '%s\n' "${RUN_AS%%:*}"
+  elif [[ -d $WORKDIR ]]; then
+    stat -c %u -- "$WORKDIR"
+  else
+    id -u
+  fi
+}
+
 # prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.
 prereq::shared_root() {
-  local shared=${WORKDIR}/shared directory above missing=0
+  local shared=${WORKDIR}/shared directory above uid gid missing=0
+  if [[ -n $SHARED_GROUP ]]; then
+    uid=$(prereq::_runs_as)
+    gid=$(nodes::shared_group)
+    prereq::need_open_to_group "$uid" "$gid" "$shared"
+  fi
   for directory in "${SHARED_ROOT_DIRECTORIES[@]/#/${shared}/}"; do
     above=$directory
     until [[ -e $above ]]; do above=$(dirname -- "$above"); done

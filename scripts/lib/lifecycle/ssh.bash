@@ -21,6 +21,9 @@ nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
 # nodes::shared_root_here: prints nothing, because it is only on the nodes.
 nodes::shared_root_here() { :; }
 
+# nodes::shared_group: SHARED_GROUP, as the nodes know it.
+nodes::shared_group() { printf '%s\n' "$SHARED_GROUP"; }
+
 nodes::need_shared_root_here() {
   cli::die 8 "None of the nodes in ${NODES_FILE} (NODES_FILE) can be reached, or has the helper that 'make deps' copies there, and the jobs are on their shared root: fix that first."
 }
@@ -172,7 +175,14 @@ nodes::_check_addresses() {
 
 # Every worker must read what the head writes, and with the same user's rights also write there.
 nodes::_check_shared_root() {
-  local node nonce file
+  local node nonce file uid gid
+  if [[ -n $SHARED_GROUP ]]; then
+    uid=$(node::exec head id -u)
+    gid=$(node::exec head getent group "$SHARED_GROUP" | cut -d: -f3) || gid=$SHARED_GROUP
+    [[ $gid =~ ^[0-9]+$ ]] ||
+      cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is no group of the head: name one that every node has, or give its number."
+    prereq::need_open_to_group "$uid" "$gid" "$SHARED_ROOT" node::exec head
+  fi
   nonce="$(date +%s)-$$-${RANDOM}"
   file="${SHARED_ROOT}/.verl-regress-${nonce}"
   # shellcheck disable=SC2016  # expanded on the node
