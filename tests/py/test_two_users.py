@@ -170,7 +170,7 @@ def test_without_a_group_the_second_user_is_given_the_one_command_that_opens_it(
     team.submits(BOB, "bobs", "b")
 
 
-def test_a_user_who_is_not_in_the_group_is_told_so(team):
+def test_a_user_who_is_not_in_the_group_is_refused(team):
     words = ["--shared-root", str(team.root.path), f"--shared-group={TEAM}", "layout"]
     sentence = (
         f"{team.root.datasets} cannot be given to the group {TEAM} (SHARED_GROUP) by uid {ANN}, which is not in that group: "
@@ -323,7 +323,7 @@ def test_gc_keeps_the_snapshots_that_a_closed_job_may_use(both):
 
 
 def test_the_session_of_another_user_keeps_only_the_jobs_that_it_recorded(both):
-    """Before: no job of anybody could be collected while one user ran a session."""
+    """Before: gc removed no checkpoint of any user while one of them ran a session."""
     for name in ("used", "unused"):
         job = both.submits(BOB, name, "b")
         for path in (job, *job.rglob("*")):

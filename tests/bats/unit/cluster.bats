@@ -26,6 +26,31 @@ in_lib() {
   refute_text 'worker-3'
 }
 
+@test "with SHARED_GROUP the processes of every node are in that group; without it compose gets nothing of it" {
+  in_lib WORKERS=2 CLUSTER_NAME=mine SHARED_GROUP=42000 <<<'compose::render_workers'
+  assert_status 0
+  [[ $(grep -xc '    group_add: \["42000"\]' <<<"$output") == 3 ]] || fail 'not three nodes'
+  [[ $(grep -xA1 '  head:' <<<"$output") == $'  head:\n    group_add: ["42000"]' ]] || fail 'not the head'
+  in_lib WORKERS=2 CLUSTER_NAME=mine <<<'compose::render_workers'
+  refute_text group_add
+  refute_text 'head:'
+}
+
+@test "root gives a shared root to the owner of WORKDIR, but never one that SHARED_GROUP shares" {
+  ((EUID == 0)) || skip 'only root gives files away'
+  local shared="${BOX}/work dir/shared"
+  ln -s "$(type -P od)" "${BOX}/bin/od"
+  mkdir -p "$shared"
+  chown 4242:4242 "${BOX}/work dir"
+  chown 4343:4343 "$shared"
+  mkdir "${shared}/jobs"
+  in_lib SHARED_GROUP=42000 <<<$'cluster::ensure_directories\ncluster::ensure_token'
+  assert_status 0
+  [[ $(stat -c %u:%g "$shared" "${BOX}/work dir/cache" | paste -sd' ') == '4343:4343 4242:4242' ]] || fail "$(stat -c %u:%g "$shared")"
+  in_lib <<<$'cluster::ensure_directories\ncluster::ensure_token'
+  [[ $(stat -c %u:%g "$shared") == 4242:4242 ]] || fail "$(stat -c %u:%g "$shared")"
+}
+
 @test "Ray is started without the variables in RAY_UNSET, and with all of them if it is empty" {
   stub docker - <<'STUB'
 case "$*" in

@@ -82,3 +82,17 @@ give() {
     ((EUID != 0)) || chown -h 0 "$planted"
   done
 }
+
+@test "with SHARED_GROUP each checkout has its own copy, and the helper gets the group" {
+  mkdir -p "${BOX}/work dir"
+  printf 0123456789abcdef >"${BOX}/work dir/id"
+  verb SHARED_GROUP=42000 helper::dir
+  [[ ${lines[0]} == "${ROOT}/common/code/verl_regress/0123456789abcdef/${DIR##*/}" ]] || fail 'another place'
+  mkdir -p "${lines[0]}"
+  give "${ROOT}/common/code/verl_regress" # whoever came first
+  if ((EUID == 0)); then
+    verb SHARED_GROUP=42000 helper::run head layout
+    assert_status 0
+    assert_called '--shared-group=42000 layout'
+  fi
+}

@@ -119,6 +119,16 @@ version
 +1!2.0+cpu
 -v1
 -1 2
+group or empty
++
++0
++42000
++ml-team
++_a.b
+-a b
+--g
+-a:b
+-12345678901
 uids or empty
 +
 +0

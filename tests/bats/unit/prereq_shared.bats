@@ -63,6 +63,57 @@ check() {
   [[ $output == *"error   User "*" cannot write to ${shared}/hf, because ${shared}/hf is not a writable directory: fix its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
 }
 
+# What exists here belongs to us, and the containers would run as 4242.
+@test "the shared root of a group: what its owner must open, with the command for it; and a cluster name that is taken" {
+  local shared="${BOX}/work dir/shared" group command
+  group=$(id -g)
+  knobs=(RUN_AS=4242:4242 SHARED_GROUP="$group")
+  mkdir -p "${shared}"/{jobs,datasets,user/code}
+  chmod 1777 "${shared}"/user{,/code}
+  chmod 755 "${shared}"{,/jobs,/datasets}
+  check prereq::shared_root "${knobs[@]}"
+  assert_status 1
+  command="chgrp ${group}$(printf ' %q' "$shared" "${shared}"/{datasets,jobs}) && chmod g+rwxs,+t$(printf ' %q' "$shared" "${shared}"/{datasets,jobs})"
+  assert_line "error   The group ${group} (SHARED_GROUP) cannot use what belongs to user ${EUID}: let that user type '${command}'."
+  bash -c "$command"
+  check prereq::shared_root "${knobs[@]}"
+  assert_status 0
+  assert_line "ok      shared root ${shared}: 9 directories (6 to be made)"
+  chmod -t "${shared}/jobs" # all members could remove each other's
+  check prereq::shared_root "${knobs[@]}"
+  assert_line "error   The group ${group} (SHARED_GROUP) cannot use what belongs to user ${EUID}: let that user type 'chgrp ${group}$(printf ' %q' "${shared}/jobs") && chmod g+rwxs,+t$(printf ' %q' "${shared}/jobs")'."
+  check prereq::shared_root RUN_AS="${EUID}:${group}" SHARED_GROUP="$group" # its owner: make up opens it
+  assert_status 0
+  mkdir -p "${shared}/queue/mvp11"
+  check prereq::shared_root "${knobs[@]}"
+  assert_status 2
+  assert_line "error   The cluster name mvp11 (from env/defaults.env) is taken on this shared root by user ${EUID} (${shared}/queue/mvp11): set another CLUSTER_NAME."
+}
+
+@test "SHARED_GROUP by its name is a group of this machine" {
+  stub getent '[[ $2 == team ]] && echo team:x:42000:ann,bob'
+  check 'nodes::shared_group' SHARED_GROUP=team
+  assert_status 0
+  assert_line 42000
+  check 'nodes::shared_group' SHARED_GROUP=42001
+  assert_line 42001
+  check 'nodes::shared_group' SHARED_GROUP=others
+  assert_status 2
+  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is no group of this machine: name one, or give its number.'
+}
+
+@test "the directories of a group that are checked are those that the helper opens" {
+  cd "$REPO"
+  python3 -c '
+import pathlib, sys
+sys.path.insert(0, "py")
+from verl_regress.base.layout import SharedRoot
+for path in SharedRoot(pathlib.Path("/r"))._modes(1): print(path.relative_to("/r"))' | sort >"${BATS_TEST_TMPDIR}/opened"
+  # shellcheck disable=SC2016  # expanded by that shell
+  bash -c 'source scripts/lib/regress.bash && printf "%s\n" "${SHARED_ROOT_OF_GROUP[@]}" "${SHARED_ROOT_DIRECTORIES[@]}"' | sort >"${BATS_TEST_TMPDIR}/checked"
+  diff "${BATS_TEST_TMPDIR}/opened" "${BATS_TEST_TMPDIR}/checked"
+}
+
 @test "the directories that are checked are those that the helper makes" {
   mapfile -t made < <(cd "$REPO" && python3 -c '
 import pathlib, sys, tempfile

@@ -219,3 +219,22 @@ as_hosts() {
   assert_status 2
   assert_line "error   The cluster mvp11 names no owner (an older version made it, or another tool): ${cure} if it is yours."
 }
+
+@test "the shared root of a group is checked on the head, with the group that the head knows by that name" {
+  local shared="${BATS_TEST_TMPDIR}/shared" group
+  group=$(id -g)
+  stub id 'echo 4242'
+  stub getent "[[ \$2 == team ]] && echo team:x:${group}:"
+  mkdir "${shared}/jobs"
+  chmod 755 "$shared" "${shared}/jobs"
+  on_ssh SHARED_GROUP=team nodes::_check_shared_root
+  assert_status 1
+  assert_line "error   The group team (SHARED_GROUP) cannot use what belongs to user ${EUID}: let that user type 'chgrp team $(printf '%q %q' "$shared" "${shared}/jobs") && chmod g+rwxs,+t $(printf '%q %q' "$shared" "${shared}/jobs")'."
+  chmod 3775 "$shared" "${shared}/jobs"
+  on_ssh SHARED_GROUP=team nodes::_check_shared_root
+  assert_status 0
+  assert_line "ok      ${shared} is one directory on every node"
+  on_ssh SHARED_GROUP=others nodes::_check_shared_root
+  assert_status 2
+  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is no group of the head: name one that every node has, or give its number.'
+}
