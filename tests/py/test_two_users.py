@@ -283,6 +283,17 @@ def test_a_job_of_another_cluster_is_not_called_lost_and_not_stopped_from_here(b
     assert (both.root.secrets / "a" / "anns").exists()
 
 
+def test_a_further_attempt_of_another_users_job_is_refused(both):
+    job = both.submits(ANN, "anns", "a")
+    words = ("retry", "anns", "--overrides=")
+    assert both.helper(BOB, *words) == (
+        2,
+        "",
+        f"error   anns belongs to uid {ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit "
+        f"JOBSPEC={job}/config/job_spec.json'.\n",
+    )
+
+
 def test_what_is_live_on_a_cluster_is_known_in_spite_of_them(damaged):
     assert damaged.helper(BOB, "live", "--cluster=b")[0] == 0
 

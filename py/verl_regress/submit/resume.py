@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -73,6 +74,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     """Submit a new attempt with the same request as the last of `before`; its Ray id is the one line on stdout."""
     newest = before[-1].attempts()[-1]
     asked = before[-1]
+    _need_own(asked)
     attempt = Attempt(
         newest.numbered(newest.attempt + 1),
         parent or asked,
@@ -102,6 +104,16 @@ def _further(args: argparse.Namespace) -> tuple[Override, ...]:
     name = args.overrides_name
     text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
     return overrides.of_command_line(name, text, args.overrides)
+
+
+def _need_own(job: JobDir) -> None:
+    """An attempt is made in the job's directory, which is its owner's. Raises BadInput."""
+    uid = job.first.path.stat().st_uid
+    if os.geteuid() not in (uid, 0):
+        raise BadInput(
+            f"{job.ray_id} belongs to uid {uid}, who alone can add an attempt to it: submit a job of your own, as in "
+            f"'make submit JOBSPEC={job.config}/job_spec.json'."
+        )
 
 
 def _need_over(job: JobDir, api: RayApi) -> None:
