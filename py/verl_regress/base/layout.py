@@ -146,9 +146,14 @@ class SharedRoot:
 
     @property
     def hf(self) -> Path:
-        """The cache of the Hugging Face libraries, which are not made for several users: each has one, the first `hf` itself."""
+        """The cache of the Hugging Face libraries, which are not made for several users.
+
+        In a group's shared root each user has one: who came first `hf` itself.
+        """
         place = self.path / "hf"
-        return place / f"uid-{os.getuid()}" if place.is_dir() and place.stat().st_uid != os.getuid() else place
+        found = place.stat() if place.is_dir() else None
+        is_of_group = found is not None and bool(found.st_mode & stat.S_ISVTX) and found.st_uid != os.getuid()
+        return place / f"uid-{os.getuid()}" if is_of_group else place
 
     def _all(self, group: int | None) -> list[Path]:
         return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]

@@ -91,6 +91,7 @@ check() {
 }
 
 @test "SHARED_GROUP by its name is a group of this machine" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
   stub getent '[[ $2 == team ]] && echo team:x:42000:ann,bob'
   check 'nodes::shared_group' SHARED_GROUP=team
   assert_status 0
