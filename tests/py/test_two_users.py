@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two 
 # Now, because the users may not read where this Python is installed.
 for module in pkgutil.walk_packages(verl_regress.__path__, "verl_regress."):
     importlib.import_module(module.name)
-for encoding in ("idna", "unicode_escape"):
+for encoding in ("ascii", "idna", "unicode_escape"):
     codecs.lookup(encoding)
 
 
@@ -200,6 +200,8 @@ def test_both_submit_and_neither_touches_what_the_other_made(both):
         ("cat", both.root.secrets / "a" / "anns"),
     ):
         assert both.acts(BOB, *argv)[0] != 0, argv
+    redacts = both.calls(BOB, lambda: print(job_secrets.redactor(both.root).text("0123456789")))
+    assert (redacts[0], redacts[2], "0123456789" in redacts[1]) == (0, "", False)
     assert both.table(BOB) == both.table(ANN)
     assert [row.split()[0] for row in both.table(BOB)] == ["bobs", "anns"]
 
