@@ -6,9 +6,11 @@
 #   scripts/dev/bootstrap_host.sh --browser       the first again, and Chromium, in which `make test-slow` opens the pages
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
+# CONTAINER_ENGINE=podman: --engine starts podman's socket, with the docker client and Compose v2; --stop-engine stops only that.
+#
 # Debian and Ubuntu, as root or with sudo; on other systems it prints what is missing and exits 1, and changes nothing. An engine
 # that answers is not changed. If it has to start an engine itself (only without systemd), the log is
-# /var/log/verl-regress-dockerd.log. Needs nothing but bash and coreutils.
+# /var/log/verl-regress-dockerd.log (-podman.log). Needs nothing but bash and coreutils.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
 source "$(dirname "$0")/host.bash"
@@ -16,7 +18,7 @@ cli::begin_with '--engine --browser --stop-engine' "$@"
 env::check
 
 if [[ ${1:-} == --stop-engine ]]; then
-  host::ensure_engine_stopped
+  host::ensure_engines_stopped
   exit 0
 fi
 

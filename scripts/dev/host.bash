@@ -6,8 +6,11 @@ readonly HOST_COMPOSE_PLUGIN="${DOCKER_CONFIG:-${HOME:-/root}/.docker}/cli-plugi
 # Only tests change these two.
 readonly HOST_ROOT=${HOST_ROOT:-}
 readonly HOST_ENGINE_SECONDS=${HOST_ENGINE_SECONDS:-60}
-readonly HOST_ENGINE_LOG="${HOST_ROOT}/var/log/verl-regress-dockerd.log"
-readonly HOST_ENGINE_PID="${HOST_ROOT}/run/verl-regress-dockerd.pid"
+# Without systemd we start an engine ourselves: its log, its process and podman's configuration.
+readonly HOST_LOGS="${HOST_ROOT}/var/log/verl-regress"
+readonly HOST_PIDS="${HOST_ROOT}/run/verl-regress"
+readonly HOST_PODMAN_CONF="${HOST_ROOT}/run/verl-regress-podman.conf"
+HOST_ENGINE=dockerd # the engine to start: dockerd or podman
 
 HOST_PACKAGES=() # to be installed
 HOST_PLAN=()     # what will be done, one sentence each
@@ -28,6 +31,7 @@ host::look_for_browser() { host::_want chromium eval 'command -v chromium || com
 
 host::look_for_engine() {
   host::_want openssh-client command -v ssh # the container tests log in to their own nodes
+  [[ ${CONTAINER_ENGINE-} != podman || -n ${DOCKER_HOST:-} ]] || host::_choose_podman
   host::is_engine_answering || host::_look_for_stopped_engine
   host::is_compose_there || HOST_PLAN+=("put Compose v2 (PyPI ${HOST_COMPOSE}) at ${HOST_COMPOSE_PLUGIN}")
 }
@@ -35,6 +39,10 @@ host::look_for_engine() {
 # There may be an engine that we must not start: say so instead of starting a second one.
 host::_look_for_stopped_engine() {
   local answer
+  if [[ $HOST_ENGINE == podman ]]; then
+    host::_look_for_stopped_podman
+    return
+  fi
   answer=$(docker version 2>&1) || true
   [[ -z ${DOCKER_HOST:-} ]] ||
     cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
@@ -44,7 +52,29 @@ host::_look_for_stopped_engine() {
   host::_want docker.io command -v dockerd
   host::_want iptables command -v iptables
   host::_want mmdebstrap command -v mmdebstrap
-  HOST_PLAN+=("start the container engine$(host::is_systemd || printf ' (dockerd, log in %s)' "$HOST_ENGINE_LOG")")
+  HOST_PLAN+=("start the container engine$(host::is_systemd || printf ' (dockerd, log in %s)' "${HOST_LOGS}-dockerd.log")")
+}
+
+# From here on every command of the docker client goes to podman's socket.
+host::_choose_podman() {
+  HOST_ENGINE=podman
+  engine::use_podman
+}
+
+# host::_look_for_stopped_podman: podman, its parts and the docker client. Podman of a user who is not root is that user's own service.
+host::_look_for_stopped_podman() {
+  local part
+  host::_want docker.io command -v docker
+  host::_want podman command -v podman
+  for part in $(engine::list_parts); do host::_want "${part#*:}" engine::has_part "${part%:*}"; done
+  if (($(id -u) == 0)); then
+    host::_want mmdebstrap command -v mmdebstrap
+  else
+    host::_want slirp4netns command -v slirp4netns
+    host::is_systemd ||
+      cli::die 1 "podman does not answer at ${DOCKER_HOST}, and without systemd only root's is started here: run 'podman system service --time=0 ${DOCKER_HOST}' as $(host::_user), then run this again. Nothing was changed."
+  fi
+  HOST_PLAN+=("start podman's socket$(host::is_systemd || printf ' (podman system service, log in %s)' "${HOST_LOGS}-podman.log")")
 }
 
 # host::_want PACKAGE FACT...: if the check FACT fails, that package will be installed.
@@ -56,7 +86,7 @@ host::_want() {
 
 host::is_gnu_parallel() { [[ $(parallel --version 2>/dev/null) == 'GNU parallel'* ]]; }
 host::is_systemd() { [[ -d ${HOST_ROOT}/run/systemd/system ]]; }
-host::is_engine_answering() { docker version >/dev/null 2>&1; }
+host::is_engine_answering() { docker version >/dev/null 2>&1; } # with DOCKER_HOST, podman
 host::is_compose_there() { [[ $(docker compose version --short 2>/dev/null) =~ ^v?([2-9]|[1-9][0-9]+)\. ]]; }
 host::_user() { id -un 2>/dev/null || true; } # a uid without a name: prints its number, and exits 1
 
@@ -73,7 +103,7 @@ host::print_plan() {
 host::need_means() {
   local list what
   HOST_SUDO=()
-  if ((${#HOST_PACKAGES[@]})) || [[ ${HOST_PLAN[*]} == *'start the container engine'* ]]; then
+  if ((${#HOST_PACKAGES[@]})) || [[ ${HOST_PLAN[*]} == *'start the container engine'* ]] || { [[ ${HOST_PLAN[*]} == *"start podman's socket"* ]] && (($(id -u) == 0)); }; then
     printf -v list '%s; ' "${HOST_PLAN[@]}"
     what="Nothing was changed. Do this by hand, then run this again: ${list%; }."
     host::is_debian_like || cli::die 1 "This machine is not Debian or Ubuntu (${HOST_ROOT}/etc/os-release). ${what}"
@@ -144,53 +174,93 @@ host::ensure_engine() {
     return
   fi
   if host::is_systemd; then
-    "${HOST_SUDO[@]}" systemctl start docker ||
-      cli::die 1 "'systemctl start docker' failed: see 'journalctl -u docker', then run this again."
+    host::_start_service
+  elif [[ $HOST_ENGINE == podman ]]; then
+    host::_start_podman
   else
-    host::_start_dockerd
+    host::_start dockerd dockerd
   fi
-  log::while 'waiting for the container engine' -- wait::until "$HOST_ENGINE_SECONDS" host::_is_dockerd_gone host::is_engine_answering ||
+  log::while 'waiting for the container engine' -- wait::until "$HOST_ENGINE_SECONDS" host::_is_engine_gone host::is_engine_answering ||
     host::_engine_did_not_come "$?"
-  log::changed "container engine started (version $(docker version --format '{{.Server.Version}}'))"
+  log::changed "container engine started ($([[ $HOST_ENGINE != podman ]] || printf 'podman, ')version $(docker version --format '{{.Server.Version}}'))"
 }
 
-# Detached from us completely: a daemon that keeps our output open blocks whoever reads it.
-host::_start_dockerd() {
-  "${HOST_SUDO[@]}" mkdir -p "${HOST_ENGINE_LOG%/*}" "${HOST_ENGINE_PID%/*}"
-  "${HOST_SUDO[@]}" rm -f -- "$HOST_ENGINE_PID"
+host::_start_service() {
+  local start=("${HOST_SUDO[@]}" systemctl start docker)
+  if [[ $HOST_ENGINE == podman ]]; then
+    start=(systemctl start podman.socket)
+    (($(id -u) == 0)) || start=(systemctl --user start podman.socket)
+  fi
+  "${start[@]}" ||
+    cli::die 1 "'${start[*]}' failed: see 'journalctl', then run this again."
+}
+
+# podman asks for limits that not every machine allows it (a container in a container, a CI machine): then its containers get the
+# limits that we have. Where podman is configured already, that counts.
+host::_start_podman() {
+  local files processes threads
+  files=$(ulimit -Hn) processes=$(ulimit -Hu)
+  threads=$(<"/proc/sys/kernel/pid_max") # podman lowers its own limit of processes to this
+  "${HOST_SUDO[@]}" mkdir -p "$(dirname -- "${DOCKER_HOST#unix://}")"
+  if [[ -z ${CONTAINERS_CONF:-} && ! -e ${HOST_ROOT}/etc/containers/containers.conf && $files != unlimited ]] && ((files < 1048576)); then
+    [[ $processes != unlimited ]] && ((processes < threads)) || processes=$threads
+    printf '[containers]\ndefault_ulimits = ["nofile=%d:%d", "nproc=%d:%d"]\n' "$files" "$files" "$processes" "$processes" |
+      "${HOST_SUDO[@]}" tee "$HOST_PODMAN_CONF" >/dev/null
+    export CONTAINERS_CONF=$HOST_PODMAN_CONF
+  fi
+  host::_start podman podman system service --time=0 "$DOCKER_HOST"
+}
+
+# host::_start NAME COMMAND...: detached from us completely: a daemon that keeps our output open blocks whoever reads it.
+host::_start() {
+  local log="${HOST_LOGS}-$1.log" pid="${HOST_PIDS}-$1.pid"
+  "${HOST_SUDO[@]}" mkdir -p "${log%/*}" "${pid%/*}"
+  "${HOST_SUDO[@]}" rm -f -- "$pid"
   # shellcheck disable=SC2016  # expanded by that shell
-  "${HOST_SUDO[@]}" setsid --fork sh -c 'echo $$ >"$2"; exec dockerd >"$1" 2>&1' sh \
-    "$HOST_ENGINE_LOG" "$HOST_ENGINE_PID" </dev/null >/dev/null 2>&1
-  log::info "dockerd starts; its log is ${HOST_ENGINE_LOG}"
+  "${HOST_SUDO[@]}" setsid --fork sh -c 'log=$1 pid=$2; shift 2; echo $$ >"$pid"; exec "$@" >"$log" 2>&1' sh \
+    "$log" "$pid" "${@:2}" </dev/null >/dev/null 2>&1
+  log::info "$1 starts; its log is ${log}"
 }
 
-# We only notice the end of a daemon that we started; systemd's has its own deadline. A dead process that is not yet reaped counts
+# We only notice the end of an engine that we started; systemd's has its own deadline. A dead process that is not yet reaped counts
 # as ended too: its cmdline is empty.
-host::_is_dockerd_gone() {
-  [[ -s $HOST_ENGINE_PID ]] && ! grep -qas dockerd "/proc/$(<"$HOST_ENGINE_PID")/cmdline"
+host::_is_engine_gone() {
+  [[ -s ${HOST_PIDS}-${HOST_ENGINE}.pid ]] && ! grep -qas "$HOST_ENGINE" "/proc/$(<"${HOST_PIDS}-${HOST_ENGINE}.pid")/cmdline"
 }
 
 host::_engine_did_not_come() {
+  local log="${HOST_LOGS}-${HOST_ENGINE}.log"
   if host::is_systemd; then
     cli::die 1 "The container engine was started by systemd but 'docker version' does not answer after ${HOST_ENGINE_SECONDS} s: see 'journalctl -u docker', and whether $(host::_user) is in the group docker."
   fi
-  "${HOST_SUDO[@]}" tail -n 10 "$HOST_ENGINE_LOG" >&2
-  [[ $1 == 2 ]] || cli::die 1 "dockerd did not answer within ${HOST_ENGINE_SECONDS} s; the last lines of ${HOST_ENGINE_LOG} are above."
-  cli::die 1 "dockerd ended at once; the last lines of ${HOST_ENGINE_LOG} are above."
+  "${HOST_SUDO[@]}" tail -n 10 "$log" >&2
+  [[ $1 == 2 ]] || cli::die 1 "${HOST_ENGINE} did not answer within ${HOST_ENGINE_SECONDS} s; the last lines of ${log} are above."
+  cli::die 1 "${HOST_ENGINE} ended at once; the last lines of ${log} are above."
 }
 
-host::ensure_engine_stopped() {
-  if [[ ! -s $HOST_ENGINE_PID ]] || host::_is_dockerd_gone; then
-    log::skip "container engine (none that we started is running)"
-    return
-  fi
+# host::ensure_engines_stopped: those that we started; with CONTAINER_ENGINE=podman only podman's service.
+host::ensure_engines_stopped() {
+  local stopped=0
+  for HOST_ENGINE in podman dockerd; do
+    [[ $HOST_ENGINE == podman || ${CONTAINER_ENGINE-} != podman ]] || continue
+    [[ -s ${HOST_PIDS}-${HOST_ENGINE}.pid ]] || continue
+    ! host::_is_engine_gone || continue
+    host::_stop_engine
+    stopped=1
+  done
+  ((stopped)) || log::skip 'container engine (none that we started is running)'
+}
+
+host::_stop_engine() {
+  local file="${HOST_PIDS}-${HOST_ENGINE}.pid" pid
+  pid=$(<"$file")
   HOST_SUDO=()
-  host::_can_be_root || cli::die 1 "Stopping dockerd (pid $(<"$HOST_ENGINE_PID")) needs root: run this with sudo."
-  "${HOST_SUDO[@]}" kill -TERM "$(<"$HOST_ENGINE_PID")"
-  wait::until "$HOST_ENGINE_SECONDS" - host::_is_dockerd_gone ||
-    cli::die 1 "dockerd (pid $(<"$HOST_ENGINE_PID")) still runs ${HOST_ENGINE_SECONDS} s after it was asked to stop: see ${HOST_ENGINE_LOG}."
-  "${HOST_SUDO[@]}" rm -f -- "$HOST_ENGINE_PID"
-  log::changed "container engine stopped"
+  host::_can_be_root || cli::die 1 "Stopping ${HOST_ENGINE} (pid ${pid}) needs root: run this with sudo."
+  "${HOST_SUDO[@]}" kill -TERM "$pid"
+  wait::until "$HOST_ENGINE_SECONDS" - host::_is_engine_gone ||
+    cli::die 1 "${HOST_ENGINE} (pid ${pid}) still runs ${HOST_ENGINE_SECONDS} s after it was asked to stop: see ${HOST_LOGS}-${HOST_ENGINE}.log."
+  "${HOST_SUDO[@]}" rm -f -- "$file"
+  log::changed "container engine stopped$([[ $HOST_ENGINE != podman ]] || printf ' (podman)')"
 }
 
 # host::list_clusters: the clusters that have containers here, running or stopped.

@@ -133,6 +133,7 @@ compose::ensure_up() {
   ((${#remade[@]} + ${#missing[@]} > 0)) || log::ok "containers run: $(node::list | sed "s/^/${CLUSTER_NAME}-/" | paste -sd' ')"
   # shellcheck disable=SC2046  # names of knobs, one word each
   made::keep containers $(compose::_knobs)
+  engine::keep
 }
 
 # compose::ensure_down: nothing with this cluster's label is left; the shared directory is not touched.

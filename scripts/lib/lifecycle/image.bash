@@ -23,13 +23,9 @@ image::name() {
 
 image::is_present() { docker image inspect "$1" >/dev/null 2>&1; }
 
-image::need_engine() { image::engine >/dev/null; }
-
-# image::engine: prints "VERSION|PRODUCT" of the container engine on stdout; if none answers, one sentence instead of a page. Most
-# engines have no product name, Docker Desktop has.
-image::engine() {
-  docker version --format '{{.Server.Version}}|{{.Server.Platform.Name}}' 2>/dev/null ||
-    cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
+image::need_engine() {
+  engine::choose # with nodes that exist already, nothing has needed it yet
+  engine::version >/dev/null
 }
 
 # image::ensure: the node image exists: the one that NODE_IMAGE names, or one built from the current inputs.

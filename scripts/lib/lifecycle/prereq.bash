@@ -25,8 +25,9 @@ prereq::run() {
 
 prereq::engine() {
   local said version product
-  said=$(image::engine)
+  said=$(engine::version)
   IFS='|' read -r version product <<<"$said"
+  [[ $version != podman* ]] || engine::need_parts
   log::ok "container engine ${version}"
   prereq::_virtual_machine "$product"
 }

@@ -5,6 +5,7 @@
 # them. It may be called again.
 transport::load() {
   local said names=() name running since address cluster id user path mounts
+  engine::choose
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
   mapfile -t names < <(node::list)
   if look::knows containers; then
@@ -64,7 +65,7 @@ transport::_without_engine() {
   IFS= read -r -N 5 first || true
   if [[ $first == Error ]]; then
     IFS= read -r rest || true
-    [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running) ]] || printf '%s\n' "${first}${rest}"
+    [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running|container state improper) ]] || printf '%s\n' "${first}${rest}"
   else
     [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
     printf '%s' "${first}${rest}${end}"

@@ -1,0 +1,147 @@
+# lifecycle/engine: the container engine that all commands of a script go to: docker, or podman through its socket, which speaks
+# Docker's API. Both get the same commands of the docker client and Compose v2; DOCKER_HOST says where they go.
+# shellcheck shell=bash
+
+ENGINE='' # docker or podman, as engine::choose chose; with a DOCKER_HOST of the user's, the engine that CONTAINER_ENGINE names
+# Where the programs are that podman runs (containers.conf(5), helper_binaries_dir and init_path). Only tests set HOST_ROOT.
+readonly ENGINE_PARTS=("${HOST_ROOT:-}"/usr/{local/,}{libexec/podman,lib/podman,bin,sbin})
+
+# engine::choose: sets ENGINE, and DOCKER_HOST if that is podman; once for a script. It fails only if CONTAINER_ENGINE contradicts the
+# cluster that is up: what needs the engine says itself that it does not answer (engine::version).
+engine::choose() {
+  local made
+  [[ -z $ENGINE ]] || return 0
+  ENGINE=$CONTAINER_ENGINE
+  [[ -z ${DOCKER_HOST:-} ]] || return 0
+  made=$(engine::_made)
+  if [[ $CONTAINER_ENGINE == auto ]]; then
+    ENGINE=${made:-$(engine::_find)}
+    [[ -z $made ]] || ENV_ORIGIN[CONTAINER_ENGINE]="the cluster ${CLUSTER_NAME}"
+  elif [[ -n $made && $made != "$CONTAINER_ENGINE" ]]; then
+    cli::die 2 "CONTAINER_ENGINE=${CONTAINER_ENGINE} (from ${ENV_ORIGIN[CONTAINER_ENGINE]}), but the cluster ${CLUSTER_NAME} was brought up with ${made}: take it down with 'make down CONTAINER_ENGINE=${made}' first, or set another CLUSTER_NAME (if ${made} is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."
+  fi
+  CONTAINER_ENGINE=$ENGINE
+  [[ $ENGINE != podman ]] || engine::use_podman
+}
+
+# engine::keep: the scripts after `make up` use the same engine, also without the knob (made::forget ends that).
+engine::keep() { made::keep engine CONTAINER_ENGINE; }
+
+# engine::_made: the engine of the cluster that is up, from engine::keep; prints nothing if there is none.
+engine::_made() {
+  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/engine" line=''
+  [[ ! -f $file ]] || read -r line <"$file" || true
+  [[ ! $line =~ ^CONTAINER_ENGINE=(docker|podman)$ ]] || printf '%s\n' "${BASH_REMATCH[1]}"
+}
+
+# engine::_find: the engine that answers; docker if both do, or none.
+engine::_find() {
+  if ! docker version >/dev/null 2>&1 && engine::is_podman_answering; then
+    printf 'podman\n'
+  else
+    printf 'docker\n'
+  fi
+}
+
+# `docker ps`, because `docker version` takes podman (4.3) a second: it runs its parts to ask for their versions.
+engine::is_podman_answering() { DOCKER_HOST=$(engine::podman_host) docker ps --quiet >/dev/null 2>&1; }
+
+engine::use_podman() {
+  DOCKER_HOST=$(engine::podman_host)
+  export DOCKER_HOST
+}
+
+# engine::podman_host: where podman listens: root's socket or the user's own, as in podman-system-service(1).
+engine::podman_host() {
+  if [[ -n ${CONTAINER_HOST:-} ]]; then
+    printf '%s\n' "$CONTAINER_HOST"
+  elif ((UID == 0)); then
+    printf 'unix://%s/run/podman/podman.sock\n' "${HOST_ROOT:-}"
+  else
+    printf 'unix://%s/podman/podman.sock\n' "${XDG_RUNTIME_DIR:-/run/user/${UID}}"
+  fi
+}
+
+# engine::version: prints which engine answers, its version and its product: "podman 4.3.1|linux/amd64/debian-12". Docker Desktop has a name
+# there, the Docker engine mostly none. If no engine answers, one sentence instead of a page.
+engine::version() {
+  local said about
+  said=$(docker version --format '{{.Server.Version}}|{{.Server.Platform.Name}}|{{json .Server.Components}}' 2>/dev/null) || engine::_does_not_answer
+  about=${said%|*}
+  if [[ $said == *'"Podman Engine"'* ]]; then
+    printf 'podman %s\n' "$about"
+  elif [[ $CONTAINER_ENGINE == podman ]]; then
+    cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (environment) is not podman, but CONTAINER_ENGINE=podman (from ${ENV_ORIGIN[CONTAINER_ENGINE]}) wants it: unset DOCKER_HOST, or name podman's socket in it."
+  else
+    printf 'docker %s\n' "$about"
+  fi
+}
+
+engine::_does_not_answer() {
+  local start='systemctl start podman.socket'
+  [[ $ENGINE == podman ]] ||
+    cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
+  [[ -x $(command -v docker) && $(docker --version 2>/dev/null) != podman* ]] ||
+    cli::die 1 "CONTAINER_ENGINE=podman (from ${ENV_ORIGIN[CONTAINER_ENGINE]}) is driven with Docker's own client, and the command docker is missing or podman's (package podman-docker): install docker-cli (docker.io before Debian 13); its daemon need not run."
+  ((UID == 0)) || start='systemctl --user start podman.socket'
+  cli::die 1 "podman does not answer at ${DOCKER_HOST} (CONTAINER_ENGINE=podman, from ${ENV_ORIGIN[CONTAINER_ENGINE]}): start it with '${start}', or where there is no systemd with 'podman system service --time=0 ${DOCKER_HOST}'."
+}
+
+# engine::list_parts: the programs that podman needs in addition, each as PROGRAM:PACKAGE.
+engine::list_parts() {
+  printf '%s\n' catatonit:catatonit netavark:netavark aardvark-dns:aardvark-dns
+  ((UID == 0)) || printf '%s\n' newuidmap:uidmap
+}
+
+engine::has_part() {
+  local directory
+  for directory in "${ENGINE_PARTS[@]}"; do [[ ! -x ${directory}/$1 ]] || return 0; done
+  return 1
+}
+
+# engine::need_parts: they are on this machine: without them `make up` would fail late.
+engine::need_parts() {
+  local part
+  [[ ${DOCKER_HOST:-} == unix://* ]] || return 0 # that of another machine cannot be seen from here
+  for part in $(engine::list_parts); do
+    engine::has_part "${part%:*}" ||
+      cli::die 1 "podman lacks ${part%:*}, which $(engine::_use_of "${part%:*}"): install it (apt-get install ${part#*:})."
+  done
+  if engine::is_rootless; then
+    engine::_need_range subuid
+    engine::_need_range subgid
+  fi
+}
+
+# engine::_use_of PROGRAM: what podman needs it for, as part of a sentence.
+engine::_use_of() {
+  case $1 in
+    catatonit) printf 'is the first process of each container (init: true)' ;;
+    netavark) printf 'makes the network of the containers' ;;
+    aardvark-dns) printf 'gives the containers the names of each other' ;;
+    newuidmap) printf 'maps the users of the containers where podman runs without root' ;;
+  esac
+}
+
+# engine::_need_range subuid|subgid: the user has a range of ids there, by name or by number (subuid(5)).
+engine::_need_range() {
+  local file="${HOST_ROOT:-}/etc/$1" name
+  name=$(id -un 2>/dev/null) || name=$UID
+  grep -qsE "^(${name//./\\.}|${UID}):[0-9]+:[0-9]+" "$file" ||
+    cli::die 1 "${name} has no range of ids in ${file}, which podman without root needs: run 'sudo usermod --add-${1}s 100000-165535 ${name}' (a range that no other user has), then 'podman system migrate'."
+}
+
+# engine::is_rootless: root in a container is the user who runs the engine. Docker's default is not, and is not asked.
+engine::is_rootless() {
+  [[ -n $ENGINE && -n ${DOCKER_HOST:-} ]] && ((UID != 0)) && [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) == *rootless* ]]
+}
+
+# engine::user: who the containers run as if RUN_AS is empty, so that a person can delete what jobs wrote: the owner of WORKDIR. Without
+# root that is the containers' root; each other user of theirs is one of the user's subordinate ids.
+engine::user() {
+  if engine::is_rootless; then
+    printf '0:0\n'
+  else
+    stat -c '%u:%g' "$WORKDIR"
+  fi
+}
