@@ -55,10 +55,10 @@ engine::use_podman() {
 engine::podman_host() {
   if [[ -n ${CONTAINER_HOST:-} ]]; then
     printf '%s\n' "$CONTAINER_HOST"
-  elif ((UID == 0)); then
+  elif (($(id -u) == 0)); then
     printf 'unix://%s/run/podman/podman.sock\n' "${HOST_ROOT:-}"
   else
-    printf 'unix://%s/podman/podman.sock\n' "${XDG_RUNTIME_DIR:-/run/user/${UID}}"
+    printf 'unix://%s/podman/podman.sock\n' "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"
   fi
 }
 
@@ -83,14 +83,14 @@ engine::_does_not_answer() {
     cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
   [[ -x $(command -v docker) && $(docker --version 2>/dev/null) != podman* ]] ||
     cli::die 1 "CONTAINER_ENGINE=podman (from ${ENV_ORIGIN[CONTAINER_ENGINE]}) is driven with Docker's own client, and the command docker is missing or podman's (package podman-docker): install docker-cli (docker.io before Debian 13); its daemon need not run."
-  ((UID == 0)) || start='systemctl --user start podman.socket'
+  (($(id -u) == 0)) || start='systemctl --user start podman.socket'
   cli::die 1 "podman does not answer at ${DOCKER_HOST} (CONTAINER_ENGINE=podman, from ${ENV_ORIGIN[CONTAINER_ENGINE]}): start it with '${start}', or where there is no systemd with 'podman system service --time=0 ${DOCKER_HOST}'."
 }
 
 # engine::list_parts: the programs that podman needs in addition, each as PROGRAM:PACKAGE.
 engine::list_parts() {
   printf '%s\n' catatonit:catatonit netavark:netavark aardvark-dns:aardvark-dns
-  ((UID == 0)) || printf '%s\n' newuidmap:uidmap
+  (($(id -u) == 0)) || printf '%s\n' newuidmap:uidmap
 }
 
 engine::has_part() {
@@ -126,14 +126,14 @@ engine::_use_of() {
 # engine::_need_range subuid|subgid: the user has a range of ids there, by name or by number (subuid(5)).
 engine::_need_range() {
   local file="${HOST_ROOT:-}/etc/$1" name
-  name=$(id -un 2>/dev/null) || name=$UID
-  grep -qsE "^(${name//./\\.}|${UID}):[0-9]+:[0-9]+" "$file" ||
+  name=$(id -un 2>/dev/null) || name=$(id -u)
+  grep -qsE "^(${name//./\\.}|$(id -u)):[0-9]+:[0-9]+" "$file" ||
     cli::die 1 "${name} has no range of ids in ${file}, which podman without root needs: run 'sudo usermod --add-${1}s 100000-165535 ${name}' (a range that no other user has), then 'podman system migrate'."
 }
 
 # engine::is_rootless: root in a container is the user who runs the engine. Docker's default is not, and is not asked.
 engine::is_rootless() {
-  [[ -n $ENGINE && -n ${DOCKER_HOST:-} ]] && ((UID != 0)) && [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) == *rootless* ]]
+  [[ -n $ENGINE && -n ${DOCKER_HOST:-} ]] && (($(id -u) != 0)) && [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) == *rootless* ]]
 }
 
 # engine::user: who the containers run as if RUN_AS is empty, so that a person can delete what jobs wrote: the owner of WORKDIR. Without

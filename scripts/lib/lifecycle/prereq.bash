@@ -5,6 +5,7 @@
 readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
 
 PREREQ_WARNINGS=0
+PREREQ_ENGINE='' # name and version of the engine that prereq::engine saw
 
 # prereq::_warn SENTENCE: a problem for a later step, but not for this one.
 prereq::_warn() {
@@ -24,11 +25,11 @@ prereq::run() {
 }
 
 prereq::engine() {
-  local said version product
+  local said product
   said=$(engine::version)
-  IFS='|' read -r version product <<<"$said"
-  [[ $version != podman* ]] || engine::need_parts
-  log::ok "container engine ${version}"
+  IFS='|' read -r PREREQ_ENGINE product <<<"$said"
+  [[ $PREREQ_ENGINE != podman* ]] || engine::need_parts
+  log::ok "container engine ${PREREQ_ENGINE}"
   prereq::_virtual_machine "$product"
 }
 
@@ -263,6 +264,8 @@ prereq::_enough_gpus() {
 
 prereq::_nvidia_runtime() {
   local runtimes
+  [[ $PREREQ_ENGINE != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
+    cli::die 1 "${PREREQ_ENGINE} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
   runtimes=$(docker info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')
   [[ " $runtimes" == *' nvidia '* ]] || command -v nvidia-container-runtime-hook >/dev/null ||
     cli::die 1 "The container engine cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."

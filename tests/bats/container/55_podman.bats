@@ -1,0 +1,113 @@
+#!/usr/bin/env bats
+# The cluster on podman, through its socket: the transport contract, `make up` twice, a real job, and `make down`. The node image comes
+# from docker, because loading it takes a third of the time that building it takes. Setting all this up takes a minute or two, so the
+# whole file is in one turn.
+
+setup_file() {
+  load container_helper
+  [[ -z ${TEST_TURN-} || $TEST_TURN == 0 ]] || return 0
+  container::use podman 18275
+  export CONTAINER_ENGINE=podman
+  image=$(CONTAINER_ENGINE=docker scripts/10_build_image.sh --name)
+  scripts/dev/bootstrap_host.sh --engine >"${BATS_FILE_TMPDIR}/engine" 2>&1 || {
+    tail -n 20 "${BATS_FILE_TMPDIR}/engine" >&3
+    return 1
+  }
+  export PODMAN=unix:///run/podman/podman.sock
+  DOCKER_HOST=$PODMAN docker image inspect "$image" >/dev/null 2>&1 || docker save "$image" | DOCKER_HOST=$PODMAN docker load --quiet
+  container::cluster
+}
+
+teardown_file() {
+  load container_helper
+  [[ -n ${PODMAN-} ]] || return 0
+  make --no-print-directory down FORCE=1 >/dev/null 2>&1
+  scripts/dev/bootstrap_host.sh --stop-engine >/dev/null 2>&1
+}
+
+setup() {
+  load container_helper
+  load ../contract/transport_contract
+  export TRANSPORT=container WORKERS=2 SHARED_ROOT=/private
+}
+
+# ours WHAT: the names of podman's containers or networks that bear this cluster's label.
+ours() {
+  case $1 in
+    containers) podman ps --all --filter "label=verl-regress.cluster=${CLUSTER_NAME}" --format '{{.Names}}' | sort ;;
+    networks) podman network ls --filter "label=verl-regress.cluster=${CLUSTER_NAME}" --format '{{.Name}}' ;;
+  esac
+}
+
+# bats test_tags=turn:0
+@test "podman: hostile arguments arrive unchanged" { contract::hostile_words; }
+# bats test_tags=turn:0
+@test "podman: the exit status is the command's" { contract::exit_status; }
+# bats test_tags=turn:0
+@test "podman: stdin is passed on, but only if requested" { contract::stdin; }
+# bats test_tags=turn:0
+@test "podman: large output arrives complete" { contract::big_output; }
+# bats test_tags=turn:0
+@test "podman: put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
+# bats test_tags=turn:0
+@test "podman: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
+
+# bats test_tags=turn:0
+@test "podman: the containers and the network are podman's and bear our label, and docker has none of them" {
+  [[ $(ours containers) == "${CLUSTER_NAME}-head"$'\n'"${CLUSTER_NAME}-worker-0"$'\n'"${CLUSTER_NAME}-worker-1" ]]
+  [[ $(ours networks) == "${CLUSTER_NAME}_ray" ]]
+  [[ -z $(docker ps --all --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}") ]]
+  [[ $(podman exec "${CLUSTER_NAME}-head" cat /proc/1/comm) == catatonit ]]
+  podman exec "${CLUSTER_NAME}-head" getent hosts "${CLUSTER_NAME}-worker-1"
+  [[ $(podman port "${CLUSTER_NAME}-head") == '8265/tcp -> 127.0.0.1:18275' ]]
+}
+
+# bats test_tags=turn:0
+@test "podman: a second make up changes nothing, with the image's name with and without localhost/, and without the knob" {
+  image=$(scripts/10_build_image.sh --name)
+  for given in CONTAINER_ENGINE=podman NODE_IMAGE="localhost/${image}" CONTAINER_ENGINE=auto; do
+    run env -u CONTAINER_ENGINE "$given" make --no-print-directory up
+    assert_status 0
+    assert_line 'ok      container engine podman [0-9.]+'
+    assert_line "ok      containers run: ${CLUSTER_NAME}-head ${CLUSTER_NAME}-worker-0 ${CLUSTER_NAME}-worker-1"
+    [[ $output != *changed* ]] || fail 'something was changed'
+  done
+  run make --no-print-directory status CONTAINER_ENGINE=docker
+  assert_status 2
+  [[ $output == *"error   CONTAINER_ENGINE=docker (from the command line or environment), but the cluster ${CLUSTER_NAME} was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."* ]]
+}
+
+# bats test_tags=turn:0
+@test "podman: a job trains from its snapshot with the driver on a worker, and what it wrote belongs to the owner of WORKDIR" {
+  run make --no-print-directory sft WAIT=1 SUBMISSION_ID=podman-sft
+  assert_status 0
+  assert_line 'ok      podman-sft SUCCEEDED \(the trainer ended\)'
+  run scripts/53_fidelity.sh
+  assert_status 0
+  assert_line 'ok      fidelity: [0-9]+ of [0-9]+ checks passed'
+  [[ -z $(find "${WORKDIR}/shared/jobs/podman-sft" ! -user "$(stat -c %u "$WORKDIR")") ]]
+}
+
+# bats test_tags=turn:0
+@test "podman: a container that is removed or stopped is one sentence, and the next make up brings it back" {
+  on node::exec worker-1 sleep 60 2>"${BATS_TEST_TMPDIR}/said" &
+  on wait::until 20 - node::exec worker-1 pgrep -x sleep >/dev/null
+  podman rm --force "${CLUSTER_NAME}-worker-1" >/dev/null
+  run wait "$!"
+  run cat "${BATS_TEST_TMPDIR}/said"
+  assert_line "error   The node 'worker-1' went away while 'sleep' ran there \(container ${CLUSTER_NAME}-worker-1\): bring the cluster up with 'make up', then run this again\."
+  [[ $output != *'no such container'* ]]
+  run make --no-print-directory up
+  assert_status 0
+  assert_line "changed containers brought up: ${CLUSTER_NAME}-worker-1"
+}
+
+# bats test_tags=turn:0
+@test "podman: make down removes exactly what is ours, and nothing of it is left" {
+  neighbour=$(podman create --name "${CLUSTER_NAME}-neighbour" "$(scripts/10_build_image.sh --name)" true)
+  run make --no-print-directory down
+  assert_status 0
+  [[ -z $(ours containers)$(ours networks) ]]
+  [[ ! -e ${WORKDIR}/shared/secrets/${CLUSTER_NAME} && ! -e ${WORKDIR}/clusters/${CLUSTER_NAME} ]]
+  podman rm "$neighbour"
+}

@@ -1,0 +1,185 @@
+#!/usr/bin/env bats
+# Which container engine a script uses (CONTAINER_ENGINE), how it is reached, and every message about one that is not there.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin_with "[FILE]" "$@"\ntrap - EXIT\nenv::load\neval "$1"\n' >"${HERE}/scripts/any.sh"
+  mkdir -p "${BOX}/state"
+  user_id 0
+  # Docker's client: each endpoint answers if its file is in state/. The output of podman 4.3.1, shortened.
+  stub docker - <<'SH'
+    kind=docker
+    case ${DOCKER_HOST-} in *podman.sock) kind=podman ;; *other.sock) kind=other ;; esac
+    case $1 in
+      --version) echo "Docker version 28.2.2, build e6534b4"; exit ;;
+    esac
+    [[ -e ${BOX}/state/${kind} ]] || exit 1
+    case $1 in
+      version)
+        components='[{"Name":"Engine","Version":"20.10.24"}]' version=20.10.24
+        [[ $kind != podman ]] || components='[{"Name":"Podman Engine","Version":"4.3.1"},{"Name":"Conmon"}]' version=4.3.1
+        echo "${version} ${components}"
+        ;;
+      info) cat "${BOX}/state/security" ;;
+    esac
+SH
+  SOCKET="unix://${BOX}/root/run/podman/podman.sock"
+  : >"${BOX}/state/security"
+}
+
+user_id() { stub id "case \$1 in -un) echo alice ;; *) echo $1 ;; esac"; }
+answers() { touch "${BOX}/state/$1"; }
+lib() { sandbox::run "${@:1:$#-1}" scripts/any.sh "${*: -1}"; }
+# The engine that is used, and where.
+chosen() { lib "$@" 'echo "$ENGINE at ${DOCKER_HOST-default}: $(engine::version)"'; }
+brought_up_with() {
+  mkdir -p "${BOX}/work dir/clusters/mvp11"
+  echo "CONTAINER_ENGINE=$1" >"${BOX}/work dir/clusters/mvp11/engine"
+}
+podman_has() {
+  local part
+  mkdir -p "${BOX}/root/usr/bin" "${BOX}/root/usr/lib/podman"
+  for part in catatonit newuidmap; do install -m 755 /dev/null "${BOX}/root/usr/bin/${part}"; done
+  for part in netavark aardvark-dns; do install -m 755 /dev/null "${BOX}/root/usr/lib/podman/${part}"; done
+}
+
+@test "auto takes docker if both answer, podman if only podman does" {
+  answers docker
+  answers podman
+  chosen
+  assert_line "docker at default: docker 20.10.24"
+  rm "${BOX}/state/docker"
+  chosen
+  assert_line "podman at ${SOCKET}: podman 4.3.1"
+}
+
+@test "auto goes on with the engine that the cluster was brought up with, and asks no other" {
+  answers docker
+  answers podman
+  brought_up_with podman
+  chosen
+  assert_line "podman at ${SOCKET}: podman 4.3.1"
+  : >"$CALLS"
+  brought_up_with docker
+  lib 'echo "$ENGINE"'
+  assert_line docker
+  refute_called "docker version"
+  refute_called "docker ps"
+}
+
+@test "make up records the engine for the next script" {
+  answers podman
+  lib 'engine::keep'
+  [[ $(<"${BOX}/work dir/clusters/mvp11/engine") == CONTAINER_ENGINE=podman ]]
+  lib CONTAINER_ENGINE=docker 'engine::keep'
+  assert_status 2
+}
+
+@test "an engine that is neither" {
+  lib CONTAINER_ENGINE=dokcer true
+  assert_status 2
+  assert_line "error   CONTAINER_ENGINE='dokcer' (from the command line or environment) is not usable: did you mean docker? Use one of auto, docker, podman."
+  refute_called docker
+}
+
+@test "another engine than the cluster's" {
+  answers docker
+  brought_up_with podman
+  lib CONTAINER_ENGINE=docker true
+  assert_status 2
+  assert_line "error   CONTAINER_ENGINE=docker (from the command line or environment), but the cluster mvp11 was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${BOX}/work dir/clusters/mvp11)."
+}
+
+@test "a DOCKER_HOST of the user's is used as it is, by auto and by docker" {
+  answers other
+  answers docker
+  for engine in auto docker; do
+    chosen CONTAINER_ENGINE="$engine" DOCKER_HOST=unix:///other.sock
+    assert_line "${engine} at unix:///other.sock: docker 20.10.24"
+  done
+  lib CONTAINER_ENGINE=podman DOCKER_HOST=unix:///other.sock image::need_engine
+  assert_status 1
+  assert_line "error   DOCKER_HOST=unix:///other.sock (environment) is not podman, but CONTAINER_ENGINE=podman (from the command line or environment) wants it: unset DOCKER_HOST, or name podman's socket in it."
+}
+
+@test "podman's own CONTAINER_HOST names its socket" {
+  answers podman
+  chosen CONTAINER_ENGINE=podman CONTAINER_HOST=unix:///mine/podman.sock
+  assert_line "podman at unix:///mine/podman.sock: podman 4.3.1"
+}
+
+@test "podman's socket does not answer" {
+  lib CONTAINER_ENGINE=podman image::need_engine
+  assert_status 1
+  assert_line "error   podman does not answer at ${SOCKET} (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl start podman.socket', or where there is no systemd with 'podman system service --time=0 ${SOCKET}'."
+  user_id 1000
+  lib CONTAINER_ENGINE=podman image::need_engine
+  assert_status 1
+  assert_line "error   podman does not answer at unix:///run/user/1000/podman/podman.sock (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl --user start podman.socket', or where there is no systemd with 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock'."
+}
+
+@test "podman without docker's client, or with podman's own in its place" {
+  stub docker '[[ $* != --version ]] || echo "podman version 4.3.1"; exit 125'
+  for _ in 1 2; do
+    lib CONTAINER_ENGINE=podman image::need_engine
+    assert_status 1
+    assert_line "error   CONTAINER_ENGINE=podman (from the command line or environment) is driven with Docker's own client, and the command docker is missing or podman's (package podman-docker): install docker-cli (docker.io before Debian 13); its daemon need not run."
+    rm -f "${BOX}/bin/docker"
+  done
+}
+
+@test "make check names the engine and its version" {
+  answers podman
+  podman_has
+  lib CONTAINER_ENGINE=podman prereq::engine
+  assert_status 0
+  assert_line "ok      container engine podman 4.3.1"
+}
+
+@test "each program that podman lacks is one sentence with its package" {
+  answers podman
+  while read -r file program package use; do
+    podman_has
+    rm "${BOX}/root/usr/${file}"
+    lib CONTAINER_ENGINE=podman prereq::engine
+    assert_status 1
+    assert_line "error   podman lacks ${program}, which ${use}: install it (apt-get install ${package})."
+  done <<'EOT'
+bin/catatonit catatonit catatonit is the first process of each container (init: true)
+lib/podman/netavark netavark netavark makes the network of the containers
+lib/podman/aardvark-dns aardvark-dns aardvark-dns gives the containers the names of each other
+EOT
+}
+
+@test "podman without root: its containers run as their root, and a missing range of ids is one sentence" {
+  answers podman
+  podman_has
+  mkdir -p "${BOX}/work dir"
+  printf '[name=seccomp,profile=default name=rootless]\n' >"${BOX}/state/security"
+  user_id 1000
+  lib CONTAINER_ENGINE=podman engine::user
+  assert_line 0:0
+  lib CONTAINER_ENGINE=podman prereq::engine
+  assert_status 1
+  assert_line "error   alice has no range of ids in ${BOX}/root/etc/subuid, which podman without root needs: run 'sudo usermod --add-subuids 100000-165535 alice' (a range that no other user has), then 'podman system migrate'."
+  printf 'alice:100000:65536\n' >"${BOX}/root/etc/subuid"
+  lib CONTAINER_ENGINE=podman prereq::engine
+  assert_line "error   alice has no range of ids in ${BOX}/root/etc/subgid, which podman without root needs: run 'sudo usermod --add-subgids 100000-165535 alice' (a range that no other user has), then 'podman system migrate'."
+  printf '1000:100000:65536\n' >"${BOX}/root/etc/subgid"
+  lib CONTAINER_ENGINE=podman prereq::engine
+  assert_status 0
+  : >"${BOX}/state/security" # root's podman
+  lib CONTAINER_ENGINE=podman engine::user
+  assert_line "$(stat -c %u:%g "${BOX}/work dir")"
+}
+
+@test "NVIDIA GPUs cannot be had through podman's socket" {
+  answers podman
+  podman_has
+  stub nvidia-smi 'for i in 0 1; do echo "GPU $i: NVIDIA H200"; done'
+  lib CONTAINER_ENGINE=podman PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=1 'prereq::engine; prereq::gpus'
+  assert_status 1
+  assert_line "error   podman 4.3.1 ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
+}
