@@ -14,7 +14,9 @@ readonly IMAGE_FETCHERS=4
 
 # image::name: the image of the nodes.
 image::name() {
-  if [[ -n ${NODE_IMAGE:-} ]]; then
+  if [[ -n ${NODE_IMAGE:-} && $ENGINE == podman ]]; then
+    printf '%s\n' "${NODE_IMAGE#localhost/}" # the same image for podman: it looks there first for a name without a registry
+  elif [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
   else
     printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$(<"${REPO_DIR}/docker/install.sh")" "$(<"${REPO_DIR}/docker/config")" "$(image::_wheels)")"

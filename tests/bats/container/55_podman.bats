@@ -57,7 +57,7 @@ ours() {
   [[ $(ours containers) == "${CLUSTER_NAME}-head"$'\n'"${CLUSTER_NAME}-worker-0"$'\n'"${CLUSTER_NAME}-worker-1" ]]
   [[ $(ours networks) == "${CLUSTER_NAME}_ray" ]]
   [[ -z $(docker ps --all --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}") ]]
-  [[ $(podman exec "${CLUSTER_NAME}-head" cat /proc/1/comm) == catatonit ]]
+  [[ $(podman exec "${CLUSTER_NAME}-head" cat /proc/1/comm) == podman-init ]] # catatonit
   podman exec "${CLUSTER_NAME}-head" getent hosts "${CLUSTER_NAME}-worker-1"
   [[ $(podman port "${CLUSTER_NAME}-head") == '8265/tcp -> 127.0.0.1:18275' ]]
 }

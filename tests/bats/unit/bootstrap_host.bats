@@ -206,6 +206,82 @@ SH
   refute_called "dockerd"
 }
 
+# podman's socket answers from now on; its parts are there.
+podman_answers() {
+  stub docker '[[ ${DOCKER_HOST-} == "unix://${BOX}/root/run/podman/podman.sock" ]] || exit 1; [[ $* == "compose version"* ]] && echo v2.40.3 || echo 4.3.1'
+}
+podman_has_parts() {
+  local part
+  mkdir -p "${BOX}/root/usr/bin"
+  for part in catatonit netavark aardvark-dns newuidmap; do install -m 755 /dev/null "${BOX}/root/usr/bin/${part}"; done
+}
+
+@test "CONTAINER_ENGINE=podman: a socket that answers is used as it is" {
+  podman_answers
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --engine
+  assert_status 0
+  assert_line "skip    container engine (answers, version 4.3.1)"
+  refute_called "apt-get"
+}
+
+@test "CONTAINER_ENGINE=podman: what podman lacks is installed, and its socket is started and stopped without systemd" {
+  no_engine
+  detached_starts
+  stub podman - <<'SH'
+    chmod +x "${BOX}/docker.new"; mv "${BOX}/docker.new" "${BOX}/bin/docker"
+    trap 'rm -f "${BOX}/listening"; exit' TERM
+    printf '%s\n' "${CONTAINERS_CONF-}" >"${BOX}/listening"
+    while :; do read -rt 0.1 <> <(:) || true; done
+SH
+  mv "${BOX}/bin/podman" "${BOX}/podman"
+  stub apt-get - <<'SH'
+    [[ $* != *install* ]] || {
+      printf '#!/bin/bash\n[[ $* == "compose version"* ]] && echo v2.40.3 || echo 4.3.1\n' >"${BOX}/docker.new"
+      cp "${BOX}/podman" "${BOX}/bin/podman"
+    }
+SH
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --engine
+  assert_status 0
+  assert_line "        missing: podman catatonit netavark aardvark-dns"
+  assert_line "        will start podman's socket (podman system service, log in ${BOX}/root/var/log/verl-regress-podman.log)"
+  assert_line "changed container engine started (podman, version 4.3.1)"
+  assert_called "podman system service --time=0 unix://${BOX}/root/run/podman/podman.sock"
+  refute_called dockerd
+  [[ $(<"${BOX}/listening") == "$([[ ! -e ${BOX}/root/run/verl-regress-podman.conf ]] || echo "${BOX}/root/run/verl-regress-podman.conf")" ]]
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --stop-engine
+  assert_status 0
+  assert_line "changed container engine stopped (podman)"
+  [[ ! -e ${BOX}/listening ]]
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --stop-engine
+  assert_line "skip    container engine (none that we started is running)"
+}
+
+@test "CONTAINER_ENGINE=podman: systemd starts the socket, that of a user who is not root without sudo" {
+  no_engine
+  podman_has_parts
+  stub podman
+  stub slirp4netns
+  mkdir -p "${BOX}/root/run/systemd/system"
+  stub systemctl "printf '#!/bin/bash\necho 4.3.1\n' >'${BOX}/bin/docker'"
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --engine
+  assert_called "systemctl start podman.socket"
+  no_engine
+  user_id 1000
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --engine
+  assert_line "        will start podman's socket"
+  assert_line "changed container engine started (podman, version 4.3.1)"
+  assert_called "systemctl --user start podman.socket"
+}
+
+@test "CONTAINER_ENGINE=podman: without root and systemd it says what to run, and changes nothing" {
+  no_engine
+  user_id 1000
+  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --engine
+  assert_status 1
+  assert_line "error   podman does not answer at unix:///run/user/1000/podman/podman.sock, and without systemd only root's is started here: run 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock' as alice, then run this again. Nothing was changed."
+  refute_called "apt-get"
+}
+
 @test "--stop-engine leaves an engine that is not ours" {
   bootstrap scripts/dev/bootstrap_host.sh --stop-engine
   assert_status 0

@@ -33,6 +33,7 @@ user_id() { stub id "case \$1 in -un) echo alice ;; *) echo $1 ;; esac"; }
 answers() { touch "${BOX}/state/$1"; }
 lib() { sandbox::run "${@:1:$#-1}" scripts/any.sh "${*: -1}"; }
 # The engine that is used, and where.
+# shellcheck disable=SC2016  # expanded by the script
 chosen() { lib "$@" 'echo "$ENGINE at ${DOCKER_HOST-default}: $(engine::version)"'; }
 brought_up_with() {
   mkdir -p "${BOX}/work dir/clusters/mvp11"
@@ -63,8 +64,8 @@ podman_has() {
   assert_line "podman at ${SOCKET}: podman 4.3.1"
   : >"$CALLS"
   brought_up_with docker
-  lib 'echo "$ENGINE"'
-  assert_line docker
+  lib engine::keep
+  [[ $(<"${BOX}/work dir/clusters/mvp11/engine") == CONTAINER_ENGINE=docker ]]
   refute_called "docker version"
   refute_called "docker ps"
 }
@@ -175,10 +176,21 @@ EOT
   assert_line "$(stat -c %u:%g "${BOX}/work dir")"
 }
 
+@test "NODE_IMAGE is the same image with localhost/ and without for podman, and another one for docker" {
+  answers podman
+  answers docker
+  for image in localhost/mine:1 mine:1; do
+    lib CONTAINER_ENGINE=podman NODE_IMAGE="$image" image::name
+    assert_line mine:1
+  done
+  lib CONTAINER_ENGINE=docker NODE_IMAGE=localhost/mine:1 image::name
+  assert_line localhost/mine:1
+}
+
 @test "NVIDIA GPUs cannot be had through podman's socket" {
   answers podman
   podman_has
-  stub nvidia-smi 'for i in 0 1; do echo "GPU $i: NVIDIA H200"; done'
+  stub nvidia-smi 'printf "GPU %d: NVIDIA H200\n" 0 1'
   lib CONTAINER_ENGINE=podman PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=1 'prereq::engine; prereq::gpus'
   assert_status 1
   assert_line "error   podman 4.3.1 ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
