@@ -208,6 +208,7 @@ SH
 
 # podman's socket answers from now on; its parts are there.
 podman_answers() {
+  # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ ${DOCKER_HOST-} == "unix://${BOX}/root/run/podman/podman.sock" ]] || exit 1; [[ $* == "compose version"* ]] && echo v2.40.3 || echo 4.3.1'
 }
 podman_has_parts() {
