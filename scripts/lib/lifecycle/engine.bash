@@ -131,6 +131,16 @@ engine::_need_range() {
     cli::die 1 "${name} has no range of ids in ${file}, which podman without root needs: run 'sudo usermod --add-${1}s 100000-165535 ${name}' (a range that no other user has), then 'podman system migrate'."
 }
 
+# engine::commit OPTION... CONTAINER IMAGE: podman 4.3 refuses the empty body of the docker client's request ("Decode(): EOF"), so it gets
+# its own command.
+engine::commit() {
+  if [[ $(engine::version) == podman* ]]; then
+    podman --url "$DOCKER_HOST" commit --quiet "$@" >/dev/null
+  else
+    docker commit "$@" >/dev/null
+  fi
+}
+
 # engine::is_rootless: root in a container is the user who runs the engine. Docker's default is not, and is not asked.
 engine::is_rootless() {
   [[ -n $ENGINE && -n ${DOCKER_HOST:-} ]] && (($(id -u) != 0)) && [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) == *rootless* ]]

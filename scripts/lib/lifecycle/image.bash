@@ -227,7 +227,7 @@ image::_build() {
     cli::die 1 "Building ${image} with docker/install.sh failed (exit ${status}); its last lines are above."
   }
   mapfile -t config < <(grep -v '^#' "${REPO_DIR}/docker/config")
-  log::while 'writing the image' -- docker commit "${config[@]/#/--change=}" "$id" "$image" >/dev/null
+  log::while 'writing the image' -- engine::commit "${config[@]/#/--change=}" "$id" "$image"
   log::while 'removing what it was made in' -- image::_remove "$id"
   log::changed "node image ${image} ($(docker image inspect --format '{{.Size}}' "$image" | numfmt --to=si)B, on ${base})"
 }
