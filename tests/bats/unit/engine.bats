@@ -20,7 +20,7 @@ setup() {
       version)
         components='[{"Name":"Engine","Version":"20.10.24"}]' version=20.10.24
         [[ $kind != podman ]] || components='[{"Name":"Podman Engine","Version":"4.3.1"},{"Name":"Conmon"}]' version=4.3.1
-        echo "${version} ${components}"
+        echo "${version}||${components}"
         ;;
       info) cat "${BOX}/state/security" ;;
     esac
@@ -34,7 +34,7 @@ answers() { touch "${BOX}/state/$1"; }
 lib() { sandbox::run "${@:1:$#-1}" scripts/any.sh "${*: -1}"; }
 # The engine that is used, and where.
 # shellcheck disable=SC2016  # expanded by the script
-chosen() { lib "$@" 'echo "$ENGINE at ${DOCKER_HOST-default}: $(engine::version)"'; }
+chosen() { lib "$@" 'said=$(engine::version); echo "$ENGINE at ${DOCKER_HOST-default}: ${said%%|*}"'; }
 brought_up_with() {
   mkdir -p "${BOX}/work dir/clusters/mvp11"
   echo "CONTAINER_ENGINE=$1" >"${BOX}/work dir/clusters/mvp11/engine"

@@ -94,7 +94,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
 
 # engine VERSION_LINE KERNEL_LINE: the check of the engine, as part of all checks.
 engine() {
-  stub docker "[[ \$1 == version ]] && printf '%s\n' '$1'"
+  stub docker "[[ \$1 == version ]] && printf '%s\n' '$1|[]'"
   mkdir -p "${BOX}/root/proc"
   printf '%s\n' "$2" >"${BOX}/root/proc/version"
   # shellcheck disable=SC2016  # expanded when the script runs
@@ -110,7 +110,7 @@ readonly VIRTUAL='a virtual machine behind NAT with its own memory limit: keep a
   for product in '' 'Docker Engine - Community'; do
     engine "27.3.1|${product}" "$LINUX"
     assert_status 0
-    assert_line 'ok      container engine 27.3.1'
+    assert_line 'ok      container engine docker 27.3.1'
     assert_line 'ok      1 of 1 checks passed'
   done
 }
@@ -118,10 +118,10 @@ readonly VIRTUAL='a virtual machine behind NAT with its own memory limit: keep a
 @test "Docker Desktop is recognised by the same question that asks for the version" {
   engine '27.2.0|Docker Desktop 4.34.2 (167172)' "$LINUX"
   assert_status 0
-  assert_line 'ok      container engine 27.2.0'
+  assert_line 'ok      container engine docker 27.2.0'
   assert_line "warning The container engine is Docker Desktop 4.34.2 (167172) ('docker version'), ${VIRTUAL}"
   assert_line 'ok      0 of 1 checks passed, 1 ended in a warning'
-  [[ $(grep -c '^docker version' "$CALLS") == 1 ]]
+  [[ $(grep -c '^docker version --format' "$CALLS") == 1 ]]
   refute_called 'docker info'
 }
 
