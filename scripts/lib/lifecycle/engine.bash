@@ -141,9 +141,13 @@ engine::commit() {
   fi
 }
 
-# engine::is_rootless: root in a container is the user who runs the engine. Docker's default is not, and is not asked.
+# engine::is_rootless: root in a container is the user who runs the engine, and to whom its socket belongs. (podman 4.3 does not say so
+# in what `docker info` shows.) Docker's default is not, and is not asked.
 engine::is_rootless() {
-  [[ -n $ENGINE && -n ${DOCKER_HOST:-} ]] && (($(id -u) != 0)) && [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) == *rootless* ]]
+  local owner
+  [[ -n $ENGINE && ${DOCKER_HOST:-} == unix://* ]] || return 1
+  owner=$(stat -c %u -- "${DOCKER_HOST#unix://}" 2>/dev/null) || return 1
+  ((owner != 0))
 }
 
 # engine::user: who the containers run as if RUN_AS is empty, so that a person can delete what jobs wrote: the owner of WORKDIR. Without

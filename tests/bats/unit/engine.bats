@@ -22,14 +22,14 @@ setup() {
         [[ $kind != podman ]] || components='[{"Name":"Podman Engine","Version":"4.3.1"},{"Name":"Conmon"}]' version=4.3.1
         echo "${version}||${components}"
         ;;
-      info) cat "${BOX}/state/security" ;;
     esac
 SH
   SOCKET="unix://${BOX}/root/run/podman/podman.sock"
-  : >"${BOX}/state/security"
 }
 
 user_id() { stub id "case \$1 in -un) echo alice ;; *) echo $1 ;; esac"; }
+# socket_of UID: podman's socket belongs to that user.
+socket_of() { stub stat "[[ \$* == *podman.sock ]] && echo $1 || exec $(type -P stat) \"\$@\""; }
 answers() { touch "${BOX}/state/$1"; }
 lib() { sandbox::run "${@:1:$#-1}" scripts/any.sh "${*: -1}"; }
 # The engine that is used, and where.
@@ -158,8 +158,8 @@ EOT
   answers podman
   podman_has
   mkdir -p "${BOX}/work dir"
-  printf '[name=seccomp,profile=default name=rootless]\n' >"${BOX}/state/security"
   user_id 1000
+  socket_of 1000
   lib CONTAINER_ENGINE=podman engine::user
   assert_line 0:0
   lib CONTAINER_ENGINE=podman prereq::engine
@@ -171,7 +171,7 @@ EOT
   printf '1000:100000:65536\n' >"${BOX}/root/etc/subgid"
   lib CONTAINER_ENGINE=podman prereq::engine
   assert_status 0
-  : >"${BOX}/state/security" # root's podman
+  socket_of 0 # root's podman
   lib CONTAINER_ENGINE=podman engine::user
   assert_line "$(stat -c %u:%g "${BOX}/work dir")"
 }
@@ -185,6 +185,15 @@ EOT
   done
   lib CONTAINER_ENGINE=docker NODE_IMAGE=localhost/mine:1 image::name
   assert_line localhost/mine:1
+}
+
+@test "an image is written with podman's own command, at the same socket" {
+  answers podman
+  stub podman
+  lib CONTAINER_ENGINE=podman 'engine::commit --change=USER=ray id name:1'
+  assert_status 0
+  assert_called "podman --url ${SOCKET} commit --quiet --change=USER=ray id name:1"
+  refute_called "docker commit"
 }
 
 @test "NVIDIA GPUs cannot be had through podman's socket" {
