@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -45,6 +45,10 @@ deps: ## the helper, and the Python packages that it needs where a node lacks th
 	@scripts/12_install_py_deps.sh
 cleanup-legacy: ## remove the containers of version 1, named exactly as it named them
 	@scripts/03_cleanup_v1_legacy.sh
+dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
+	@scripts/64_dashboard.sh
+tunnel: ## the ssh command that forwards the dashboard to where you sit; JOB also forwards its breakpoints [JOB, OPEN=1, TUNNEL_VIA, TUNNEL_PORT]
+	@scripts/65_tunnel.sh
 status: ## profile, nodes, jobs [JSON=1]
 	@scripts/50_status.sh
 

@@ -16,5 +16,5 @@ cluster::ensure_workers
 cluster::await_ready
 cluster::tell_unused_knobs
 cluster::tell_clocks
-nodes::tell_dashboard
+dashboard::tell
 log::verdict "Ray's workers"

@@ -162,13 +162,14 @@ cli::_part() {
 # cli::await_parts: waits until every part has succeeded. The first failure, which said why, ends the script and the other parts.
 cli::await_parts() {
   while ((${#CLI_PARTS[@]})); do
-    wait::until 86400 - cli::_has_part_ended || continue
+    wait::until 86400 - cli::has_part_ended || continue
     wait "${CLI_PARTS[CLI_ENDED]}" || exit "$?"
     unset "CLI_PARTS[CLI_ENDED]"
   done
 }
 
-cli::_has_part_ended() {
+# cli::has_part_ended: one of them has; await_parts then ends the script if it failed.
+cli::has_part_ended() {
   for CLI_ENDED in "${!CLI_PARTS[@]}"; do
     kill -0 "${CLI_PARTS[CLI_ENDED]}" 2>/dev/null || return 0
   done

@@ -72,6 +72,7 @@ knob::is_of() {
     url) [[ $value =~ ^(https?|file)://[^[:space:]]+$ ]] ;;
     version) [[ $value =~ ^[0-9][A-Za-z0-9.+!-]*$ ]] ;;
     group) [[ $value =~ ^([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31})$ ]] ;;
+    login) [[ $value =~ ^([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]{0,4})?$ ]] ;;
     uids) [[ $value =~ ^[0-9]{1,10}(\ [0-9]{1,10})*$ ]] ;;
     variables) [[ $value =~ ^[A-Za-z_][A-Za-z0-9_]*(\ [A-Za-z_][A-Za-z0-9_]*)*$ ]] ;;
     devices) [[ $value =~ ^/dev/[A-Za-z0-9_./-]+(\ /dev/[A-Za-z0-9_./-]+)*$ ]] ;;
@@ -189,6 +190,7 @@ knob::_cure() {
     url) printf 'use a URL that begins with https://, http:// or file://\n' ;;
     version) printf 'use a version, such as 0.7.1\n' ;;
     group) printf 'use the name or the number of a group\n' ;;
+    login) printf 'use user@host or user@host:port\n' ;;
     uids) printf 'use numbers of users, separated by one space, as in 1000 1001\n' ;;
     variables) printf 'use names of environment variables, separated by one space\n' ;;
     devices) printf 'use paths under /dev, separated by one space\n' ;;

@@ -1,4 +1,4 @@
-# word: which known word a wrong one was probably meant to be. Used only for error messages.
+# word: which known word a wrong one was probably meant to be, for error messages; and words as a line for a shell.
 # shellcheck shell=bash
 
 # word::nearest WORD CANDIDATE...: prints the candidate with the fewest edits to WORD (a letter added, dropped, replaced, or two
@@ -31,4 +31,11 @@ word::nearest() {
       }
       if (found != "") print found
     }' "$@"
+}
+
+# word::typed WORD...: the words as a command line that can be typed into a shell.
+word::typed() {
+  local line
+  printf -v line '%q ' "$@"
+  printf '%s\n' "${line% }"
 }

@@ -42,9 +42,45 @@ nodes::shown() {
   fi
 }
 
-# nodes::tell_dashboard: prints where a browser and a client of Ray find the cluster.
-nodes::tell_dashboard() {
-  log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT}, token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+# nodes::dashboard_address: where a browser on this host finds the dashboard.
+nodes::dashboard_address() { printf 'http://127.0.0.1:%s\n' "$DASHBOARD_PORT"; }
+
+# nodes::ask_dashboard: the HTTP status with which it answers our token; prints nothing if it does not. Whoever else listens on that
+# port would get the token, so the port must be our head's.
+nodes::ask_dashboard() {
+  local token published
+  token=$(dashboard::token_file)
+  node::exec head true
+  published=$(prereq::published_port)
+  [[ $published == "127.0.0.1:${DASHBOARD_PORT}" ]] ||
+    cli::die 1 "The head of ${CLUSTER_NAME} publishes its dashboard at ${published:-no port}, not at 127.0.0.1:${DASHBOARD_PORT} (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}): set DASHBOARD_PORT to that port."
+  [[ -r $token ]] || cli::die 1 "${token}, which has Ray's token, is missing or not readable for you: run 'make down up'."
+  bash -c "$DASHBOARD_ASK" ask 127.0.0.1 "$DASHBOARD_PORT" /api/version "$token"
+}
+
+# nodes::show_forwards FORWARD...: prints the command to type where the user sits: its other end is this host, which reaches all nodes.
+# SSH_CONNECTION, if the user is logged in, has the address and port by which they reached this host.
+nodes::show_forwards() {
+  local argv=(ssh -N) forward node port words host
+  read -r -a words <<<"${SSH_CONNECTION:-}"
+  host=${words[2]:-$(uname -n)}
+  [[ ${words[3]:-22} == 22 ]] || argv+=(-p "${words[3]}")
+  [[ -z $TUNNEL_VIA ]] || argv+=(-J "$TUNNEL_VIA")
+  for forward; do
+    IFS=: read -r _ node port <<<"$forward"
+    if [[ $node == head ]]; then
+      argv+=(-L "${forward%%:*}:127.0.0.1:${DASHBOARD_PORT}")
+    else
+      argv+=(-L "${forward%%:*}:$(node::address "$node"):${port}")
+    fi
+  done
+  argv+=("${OWNER_USER}@${host}")
+  word::typed "${argv[@]}"
+}
+
+# nodes::need_holdable: this host has nothing to hold: its own 127.0.0.1 is one end of the forward.
+nodes::need_holdable() {
+  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) has nothing to hold with TRANSPORT=container: the dashboard is on this host already ($(nodes::dashboard_address)); type the line that 'make tunnel' prints where you sit."
 }
 
 # nodes::owners: the owners of the containers with our names, as ID|USER|WORKDIR, seen when the script started.

@@ -215,7 +215,10 @@ prereq::port() {
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
 
-prereq::is_port_ours() { [[ $(docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null) == "127.0.0.1:${DASHBOARD_PORT}" ]]; }
+prereq::is_port_ours() { [[ $(prereq::published_port) == "127.0.0.1:${DASHBOARD_PORT}" ]]; }
+
+# prereq::published_port: where our head publishes its dashboard on this host, as ADDRESS:PORT.
+prereq::published_port() { docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null || true; }
 
 prereq::is_port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 

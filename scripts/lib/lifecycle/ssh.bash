@@ -49,9 +49,66 @@ nodes::shown() {
   if [[ $1/ == "${SHARED_ROOT}"/* ]]; then printf 'head:%s\n' "$1"; else printf '%s\n' "$1"; fi
 }
 
-# nodes::tell_dashboard: prints where a browser and a client of Ray find the cluster. It listens only on the head.
-nodes::tell_dashboard() {
-  log::ok "dashboard: http://127.0.0.1:${DASHBOARD_PORT} after 'ssh -N -L ${DASHBOARD_PORT}:127.0.0.1:8265 ${SSH_CONFIG:+-F ${SSH_CONFIG} }$(ssh::_target_alone head)', token in ${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+# nodes::dashboard_address: where a browser on this host finds the dashboard: it listens only on the head, so it must be forwarded.
+nodes::dashboard_address() {
+  local port
+  port=$(tunnel::dashboard_port)
+  printf "http://127.0.0.1:%s after '%s'\n" "$port" "$(nodes::_forward_line head "${port}:127.0.0.1:8265")"
+}
+
+# nodes::ask_dashboard: the HTTP status with which it answers the head with the head's token; prints nothing if it does not.
+nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version; }
+
+# nodes::show_forwards FORWARD...: prints a command for this host for each node that they lead to.
+nodes::show_forwards() {
+  local node specs
+  nodes::_need_ports "$@"
+  for node in $(nodes::_ends "$@"); do
+    mapfile -t specs < <(nodes::_specs "$node" "$@")
+    nodes::_forward_line "$node" "${specs[@]}"
+  done
+}
+
+# nodes::need_holdable: this host can hold forwards.
+nodes::need_holdable() { :; }
+
+# nodes::open_forwards FORWARD...: opens them, a part of the script for each node; a forward that ends says so, and ends the script.
+nodes::open_forwards() {
+  local node specs
+  nodes::_need_ports "$@"
+  for node in $(nodes::_ends "$@"); do
+    mapfile -t specs < <(nodes::_specs "$node" "$@")
+    cli::part nodes::_hold "$node" "${specs[@]}"
+  done
+}
+
+nodes::_hold() {
+  local said
+  cli::temp_dir said
+  ssh::hold "$@" 2>"${said}/ssh" || true
+  cli::die 8 "The forward to $1 ($(ssh::_target "$1")) has ended ($(ssh::_last_words "${said}/ssh")): check the node, then run this again."
+}
+
+# nodes::_ends FORWARD...: the nodes that they lead to, the head first.
+nodes::_ends() { printf '%s\n' "$@" | cut -d: -f2 | awk '!seen[$0]++'; }
+
+# nodes::_specs NODE FORWARD...: those that lead to it, as LOCAL:127.0.0.1:PORT. Nothing on a node listens on the network for us.
+nodes::_specs() { printf '%s\n' "${@:2}" | awk -F: -v node="$1" '$2 == node { print $1 ":127.0.0.1:" $3 }'; }
+
+nodes::_forward_line() {
+  local argv=()
+  ssh::forward argv "$@"
+  word::typed "${argv[@]}"
+}
+
+# nodes::_need_ports FORWARD...: their ports on this host are free.
+nodes::_need_ports() {
+  local forward knob=DASHBOARD_PORT
+  [[ -z $TUNNEL_PORT ]] || knob=TUNNEL_PORT
+  for forward; do
+    [[ $forward == *:head:8265 ]] || knob=DEBUGGER_PORT
+    port::need_free "${forward%%:*}" "$knob"
+  done
 }
 
 # nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.

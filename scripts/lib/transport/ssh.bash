@@ -80,11 +80,15 @@ ssh::disconnect() { ssh::_client "$1" -O exit >/dev/null 2>&1 || true; }
 transport::_need() {
   local said="${SSH_SOCKETS}/${BASHPID}.said"
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
-  [[ -v _SSH_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
+  transport::_need_listed "$1"
   ssh::_connect "$1" "$said" ||
     cli::die 8 "The node '$1' ($(ssh::_target "$1")) cannot be reached ($(ssh::_last_words "$said")): 'ssh $(ssh::_target_alone "$1") true' must work without a prompt; fix that first."
   rm -f -- "$said"
   _SSH_SEEN[$1]=1
+}
+
+transport::_need_listed() {
+  [[ -v _SSH_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
 }
 
 # All commands share one connection for each node; it closes five minutes after the last one.
@@ -109,6 +113,28 @@ ssh::_client() {
   ssh "${options[@]}" -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR \
     -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes -o RemoteCommand=none -o ControlMaster=no \
     -o ControlPath="${SSH_SOCKETS}/%C" "${_SSH_TARGET[$node]}" "$@"
+}
+
+# ssh::forward ARRAY NODE LOCAL:HOST:PORT...: the argv that forwards ports of this host, as a user can type it.
+ssh::forward() {
+  local -n _argv=$1
+  local node=$2 spec
+  shift 2
+  transport::_need_listed "$node"
+  _argv=(ssh -N)
+  [[ -z $SSH_CONFIG ]] || _argv+=(-F "$SSH_CONFIG")
+  [[ -z $TUNNEL_VIA ]] || _argv+=(-J "$TUNNEL_VIA")
+  [[ -z ${_SSH_PORT[$node]} ]] || _argv+=(-p "${_SSH_PORT[$node]}")
+  for spec; do _argv+=(-L "$spec"); done
+  _argv+=("${_SSH_TARGET[$node]}")
+}
+
+# ssh::hold NODE LOCAL:HOST:PORT...: runs it until it ends: if ssh cannot listen, or if the node is gone. It never asks.
+ssh::hold() {
+  local argv=()
+  ssh::forward argv "$@"
+  "${argv[0]}" -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR -o ExitOnForwardFailure=yes \
+    -o GatewayPorts=no -o ForwardAgent=no -o ForwardX11=no -o RemoteCommand=none -o ControlMaster=no -o ControlPath=none "${argv[@]:1}"
 }
 
 # ssh::_command NODE ARGV...: the one string that sshd passes to the login shell, whichever it is: sh, csh and fish read it the same

@@ -75,7 +75,7 @@ LINES
     nodes::shown /private/jobs/a
     nodes::shown /private
     nodes::shown /privateer/a
-    nodes::tell_dashboard'
+    dashboard::tell'
   assert_line "${BOX}/work dir/shared/jobs/a"
   assert_line "${BOX}/work dir/shared"
   assert_line '/privateer/a'

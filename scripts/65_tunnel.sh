@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# 65_tunnel: the ssh command that forwards the dashboard to where you sit, as one line on stdout for each connection. With containers
+# the line is for the machine in front of you, and leads to this host; with TRANSPORT=ssh it is for this host, and leads to the nodes.
+#
+#   scripts/65_tunnel.sh          TUNNEL_VIA=me@bastion JOB=latest scripts/65_tunnel.sh
+#
+# JOB=<submission id> adds the ports of the breakpoints in which that job waits: DEBUGGER_PORT for the first, and the next ones.
+# OPEN=1 (TRANSPORT=ssh) holds the forward itself, says when the dashboard answers, and ends with status 130 on Ctrl-C.
+#
+# Knobs: JOB OPEN TUNNEL_VIA TUNNEL_PORT DEBUGGER_PORT DASHBOARD_PORT
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+owner::need_own head
+forwards=()
+tunnel::list forwards
+if [[ $OPEN == 1 ]]; then
+  tunnel::hold "${forwards[@]}"
+else
+  nodes::show_forwards "${forwards[@]}"
+fi

@@ -1,0 +1,27 @@
+# port: who listens on a TCP port of this host's loopback, as the kernel lists it. Only tests set HOST_ROOT.
+# shellcheck shell=bash
+
+# port::holder PORT: "PROGRAM (pid N)" of the process that listens there; prints nothing if the port is free.
+port::holder() {
+  local proc="${HOST_ROOT:-}/proc" hex uid='' inode='' file pid
+  printf -v hex '%04X' "$1"
+  # A listener (0A) on 127.0.0.1 or on all addresses, IPv4 or IPv6. The bytes of an address are in the host's order.
+  read -r uid inode < <(cat -- "${proc}/net/tcp" "${proc}/net/tcp6" 2>/dev/null |
+    awk -v port="$hex" '$4 == "0A" && $2 ~ "^(0100007F|0+|0+FFFF00000100007F):" port "$" { print $8, $10; exit }') || true
+  [[ -n $inode ]] || return 0
+  file=$(find "${proc}"/[0-9]*/fd -maxdepth 1 -lname "socket:\\[${inode}\\]" -print -quit 2>/dev/null) || true # others' cannot be read
+  if [[ -z $file ]]; then
+    printf 'a process of user %s, which you may not see\n' "$(id -un "$uid" 2>/dev/null || printf '%s\n' "$uid")"
+    return
+  fi
+  pid=${file#"${proc}/"} pid=${pid%%/*}
+  printf '%s (pid %s)\n' "$(<"${proc}/${pid}/comm")" "$pid"
+}
+
+# port::need_free PORT KNOB: nothing listens there; KNOB is where another port can be chosen.
+port::need_free() {
+  local holder
+  holder=$(port::holder "$1")
+  [[ -z $holder ]] ||
+    cli::die 1 "Port 127.0.0.1:$1 ($2, from ${ENV_ORIGIN[$2]}) is taken by ${holder}: end that process, or set $2 to a free port."
+}
