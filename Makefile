@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -57,7 +57,7 @@ prepare: ## data and model, once [DATASET_SOURCE, MODEL_SOURCE, SEED]
 	@scripts/30_prepare_data_and_model.sh
 snapshot: ## an immutable copy of a verl source tree [CODE_ID, VERL_SOURCE=pypi:…|git:…@…|path:…]
 	@scripts/31_snapshot_verl_code.sh
-submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1]
+submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1, DEBUGGER]
 	@scripts/44_submit_sdk.sh
 submit-cli: ## the same through the command line `ray job submit` [JOBSPEC]
 	@scripts/43_submit_jobspec.sh
@@ -79,6 +79,8 @@ stop: ## stop a job, running or waiting, and wait until it is over [JOB]
 	@scripts/54_stop.sh
 debug: ## a debug bundle of a job [JOB=latest, TAR=1]
 	@scripts/55_debug.sh
+debugger: ## the breakpoints in which a job waits, and how to attach; LEGACY=1 runs `ray debug` on the right node [JOB, JSON=1]
+	@scripts/66_debugger.sh
 gc: ## remove old checkpoints, and snapshots that no kept job refers to [KEEP, DRY_RUN=1]
 	@scripts/70_gc.sh
 jobs: ## all jobs, the latest first, with the cluster up or down [JSON=1, LIMIT]

@@ -55,6 +55,7 @@ SUBCOMMANDS = {
     "jobs": _Subcommand("all jobs, latest first", "jobs.listing", "add_arguments", "run"),
     "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers", "add_arguments", "run"),
     "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop", "add_arguments", "run"),
+    "breakpoints": _Subcommand("where a job waits for a debugger", "jobs.debugger", "add_arguments", "run"),
     "debug": _Subcommand("take a debug bundle of a job", "jobs.debug", "add_arguments", "run"),
     "verify": _Subcommand("the steps of a regression session", "session.command", "add_arguments", "run"),
     "bisect": _Subcommand("find the commit that changed training", "session.bisect", "add_arguments", "run"),

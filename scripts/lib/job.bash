@@ -16,6 +16,7 @@ job::submit() {
   local spec=$1 stream args=("--via=${2:-sdk}") members=()
   cli::temp_dir stream
   job::_request args members "$stream" "$spec"
+  job::_debugger args
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
     secret::read_all "$spec" --spec-name "$spec" <"${stream}/job_spec"
@@ -61,9 +62,20 @@ job::again() {
   local members=()
   cli::temp_dir stream
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
+  job::_debugger args
   [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" --job "$JOB" </dev/null
   job::_overrides args members "$stream"
   job::_begin "$stream" members "$1" "${args[@]}"
+}
+
+# job::_debugger ARGS: adds DEBUGGER, and where debugpy listens.
+job::_debugger() {
+  local -n _words=$1
+  local host
+  [[ -n $DEBUGGER && $DEBUGGER != 0 ]] || return 0
+  host=$(nodes::debugger_host)
+  _words+=("--debugger=${DEBUGGER}")
+  [[ -z $host ]] || _words+=("--debugger-host=${host}")
 }
 
 # job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS; OVERRIDES_FILE in DIR, and named in both arrays.

@@ -5,15 +5,23 @@ readonly TUNNEL_DEADLINE=30 # seconds in which the dashboard must answer through
 
 # tunnel::list ARRAY: the forwards: the dashboard's, and those of the breakpoints in which JOB waits, if it was given.
 tunnel::list() {
-  local -n _forwards=$1
-  local waits node port local_port=$DEBUGGER_PORT
-  _forwards=("$(tunnel::dashboard_port):head:8265")
+  local -n _listed=$1
+  local ports
+  _listed=("$(tunnel::dashboard_port):head:8265")
   env::is_given JOB || return 0
-  waits=$(helper::run head breakpoints "$JOB" --ports)
+  helper::ensure
+  ports=$(helper::run head breakpoints "$JOB" --ports)
+  tunnel::of_ports "$1" "$ports"
+}
+
+# tunnel::of_ports ARRAY PORTS: adds a forward for each line "NODE PORT": from DEBUGGER_PORT on, one after the other.
+tunnel::of_ports() {
+  local -n _forwards=$1
+  local node port local_port=$DEBUGGER_PORT
   while read -r node port; do
     _forwards+=("${local_port}:${node}:${port}")
     local_port=$((local_port + 1))
-  done <<<"$waits"
+  done <<<"$2"
 }
 
 # tunnel::dashboard_port: the local port that leads to the dashboard.

@@ -70,7 +70,12 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str |
         "made": made.isoformat(timespec="seconds"),
         "reason": None if judgement.status in _GOOD else judgement.reason,
         "cause": judgement.cause,
+        "debugged": judgement.debugged,
     }
+
+
+def _status(row: dict[str, Any]) -> str:
+    return f"{row['status']}, {row['debugged']}" if row["debugged"] else str(row["status"])
 
 
 def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
@@ -78,7 +83,7 @@ def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
     for row in rows:
         lines.append(
             (
-                row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["status"],
+                row["submission_id"], row["workload"] or "?", row["code_id"] or "?", _status(row),
                 str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
                 Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why,
             )

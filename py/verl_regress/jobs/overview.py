@@ -85,6 +85,7 @@ def _job(job: JobDir, known: dict[str, dict[str, Any]] | None, names: dict[str, 
         "status": judgement.status.value,
         "reason": judgement.reason,
         "cause": judgement.cause,
+        "debugged": judgement.debugged,
         "driver_ip": judgement.driver_ip,
         "driver_node": names.get(judgement.driver_ip or ""),
     }
@@ -101,7 +102,7 @@ def _page(facts: dict[str, Any]) -> list[str]:
     lines += [*table(rows), ""]
     jobs_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "")]
     for job in facts["jobs"]:
-        judgement = Judgement(Status(job["status"]), job["reason"], cause=job["cause"])
+        judgement = Judgement(Status(job["status"]), job["reason"], cause=job["cause"], debugged=job["debugged"])
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
         is_worth_saying = judgement.status in (Status.FAILED, Status.LOST) or unreadable.is_unreadable(judgement)
         why = judgement.why if is_worth_saying else ""

@@ -11,7 +11,7 @@ from typing import Any
 from verl_regress.base import lock
 from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import causes, failure
+from verl_regress.jobs import breakpoints, causes, failure
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 
 
@@ -50,17 +50,20 @@ _REASON_SHOWN = 100  # characters in a table
 @dataclass(frozen=True)
 class Judgement:
     """A status and the sentence that explains it; `cause` is the root exception of a failed trainer
-    (verl_regress.jobs.failure).
+    (verl_regress.jobs.failure). `debugged` says where a running job waits in a breakpoint (verl_regress.jobs.breakpoints).
     """
 
     status: Status
     reason: str
     driver_ip: str | None = None
     cause: Mapping[str, Any] | None = None
+    debugged: str | None = None
 
     @property
     def shown(self) -> str:
-        """The status in a word, and the position of a queued job."""
+        """The status in a word, the position of a queued job, and the breakpoint in which a running one waits."""
+        if self.debugged is not None:
+            return f"{self.status.value}, {self.debugged}"
         return f"{self.status.value} ({self.reason})" if self.status is Status.QUEUED else self.status.value
 
     @property
@@ -164,7 +167,9 @@ def _recorded(ended: Mapping[str, Any]) -> Status:
 
 def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
     message = str(ray.get("message") or "").strip().splitlines() or [""]
-    if status in ("PENDING", "RUNNING", "STOPPED"):
+    if status == "RUNNING":
+        return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=breakpoints.words(job))
+    if status in ("PENDING", "STOPPED"):
         return Judgement(Status(status), message[-1], driver_ip)
     started = job.read_state("started")
     if (

@@ -97,8 +97,9 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines, until_step: int = 0) 
     while True:
         seen = _look(job, api)
         _show_change(job, before, seen.judgement)
-        clocks.note(seen, has_moved=life.has_moved())
-        life.show(seen.judgement.status)
+        # A job that waits for a person is not stalled; it keeps its slot.
+        clocks.note(seen, has_moved=life.has_moved() or seen.judgement.debugged is not None)
+        life.show(seen.judgement)
         if (end := seen.end(before)) is not None:
             _conclude(job, api, seen.judgement, end)
             return end
@@ -145,6 +146,10 @@ def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
     has_moved_up = now.status is Status.QUEUED and before is not None and before.reason != now.reason
     if before is None or before.status is not now.status or has_moved_up:
         say.info(f"{job.ray_id} is {now.shown}")
+    if now.debugged is not None and (before is None or before.debugged != now.debugged):
+        say.info(f"{job.ray_id} {now.debugged} and keeps its slot: 'make debugger JOB={job.ray_id}' says how to attach")
+    elif now.status is Status.RUNNING and before is not None and before.debugged and now.debugged is None:
+        say.info(f"{job.ray_id} goes on")
 
 
 class _Clocks:
@@ -239,9 +244,12 @@ class _Life:
             say.info(step.line(self._driver.total))
         return bool(new) or (not self._logs_steps and self._log.size != before)
 
-    def show(self, status: Status) -> None:
+    def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
-        now = time.monotonic()
+        now, status = time.monotonic(), judgement.status
+        if judgement.debugged is not None:
+            self._pulse.beat(judgement.debugged, now, is_news=False)
+            return
         words = phase.before_training(self._job, status)
         if words is None and status is Status.RUNNING:
             actors = self._ask_for_actors(now) if self._driver.is_starting else None

@@ -24,6 +24,10 @@ _REFUSED_ENV = {
     "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
     "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
     job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
+    "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
+    "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
+    "REMOTE_PDB_HOST": "Ray's debugger asks for no password, so it listens on 127.0.0.1",
+    "VERL_REGRESS_DEBUGGER_HOST": "the knob DEBUGGER decides where Ray's debugger listens",
 }
 # Variables that Python or our sitecustomize reads before the hook env_vars can set anything.
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
@@ -77,6 +81,8 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
     workload = request.workload
     # Hooks before this one would not see what it sets.
     first = "env_vars" if request.deterministic.env_vars or any("$" in value for value in asked.values()) else ""
+    debugger = _of_debugger(request)
+    hooks = ("identity", "process_memory", *(["debugger"] if request.said.debugger else []), *workload.hooks)
     layers = [HELPER_DIR / layer for layer in ("hooks", *request.base.python_layers)]
     python_path = [
         str(code_path),
@@ -93,12 +99,24 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         "VERL_FILE_LOGGER_PATH": str(job.metrics),
         **workload.env_vars,
         **asked,
-        "VERL_REGRESS_HOOKS": ",".join(
-            filter(None, (first, "identity", "process_memory", *workload.hooks, asked.get("VERL_REGRESS_HOOKS", "")))
-        ),
+        **debugger,
+        "VERL_REGRESS_HOOKS": ",".join(filter(None, (first, *hooks, asked.get("VERL_REGRESS_HOOKS", "")))),
         "VERL_REGRESS_JOB_DIR": str(job.path),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
     }
+
+
+def _of_debugger(request: Request) -> dict[str, str]:
+    """The variables of Ray's debugger (2.60), which Ray itself turns on wherever debugpy is installed: off, unless asked for."""
+    said = request.said
+    if said.debugger is None:
+        return {"RAY_DEBUG": "0"}  # breakpoint() does nothing
+    variables = {"RAY_DEBUG": "legacy" if said.debugger == "legacy" else "1"}
+    if said.debugger == "post-mortem":
+        variables["RAY_DEBUG_POST_MORTEM"] = "1"
+    if said.debugger_host is not None:
+        variables["VERL_REGRESS_DEBUGGER_HOST"] = said.debugger_host
+    return variables
 
 
 def _asked(root: SharedRoot, request: Request) -> dict[str, str]:

@@ -105,6 +105,7 @@ class Plan:
             "overrides": [override.recorded() for override in composed.overrides],
             "left_out": [override.recorded() for override in composed.left_out],
             "secrets": [secret.name for secret in self.environment.secrets],
+            "debugger": request.said.debugger,
         }
 
     def metadata(self) -> dict[str, str]:

@@ -29,6 +29,8 @@ class CommandLine:
     secrets: tuple[str, ...] = ()  # names of secrets in addition to the JobSpec's
     deterministic: bool = False  # the knob DETERMINISTIC
     seed: int | None = None  # the knob TRAIN_SEED
+    debugger: str | None = None  # the knob DEBUGGER: 1, post-mortem or legacy; None: off
+    debugger_host: str | None = None  # where debugpy listens; None: on the node's address
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Request:
 def of_job(job: JobDir) -> Request:
     """The request for an attempt, as its `config/` records it. Raises RegressError.
 
-    Secrets that only the command line named are left out: their values are no longer available.
+    Secrets that only the command line named are left out: their values are no longer available. So is the debugger: it is
+    on only for the attempt that it was asked for.
     """
     if job.read_config("asked.json") is None:
         raise RegressError(
@@ -125,7 +128,7 @@ def of_files(directory: Path) -> Request:
     """The request in the files asked.json, job_spec.yaml (or .json) and ray_config.yaml. Raises BadInput, or OSError."""
     asked = json.loads((directory / "asked.json").read_text(encoding="utf-8"))
     given = directory / "job_spec.yaml"
-    origins, said = asked["origins"], {**asked["said"], "secrets": ()}
+    origins, said = asked["origins"], {**asked["said"], "secrets": (), "debugger": None, "debugger_host": None}
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(

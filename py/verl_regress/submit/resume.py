@@ -82,7 +82,12 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     )
     earlier = request.of_job(asked)
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
-    said = replace(earlier.said, overrides=(*earlier.said.overrides, *_further(args)))
+    said = replace(
+        earlier.said,
+        overrides=(*earlier.said.overrides, *_further(args)),
+        debugger=args.debugger,
+        debugger_host=args.debugger_host,
+    )
     planned = plan.make(SharedRoot(args.shared_root), replace(earlier, said=said, attempt=attempt, owner=args.owner))
     _need_steps_left(planned, attempt, args.job)
     submit.say_left_out(planned)

@@ -67,6 +67,8 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
     parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
+    parser.add_argument("--debugger", choices=("1", "post-mortem", "legacy"), help="the knob DEBUGGER")
+    parser.add_argument("--debugger-host", metavar="IP", help="where debugpy listens; the node's address, if left out")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,6 +116,8 @@ def read_request(args: argparse.Namespace) -> Request:
             secrets=tuple(args.secret),
             deterministic=args.deterministic,
             seed=args.seed,
+            debugger=args.debugger,
+            debugger_host=args.debugger_host,
         ),
         defaults=Defaults(
             profile=args.profile,
@@ -203,6 +207,7 @@ def send(
         f"submitted {job.ray_id} ({planned.request.spec.workload}, code {planned.code.code_id}, "
         f"profile {planned.request.defaults.profile})"
     )
+    _warn_of_debugger(planned)
 
 
 def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
@@ -251,6 +256,7 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
 def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) -> plan.Plan:
     """Add the nodes' packages to the plan. Raises BadInput if the snapshot needs others and the user did not allow that."""
     known, unknown = packages.of_nodes(planned.job.root, planned.request.defaults.cluster, up)
+    _need_debugpy(planned, known)
     found = mismatch.compare(planned.code.record, known, unknown)
     if not is_allowed:
         found.check()
@@ -261,6 +267,28 @@ def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) 
     has = packages.recorded(known)
     verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed, "harmless": list(found.harmless)}
     return replace(planned, packages={**verdict, **has})
+
+
+def _need_debugpy(planned: plan.Plan, known: Sequence[packages.NodePackages]) -> None:
+    """Raise BadInput if a worker lacks what Ray's debugger needs: Ray would pass over each breakpoint (2.60)."""
+    asked = planned.request.said.debugger
+    lacking = [one.node for one in packages.workers(known) if "debugpy" not in one.packages]
+    if asked not in (None, "legacy") and lacking:
+        raise BadInput(
+            f"DEBUGGER={asked} needs the package debugpy, and {' and '.join(lacking)} {'lack' if len(lacking) > 1 else 'lacks'} it: "
+            "build the node image again ('make build down up'), install it there, or use DEBUGGER=legacy, which needs none."
+        )
+
+
+def _warn_of_debugger(planned: plan.Plan) -> None:
+    """Ray's debugger has no password (2.60): whoever reaches its port while a breakpoint waits runs code in the job."""
+    said, job = planned.request.said, planned.job.ray_id
+    if said.debugger is not None:
+        where = "127.0.0.1" if said.debugger == "legacy" else said.debugger_host or "its node's address"
+        say.warn(
+            f"{job} has Ray's debugger on (DEBUGGER={said.debugger}): a process that waits in a breakpoint listens on {where}, "
+            f"without a password, and whoever connects runs code as the job; 'make debugger JOB={job}' lists them."
+        )
 
 
 def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:

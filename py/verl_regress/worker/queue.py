@@ -22,6 +22,7 @@ from typing import Any
 from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir
+from verl_regress.jobs import breakpoints
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the queue's time stamp
@@ -83,6 +84,12 @@ class _Entry:
     ray_id: str
     has_slot: bool
     devices: int
+    debugged: str | None = None  # a slot may be taken for hours by a job that waits in a breakpoint
+
+    @property
+    def described(self) -> str:
+        """Its id, and why it may keep its slot for long."""
+        return f"{self.ray_id}, which {self.debugged}" if self.debugged else self.ray_id
 
 
 class _Queue:
@@ -109,7 +116,9 @@ class _Queue:
                 os.utime(self._directory)  # the jobs behind us have moved up
                 return None
         ahead = [entry.ray_id for entry in before if not entry.has_slot]
-        behind = ahead[-1] if ahead else f"{', '.join(entry.ray_id for entry in before)} ({self._in_the_way(before)})"
+        behind = (
+            ahead[-1] if ahead else f"{', '.join(entry.described for entry in before)} ({self._in_the_way(before)})"
+        )
         return QueuePosition(len(ahead) + 1, 1 + sum(not entry.has_slot for entry in others), behind)
 
     def await_change(self, *, is_next: bool) -> None:
@@ -143,7 +152,8 @@ class _Queue:
             with suppress(Unreadable):  # damaged: its own launcher cannot read it either
                 if launcher is Launcher.ALIVE or (launcher is Launcher.NOT_YET and self._may_come(job, link)):
                     has_slot = launcher is Launcher.ALIVE and (job.state / "turn").exists()
-                    entries.append(_Entry(link.name, job.ray_id, has_slot, self._count(job)))
+                    debugged = breakpoints.words(job) if has_slot else None
+                    entries.append(_Entry(link.name, job.ray_id, has_slot, self._count(job), debugged))
                 else:
                     link.unlink(missing_ok=True)
         return entries

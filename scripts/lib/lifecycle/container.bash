@@ -4,6 +4,9 @@
 # nodes::dashboard_host: the address that Ray's dashboard listens on; compose publishes it only on the host's 127.0.0.1.
 nodes::dashboard_host() { printf '0.0.0.0\n'; }
 
+# nodes::debugger_host: the address that debugpy listens on; nothing: the node's own, which only this host and the cluster's other nodes reach.
+nodes::debugger_host() { :; }
+
 # nodes::gcs_path: where the GCS keeps its state, on the head (docker-compose.yaml): it outlives the container.
 nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
 

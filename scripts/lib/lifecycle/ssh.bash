@@ -5,6 +5,9 @@
 # nodes::dashboard_host: the address that Ray's dashboard listens on: not the network, because nothing protects it there.
 nodes::dashboard_host() { printf '127.0.0.1\n'; }
 
+# nodes::debugger_host: the address that debugpy listens on: not the network, because it asks for no password.
+nodes::debugger_host() { printf '127.0.0.1\n'; }
+
 # nodes::gcs_path: where the GCS keeps its state, on the head: next to Ray's token, not on the shared root.
 nodes::gcs_path() {
   # shellcheck disable=SC2016  # expanded on the node

@@ -63,6 +63,12 @@ transport::exec_in() {
   return "$status"
 }
 
+# The last of -T and -t counts.
+transport::exec_tty() {
+  transport::_need "$1"
+  ssh::_client "$1" -t -- "$(ssh::_command "$@")"
+}
+
 transport::is_alive() {
   local said="${SSH_SOCKETS}/${BASHPID}.said" status=0
   ssh::_connect "$1" "$said" || status=$?

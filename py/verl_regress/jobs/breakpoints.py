@@ -1,0 +1,78 @@
+"""The breakpoints in which the processes of a job wait for Ray's debugger, by the records of py/hooks/debugger.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base import lock
+from verl_regress.base.layout import JobDir
+
+LEGACY = "legacy"
+
+
+@dataclass(frozen=True)
+class Breakpoint:
+    """A thread of a job that waits, or that a debugger is `attached` to.
+
+    `task` is Ray's title of the process, `kind` debugpy or legacy, `since` UTC in ISO 8601. `host` and `port` are where
+    the debugger listens, as the processes on `node` see it. With an `exception`, it waits after that was raised.
+    """
+
+    task: str
+    file: str
+    line: int
+    function: str
+    exception: str | None
+    node: str | None
+    host: str
+    port: int
+    pid: int
+    kind: str
+    since: str
+    attached: bool
+
+    def place(self, job: JobDir) -> str:
+        """`user/code/reward.py:12`: the file relative to the shared root, or to the snapshot."""
+        plan = job.read_config("resolved.json") or {}
+        for home in (plan.get("code_path"), str(job.root.path)):
+            if home is not None and self.file.startswith(f"{home}/"):
+                return f"{self.file.removeprefix(f'{home}/')}:{self.line}"
+        return f"{self.file}:{self.line}"
+
+
+def of(job: JobDir) -> list[Breakpoint]:
+    """Those of the processes that live, the longest wait first."""
+    return sorted(_read(job), key=lambda one: (one.since, one.node or "", one.pid, one.port))
+
+
+def words(job: JobDir) -> str | None:
+    """`waits in a breakpoint (user/code/reward.py:12)` if one waits or is being debugged; None for any other job."""
+    found = of(job)
+    waiting = [one for one in found if not one.attached]
+    if not found:
+        return None
+    first = (waiting or found)[0]
+    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return f"{'waits in a breakpoint' if waiting else 'is in a debugger'} ({first.place(job)}{more})"
+
+
+def _read(job: JobDir) -> Iterator[Breakpoint]:
+    directory = job.state / "breakpoints"
+    with suppress(FileNotFoundError):
+        for file in directory.iterdir():
+            if file.suffix == ".json" and (one := _record(file)) is not None:
+                yield one
+
+
+def _record(file: Path) -> Breakpoint | None:
+    """The record in `file`; None if its process is gone, or goes on, or if it is not a record."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if lock.is_held(file):
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return Breakpoint(**content)
+    return None

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# 66_debugger: the breakpoints in which a job waits that was submitted with DEBUGGER=1: task, file, line, node and port, a
+# configuration with which VS Code attaches, and the command that forwards the ports. Changes nothing.
+#
+#   JOB=latest scripts/66_debugger.sh          JSON=1 JOB=latest scripts/66_debugger.sh
+#
+# LEGACY=1 runs `ray debug` on the node where a job waits that was submitted with DEBUGGER=legacy. It needs a terminal.
+#
+# Knobs: JOB JSON LEGACY DEBUGGER_PORT TUNNEL_VIA
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin "$@"
+env::load
+helper::ensure
+if [[ $LEGACY == 1 ]]; then
+  debugger::legacy "$JOB"
+elif [[ $JSON == 1 ]]; then
+  helper::run head breakpoints "$JOB" --json
+else
+  debugger::show "$JOB"
+fi

@@ -1,0 +1,21 @@
+# debugger: a person in front of a job that waits in a breakpoint.
+# shellcheck shell=bash
+
+# debugger::show JOB: the breakpoints, and how to reach those that VS Code can attach to.
+debugger::show() {
+  local forwards=() ports
+  helper::run head breakpoints "$1" "--first-port=${DEBUGGER_PORT}"
+  ports=$(helper::run head breakpoints "$1" --ports 2>/dev/null) || return 0 # all of them wait for `ray debug`
+  tunnel::of_ports forwards "$ports"
+  printf '\nForward, where VS Code runs:\n'
+  nodes::show_forwards "${forwards[@]}"
+}
+
+# debugger::legacy JOB: `ray debug` where it waits: Ray's legacy debugger listens on 127.0.0.1 of that node (2.60).
+debugger::legacy() {
+  local node
+  node=$(helper::run head breakpoints "$1" --legacy-node)
+  [[ -t 0 && -t 1 ]] || cli::die 2 "LEGACY=1 (from ${ENV_ORIGIN[LEGACY]}) is a program to type into: run it in a terminal."
+  log::info "'ray debug' on ${node}; Ctrl-C leaves it, and the job goes on waiting"
+  node::exec_tty "$node" env RAY_DEBUG=legacy ray debug --address="$(node::address head):${GCS_PORT}"
+}
