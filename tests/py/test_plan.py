@@ -304,3 +304,19 @@ def test_a_reward_function_gets_the_key_that_the_snapshot_has(planned, shared, w
     write(config / "ppo_trainer.yaml", "defaults: [reward@reward: reward, _self_]\n" + CONFIG)
     record(shared.snapshots / "codeB")
     assert f"reward.custom_reward_function.path={path}" in planned(spec=spec, said={"code_id": "codeB"}).argv
+
+
+def test_rays_debugger_is_off_unless_it_was_asked_for(planned):
+    plain = planned().environment.runtime_env()["env_vars"]
+    assert plain["RAY_DEBUG"] == "0"
+    assert "debugger" not in plain["VERL_REGRESS_HOOKS"]
+    on = planned(said={"debugger": "1", "debugger_host": "127.0.0.1"}).environment.runtime_env()["env_vars"]
+    assert (on["RAY_DEBUG"], on["VERL_REGRESS_DEBUGGER_HOST"]) == ("1", "127.0.0.1")
+    assert "debugger" in on["VERL_REGRESS_HOOKS"].split(",")
+    assert "RAY_DEBUG_POST_MORTEM" not in on
+    after = planned(said={"debugger": "post-mortem"}).environment.runtime_env()["env_vars"]
+    assert (after["RAY_DEBUG"], after["RAY_DEBUG_POST_MORTEM"]) == ("1", "1")
+    assert "VERL_REGRESS_DEBUGGER_HOST" not in after
+    legacy = planned(said={"debugger": "legacy"})
+    assert legacy.environment.runtime_env()["env_vars"]["RAY_DEBUG"] == "legacy"
+    assert (planned().resolved()["debugger"], legacy.resolved()["debugger"]) == (None, "legacy")

@@ -524,3 +524,19 @@ def test_workers_with_other_packages_are_refused_and_those_that_are_down_do_not_
 def test_a_dry_run_does_not_ask_the_nodes(submit, shared):
     wants(shared, "numpy<1")
     assert submit("--dry-run").status == 0
+
+
+def test_the_debugger_needs_debugpy_on_the_workers_and_its_open_port_is_said(submit, shared, sdk):
+    outcome = submit("--submission-id=me", "--debugger=1")
+    assert (outcome.status, sdk.submitted) == (2, [])
+    assert outcome.err == (
+        "error   DEBUGGER=1 needs the package debugpy, and worker-0 lacks it: build the node image again ('make build down up'), "
+        "install it there, or use DEBUGGER=legacy, which needs none.\n"
+    )
+    has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
+    outcome = submit("--submission-id=me", "--debugger=1", "--debugger-host=127.0.0.1")
+    assert outcome.err.splitlines()[-1] == (
+        "warning me has Ray's debugger on (DEBUGGER=1): a process that waits in a breakpoint listens on 127.0.0.1, without a "
+        "password, and whoever connects runs code as the job; 'make debugger JOB=me' lists them."
+    )
+    assert read(shared.jobs / "me" / "config" / "resolved.json")["debugger"] == "1"

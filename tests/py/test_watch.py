@@ -462,3 +462,25 @@ def test_a_job_whose_loggers_write_no_steps_is_not_reported_as_zero_steps(follow
     ended, lines = follow(["RUNNING", "SUCCEEDED"], job, {1: ends(0)})
     assert ended is Exit.SUCCEEDED
     assert "its loggers write no steps here (trainer.logger=[wandb]), no checkpoint" in lines
+
+
+def test_a_job_that_waits_in_a_breakpoint_is_told_once_and_never_stalled(follow, make_job, monkeypatch):
+    job, where = make_job(), {"now": None}
+    monkeypatch.setattr("verl_regress.jobs.breakpoints.words", lambda _job: where["now"])
+    waits = "waits in a breakpoint (user/code/reward.py:12)"
+    ended, lines = follow(
+        ["RUNNING"] * 60 + ["SUCCEEDED"],
+        job,
+        then={
+            1: started,
+            2: lambda _job: where.update(now=waits),
+            50: lambda _job: where.update(now=None),
+            60: ends(0),
+        },
+    )
+    assert ended is Exit.SUCCEEDED  # the limit for a stall is 20 s
+    assert lines[:3] == [
+        "job is RUNNING",
+        f"job {waits} and keeps its slot: 'make debugger JOB=job' says how to attach",
+        "job goes on",
+    ]

@@ -1,0 +1,146 @@
+#!/usr/bin/env bats
+# Looking in: the dashboard, the way there, and a job that waits in a breakpoint of its reward function.
+
+setup_file() {
+  load container_helper
+  container::use quick 18265
+  container::cluster
+  # Stops once, however many processes ask for a score; the score is 1 only if a debugger says so.
+  cat >"${WORKDIR}/shared/user/code/stops.py" <<'PYTHON'
+import os
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):
+    try:
+        os.close(os.open(os.environ["VERL_REGRESS_JOB_DIR"] + "/stopped", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return 0.5
+    seen = ["nobody"]
+    breakpoint()
+    with open(os.environ["VERL_REGRESS_JOB_DIR"] + "/stopped", "w") as file:
+        file.write(seen[0])
+    return 0.5
+PYTHON
+  # shellcheck disable=SC2016  # filled in by the helper
+  printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/stops.py' \
+    'trainer_overrides: [trainer.total_training_steps=1]' >"${BATS_FILE_TMPDIR}/stops.yaml"
+}
+
+setup() {
+  load container_helper
+  source scripts/lib/wait.bash
+}
+
+teardown_file() {
+  load container_helper
+  for job in stops stops-legacy; do JOB=$job scripts/54_stop.sh >/dev/null 2>&1 || true; done
+}
+
+job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
+
+# waits JOB: a breakpoint of the job waits.
+waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpoints | length') -gt 0 ]]; }
+
+@test "make dashboard: the address, the token's file, how to log in; the dashboard takes the token" {
+  run make --no-print-directory dashboard
+  assert_status 0
+  assert_line "address  http://127\.0\.0\.1:${DASHBOARD_PORT}( \(.*\))?"
+  assert_line "token    ${WORKDIR}/secrets/${CLUSTER_NAME}\.token"
+  assert_line 'log in   open the address, paste the content of that file where it asks for a token; a cookie keeps it for 30 days'
+  assert_line 'ok      it answers, and takes the token'
+  # What the field on its first page does with the token: Ray sets a cookie, and the cookie is enough from then on.
+  token=$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
+  printf 'header = "Authorization: Bearer %s"\n' "$token" |
+    curl --silent --fail --noproxy '*' --config - --request POST --cookie-jar "${BATS_TEST_TMPDIR}/cookies" "http://127.0.0.1:${DASHBOARD_PORT}/api/authenticate"
+  run curl --silent --noproxy '*' --output /dev/null --write-out '%{http_code}' --cookie "${BATS_TEST_TMPDIR}/cookies" "http://127.0.0.1:${DASHBOARD_PORT}/api/jobs/"
+  [[ $output == 200 ]] || fail "with the cookie: ${output}"
+}
+
+@test "make dashboard says so if the token is another one, if the port is, and if the cluster is down" {
+  cp "${WORKDIR}/secrets/${CLUSTER_NAME}.token" "${BATS_TEST_TMPDIR}/token"
+  printf '%064d' 0 >"${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+  run scripts/64_dashboard.sh
+  cp "${BATS_TEST_TMPDIR}/token" "${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+  assert_status 8
+  assert_line "error   The dashboard of ${CLUSTER_NAME} refuses the token in ${WORKDIR}/secrets/${CLUSTER_NAME}\.token \(HTTP 40[13]\): the cluster was started with another one; run 'make down up'\."
+  DASHBOARD_PORT=18999 run scripts/64_dashboard.sh
+  assert_status 1
+  assert_line "error   The head of ${CLUSTER_NAME} publishes its dashboard at 127\.0\.0\.1:${DASHBOARD_PORT}, not at 127\.0\.0\.1:18999 \(DASHBOARD_PORT, from the command line or environment\): set DASHBOARD_PORT to that port\."
+  CLUSTER_NAME=vrtest-none run scripts/64_dashboard.sh
+  assert_status 8
+  assert_line "error   The node 'head' is not running \(container vrtest-none-head, from CLUSTER_NAME=vrtest-none\): bring the cluster up with 'make up'\."
+}
+
+@test "make tunnel prints the line for where the user sits, with the address that they logged in to and a jump host" {
+  run env -u SSH_CONNECTION make --no-print-directory tunnel
+  assert_status 0
+  assert_line "ssh -N -L ${DASHBOARD_PORT}:127\.0\.0\.1:${DASHBOARD_PORT} $(id -un)@$(uname -n)"
+  SSH_CONNECTION='192.0.2.1 50000 192.0.2.2 2222' run make --no-print-directory tunnel TUNNEL_VIA=me@bastion TUNNEL_PORT=9265
+  assert_status 0
+  assert_line "ssh -N -p 2222 -J me@bastion -L 9265:127\.0\.0\.1:${DASHBOARD_PORT} $(id -un)@192\.0\.2\.2"
+  OPEN=1 run scripts/65_tunnel.sh
+  assert_status 2
+  assert_line "error   OPEN=1 \(from the command line or environment\) has nothing to hold with TRANSPORT=container: the dashboard is on this host already \(http://127\.0\.0\.1:${DASHBOARD_PORT}\); type the line that 'make tunnel' prints where you sit\."
+}
+
+# bats test_tags=turn:2
+@test "a breakpoint in a reward function: told, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {
+  export STALL_TIMEOUT=20
+  DEBUGGER=1 SUBMISSION_ID=stops run scripts/44_submit_sdk.sh "${BATS_FILE_TMPDIR}/stops.yaml"
+  assert_status 0
+  assert_line "warning stops has Ray's debugger on \(DEBUGGER=1\): a process that waits in a breakpoint listens on its node's address, without a password, and whoever connects runs code as the job; 'make debugger JOB=stops' lists them\."
+  STALL_TIMEOUT=900 JOB=stops scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  follower=$!
+  wait::until 240 - waits stops || fail "$(tail -n 20 "$(job_dir stops)/logs/driver.log")"
+  place='user/code/stops\.py:10'
+
+  run make --no-print-directory debugger JOB=stops
+  assert_status 0
+  listed=$(grep -E "^ray::.*  ${place}  compute_score  worker-[01]  [0-9.]+:[0-9]+  20" <<<"$output") || fail 'not listed'
+  node=$(grep -oE 'worker-[01]' <<<"$listed" | sed -n 1p)
+  port=$(grep -oE "$(container::ip "$node"):[0-9]+" <<<"$listed" | cut -d: -f2)
+  assert_line "ssh -N( -p [0-9]+)? -L 5678:$(container::ip "$node"):${port} .*"
+  attach=$(grep '^{"name": "stops stops.py:10"' <<<"$output")
+  [[ $(jq -r .connect.port <<<"$attach") == 5678 ]]
+  # Ray's own word for it: that worker is paused, and its debugger has that port.
+  [[ $(container::api '/api/v0/workers?detail=1&limit=1000' | jq "[.data.result.result[] | select(.num_paused_threads > 0) | .debugger_port]") == *"$port"* ]]
+  run make --no-print-directory tunnel JOB=stops
+  assert_line "ssh -N.* -L ${DASHBOARD_PORT}:127\.0\.0\.1:${DASHBOARD_PORT} -L 5678:$(container::ip "$node"):${port} .*"
+
+  for target in status jobs; do
+    run make --no-print-directory "$target"
+    assert_line "stops .*RUNNING, waits in a breakpoint \(${place}\).*"
+  done
+  wait::until 30 - grep -qE "stops waits in a breakpoint \(${place}\) and keeps its slot: 'make debugger JOB=stops' says how to attach" "${BATS_TEST_TMPDIR}/told" || fail "$(<"${BATS_TEST_TMPDIR}/told")"
+  # Longer than STALL_TIMEOUT: a job that waits for a person is not stalled.
+  JOB=stops run timeout 28 scripts/52_wait.sh
+  [[ $status == 124 ]] || fail "make wait ended with ${status}"
+
+  run .venv/bin/python tests/bats/container/dap.py "$(jq --arg host "$(container::ip "$node")" --argjson port "$port" '.connect = {host: $host, port: $port}' <<<"$attach")" 'seen[0] = "attached"'
+  assert_status 0
+  assert_line "compute_score .*/stops\.py:1[01]"
+  status=0
+  wait "$follower" || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/told")
+  assert_status 0
+  assert_line ' +stops goes on'
+  assert_line 'ok      stops SUCCEEDED \(the trainer ended\)'
+  [[ $(<"$(job_dir stops)/stopped") == attached ]]
+  run make --no-print-directory debugger JOB=stops
+  assert_line 'error   stops is over \(SUCCEEDED\), so it waits in no breakpoint: submit it again with DEBUGGER=1\.'
+}
+
+@test "DEBUGGER, JOB and LEGACY with values that cannot be: one sentence each, and nothing is submitted" {
+  before=$(container::jobs)
+  DEBUGGER=maybe run scripts/44_submit_sdk.sh
+  assert_status 2
+  assert_line "error   DEBUGGER='maybe' \(from the command line or environment\) is not usable: use one of 0, 1, post-mortem, legacy, or leave it empty\."
+  printf '%s\n' 'workload: grpo' 'env_vars: {RAY_DEBUG: "1"}' >"${BATS_TEST_TMPDIR}/env.yaml"
+  run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/env.yaml"
+  assert_status 2
+  assert_line "error   env_vars\.RAY_DEBUG='1' \(from ${BATS_TEST_TMPDIR}/env.yaml\) is refused: the knob DEBUGGER turns Ray's debugger on, for one submission; leave it out\."
+  [[ $before == "$(container::jobs)" ]]
+  JOB=none-such run scripts/66_debugger.sh
+  assert_status 2
+  assert_line 'error   JOB=none-such is not under /private/jobs: the latest are .*\.'
+}

@@ -1,0 +1,159 @@
+"""What a process records while it waits for Ray's debugger: real processes with a small Ray and a small debugpy."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import breakpoints
+
+HOOKS = Path(__file__).parents[3] / "py" / "hooks"
+# What the hook uses of Ray 2.60, written as Ray does; a debugger attaches and leaves when the test writes a line to stdin.
+FILES = {
+    "debugpy.py": """
+import sys
+connected = False
+def listen(address): return address[0], 4711
+def wait_for_client():
+    global connected
+    sys.stdin.readline()
+    connected = True
+def is_client_connected(): return connected
+""",
+    "ray/__init__.py": "",
+    "ray/_raylet.py": "def getproctitle(): return 'ray::Rewards.score'",
+    "ray/_private/__init__.py": "",
+    "ray/_private/worker.py": """
+import contextlib
+class Worker:
+    @contextlib.contextmanager
+    def worker_paused_by_debugger(self):
+        yield
+""",
+    "ray/util/__init__.py": "",
+    "ray/util/rpdb.py": """
+import socket, sys
+class _RemotePdb:
+    def __init__(self):
+        self._listen_socket = socket.socket()
+        self._listen_socket.bind(("127.0.0.1", 0))
+    def listen(self): sys.stdin.readline()
+def set_trace(): _RemotePdb().listen()
+""",
+    "ray/util/debugpy.py": """
+import debugpy
+from ray._private.worker import Worker
+def set_trace(_uuid=None):
+    debugpy.listen(("10.0.0.3", 0))
+    with Worker().worker_paused_by_debugger():
+        debugpy.wait_for_client()
+def _post_mortem(): return set_trace("error")
+""",
+    "reward.py": """
+import ray._raylet
+import ray.util.debugpy, ray.util.rpdb
+def score():
+    ray.util.debugpy.set_trace()
+    return 1
+def legacy():
+    ray.util.rpdb.set_trace()
+def raises():
+    raise ValueError("no")
+def post_mortem():
+    try:
+        raises()
+    except ValueError:
+        ray.util.debugpy._post_mortem()
+""",
+}
+
+
+@pytest.fixture
+def process(make_job, tmp_path):
+    """Starts a program with the hook in a job; returns the job and the process, once its record is there."""
+    for name, text in FILES.items():
+        file = tmp_path / "code" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    job, processes = make_job(), []
+
+    def start(program, **environ):
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
+        env |= {"PYTHONPATH": f"{HOOKS}:{tmp_path}/code", "VERL_REGRESS_HOOKS": "debugger", "VERL_REGRESS_NODE": "worker-0"}
+        env |= {"VERL_REGRESS_JOB_DIR": str(job.path), **environ}
+        started = subprocess.Popen(
+            [sys.executable, "-c", f"import debugger; debugger._LOOK_EVERY = 0.02; import reward\n{program}"],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        processes.append(started)
+        while not (found := breakpoints.of(job)) and started.poll() is None:
+            pass
+        return found
+
+    start.job, start.processes, start.code = job, processes, tmp_path / "code"
+    yield start
+    for one in processes:
+        one.kill()
+        one.communicate()
+
+
+def test_a_process_that_waits_says_where_and_at_which_port(process):
+    [one] = process("reward.score()")
+    assert (one.task, one.function, one.line, one.exception) == ("ray::Rewards.score", "score", 5, None)
+    assert one.file == str(process.code / "reward.py")
+    assert (one.node, one.host, one.port, one.pid) == ("worker-0", "10.0.0.3", 4711, process.processes[0].pid)
+    assert (one.kind, one.attached) == ("debugpy", False)
+    assert breakpoints.words(process.job) == f"waits in a breakpoint ({process.code}/reward.py:5)"
+
+
+def test_debugpy_listens_where_the_submission_says(process):
+    [one] = process("reward.score()", VERL_REGRESS_DEBUGGER_HOST="127.0.0.1")
+    assert one.host == "127.0.0.1"
+
+
+def test_a_debugger_that_attaches_and_leaves(process):
+    process("reward.score(); import sys, debugpy; sys.stdin.readline(); debugpy.connected = False; sys.stdin.readline()")
+    [running] = process.processes
+    running.stdin.write("attach\n")
+    running.stdin.flush()
+    while not (found := breakpoints.of(process.job)) or not found[0].attached:
+        assert running.poll() is None
+    assert breakpoints.words(process.job) == f"is in a debugger ({process.code}/reward.py:5)"
+    running.stdin.write("leave\n")
+    running.stdin.flush()
+    while breakpoints.of(process.job):
+        assert running.poll() is None
+
+
+def test_after_an_exception_it_is_the_line_that_raised_it(process):
+    [one] = process("reward.post_mortem()")
+    assert (one.function, one.line, one.exception) == ("raises", 10, "ValueError")
+
+
+def test_the_legacy_debugger_is_recorded_until_it_goes_on(process):
+    [one] = process("reward.legacy()")
+    assert (one.kind, one.host, one.function) == ("legacy", "127.0.0.1", "legacy")
+    assert one.port > 0
+    process.processes[0].communicate("continue\n", timeout=20)
+    assert breakpoints.of(process.job) == []
+
+
+def test_the_record_of_a_killed_process_counts_for_nothing(process):
+    process("reward.score()")
+    process.processes[0].kill()
+    process.processes[0].wait()
+    assert len(list((process.job.state / "breakpoints").iterdir())) == 1
+    assert breakpoints.of(process.job) == []
+    assert breakpoints.words(process.job) is None
+
+
+def test_a_file_that_is_not_a_record_counts_for_nothing(make_job):
+    job = make_job()
+    assert isinstance(job, JobDir)
+    (job.state / "breakpoints").mkdir()
+    (job.state / "breakpoints" / "a.json").write_text(json.dumps({"file": "x"}))
+    assert breakpoints.of(job) == []
