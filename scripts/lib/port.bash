@@ -18,10 +18,10 @@ port::holder() {
   printf '%s (pid %s)\n' "$(<"${proc}/${pid}/comm")" "$pid"
 }
 
-# port::need_free PORT KNOB: nothing listens there; KNOB is where another port can be chosen.
+# port::need_free PORT KNOB CURE: nothing listens there; the port came from KNOB, and another can be chosen with CURE.
 port::need_free() {
   local holder
   holder=$(port::holder "$1")
   [[ -z $holder ]] ||
-    cli::die 1 "Port 127.0.0.1:$1 ($2, from ${ENV_ORIGIN[$2]}) is taken by ${holder}: end that process, or set $2 to a free port."
+    cli::die 1 "Port 127.0.0.1:$1 ($2, from ${ENV_ORIGIN[$2]}) is taken by ${holder}: end that process, or set $3 to a free port."
 }

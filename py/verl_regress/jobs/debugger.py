@@ -101,6 +101,7 @@ def _attach(job: JobDir, one: Breakpoint, port: int) -> dict[str, Any]:
         "type": "debugpy",
         "request": "attach",
         "connect": {"host": "127.0.0.1", "port": port},
+        "justMyCode": False,  # with True it passes over the breakpoint (Ray 2.60, debugpy 1.8)
         "pathMappings": [{"localRoot": "${workspaceFolder}", "remoteRoot": str(PurePosixPath(one.file).parent)}],
     }
 

@@ -109,8 +109,11 @@ nodes::_need_ports() {
   local forward knob=DASHBOARD_PORT
   [[ -z $TUNNEL_PORT ]] || knob=TUNNEL_PORT
   for forward; do
-    [[ $forward == *:head:8265 ]] || knob=DEBUGGER_PORT
-    port::need_free "${forward%%:*}" "$knob"
+    if [[ $forward == *:head:8265 ]]; then
+      port::need_free "${forward%%:*}" "$knob" TUNNEL_PORT
+    else
+      port::need_free "${forward%%:*}" DEBUGGER_PORT DEBUGGER_PORT
+    fi
   done
 }
 

@@ -84,6 +84,44 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_status 1
 }
 
+@test "make dashboard: the head asks it, and the line of make tunnel works as it is typed, over a jump host too" {
+  run make --no-print-directory dashboard
+  assert_status 0
+  assert_line "address  http://127\.0\.0\.1:18285 after 'ssh -N -F .* -L 18285:127\.0\.0\.1:8265 trainer@$(container::ip head)'.*"
+  assert_line 'ok      it answers, and takes the token'
+  run make --no-print-directory tunnel TUNNEL_VIA="trainer@$(container::ip worker-0)"
+  assert_status 0
+  line=$(grep '^ssh ' <<<"$output")
+  [[ $line == *" -J trainer@$(container::ip worker-0) "* ]] || fail 'no jump host'
+  bash -c "exec ${line}" >/dev/null 2>&1 3>&- &
+  typed=$!
+  on wait::until 30 - dashboard::is_forwarded 18285
+  run make --no-print-directory tunnel
+  assert_status 2 # make's
+  assert_line "error   Port 127\.0\.0\.1:18285 \(DASHBOARD_PORT, from the command line or environment\) is taken by ssh \(pid ${typed}\): end that process, or set TUNNEL_PORT to a free port\."
+  kill "$typed"
+}
+
+@test "make tunnel OPEN=1 holds the forward until Ctrl-C, which ends it with status 130, and says why if it cannot" {
+  OPEN=1 TUNNEL_PORT=18286 setsid env --default-signal=INT scripts/65_tunnel.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  holder=$!
+  on wait::until 40 - grep -q 'Ctrl-C closes the tunnel' "${BATS_TEST_TMPDIR}/told" || fail "$(<"${BATS_TEST_TMPDIR}/told")"
+  output=$(<"${BATS_TEST_TMPDIR}/told")
+  assert_line "ok      dashboard: http://127\.0\.0\.1:18286, token in ${WORKDIR}/secrets/${CLUSTER_NAME}\.token"
+  run curl --silent --noproxy '*' "http://127.0.0.1:18286/api/version" --header @<(printf 'Authorization: Bearer %s\n' "$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")")
+  [[ $output == *'"ray_version"'* ]] || fail 'not Ray'
+  kill -INT -- "-${holder}"
+  status=0
+  wait "$holder" || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/told")
+  assert_status 130
+  assert_line ' +the tunnel is closed'
+  [[ -z $(on port::holder 18286 2>/dev/null) ]] || fail 'something still listens'
+  OPEN=1 TUNNEL_PORT=18286 TUNNEL_VIA=trainer@127.0.0.1:1 run scripts/65_tunnel.sh
+  assert_status 8
+  assert_line "error   The forward to head \(trainer@[0-9.]+, from .*\) has ended \(.+\): check the node, then run this again\."
+}
+
 @test "a second make up changes nothing and says so" {
   before=$(programs head && programs worker-0 && programs worker-1)
   run make --no-print-directory up

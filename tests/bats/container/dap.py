@@ -63,6 +63,7 @@ def main(attach, expression):
     client.ask("initialize", adapterID="debugpy", pathFormat="path", linesStartAt1=True, columnsStartAt1=True)
     attached = client.send("attach", **attach)
     client.event("initialized")
+    client.ask("setExceptionBreakpoints", filters=["uncaught"])  # as VS Code does
     client.ask("configurationDone")
     client.answer(attached)
     thread = client.event("stopped")["threadId"]

@@ -83,7 +83,11 @@ def process(make_job, tmp_path):
 
     def start(program, **environ):
         env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {"PYTHONPATH": f"{HOOKS}:{tmp_path}/code", "VERL_REGRESS_HOOKS": "debugger", "VERL_REGRESS_NODE": "worker-0"}
+        env |= {
+            "PYTHONPATH": f"{HOOKS}:{tmp_path}/code",
+            "VERL_REGRESS_HOOKS": "debugger",
+            "VERL_REGRESS_NODE": "worker-0",
+        }
         env |= {"VERL_REGRESS_JOB_DIR": str(job.path), **environ}
         started = subprocess.Popen(
             [sys.executable, "-c", f"import debugger; debugger._LOOK_EVERY = 0.02; import reward\n{program}"],
@@ -116,7 +120,9 @@ def test_debugpy_listens_where_the_submission_says(process):
 
 
 def test_a_debugger_that_attaches_and_leaves(process):
-    process("reward.score(); import sys, debugpy; sys.stdin.readline(); debugpy.connected = False; sys.stdin.readline()")
+    process(
+        "reward.score(); import sys, debugpy; sys.stdin.readline(); debugpy.connected = False; sys.stdin.readline()"
+    )
     [running] = process.processes
     running.stdin.write("attach\n")
     running.stdin.flush()

@@ -1,0 +1,84 @@
+#!/usr/bin/env bats
+# The way to the dashboard: the lines that `make tunnel` prints, who holds a port that is taken, and values that cannot be.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2:2222' 'worker-1 me@10.0.0.3' >"${HERE}/env/nodes"
+  mkdir -p "${BOX}/root/proc/net"
+  nobody_listens
+}
+
+# The kernel's list of sockets, as proc_net_tcp(5) says: a connection to port 8265, which is no listener.
+nobody_listens() {
+  printf '  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n' >"${BOX}/root/proc/net/tcp"
+  socket 0100007F:2049 01 77
+}
+socket() { printf '   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000 %s        0 %s 1 0 100 0 0 10 0\n' "$1" "$2" "${4:-0}" "$3" >>"${BOX}/root/proc/net/tcp"; }
+
+# holds PID NAME INODE: a process with that socket.
+holds() {
+  mkdir -p "${BOX}/root/proc/$1/fd"
+  printf '%s\n' "$2" >"${BOX}/root/proc/$1/comm"
+  ln -s "socket:[$3]" "${BOX}/root/proc/$1/fd/5"
+}
+
+# on_ssh [KNOB=VALUE...] ARGV...
+on_ssh() {
+  local knobs=(TRANSPORT=ssh)
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+@test "over ssh there is a line for each node, with the user's configuration and a jump host" {
+  on_ssh nodes::show_forwards 8265:head:8265 5678:worker-0:40001 5679:worker-1:40002 5680:worker-0:40003
+  assert_status 0
+  assert_line 'ssh -N -L 8265:127.0.0.1:8265 me@10.0.0.1'
+  assert_line 'ssh -N -p 2222 -L 5678:127.0.0.1:40001 -L 5680:127.0.0.1:40003 me@10.0.0.2'
+  assert_line 'ssh -N -L 5679:127.0.0.1:40002 me@10.0.0.3'
+  on_ssh SSH_CONFIG='/my files/config' TUNNEL_VIA=me@bastion:2200 nodes::show_forwards 9000:head:8265
+  assert_line 'ssh -N -F /my\ files/config -J me@bastion:2200 -L 9000:127.0.0.1:8265 me@10.0.0.1'
+}
+
+@test "a port that is taken: who listens, by program and pid, and which knob chooses another" {
+  socket 0100007F:2049 0A 4242
+  holds 815 ssh 4242
+  on_ssh nodes::show_forwards 8265:head:8265
+  assert_status 1
+  assert_line 'error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
+  on_ssh TUNNEL_PORT=8265 nodes::show_forwards 8265:head:8265
+  assert_line 'error   Port 127.0.0.1:8265 (TUNNEL_PORT, from the command line or environment) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
+  on_ssh DEBUGGER_PORT=8265 nodes::show_forwards 8265:worker-0:40001
+  assert_line 'error   Port 127.0.0.1:8265 (DEBUGGER_PORT, from the command line or environment) is taken by ssh (pid 815): end that process, or set DEBUGGER_PORT to a free port.'
+}
+
+@test "a listener on all addresses counts, one on another address does not, and another user's may be hidden" {
+  socket 0200A8C0:2049 0A 1
+  on_ssh port::holder 8265
+  assert_status 0
+  [[ $output != *pid* && $output != *process* ]] || fail 'another address'
+  socket 00000000:2049 0A 2 4294967
+  on_ssh port::holder 8265
+  assert_line 'a process of user 4294967, which you may not see'
+  rm "${BOX}/root/proc/net/tcp"
+  nobody_listens
+  mv "${BOX}/root/proc/net/tcp" "${BOX}/root/proc/net/tcp4"
+  sed 's/0100007F:2049 00000000:0000 01/00000000000000000000000000000000:2049 00000000000000000000000000000000:0000 0A/' "${BOX}/root/proc/net/tcp4" >"${BOX}/root/proc/net/tcp6"
+  holds 33 'dockerd' 77
+  on_ssh port::holder 8265
+  assert_line 'dockerd (pid 33)'
+}
+
+@test "TUNNEL_VIA that is no login, and DEBUGGER and OPEN with words that they do not know, are refused" {
+  on_ssh TUNNEL_VIA=-oProxyCommand=x node::list
+  assert_status 2
+  assert_line "error   TUNNEL_VIA='-oProxyCommand=x' (from the command line or environment) is not usable: use user@host or user@host:port, or leave it empty."
+  on_ssh DEBUGGER=maybe node::list
+  assert_status 2
+  assert_line "error   DEBUGGER='maybe' (from the command line or environment) is not usable: use one of 0, 1, post-mortem, legacy, or leave it empty."
+  on_ssh OPEN=maybe node::list
+  assert_status 2
+  assert_line "error   OPEN='maybe' (from the command line or environment) is not usable: use 1, true, yes or on, or 0, false, no, off or nothing."
+}

@@ -1,0 +1,105 @@
+"""`make debugger`: the breakpoints of a job, and why there are none."""
+
+import fcntl
+import json
+
+import pytest
+from conftest import write
+
+RECORD = {
+    "task": "ray::Rewards.score", "line": 12, "function": "compute_score", "exception": None, "node": "worker-0",
+    "host": "10.0.0.2", "port": 4711, "pid": 7, "kind": "debugpy", "since": "2026-11-23T01:00:00+00:00", "attached": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def job(make_job, ray):
+    """A running job with the debugger on; `job.waits(**record)` adds a process that waits."""
+    job, held = make_job(), []
+    plan = json.loads((job.config / "resolved.json").read_text())
+
+    def submitted(debugger):
+        write(job.config / "resolved.json", json.dumps(plan | {"address": ray.address, "debugger": debugger}))
+
+    def waits(**given):
+        file = job.state / "breakpoints" / f"{len(held)}.json"
+        write(file, json.dumps({**RECORD, "file": f"{job.root.path}/user/code/mine.py", **given}))
+        held.append(file.open())
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+
+    submitted("1")
+    ray.knows({"submission_id": "job", "status": "RUNNING", "message": "it runs"})
+    job.__dict__.update(submitted=submitted, waits=waits)
+    yield job
+    for file in held:
+        file.close()
+
+
+def test_what_waits_and_how_vs_code_attaches(run, job):
+    job.waits()
+    job.waits(port=4712, node="worker-1", host="10.0.0.3", since="2026-11-23T01:00:01+00:00", attached=True)
+    outcome = run("breakpoints", "job", "--first-port=6000")
+    assert outcome.status == 0
+    lines = outcome.out.splitlines()
+    assert lines[1].split() == [
+        "ray::Rewards.score", "user/code/mine.py:12", "compute_score", "worker-0", "10.0.0.2:4711", "2026-11-23T01:00:00+00:00",
+    ]  # fmt: skip
+    assert lines[2].endswith("2026-11-23T01:00:01+00:00  a debugger is attached")
+    attach = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [one["connect"] for one in attach] == [{"host": "127.0.0.1", "port": port} for port in (6000, 6001)]
+    assert attach[0]["pathMappings"] == [
+        {"localRoot": "${workspaceFolder}", "remoteRoot": f"{job.root.path}/user/code"}
+    ]
+    assert run("breakpoints", "job", "--ports").out == "worker-0 4711\nworker-1 4712\n"
+    [first, _] = json.loads(run("breakpoints", "job", "--json").out)["breakpoints"]
+    assert first["place"] == "user/code/mine.py:12"
+
+
+def test_status_and_jobs_say_where_it_waits(run, job):
+    job.waits()
+    waits = "RUNNING, waits in a breakpoint (user/code/mine.py:12)"
+    assert waits in run("status", "--profile=cpu", "--cluster=c").out
+    assert waits in run("jobs").out
+    job.waits(since="2026-11-23T02", port=1)
+    [row] = json.loads(run("jobs", "--json").out)["jobs"]
+    assert (row["status"], row["debugged"]) == ("RUNNING", "waits in a breakpoint (user/code/mine.py:12 and 1 more)")
+
+
+def test_a_legacy_breakpoint_is_for_ray_debug(run, job):
+    job.submitted("legacy")
+    job.waits(kind="legacy", host="127.0.0.1")
+    assert run("breakpoints", "job").out.splitlines()[-1] == "In a terminal: 'make debugger LEGACY=1 JOB=job'"
+    assert run("breakpoints", "job", "--legacy-node").out == "worker-0\n"
+    outcome = run("breakpoints", "job", "--ports")
+    assert (outcome.status, outcome.err) == (
+        2,
+        "error   job waits for 'ray debug', not for VS Code: run 'make debugger LEGACY=1 JOB=job'.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("debugger", "status", "sentence"),
+    [
+        ("1", "RUNNING", "job (RUNNING) waits in no breakpoint now: 'make wait JOB=job' says when it does."),
+        (None, "RUNNING", "job was submitted without DEBUGGER, so it stops nowhere: submit it with DEBUGGER=1."),
+        ("1", "STOPPED", "job is over (STOPPED), so it waits in no breakpoint: submit it again with DEBUGGER=1."),
+    ],
+)
+def test_none_waits(run, job, ray, debugger, status, sentence):
+    job.submitted(debugger)
+    ray.knows({"submission_id": "job", "status": status, "message": ""})
+    outcome = run("breakpoints", "job")
+    assert (outcome.status, outcome.out, outcome.err) == (2, "", f"error   {sentence}\n")
+
+
+def test_ray_debug_is_refused_for_a_job_that_waits_for_vs_code(run, job):
+    job.waits()
+    assert run("breakpoints", "job", "--legacy-node").err == (
+        "error   job was submitted with DEBUGGER=1, and 'ray debug' reaches only jobs with DEBUGGER=legacy: attach as "
+        "'make debugger JOB=job' says.\n"
+    )
+    assert run("breakpoints", "none").status == 2
+
+
+def test_json_of_a_job_in_which_none_waits(run, job):
+    assert json.loads(run("breakpoints", "job", "--json").out) == {"submission_id": "job", "breakpoints": []}
