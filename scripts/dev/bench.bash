@@ -68,7 +68,7 @@ bench::_knobs() (
   env::load
   cluster::ensure_directories
   compose::need_image
-  compose::run config
+  compose::run this config
   printf '%s\0' "--address=${CLUSTER_NAME}-head:${GCS_PORT}" "--resources=${WORKER_RESOURCES}" \
     "--object-store-memory=${OBJECT_STORE_BYTES}" >&3
   [[ -z $WORKER_CPUS ]] || printf '%s\0' "--num-cpus=${WORKER_CPUS}" >&3

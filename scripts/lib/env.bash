@@ -28,6 +28,8 @@ env::load_knobs() {
   [[ -n $PROFILE_TITLE ]] || PROFILE_TITLE=$PROFILE
   [[ $asked != auto || $TRANSPORT == container ]] ||
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are other machines: name the profile for them."
+  [[ $asked != auto || -z $HOSTS_FILE ]] ||
+    cli::die 2 "PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) the nodes are on other machines: name the profile for them."
 }
 
 # env::check: checks the values from the command line, the environment and env/local.env. For scripts that must not depend on a

@@ -17,8 +17,8 @@ sandbox::make() {
   CALLS="${BOX}/calls"
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "${BOX}/root/tmp" "$HERE"
   cp -r "${REPO}"/{scripts,env,docker,jobspecs,Makefile,requirements-dev.lock} "$HERE"
-  ln -s "${REPO}/py" "${HERE}/py"                   # the largest; no test changes it
-  rm -f "${HERE}/env/local.env" "${HERE}/env/nodes" # the user's own
+  ln -s "${REPO}/py" "${HERE}/py"             # the largest; no test changes it
+  rm -f "${HERE}"/env/{local.env,nodes,hosts} # the user's own
   : >"$CALLS"
   mapfile -t tools < <(type -P "${SANDBOX_TOOLS[@]}")
   ln -s -t "${BOX}/bin" -- "${tools[@]}"

@@ -54,6 +54,18 @@ def test_all_nodes_are_alive(await_nodes, ray, shared):
     )
 
 
+def test_a_worker_that_gets_no_answer_from_the_head_is_named_in_one_sentence(await_nodes, ray, shared):
+    ray.has_nodes(started(shared, "head", "10.0.0.1"))
+    write(shared.path / "ray" / "c" / "worker-0.log.exit", "108\n")
+    outcome = await_nodes(deadline=120)
+    assert outcome.status == 8
+    assert outcome.err == (
+        "error   worker-0 (10.0.0.2) cannot reach Ray's head at 10.0.0.1:6379: a firewall drops what it sends; let all TCP "
+        "ports through between the hosts of the nodes (a container engine that sets iptables' policy for FORWARD to DROP is "
+        "a usual cause).\n"
+    )
+
+
 def test_the_head_lists_its_packages_and_workers_without_a_list_are_named(await_nodes, ray, shared):
     ray.has_nodes(
         started(shared, "head", "10.0.0.1"),

@@ -59,7 +59,7 @@ def run_in(checkout, lines, **knobs):
 
 def composed(checkout, **knobs):
     """The project that `docker compose` gets with these knobs."""
-    run_in(checkout, f"{OWNER}; compose::run up", **GIVEN, **knobs)
+    run_in(checkout, f"{OWNER}; compose::run this up", **GIVEN, **knobs)
     argv, environment = ((checkout.parent / name).read_text().split("\0")[:-1] for name in ("argv", "environment"))
     assert argv[:3] == ["compose", "--project-directory", str(checkout)]
     assert argv[-1] == "up"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 PY = Path(__file__).parents[2] / "py"
-ARGV = ["start", "--node-name=worker-0", "--address=10.0.0.1:6379", "--disable-usage-stats"]
+GCS_OF_NOBODY = "127.0.0.1:1"  # a connection is refused there, as before the GCS listens
+ARGV = ["start", "--node-name=worker-0", f"--address={GCS_OF_NOBODY}", "--disable-usage-stats"]
 
 SCRIPTS = """
 import json, os, sys
@@ -42,7 +44,7 @@ class GetAllNodeInfoRequest:
 def start(tmp_path):
     """Runs it with a Ray whose GCS answers the Python expression `answer`; returns the arguments of Ray's own command."""
 
-    def run(answer: str) -> dict[str, list[str]]:
+    def run(answer: str, argv: list[str] = ARGV) -> dict[str, list[str]]:
         files = {
             "scripts/scripts.py": SCRIPTS,
             "_raylet.py": GCS.replace("ANSWER", answer),
@@ -54,7 +56,7 @@ def start(tmp_path):
             file.write_text(text)
         environ = {**os.environ, "PYTHONPATH": str(tmp_path), "LOOKED": str(tmp_path / "looked")}
         done = subprocess.run(
-            [sys.executable, PY / "ray_start.py", *ARGV],
+            [sys.executable, PY / "ray_start.py", *argv],
             env=environ,
             capture_output=True,
             text=True,
@@ -68,7 +70,7 @@ def start(tmp_path):
 
 def test_it_waits_for_the_head_and_passes_its_arguments_on(start):
     result = start("{'id': 'a node'} if len(self.looked) == 3 else {}")
-    assert result["looked"] == ["10.0.0.1:6379"] * 3
+    assert result["looked"] == [GCS_OF_NOBODY] * 3
     assert result["argv"] == ["ray", *ARGV]
     assert str(PY) not in result["path"]
 
@@ -76,3 +78,42 @@ def test_it_waits_for_the_head_and_passes_its_arguments_on(start):
 def test_errors_while_waiting_are_left_to_ray(start):
     result = start("1 / 0")
     assert (result["argv"], len(result["looked"])) == (["ray", *ARGV], 1)
+
+
+# In a separate interpreter: the connection that no host answers is one that times out at once.
+DROPPED = """
+import runpy, socket, sys
+def create_connection(address, timeout):
+    raise ANSWER
+socket.create_connection = create_connection
+sys.argv = ["ray_start.py", *sys.argv[1:]]
+script = runpy.run_path("SCRIPT", run_name="ray_start")
+script["main"].__globals__["ANSWER_WITHIN"] = 0.2
+script["main"](sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("answer", ["TimeoutError()", "OSError(113, 'No route to host')"])
+def test_a_head_that_gives_no_answer_ends_it_instead_of_a_ray_start_that_hangs(tmp_path, start, answer):
+    start("1 / 0")  # makes the Ray of tmp_path
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            DROPPED.replace("raise ANSWER", f"raise {answer}").replace("SCRIPT", str(PY / "ray_start.py")),
+            *ARGV,
+        ],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "LOOKED": str(tmp_path / "looked")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (108, "")
+    assert done.stderr == f"No answer from {GCS_OF_NOBODY} within 0 s.\n"
+
+
+def test_a_gcs_that_listens_is_reached(start):
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        address = f"127.0.0.1:{gcs.getsockname()[1]}"
+        argv = ["start", f"--address={address}"]
+        assert start("{'id': 'a node'}", argv)["looked"] == [address]

@@ -14,6 +14,7 @@ from verl_regress.cluster import packages, ray_private
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
+_UNREACHED = "108"  # the exit status of py/ray_start.py for a head that does not answer
 ADDRESS = HEAD  # these commands run in the head
 
 
@@ -93,6 +94,7 @@ def await_all(args: argparse.Namespace) -> None:
             waits = "Ray does not answer yet"
         if len(alive) == len(wanted):
             break
+        _abort_if_one_is_cut_off(wanted, args.gcs_port, args.log_dir)
         _abort_if_one_failed(sorted(wanted), args.log_dir)
         if time.monotonic() > end:
             missing = sorted(set(wanted) - set(alive))
@@ -168,10 +170,27 @@ def describe(node: Node) -> str:
     return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
 
 
+def _abort_if_one_is_cut_off(wanted: dict[str, str], gcs_port: int, log_dir: Path) -> None:
+    """Raise if a worker's packets to the head get no answer (py/ray_start.py); `wanted` has each node's address."""
+    for name, address in sorted(wanted.items()):
+        if _status(name, log_dir) == _UNREACHED:
+            raise RegressError(
+                f"{name} ({address}) cannot reach Ray's head at {wanted['head']}:{gcs_port}: a firewall drops what it sends; "
+                "let all TCP ports through between the hosts of the nodes (a container engine that sets iptables' policy "
+                "for FORWARD to DROP is a usual cause).",
+                Exit.UNREACHABLE,
+            )
+
+
+def _status(name: str, log_dir: Path) -> str:
+    """The exit status of the last `ray start` there; empty while it runs."""
+    exit_file = log_dir / f"{name}.log.exit"
+    return exit_file.read_text().strip() if exit_file.exists() else ""
+
+
 def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
     for name in names:
-        exit_file = log_dir / f"{name}.log.exit"
-        status = exit_file.read_text().strip() if exit_file.exists() else ""
+        status = _status(name, log_dir)
         if status not in ("", "0"):
             _show_log(log_dir, name)
             raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")

@@ -25,20 +25,21 @@ compose::_template() {
   printf '%s\n' "$file"
 }
 
-# compose::render_workers: prints the worker services as a compose file on stdout.
-compose::render_workers() {
-  local worker template group
-  template=$(compose::_template)
+# compose::render ENGINE: prints a compose file with the services of that engine (hosts::engines).
+compose::render() {
+  local node group
   group=$(compose::_render_group)
   printf 'services:\n'
-  [[ -z $group ]] || printf '  head:\n%s\n' "$group"
-  for worker in $(node::list_workers); do
-    printf '  %s:\n    extends: {file: %s, service: worker}\n    container_name: %s\n    profiles: !reset []\n' \
-      "$worker" "$template" "${CLUSTER_NAME}-${worker}"
+  for node in $(hosts::nodes_of "$1"); do
+    if [[ $node != head ]]; then
+      compose::_render_worker "$node"
+    elif [[ $1 != this || -n $group ]]; then
+      printf '  head:\n'
+    fi
     [[ -z $group ]] || printf '%s\n' "$group"
-    [[ -z $WORKER_DEVICES ]] || printf '    devices: [%s]\n' "${WORKER_DEVICES// /, }"
-    compose::_render_gpus "${worker#worker-}"
+    [[ $1 == this ]] || compose::_render_host "$node"
   done
+  [[ $1 == this || $1 == head ]] || printf '  head: {profiles: [elsewhere]}\n'
 }
 
 # compose::_render_group: that the processes of a node are in SHARED_GROUP.
@@ -49,10 +50,38 @@ compose::_render_group() {
   printf '    group_add: ["%s"]\n' "$gid"
 }
 
-# compose::_gpus INDEX: the ids, on this host, of the GPUs of worker-INDEX; no other function computes them.
-compose::_gpus() { seq -s, "$(($1 * GPUS_PER_WORKER))" "$((($1 + 1) * GPUS_PER_WORKER - 1))"; }
+compose::_render_worker() {
+  local devices=()
+  printf '  %s:\n    extends: {file: %s, service: worker}\n    container_name: %s\n    profiles: !reset []\n' \
+    "$1" "$(compose::_template)" "${CLUSTER_NAME}-$1"
+  read -r -a devices <<<"${WORKER_DEVICES} $(hosts::devices "$1")"
+  ((${#devices[@]} == 0)) || printf '    devices: [%s]\n' "$(compose::_joined "${devices[@]}")"
+  compose::_render_gpus "$1"
+}
 
-# compose::_render_gpus INDEX: how worker-INDEX gets its GPUs, which depends on the vendor.
+# compose::_render_host NODE: a node on its host's own network. Its name means its address on every node, because a host's own name
+# often means 127.0.1.1 there, which Gloo would tell the others.
+compose::_render_host() {
+  local node
+  [[ $1 != head ]] || printf '    ports: !reset []\n'
+  printf '    network_mode: host\n    networks: !reset null\n    hostname: %s\n    labels: {verl-regress.address: "%s"}\n' \
+    "${CLUSTER_NAME}-$1" "$(hosts::address "$1")"
+  printf '    secrets: !reset []\n    volumes:\n      - {type: bind, source: "%s", target: /run/secrets/ray_token, read_only: true}\n' "$(hosts::token "$1")"
+  [[ $1 != head ]] || printf '      - {type: bind, source: "%s", target: /var/lib/ray-gcs}\n' "$(hosts::gcs head)"
+  printf '    extra_hosts:\n'
+  for node in $(node::list); do printf '      - "%s=%s"\n' "${CLUSTER_NAME}-${node}" "$(hosts::address "$node")"; done
+}
+
+# compose::_gpus WORKER: the ids, on its host, of the GPUs of that worker; no other function computes them.
+compose::_gpus() {
+  if hosts::are_several; then
+    hosts::gpus "$1"
+  else
+    seq -s, "$((${1#worker-} * GPUS_PER_WORKER))" "$(((${1#worker-} + 1) * GPUS_PER_WORKER - 1))"
+  fi
+}
+
+# compose::_render_gpus WORKER: how that worker gets its GPUs, which depends on the vendor.
 compose::_render_gpus() {
   local ids
   ids=$(compose::_gpus "$1")
@@ -86,7 +115,7 @@ compose::export_words() {
   _options+=("--pull-timeout=${IMAGE_PULL_TIMEOUT}")
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
   [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
-  for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "${worker#worker-}")"); done
+  for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "$worker")"); done
   names=$(compose::_worker_environment)
   for name in $names; do _options+=("--worker-env=${name}=${!name}"); done
 }
@@ -94,12 +123,13 @@ compose::export_words() {
 # compose::_worker_environment: the knobs that the profile's template passes to each worker under their own names.
 compose::_worker_environment() { sed -nE '/SHARED_ROOT/d; s/^ +([A-Z_]+): \$\{\1\}$/\1/p' "${REPO_DIR}/$(compose::_template)"; }
 
-# compose::run ARGS...: docker compose for the whole rendered cluster.
+# compose::run ENGINE ARGS...: docker compose for all that this engine runs of the rendered cluster.
 compose::run() {
-  local files=(--file "${REPO_DIR}/docker-compose.yaml") template
+  local engine=$1 files=(--file "${REPO_DIR}/docker-compose.yaml") template
+  shift
   template=$(compose::_template)
   [[ $template == docker-compose.yaml ]] || files+=(--file "${REPO_DIR}/${template}")
-  compose::render_workers | CLUSTER_USER=$(compose::_user) docker compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
+  compose::render "$engine" | CLUSTER_USER=$(compose::_user) hosts::docker "$engine" compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
 }
 
 # compose::_user: the user of the containers. If they are ours, it is the user who created them: `sudo make up` changes nothing.
@@ -117,6 +147,7 @@ compose::_user() {
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
   local other why remade=() surplus=() missing=() ended=()
+  local -A surplus_at=()
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   compose::_compare "$other"
@@ -124,8 +155,8 @@ compose::ensure_up() {
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
   [[ -z $other ]] || compose::_remove_all
   if ((${#remade[@]} + ${#surplus[@]} + ${#missing[@]} > 0)); then
-    ((${#surplus[@]} == 0)) || docker rm --force "${surplus[@]/#/${CLUSTER_NAME}-}" >/dev/null
-    compose::run up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only
+    compose::_remove_surplus
+    compose::_start_all
   fi
   ((${#surplus[@]} == 0)) || log::changed "removed $(compose::_joined "${surplus[@]}"): ${why}"
   ((${#remade[@]} == 0)) || log::changed "recreated $(compose::_joined "${remade[@]}"): ${why}"
@@ -134,6 +165,29 @@ compose::ensure_up() {
   # shellcheck disable=SC2046  # names of knobs, one word each
   made::keep containers $(compose::_knobs)
   engine::keep
+  hosts::keep
+}
+
+# compose::_start_all: Compose creates or starts what an engine lacks, on all hosts at once.
+compose::_start_all() {
+  local engine pids=() pid
+  for engine in $(hosts::engines); do
+    [[ $engine == *@* ]] || {
+      compose::run "$engine" up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only &
+      pids+=("$!")
+    }
+  done
+  for pid in "${pids[@]}"; do wait "$pid"; done
+}
+
+# compose::_remove_surplus: the containers that the caller's `surplus` names for each engine.
+compose::_remove_surplus() {
+  local engine names
+  for engine in "${!surplus_at[@]}"; do
+    read -r -a names <<<"${surplus_at[$engine]}"
+    hosts::docker "$engine" rm --force "${names[@]/#/${CLUSTER_NAME}-}" >/dev/null
+    [[ $engine != *@* ]] || hosts::ensure_released "$engine"
+  done
 }
 
 # compose::ensure_down: nothing with this cluster's label is left; the shared directory is not touched.
@@ -149,16 +203,30 @@ compose::ensure_down() {
   compose::_remove_all
 }
 
-# compose::_remove_all: removes exactly what has this cluster's label.
+# compose::_remove_all: removes exactly what has this cluster's label, at all engines at once. Hosts that do not answer are left out.
 compose::_remove_all() {
-  local ids names networks
-  mapfile -t ids < <(compose::list '{{.ID}}')
-  names=$(compose::list '{{.Names}}' | paste -sd' ')
-  networks=$(docker network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}")
-  ((${#ids[@]} == 0)) || docker rm --force "${ids[@]}" >/dev/null
-  # shellcheck disable=SC2086  # ids, one word each
-  [[ -z $networks ]] || docker network rm $networks >/dev/null
-  log::changed "removed ${#ids[@]} containers (${names:-none}) and $(wc -w <<<"$networks") network; ${WORKDIR}/shared is as it was"
+  local engine removed pid pids=() names
+  cli::temp_dir removed
+  for engine in $(hosts::engines); do
+    compose::_remove_at "$engine" >"${removed}/${#pids[@]}" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do wait "$pid"; done
+  names=$(cat -- "$removed"/* | sed -n 's/^container //p' | sort | paste -sd' ')
+  log::changed "removed $(wc -w <<<"$names") containers (${names:-none}) and $(cat -- "$removed"/* | grep -c '^network ' || true) network; ${WORKDIR}/shared is as it was"
+}
+
+# compose::_remove_at ENGINE: prints what it removed, one per line.
+compose::_remove_at() {
+  local ids=() names=() networks=()
+  ! hosts::are_several || hosts::is_answering "$1" || return 0
+  mapfile -t ids < <(compose::list_at "$1" '{{.ID}}')
+  mapfile -t names < <(compose::list_at "$1" '{{.Names}}')
+  mapfile -t networks < <(hosts::docker "$1" network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}")
+  ((${#ids[@]} == 0)) || hosts::docker "$1" rm --force "${ids[@]}" >/dev/null
+  ((${#networks[@]} == 0)) || hosts::docker "$1" network rm "${networks[@]}" >/dev/null
+  ((${#names[@]} == 0)) || printf 'container %s\n' "${names[@]}"
+  ((${#networks[@]} == 0)) || printf 'network %s\n' "${networks[@]}"
 }
 
 # compose::owners: the owners of this cluster's containers and networks, one line each.
@@ -167,25 +235,51 @@ compose::owners() {
     printf '%s' "${LOOK[owners]:+${LOOK[owners]}$'\n'}"
     return
   fi
-  docker ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
-  docker network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  hosts::docker_all network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
 
 # compose::_compare OTHER: fills its caller's arrays with nodes: those that Compose would recreate (`remade`; also all that belong
 # to OTHER), those beyond WORKERS (`surplus`), those that do not exist or do not run (`missing`), and the running ones of the first
 # two (`ended`). Compose decides by these two labels whether a container is up to date; its own --dry-run takes 1.5 s.
 compose::_compare() {
-  local other=$1 hashes image node name status hash of
-  local -A wanted=() found=()
-  hashes=$(compose::run config --hash '*')
-  image=$(docker image inspect --format '{{.Id}}' "$NODE_IMAGE")
-  while read -r node hash; do wanted[$node]="${hash}|${image}"; done <<<"$hashes"
+  local other=$1 engine node dir
+  local -A found=() asked=()
+  cli::temp_dir dir
+  for engine in $(hosts::engines); do
+    compose::_ask "$engine" "${dir}/${#asked[@]}" &
+    asked[$engine]="$! ${dir}/${#asked[@]}"
+  done
+  for engine in $(hosts::engines); do
+    wait "${asked[$engine]%% *}"
+    compose::_compare_at "$engine" "${asked[$engine]#* }"
+  done
+  for node in $(node::list); do [[ -v found[$node] ]] || missing+=("$node"); done
+}
+
+# compose::_ask ENGINE FILE: what should run there into FILE.wanted, as NODE HASH|IMAGE, and what there is into FILE.
+compose::_ask() {
+  local node hash hashes='' image=''
+  if [[ $1 != *@* ]]; then
+    hashes=$(compose::run "$1" config --hash '*')
+    image=$(hosts::docker "$1" image inspect --format '{{.Id}}' "$NODE_IMAGE")
+  fi
+  while read -r node hash; do
+    [[ -z $node ]] || printf '%s %s|%s\n' "$node" "$hash" "$image"
+  done <<<"$hashes" >"$2.wanted"
+  compose::list_at "$1" '{{.Names}}|{{.State}}|{{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}' >"$2"
+}
+
+compose::_compare_at() {
+  local node name status hash of
+  local -A wanted=()
+  while read -r node hash; do wanted[$node]=$hash; done <"$2.wanted"
   while IFS='|' read -r name status hash of; do
     node=${name#"${CLUSTER_NAME}-"}
-    found[$node]=$status
     if [[ ! -v wanted[$node] ]]; then
       surplus+=("$node")
-    elif [[ -n $other || "${hash}|${of}" != "${wanted[$node]}" ]]; then
+      surplus_at[$1]+=" ${node}"
+    elif found[$node]=$status && [[ -n $other || "${hash}|${of}" != "${wanted[$node]}" ]]; then
       remade+=("$node")
     elif [[ $status == running ]]; then
       continue
@@ -193,8 +287,7 @@ compose::_compare() {
       missing+=("$node")
     fi
     [[ $status != running ]] || ended+=("$node")
-  done < <(compose::list '{{.Names}}|{{.State}}|{{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}')
-  for node in $(node::list); do [[ -v found[$node] ]] || missing+=("$node"); done
+  done <"$2"
 }
 
 # compose::_why OTHER: says why existing containers cannot stay.
@@ -205,6 +298,8 @@ compose::_why() {
     printf 'ADOPT=1 takes them over\n'
   elif ((${#changed[@]} > 0)); then
     made::describe "${changed[@]}"
+  elif ((${#remade[@]} == 0)) && hosts::are_several; then
+    printf '%s (HOSTS_FILE) has changed\n' "$HOSTS_FILE"
   elif ((${#remade[@]} == 0)); then
     printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"
   else
@@ -227,15 +322,20 @@ compose::_joined() { printf '%s\n' "$@" | paste -sd, | sed 's/,/, /g'; }
 # compose::_knobs: the knobs that affect the containers: all that the compose files name, and all that rendering the workers reads.
 compose::_knobs() {
   {
-    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES SHARED_GROUP
+    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES SHARED_GROUP HOSTS_FILE
     cat -- "${REPO_DIR}/docker-compose.yaml" "${REPO_DIR}/$(compose::_template)" | sed -nE 's/.*\$\{([A-Z_]+)\}.*/\1/p' |
       grep -vxE 'CLUSTER_NAME|CLUSTER_USER|OWNER_ID|WORKDIR'
   } | sort -u
 }
 
-# compose::list FORMAT: our containers, running or not, sorted by name.
+# compose::list FORMAT: our containers at all engines, running or not, sorted by name.
 compose::list() {
-  docker ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$1" | sort | cut -f2-
+  hosts::docker_all ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$1" | sort | cut -f2-
+}
+
+# compose::list_at ENGINE FORMAT: the same at one engine.
+compose::list_at() {
+  hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }
 
 # compose::names: all containers of this engine, each with the cluster that its label names.
@@ -243,7 +343,7 @@ compose::names() {
   if look::knows names; then
     printf '%s\n' "${LOOK[names]}"
   else
-    docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"
+    hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"
   fi
 }
 

@@ -1,8 +1,9 @@
 # lifecycle/container: nodes that are our containers: checked, created and removed with Compose.
 # shellcheck shell=bash
 
-# nodes::dashboard_host: the address that Ray's dashboard listens on; compose publishes it only on the host's 127.0.0.1.
-nodes::dashboard_host() { printf '0.0.0.0\n'; }
+# nodes::dashboard_host: the address that Ray's dashboard listens on; compose publishes it only on the host's 127.0.0.1. On a host's
+# own network it must not listen on others.
+nodes::dashboard_host() { if hosts::are_several; then printf '127.0.0.1\n'; else printf '0.0.0.0\n'; fi; }
 
 # nodes::debugger_host: the address that debugpy listens on; nothing: the node's own, which only this host and the cluster's other nodes reach.
 nodes::debugger_host() { :; }
@@ -12,13 +13,18 @@ nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
 
 # nodes::check: what must be true before anything is changed.
 nodes::check() {
+  local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
+  ! hosts::are_several || checks=(hosts::check prereq::disk)
   look::take
-  prereq::run prereq::engine prereq::compose prereq::version1_leftovers prereq::names prereq::port prereq::disk prereq::memory \
-    prereq::gpus prereq::shared_root prereq::shared_mount prereq::node_image prereq::verl_source
+  prereq::run prereq::engine prereq::compose prereq::version1_leftovers prereq::names "${checks[@]}" \
+    prereq::shared_root prereq::shared_mount prereq::node_image prereq::verl_source
 }
 
 # nodes::need: what ensure_up requires.
-nodes::need() { compose::need_image; }
+nodes::need() {
+  compose::need_image
+  hosts::need
+}
 
 # nodes::shared_root_here: the path of our shared root on this host, even if it does not exist yet.
 nodes::shared_root_here() { printf '%s/shared\n' "$WORKDIR"; }
@@ -46,12 +52,18 @@ nodes::shown() {
 }
 
 # nodes::dashboard_address: where a browser on this host finds the dashboard.
-nodes::dashboard_address() { printf 'http://127.0.0.1:%s\n' "$DASHBOARD_PORT"; }
+nodes::dashboard_address() {
+  if hosts::are_several; then hosts::dashboard; else printf 'http://127.0.0.1:%s\n' "$DASHBOARD_PORT"; fi
+}
 
 # nodes::ask_dashboard: the HTTP status with which it answers our token; prints nothing if it does not. Whoever else listens on that
 # port would get the token, so the port must be our head's.
 nodes::ask_dashboard() {
   local token published
+  if hosts::are_several; then
+    node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version
+    return
+  fi
   token=$(dashboard::token_file)
   node::exec head true
   published=$(prereq::published_port)
@@ -89,11 +101,17 @@ nodes::need_holdable() {
 # nodes::owners: the owners of the containers with our names, as ID|USER|WORKDIR, seen when the script started.
 nodes::owners() { ((${#_TRANSPORT_OWNERS[@]} == 0)) || printf '%s\n' "${!_TRANSPORT_OWNERS[@]}"; }
 
-nodes::ensure_up() { log::while 'bringing the containers up' -- compose::ensure_up; }
+nodes::ensure_up() {
+  hosts::need_same_file
+  ! hosts::are_several || hosts::prepare
+  log::while 'bringing the containers up' -- compose::ensure_up
+}
 
 nodes::ensure_down() {
   image::need_engine
+  hosts::need_same_file
   log::while 'removing the containers' -- compose::ensure_down
   rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over now
   rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # the state of jobs that end with the head
+  hosts::need_released
 }

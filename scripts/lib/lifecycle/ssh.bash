@@ -89,7 +89,7 @@ nodes::_hold() {
   local said
   cli::temp_dir said
   ssh::hold "$@" 2>"${said}/ssh" || true
-  cli::die 8 "The forward to $1 ($(ssh::_target "$1")) has ended ($(ssh::_last_words "${said}/ssh")): check the node, then run this again."
+  cli::die 8 "The forward to $1 ($(ssh::_target "$1")) has ended ($(login::last_words "${said}/ssh")): check the node, then run this again."
 }
 
 # nodes::_ends FORWARD...: the nodes that they lead to, the head first.
@@ -171,7 +171,7 @@ nodes::_release() {
   node::exec "$1" sh -c '
     rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
     rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
-  ssh::disconnect "$1"
+  login::disconnect "$1"
   printf '%s %s\n' "$1" "$stopped"
 }
 

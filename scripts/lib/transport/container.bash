@@ -4,14 +4,14 @@
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.
 transport::load() {
-  local said names=() name running since address cluster id user path mounts
+  local said name running since address cluster id user path mounts
   engine::choose
+  hosts::load
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
-  mapfile -t names < <(node::list)
   if look::knows containers; then
     said=${LOOK[containers]}
   else
-    said=$(docker inspect --format "$_TRANSPORT_LOOK" "${names[@]/#/${CLUSTER_NAME}-}" 2>/dev/null) || true # some may be missing
+    said=$(transport::_inspect)
     look::keep containers "$said"
   fi
   while IFS='|' read -r name running since address cluster id user path mounts; do
@@ -25,11 +25,27 @@ transport::load() {
   done <<<"$said"
 }
 declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
-_TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
+# On a host's own network the engine knows no address: the container has it as a label.
+_TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{index .Config.Labels "verl-regress.address"}}{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.cluster"}}|{{index .Config.Labels "verl-regress.owner"}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.user"}}|{{index .Config.Labels "verl-regress.workdir"}}'
 _TRANSPORT_LOOK+='||{{range .Mounts}}{{.Source}}|{{end}}'
 readonly _TRANSPORT_LOOK
+
+# transport::_inspect: what the engines say of those of our containers that exist; of several hosts those that answer.
+transport::_inspect() {
+  local names=() node pids=()
+  mapfile -t names < <(node::list)
+  if ! hosts::are_several; then
+    docker inspect --format "$_TRANSPORT_LOOK" "${names[@]/#/${CLUSTER_NAME}-}" 2>/dev/null || true
+    return
+  fi
+  for node in "${names[@]}"; do
+    hosts::docker "$node" inspect --format "$_TRANSPORT_LOOK" "${CLUSTER_NAME}-${node}" 2>/dev/null &
+    pids+=("$!")
+  done
+  wait "${pids[@]}" || true
+}
 
 transport::exec() { transport::_exec "$1" "${@:2}"; }
 
@@ -37,7 +53,7 @@ transport::exec_in() { transport::_exec "$1" --interactive "${@:2}"; }
 
 transport::exec_tty() {
   transport::_need "$1"
-  docker exec --interactive --tty "${CLUSTER_NAME}-$1" "${@:2}"
+  hosts::docker "$1" exec --interactive --tty "${CLUSTER_NAME}-$1" "${@:2}"
 }
 
 # transport::_exec NODE [--interactive] ARGV...: a container may be removed or restarted at any moment. Then we print one sentence,
@@ -53,13 +69,16 @@ transport::_exec() {
   (
     ended=0 engine=''
     exec {engine}> >(transport::_without_engine >&2)
-    docker exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
+    hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
     exec {engine}>&-
     wait "$!"
     exit "$ended"
   ) || status=$?
-  ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" ||
+  ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" || {
+    hosts::is_reached "$node" ||
+      cli::die 8 "The connection to the host of $(hosts::describe "$node") was lost while '$1' ran there: check the host, then run this again."
     cli::die 8 "The node '${node}' went away while '$1' ran there (container ${CLUSTER_NAME}-${node}): bring the cluster up with 'make up', then run this again."
+  }
   return "$status"
 }
 
@@ -68,9 +87,9 @@ transport::_exec() {
 transport::_without_engine() {
   local first='' rest='' end=''
   IFS= read -r -N 5 first || true
-  if [[ $first == Error ]]; then
+  if [[ ${first,,} == error ]]; then
     IFS= read -r rest || true
-    [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running|container state improper) ]] || printf '%s\n' "${first}${rest}"
+    [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running|container state improper)|^' during connect: '.*' command [ssh ' ]] || printf '%s\n' "${first}${rest}"
   else
     [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
     printf '%s' "${first}${rest}${end}"
@@ -88,12 +107,12 @@ transport::_is_gone() {
 
 transport::_is_another() {
   local now
-  now=$(docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' "${CLUSTER_NAME}-$1" 2>/dev/null) || return 0
+  now=$(hosts::docker "$1" inspect --format '{{.State.Running}} {{.State.StartedAt}}' "${CLUSTER_NAME}-$1" 2>/dev/null) || return 0
   [[ $now != true* || (-n ${_TRANSPORT_SINCE[$1]:-} && $now != "true ${_TRANSPORT_SINCE[$1]}") ]]
 }
 
 transport::is_alive() {
-  [[ $(docker inspect --format '{{.State.Running}}' "${CLUSTER_NAME}-$1" 2>/dev/null) == true ]]
+  [[ $(hosts::docker "$1" inspect --format '{{.State.Running}}' "${CLUSTER_NAME}-$1" 2>/dev/null) == true ]]
 }
 
 transport::address() {
@@ -112,13 +131,14 @@ declare -gA _TRANSPORT_SEEN=()
 transport::_need() {
   [[ -z ${_TRANSPORT_ADDRESS[$1]:-}${_TRANSPORT_SEEN[$1]:-} ]] || return 0
   if ! transport::is_alive "$1"; then
-    docker version >/dev/null 2>&1 ||
+    ! hosts::are_several || hosts::need_engine "$1" >/dev/null
+    hosts::docker "$1" version >/dev/null 2>&1 ||
       cli::die 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'."
     cli::die 8 "The node '$1' is not running (container ${CLUSTER_NAME}-$1, from CLUSTER_NAME=${CLUSTER_NAME}): bring the cluster up with 'make up'."
   fi
   _TRANSPORT_SEEN[$1]=1
 }
 
-transport::identity() { docker inspect --format '{{.Id}}' "${CLUSTER_NAME}-$1"; }
+transport::identity() { hosts::docker "$1" inspect --format '{{.Id}}' "${CLUSTER_NAME}-$1"; }
 
-transport::image() { docker inspect --format '{{.Image}}' "${CLUSTER_NAME}-$1"; }
+transport::image() { hosts::docker "$1" inspect --format '{{.Image}}' "${CLUSTER_NAME}-$1"; }

@@ -17,7 +17,7 @@ in_lib() {
 }
 
 @test "the worker services come from WORKERS, their names from CLUSTER_NAME" {
-  in_lib WORKERS=3 CLUSTER_NAME=mine <<<'compose::render_workers'
+  in_lib WORKERS=3 CLUSTER_NAME=mine <<<'compose::render this'
   assert_status 0
   assert_line 'services:'
   assert_line '  worker-0:'

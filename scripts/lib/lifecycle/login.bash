@@ -1,0 +1,83 @@
+# login: connections by ssh, one for each name: of a node (TRANSPORT=ssh) or of the host of one (HOSTS_FILE). How a machine is
+# reached (keys, known hosts, jump hosts) comes from ssh's own configuration, or SSH_CONFIG. An unknown host key is refused.
+# shellcheck shell=bash
+
+declare -gA LOGIN_TARGET=() LOGIN_PORT=()
+# Short, because the path of a socket has at most 107 bytes. Only tests set HOST_ROOT.
+readonly LOGIN_SOCKETS="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
+# [USER@]HOST[:PORT], where HOST is a name or [IPv6].
+readonly LOGIN_FORM='^(([A-Za-z0-9_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[([0-9A-Fa-f:.]+)\]))(:([1-9][0-9]{0,4}))?$'
+
+# login::take NAME TEXT: the login of that name; TEXT is of LOGIN_FORM.
+login::take() {
+  [[ $2 =~ $LOGIN_FORM ]]
+  LOGIN_TARGET[$1]=${BASH_REMATCH[2]}${BASH_REMATCH[4]:-${BASH_REMATCH[3]}} LOGIN_PORT[$1]=${BASH_REMATCH[6]}
+}
+
+login::forget() { LOGIN_TARGET=() LOGIN_PORT=(); }
+
+# login::connect NAME FILE: all commands share one connection for each name; it closes five minutes after the last one. ssh's own
+# words go into FILE.
+login::connect() {
+  login::ensure_sockets
+  login::is_connected "$1" || (
+    # The connection outlives this script, and would keep our locks if it inherited them.
+    [[ -z ${CLUSTER_LOCK:-} ]] || exec {CLUSTER_LOCK}>&-
+    login::client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
+  )
+}
+
+login::ensure_sockets() {
+  mkdir -m 700 -- "$LOGIN_SOCKETS" 2>/dev/null || [[ -d $LOGIN_SOCKETS && ! -L $LOGIN_SOCKETS && -O $LOGIN_SOCKETS ]] ||
+    cli::die 1 "${LOGIN_SOCKETS}, where connections are kept, belongs to another user: have it removed."
+}
+
+login::is_connected() { login::client "$1" -O check >/dev/null 2>&1; }
+
+# login::disconnect NAME: closes the connection that is kept open for the next script.
+login::disconnect() { login::client "$1" -O exit >/dev/null 2>&1 || true; }
+
+# login::client NAME ARGS...: ssh to that name.
+login::client() {
+  local name=$1 options=()
+  shift
+  login::options
+  [[ -z ${LOGIN_PORT[$name]} ]] || options+=(-p "${LOGIN_PORT[$name]}")
+  # shellcheck disable=SC2029  # the words are for there as they are
+  ssh "${options[@]}" "${LOGIN_TARGET[$name]}" "$@"
+}
+
+# login::options: puts ssh's options into the caller's `options`: no questions, no terminal, none of our keys forwarded.
+login::options() {
+  options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR
+    -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes -o RemoteCommand=none -o ControlMaster=no
+    -o ControlPath="${LOGIN_SOCKETS}/%C")
+  [[ -z $SSH_CONFIG ]] || options=(-F "$SSH_CONFIG" "${options[@]}")
+}
+
+# login::packed SCRIPT: a plain sh script as the one string that sshd passes to the login shell, whichever it is: sh, csh and fish
+# read it the same way.
+login::packed() {
+  # shellcheck disable=SC2016  # expanded there
+  printf 'exec sh -c '\''script=$(printf %%s %s | base64 -d) && eval "$script"'\' "$(printf '%s' "$1" | base64 | tr -d '\n')"
+}
+
+# login::quoted WORD: as plain sh reads it unchanged.
+login::quoted() {
+  local single=\' escaped="'\\''"
+  printf "'%s'" "${1//$single/$escaped}"
+}
+
+# login::words NAME: what follows `ssh` on a command line that a user types.
+login::words() { printf '%s%s\n' "${LOGIN_PORT[$1]:+-p ${LOGIN_PORT[$1]} }" "${LOGIN_TARGET[$1]}"; }
+
+login::shown() { printf '%s\n' "${LOGIN_TARGET[$1]}${LOGIN_PORT[$1]:+:${LOGIN_PORT[$1]}}"; }
+
+# login::last_words FILE: ssh's last line, without a full stop and a carriage return at its end.
+login::last_words() {
+  local words
+  words=$(tail -n 1 -- "$1" 2>/dev/null | tr -d '\r')
+  words=${words%.}
+  printf '%s\n' "${words:-ssh says nothing}"
+  rm -f -- "$1"
+}

@@ -1,0 +1,251 @@
+#!/usr/bin/env bats
+# Several hosts: their file, and why hosts are refused; stubs of ssh and docker answer as the host that was asked for.
+# shellcheck disable=SC2016  # text in single quotes is expanded on the host
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' >"${HERE}/env/hosts"
+  cp -r "${REPO}"/docker-compose*.yaml "$HERE"
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  # 10.0.0.9 refuses every login; a name is known to ssh's own configuration alone, unless it is in the file "names".
+  stub ssh - <<'STUB'
+    said=/dev/null
+    until [[ $1 == -- ]]; do
+      case $1 in
+        -F | -p | -o) shift ;;
+        -E) said=$2 && shift ;;
+        -G) echo "hostname ${HOST}" && exit ;;
+        -O) [[ $HOST != 10.0.0.9 ]] && exit ;;
+        me@*) export HOST=${1#me@} ;;
+      esac
+      shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
+    done
+    export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
+    exec bash -c "${*:2}"
+STUB
+  stub docker - <<'STUB'
+    case "${DOCKER_HOST:-this} $*" in
+      *10.0.0.3*' version '*) echo '19.03.15 1.40 amd64' ;;
+      *10.0.0.4*' version '*) echo 'Cannot connect to the Docker daemon.' >&2 && exit 1 ;;
+      *' version '*) echo '28.2.2 1.50 amd64' ;;
+      *' info '*) cat "${BOX}/runtimes" ;;
+    esac
+STUB
+  stub getent 'grep -w -- "$2" "${BOX}/names"'
+  : >"${BOX}/names"
+  stub hostname 'cat "${BOX}/own"'
+  : >"${BOX}/own"
+  echo 'io.containerd.runc.v2 nvidia runc ' >"${BOX}/runtimes"
+}
+
+# on_hosts [KNOB=VALUE...] ARGV...: a function of the libraries with HOSTS_FILE=env/hosts.
+on_hosts() {
+  local knobs=(HOSTS_FILE=env/hosts CLUSTER_NAME=mine MIN_MEMORY_GIB=0)
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+# hosts LINE...: the file.
+hosts() { printf '%s\n' "$@" >"${HERE}/env/hosts"; }
+
+@test "WORKERS follows from the file; comments and empty lines are ignored" {
+  hosts '# mine' '' '  worker-1 ssh://[fd00::3]:2222 address=fd00::3' 'worker-0 ssh://gpu-0 gpus=4,5,6,7 devices=/dev/infiniband' 'head local address=10.0.0.1'
+  on_hosts node::list
+  assert_status 0
+  assert_line 'worker-1'
+  on_hosts hosts::describe worker-1
+  assert_line 'worker-1 (ssh://[fd00::3]:2222, line 3 of env/hosts)'
+}
+
+@test "a wrong line is refused with its number, before anything is touched" {
+  while IFS='|' read -r line sentence; do
+    hosts 'head ssh://me@10.0.0.1' "$line"
+    on_hosts node::list
+    assert_status 2
+    assert_line "error   ${sentence}"
+  done <<'CASES'
+boss ssh://me@10.0.0.2|'boss' (line 2 of env/hosts) is not a node: use head, worker-0, worker-1, ….
+head ssh://me@10.0.0.2|'head' (line 2 of env/hosts) occurs twice: name each node once.
+worker-0|'' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
+worker-0 me@10.0.0.2|'me@10.0.0.2' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
+worker-0 ssh://-oProxyCommand=x|'ssh://-oProxyCommand=x' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
+worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/….
+worker-0 ssh://me@10.0.0.2 gpus=0,1,1,3|'gpus=0,1,1,3' (line 2 of env/hosts) names GPU 1 twice: name each GPU once.
+worker-0 ssh://me@10.0.0.2 gpus=0-3|'gpus=0-3' (line 2 of env/hosts) is not usable: use ids of that host's GPUs, separated by commas, as in gpus=0,1,2,3.
+worker-0 ssh://me@10.0.0.2 gpus=0,1|'gpus=0,1' (line 2 of env/hosts) names 2 GPUs, but GPUS_PER_WORKER=4 (from env/defaults.env): name as many, or set GPUS_PER_WORKER.
+worker-0 ssh://me@10.0.0.2 devices=infiniband|'devices=infiniband' (line 2 of env/hosts) is not usable: use paths under /dev, separated by commas, as in devices=/dev/infiniband.
+worker-0 ssh://me@10.0.0.2 address=gpu-0|'address=gpu-0' (line 2 of env/hosts) is not an IP address: use the one by which the other hosts reach this host.
+worker-0 ssh://me@10.0.0.2 address=127.0.0.1|'address=127.0.0.1' (line 2 of env/hosts) reaches no other host: use the address that this host has in their network.
+worker-0 ssh://me@10.0.0.1|worker-0 (ssh://me@10.0.0.1, line 2 of env/hosts) is on ssh://me@10.0.0.1, as head is: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node.
+worker-1 ssh://me@10.0.0.2|env/hosts (HOSTS_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
+#|env/hosts (HOSTS_FILE) names no worker: give it a line 'worker-0 ssh://user@host'.
+CASES
+  [[ ! -s $CALLS ]] || fail "called: $(<"$CALLS")"
+}
+
+@test "two nodes with one address are refused, and a GPU for the head" {
+  hosts 'head ssh://me@10.0.0.1 address=10.1.0.1' 'worker-0 ssh://me@10.0.0.2 address=10.1.0.1'
+  on_hosts node::list
+  assert_status 2
+  assert_line "error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has the address 10.1.0.1, as head has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
+  hosts 'head ssh://me@10.0.0.1 gpus=0' 'worker-0 ssh://me@10.0.0.2'
+  on_hosts node::list
+  assert_line "error   'gpus=0' (line 1 of env/hosts) is for a worker: the head never gets a GPU."
+}
+
+@test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
+  on_hosts WORKERS=3 node::list
+  assert_status 2
+  assert_line 'error   WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, it follows from that file.'
+  on_hosts PROFILE=auto node::list
+  assert_status 2
+  assert_line 'error   PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.'
+  hosts 'worker-0 ssh://me@10.0.0.1'
+  on_hosts node::list
+  assert_status 2
+  assert_line "error   env/hosts (HOSTS_FILE) names no head: give it a line 'head ssh://user@host'."
+  rm "${HERE}/env/hosts"
+  on_hosts node::list
+  assert_status 2
+  assert_line 'error   HOSTS_FILE=env/hosts is not a readable file: copy env/hosts.example there and name your hosts in it.'
+}
+
+@test "an address comes from the line, or from where our connection ended; this machine's from where it began" {
+  on_hosts hosts::need
+  assert_status 0
+  hosts 'head local' 'worker-0 ssh://me@10.0.0.2' 'worker-1 ssh://me@10.0.0.5 address=10.1.0.5'
+  printf 'hosts::need\nfor node in head worker-0 worker-1; do hosts::address "$node"; done\n' |
+    cat <(printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n') - >"${HERE}/scripts/addresses.sh"
+  printf '10.0.0.254 10.1.0.5\n' >"${BOX}/own"
+  sandbox::run HOSTS_FILE=env/hosts scripts/addresses.sh
+  assert_status 0
+  assert_line 10.0.0.254
+  assert_line 10.0.0.2
+  assert_line 10.1.0.5
+}
+
+@test "a host that is not one other machine for the others is refused" {
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0'
+  while IFS='|' read -r names sentence; do
+    printf '%b' "$names" >"${BOX}/names"
+    on_hosts hosts::need
+    assert_status 2
+    assert_line "error   worker-0 (ssh://me@gpu-0, line 2 of env/hosts) ${sentence}"
+  done <<'CASES'
+127.0.1.1 STREAM gpu-0\n|means 127.0.1.1 on this machine, where no other host reaches it: use the name or address that it has in the network, or add address=IP to its line.
+10.0.0.2 STREAM gpu-0\n10.1.0.2 STREAM gpu-0\n|has 10.0.0.2 and 10.1.0.2: say by which one the other hosts reach it, with address=IP in its line.
+CASES
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@host.docker.internal'
+  on_hosts hosts::need
+  assert_status 2
+  assert_line "error   worker-0 (ssh://me@host.docker.internal, line 2 of env/hosts) is this machine as a container of Docker Desktop sees it (host.docker.internal): use the host's own name, or local."
+  : >"${BOX}/names"
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0'
+  on_hosts ADDRESS=127.0.0.1 hosts::need
+  assert_status 2
+  assert_line "error   head (ssh://me@10.0.0.1, line 1 of env/hosts) has no address by which the other hosts reach it (found: '127.0.0.1'): add address=IP to its line."
+  on_hosts ADDRESS=10.0.0.7 hosts::need
+  assert_status 2
+  assert_line "error   worker-0 (ssh://me@gpu-0, line 2 of env/hosts) has the address 10.0.0.7, as head has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
+  printf '10.0.0.1\n' >"${BOX}/own"
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0 address=10.9.9.9'
+  on_hosts hosts::need
+  assert_status 2
+  assert_line "error   address=10.9.9.9 of worker-0 (ssh://me@gpu-0, line 2 of env/hosts) is not an address of that host, which has: 10.0.0.1: use one of those."
+}
+
+@test "a host that refuses our key, and engines that are old or do not answer, are named" {
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.9:22'
+  on_hosts hosts::need
+  assert_status 8
+  assert_line "error   The host of worker-0 (ssh://me@10.0.0.9:22, line 2 of env/hosts) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 22 me@10.0.0.9 true' must work without a prompt; fix that first."
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.3'
+  on_hosts hosts::need
+  assert_status 1
+  assert_line 'error   The container engine of worker-0 (ssh://me@10.0.0.3, line 2 of env/hosts) is 19.03.15 with API 1.40: Docker 20.10 or later (API 1.41) is needed there.'
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.4'
+  on_hosts hosts::need
+  assert_status 8
+  assert_line "error   The container engine of worker-0 (ssh://me@10.0.0.4, line 2 of env/hosts) does not answer (Cannot connect to the Docker daemon): start it there, and let that user run 'docker version'."
+}
+
+@test "the engine's client reaches a host through our ssh, with our options" {
+  stub docker 'printf "%s\n" "$DOCKER_HOST" && ssh -T me@10.0.0.2 -- true'
+  on_hosts SSH_CONFIG=/my/config hosts::docker worker-0 ps
+  assert_status 0
+  assert_line 'ssh://me@10.0.0.2:2222'
+  assert_called 'ssh -F /my/config -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15'
+}
+
+@test "a host that sees another directory at the shared root is refused before anything is changed" {
+  mkdir -p "${BOX}/work dir/shared"
+  on_hosts HOSTS_FILE=env/hosts hosts::need_shared_root
+  assert_status 0
+  assert_line "ok      ${BOX}/work dir/shared is one directory on every host"
+  [[ -z $(ls -A "${BOX}/work dir/shared") ]]
+  mkdir "${BOX}/other"
+  printf '#!/bin/sh\n' >"${BOX}/other/cat"
+  chmod +x "${BOX}/other/cat"
+  sed -i 's/^    exec bash/    [[ $HOST != 10.0.0.2 ]] || PATH="${BOX}\/other:$PATH"\n&/' "${BOX}/bin/ssh"
+  on_hosts hosts::need_shared_root
+  assert_status 1
+  assert_line "error   worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see at ${BOX}/work dir/shared (from WORKDIR) what this machine wrote there: mount the same directory (NFS) at that path on every host."
+}
+
+@test "each node gets its host's network, its own GPUs and devices, and the token from that host's home" {
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7 devices=/dev/infiniband'
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nhosts::need\ncompose::render worker-0\n' >"${HERE}/scripts/render.sh"
+  sandbox::run PROFILE=gpu HOSTS_FILE=env/hosts CLUSTER_NAME=mine scripts/render.sh
+  assert_status 0
+  assert_line '    network_mode: host'
+  assert_line '    labels: {verl-regress.address: "10.0.0.2"}'
+  assert_line '    devices: [/dev/infiniband]'
+  assert_line '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["4", "5", "6", "7"], capabilities: [gpu]}]}}}'
+  assert_line "      - {type: bind, source: \"${BOX}/home dir/.verl-regress/mine.token\", target: /run/secrets/ray_token, read_only: true}"
+  assert_line '      - "mine-head=10.0.0.1"'
+  assert_line '  head: {profiles: [elsewhere]}'
+}
+
+@test "GPUs, devices and ports that a host lacks are named" {
+  stub nvidia-smi 'for i in 0 1 2 3; do echo "GPU $i: NVIDIA"; done'
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7'
+  on_hosts PROFILE=gpu hosts::check
+  assert_status 1
+  assert_line 'error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has 4 NVIDIA GPUs (nvidia-smi -L), but worker-0 is to get those with the ids 4,5,6,7 (profile gpu): lower GPUS_PER_WORKER, or name others with gpus= in its line.'
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
+  on_hosts PROFILE=gpu hosts::check
+  assert_status 0
+  echo 'runc ' >"${BOX}/runtimes"
+  on_hosts PROFILE=gpu hosts::check
+  assert_status 1
+  assert_line "error   The container engine of worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) cannot hand out NVIDIA GPUs (its runtimes are: runc): install the NVIDIA Container Toolkit there, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 devices=/dev/no-such-device'
+  on_hosts hosts::check
+  assert_status 1
+  assert_line 'error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, or WORKER_DEVICES): load its driver, or leave it out.'
+  stub awk 'case "$*" in *0A*) echo 18EB ;; *MemAvailable*) echo 20 ;; *) exec /usr/bin/awk "$@" ;; esac'
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
+  on_hosts hosts::check
+  assert_status 1
+  assert_line "error   Port 6379 of head (ssh://me@10.0.0.1, line 1 of env/hosts) is in use, but Ray needs it on that host's network: end the process that listens there (another Ray?), or choose another host (the GCS port is GCS_PORT=6379)."
+}
+
+@test "a cluster that was brought up with another HOSTS_FILE, or with none, is not taken for this one" {
+  mkdir -p "${BOX}/work dir/clusters/mine"
+  printf 'HOSTS_FILE=\n' >"${BOX}/work dir/clusters/mine/containers"
+  on_hosts hosts::need_same_file
+  assert_status 2
+  assert_line "error   The cluster mine was brought up with HOSTS_FILE=(empty), and HOSTS_FILE is env/hosts now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
+}
+
+@test "a host that the file does not name any more is still one of our engines, until its container is gone" {
+  mkdir -p "${BOX}/work dir/clusters/mine"
+  printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.5' >"${BOX}/work dir/clusters/mine/hosts"
+  on_hosts hosts::engines
+  assert_status 0
+  assert_line 'worker-1@ssh://me@10.0.0.5'
+  refute_text 'worker-0@'
+  on_hosts hosts::describe worker-1@ssh://me@10.0.0.5
+  assert_line "worker-1 (ssh://me@10.0.0.5, from the last 'make up')"
+}
