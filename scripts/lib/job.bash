@@ -70,12 +70,12 @@ job::again() {
 
 # job::_debugger ARGS: adds DEBUGGER, and where debugpy listens.
 job::_debugger() {
-  local -n _words=$1
+  local -n _given=$1
   local host
   [[ -n $DEBUGGER && $DEBUGGER != 0 ]] || return 0
   host=$(nodes::debugger_host)
-  _words+=("--debugger=${DEBUGGER}")
-  [[ -z $host ]] || _words+=("--debugger-host=${host}")
+  _given+=("--debugger=${DEBUGGER}")
+  [[ -z $host ]] || _given+=("--debugger-host=${host}")
 }
 
 # job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS; OVERRIDES_FILE in DIR, and named in both arrays.

@@ -33,6 +33,7 @@ ssh::_take_line() {
   name=${words[0]} target=${words[1]:-}
   [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is not a node: use head, worker-0, worker-1, …."
   [[ ! -v LOGIN_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) occurs twice: name each node once."
+  # shellcheck disable=SC2153  # of scripts/lib/lifecycle/login.bash
   [[ $target =~ $LOGIN_FORM ]] || cli::die 2 "'${target}' (${where}) is not a login: use user@host or user@host:port."
   login::take "$name" "$target"
   for word in "${words[@]:2}"; do
