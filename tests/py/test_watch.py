@@ -464,7 +464,7 @@ def test_a_job_whose_loggers_write_no_steps_is_not_reported_as_zero_steps(follow
     assert "its loggers write no steps here (trainer.logger=[wandb]), no checkpoint" in lines
 
 
-def test_a_job_that_waits_in_a_breakpoint_is_told_once_and_never_stalled(follow, make_job, monkeypatch):
+def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(follow, make_job, monkeypatch):
     job, where = make_job(), {"now": None}
     monkeypatch.setattr("verl_regress.jobs.breakpoints.words", lambda _job: where["now"])
     waits = "waits in a breakpoint (user/code/reward.py:12)"
