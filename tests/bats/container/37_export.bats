@@ -35,6 +35,31 @@ PY
   done
 }
 
+# bats test_tags=turn:0
+@test "a dstack task's commands train on three nodes with the variables that dstack sets" {
+  local rank net="${CLUSTER_NAME}-dstack" commands
+  exports dstack WORKLOAD=sft OVERRIDES=trainer.total_training_steps=2
+  commands=$(.venv/bin/python -c 'import sys, yaml; print(yaml.safe_load(sys.stdin)["commands"][0])' <"$FILE")
+  sed -n 's/^- \([A-Z_]*=.*\)/\1/p' "$FILE" >"${FILE}.env"
+  RAY_AUTH_TOKEN=$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \n')
+  export RAY_AUTH_TOKEN
+  docker network create --label "verl-regress.cluster=${CLUSTER_NAME}-dstack" --subnet 172.31.78.0/24 "$net" >/dev/null
+  for rank in 0 1 2; do
+    docker run --detach --init --name "${net}-${rank}" --label "verl-regress.cluster=${CLUSTER_NAME}-dstack" --network "$net" --ip "172.31.78.1${rank}" \
+      --user "$(sed -n 's/^user: //p' "$FILE")" --shm-size 2g --env-file "${FILE}.env" --env RAY_AUTH_TOKEN --env DSTACK_NODE_RANK="$rank" --env DSTACK_NODES_NUM=3 \
+      --env DSTACK_MASTER_NODE_IP=172.31.78.10 --env DSTACK_NODES_IPS=$'172.31.78.10\n172.31.78.11\n172.31.78.12' \
+      --volume "${WORKDIR}/shared:/private" "$(sed -n 's/^image: //p' "$FILE")" bash -i -c "$commands" >/dev/null
+  done
+  run timeout 500 docker wait "${net}-0"
+  local ended=$output
+  run docker logs "${net}-0"
+  docker rm --force "${net}-0" "${net}-1" "${net}-2" >/dev/null
+  docker network rm "$net" >/dev/null
+  [[ $ended == 0 ]] || fail "the head ended with ${ended}"
+  assert_line 'ok      sft-codeA-.* SUCCEEDED \(the trainer ended\)'
+  assert_line ' *driver_info.node_ip_address: 172.31.78.1[12]'
+}
+
 # bats test_tags=turn:1
 @test "a Compose project trains, ends with the job's status, and shows its token nowhere" {
   local id name
