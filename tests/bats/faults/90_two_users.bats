@@ -6,7 +6,7 @@ setup_file() {
   fault::use work 18285
   container::cluster # from which the users take verl
   export HOUSE=/tmp/verl-regress-team-$$ ANN=41001 BOB=41002 TEAM=42000 user
-  mkdir "$HOUSE" "${HOUSE}/shared"
+  mkdir "$HOUSE" "${HOUSE}"/{shared,ann,bob}
   cp -r "${WORKDIR}/shared/common/code/verl/codeA" "${HOUSE}/verl-source"
   fault::down
   source scripts/dev/files.bash
