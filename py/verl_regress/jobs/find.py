@@ -49,13 +49,12 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
 
     The latest job is `caller`'s own; of all jobs if the caller is not known.
     """
-    jobs = newest_first(root)
     if asked == "latest":
-        return _latest(root, jobs, caller)
+        return _latest(root, newest_first(root), caller)
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     if not _is_job(job.path):
-        known = ", ".join(printable(other.submission_id) for other in jobs[:5]) or "none"
+        known = ", ".join(printable(other.submission_id) for other in newest_first(root)[:5]) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
     _need_readable(job)
     attempts = job.attempts()
