@@ -7,7 +7,11 @@ import time
 import pytest
 from counting import counted
 
-SIZES = [200, pytest.param(10_000, marks=pytest.mark.slow)]
+from verl_regress import cli
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import find
+
+SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
 BEGIN = 1_700_000_000
 
 
@@ -27,10 +31,77 @@ def make_jobs(shared, count):
 
 
 @pytest.mark.parametrize("count", SIZES)
-def test_a_job_is_found_by_its_id_without_reading_the_others(run, shared, monkeypatch, count):
+def test_a_job_is_found_by_its_id_without_reading_the_others(shared, monkeypatch, count):
     ids = make_jobs(shared, count)
-    from verl_regress.jobs import find
-
     with counted(monkeypatch) as calls:
         assert find.find(shared, ids[0]).submission_id == ids[0]
     assert calls.total() <= 5, calls
+
+
+# 20 jobs are shown, each with its config, its state, its attempts and its steps.
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("command", [["jobs"], ["status", "--profile=cpu", "--cluster=c"]])
+def test_a_list_reads_the_jobs_that_it_shows(run, shared, monkeypatch, count, command):
+    ids = make_jobs(shared, count)
+    with counted(monkeypatch) as calls:
+        # not by `run`, which reads the whole root before and after
+        assert cli.main(["--shared-root", str(shared.path), "--no-ray", *command]) == 0
+    assert calls.total() <= 600, calls  # argparse alone asks 300 times for its translations
+    lines = run("--no-ray", *command).out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("ppo-")] == ids[:-21:-1]
+    assert lines[-1] == f"… {count - 20} earlier jobs are not shown (LIMIT={count} shows all)"
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_the_latest_job_is_found_by_reading_few(shared, monkeypatch, count):
+    ids = make_jobs(shared, count)
+    with counted(monkeypatch) as calls:
+        assert find.find(shared, "latest").submission_id == ids[-1]
+    assert calls.total() <= 10, calls
+
+
+def resumed(shared, submission_id, seconds):
+    """A second attempt of that job, made at that time, and its mark as a submission leaves it."""
+    attempt = JobDir(shared.jobs / submission_id).numbered(2)
+    attempt.config.mkdir(parents=True)
+    os.utime(attempt.config, (seconds, seconds))
+    find.mark(attempt)
+    return attempt
+
+
+def test_a_job_that_is_resumed_is_the_latest_by_its_mark(shared, monkeypatch):
+    ids = make_jobs(shared, 100)
+    attempt = resumed(shared, ids[5], BEGIN + 86400)
+    with counted(monkeypatch) as calls:
+        assert find.find(shared, "latest") == attempt
+    assert calls.total() <= 10, calls
+
+
+def test_a_job_with_a_name_of_its_own_is_found_with_and_without_its_mark(shared):
+    make_jobs(shared, 100)
+    own = JobDir(shared.jobs / "mine")
+    own.config.mkdir(parents=True)
+    os.utime(own.config, (BEGIN + 86400, BEGIN + 86400))
+    assert find.find(shared, "latest") == own
+    find.mark(own)
+    assert [path.name for path in shared.jobs.glob(".made-*")] == [f".made-{BEGIN + 86400}-mine"]
+    assert find.find(shared, "latest") == own
+
+
+@pytest.mark.parametrize(
+    "name", [".made-9999999999-{id}", ".made-9999999999-gone", ".made-x-{id}", ".made-", ".made-5", ".made-³-{id}"]
+)
+def test_a_mark_that_is_wrong_changes_no_order(shared, name):
+    ids = make_jobs(shared, 10)
+    (shared.jobs / name.format(id=ids[3])).touch()
+    assert [job.submission_id for job in find.newest_first(shared)] == ids[::-1]
+
+
+def test_an_id_with_a_time_of_its_own_making_changes_no_order(shared):
+    ids = make_jobs(shared, 10)
+    tomorrow = shared.jobs / "x-29990101T000000Z-abcd"
+    no_day = shared.jobs / "x-20990199T000000Z-abcd"
+    for age, job in enumerate((tomorrow, no_day)):
+        (job / "config").mkdir(parents=True)
+        os.utime(job / "config", (BEGIN - 10 - age, BEGIN - 10 - age))
+    assert [job.submission_id for job in find.newest_first(shared)] == [*ids[::-1], tomorrow.name, no_day.name]

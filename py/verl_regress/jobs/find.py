@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import calendar
+import contextlib
+import heapq
+import math
 import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +21,10 @@ from verl_regress.base.layout import JobDir, SharedRoot, unreadable
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
 
+_MARK = ".made-"  # begins the name of a mark; no id begins so
+_MADE_ID = re.compile(r"-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{4}$")
+_LAG = 60.0  # seconds at most from the id to the directory, with the difference of two clocks
+
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """The positional argument JOB of every command on one job."""
@@ -20,10 +32,80 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def newest_first(root: SharedRoot) -> list[JobDir]:
-    """The newest attempt of every job, the most recent job first."""
-    directories = [path for path in root.jobs.iterdir() if _is_job(path)] if root.jobs.is_dir() else []
-    newest = [JobDir(path).attempts()[-1] for path in directories]
-    return sorted(newest, key=lambda job: (made(job), job.submission_id), reverse=True)
+    """The newest attempt of every job, the most recent job first. This reads each job; for a few, take them from `newest`."""
+    return list(newest(root, ids_of(root)))
+
+
+def ids_of(root: SharedRoot) -> list[str]:
+    """The ids of all jobs, in no order; no job is read."""
+    try:
+        with os.scandir(root.jobs) as found:
+            return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
+    """The newest attempt of each job with one of these ids, the most recent job first.
+
+    A job is read only when it may be the next one: no later than a minute after the time in its id or in its newest mark. A job with
+    neither may always be. So a mark that is lost costs time, or puts a resumed job too low; one from tomorrow costs one read.
+    """
+    marked = _marked(root)
+    guesses: list[tuple[float, int, tuple[int, ...], str]] = [
+        (-_at_latest(name, marked), 0, (), name) for name in names
+    ]
+    heapq.heapify(guesses)
+    read: dict[str, JobDir] = {}
+    while guesses:
+        _, is_sure, _, name = heapq.heappop(guesses)
+        if is_sure:
+            yield read[name]
+            continue
+        job = JobDir(root.jobs / name).attempts()[-1]
+        try:
+            heapq.heappush(guesses, (-made(job), 1, (*(-ord(letter) for letter in name), 1), name))
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        read[name] = job
+
+
+def mark(attempt: JobDir) -> None:
+    """Let `newest` know when this attempt was made, if its job's id does not tell: an empty file in `jobs/`, named after both.
+
+    Without it (a full disk) the job is still found by its id.
+    """
+    when = made(attempt)
+    if abs(_time_in(attempt.submission_id) - when) > _LAG:
+        with contextlib.suppress(OSError):
+            (attempt.root.jobs / f"{_MARK}{int(when)}-{attempt.submission_id}").touch()
+
+
+def _marked(root: SharedRoot) -> dict[str, float]:
+    """The newest marks in `jobs/`: seconds, by submission id."""
+    latest: dict[str, float] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for path in root.jobs.iterdir():
+            name = path.name
+            seconds, _, submission_id = name.removeprefix(_MARK).partition("-")
+            if name.startswith(_MARK) and seconds.isdecimal():
+                latest[submission_id] = max(latest.get(submission_id, 0.0), float(seconds))
+    return latest
+
+
+def _at_latest(submission_id: str, marked: Mapping[str, float]) -> float:
+    """When its newest attempt was made, at the latest."""
+    known = max(_time_in(submission_id), marked.get(submission_id, -math.inf))
+    return math.inf if known == -math.inf else known + _LAG
+
+
+def _time_in(submission_id: str) -> float:
+    """The time in an id that `ids.make` made, in seconds; minus infinity in any other."""
+    found = _MADE_ID.search(submission_id)
+    try:
+        return calendar.timegm(time.strptime(found[1], "%Y%m%dT%H%M%SZ")) if found is not None else -math.inf
+    except ValueError:  # the 99th of a month
+        return -math.inf
 
 
 def _is_job(path: Path) -> bool:
@@ -50,11 +132,11 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     The latest job is `caller`'s own; of all jobs if the caller is not known.
     """
     if asked == "latest":
-        return _latest(root, newest_first(root), caller)
+        return _latest(root, caller)
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     if not _is_job(job.path):
-        known = ", ".join(printable(other.submission_id) for other in newest_first(root)[:5]) or "none"
+        known = ", ".join(printable(other.submission_id) for other in islice(newest(root, ids_of(root)), 5)) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
     _need_readable(job)
     attempts = job.attempts()
@@ -67,13 +149,14 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     return job.numbered(int(named["number"]))
 
 
-def _latest(root: SharedRoot, jobs: list[JobDir], caller: Owner | None) -> JobDir:
-    if not jobs:
-        raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
-    for job in jobs:
+def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
+    theirs: JobDir | None = None
+    for job in newest(root, ids_of(root)):
         if caller is None or caller.has(_plan_if_readable(job)):
             return job
-    theirs = jobs[0]
+        theirs = theirs or job
+    if theirs is None:
+        raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
     raise BadInput(
         f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
         f"{owner.described(_plan_if_readable(theirs))}; name it with JOB={theirs.submission_id}, or submit one."

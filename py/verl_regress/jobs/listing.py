@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 from verl_regress.base import say
@@ -28,16 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a line per job; only the jobs that are printed are read beyond their directory."""
-    every = find.newest_first(SharedRoot(args.shared_root))
+    """Print a line per job; only the jobs that are printed are read."""
+    root = SharedRoot(args.shared_root)
+    ids = find.ids_of(root)
     known = None if args.no_ray else _ask_ray()
-    rows = [_row(job, known, args.cluster) for job in every[: args.limit]]
+    rows = [_row(job, known, args.cluster) for job in islice(find.newest(root, ids), max(args.limit, 0))]
     if args.json:
-        print(json.dumps({"jobs_total": len(every), "ray_answers": known is not None, "jobs": rows}, indent=2))
+        print(json.dumps({"jobs_total": len(ids), "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
     if known is None:
         say.info("Ray was not asked: this is what the jobs' own files say")
-    print(say.shown("\n".join(_page(rows, len(every)))))
+    print(say.shown("\n".join(_page(rows, len(ids)))))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import islice
 from typing import Any
 
 from verl_regress.base import say
@@ -48,7 +49,7 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
         except RegressError as error:
             problem = str(error)
     names = {node.address: node.name for node in listed}
-    everything = find.newest_first(root)
+    ids = find.ids_of(root)
     return {
         "profile": profile,
         "cluster": cluster,
@@ -63,8 +64,8 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
             for node in sorted(listed, key=lambda node: (not node.is_head, node.name))
             if node.alive or not any(other.alive and other.name == node.name for other in listed)
         ],
-        "jobs_total": len(everything),
-        "jobs": [_job(job, known, names, cluster) for job in everything[:limit]],
+        "jobs_total": len(ids),
+        "jobs": [_job(job, known, names, cluster) for job in islice(find.newest(root, ids), max(limit, 0))],
     }
 
 

@@ -22,7 +22,7 @@ from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import SharedRoot, as_json, write_atomically
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
-from verl_regress.jobs import debug
+from verl_regress.jobs import debug, find
 from verl_regress.jobs.status import submission_of
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import overrides, plan
@@ -237,6 +237,7 @@ def _make_directories(planned: plan.Plan) -> None:
         ) from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
         directory.mkdir()
+    find.mark(job)
 
 
 def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:
