@@ -1,8 +1,10 @@
 """With thousands of jobs on the shared root, a command reads those that it shows, not all of them."""
 
+import hashlib
 import json
 import os
 import time
+import tracemalloc
 
 import pytest
 from counting import counted
@@ -10,6 +12,7 @@ from counting import counted
 from verl_regress import cli
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find
+from verl_regress.session import evidence
 
 SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
 BEGIN = 1_700_000_000
@@ -105,3 +108,24 @@ def test_an_id_with_a_time_of_its_own_making_changes_no_order(shared):
         (job / "config").mkdir(parents=True)
         os.utime(job / "config", (BEGIN - 10 - age, BEGIN - 10 - age))
     assert [job.submission_id for job in find.newest_first(shared)] == [*ids[::-1], tomorrow.name, no_day.name]
+
+
+def test_what_verify_hashes_is_never_in_memory_whole(shared):
+    """A model of 48 MiB, and a job with as large a file, are hashed in pieces; their hashes are those of the whole."""
+    content = bytes(48 << 20)
+    model, job = shared.models / "big", shared.jobs / "job"
+    for directory, name in ((model, "model.safetensors"), (job, "actor.pt")):
+        directory.mkdir()
+        (directory / name).write_bytes(content)
+    (model / "manifest.json").write_text("{}")
+    sha256 = hashlib.sha256(content)
+    del content
+    tracemalloc.start()
+    try:
+        [files] = evidence.artefacts(shared).values()
+        found = evidence.digest(job)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert files["model.safetensors"][1] == sha256.hexdigest()
+    assert found == hashlib.sha256(b"actor.pt\0" + sha256.digest()).hexdigest()

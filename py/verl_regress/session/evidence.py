@@ -19,6 +19,7 @@ from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.store.artefact import sha256_of
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _SCORE = "critic/score/mean"
@@ -32,8 +33,10 @@ def digest(directory: Path) -> str:
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         found.update(os.fsencode(f"{path.relative_to(directory)}\0"))
         stat = path.stat()
-        content = path.read_bytes() if stat.st_size <= _WHOLE else f"{stat.st_size} {stat.st_mtime_ns}".encode()
-        found.update(hashlib.sha256(content).digest())
+        if stat.st_size <= _WHOLE:
+            found.update(bytes.fromhex(sha256_of(path)))
+        else:
+            found.update(hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).digest())
     return found.hexdigest()
 
 
@@ -76,7 +79,7 @@ def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
     prepared = [path.parent for home in (root.datasets, root.models) for path in sorted(home.glob("*/manifest.json"))]
     return {
         str(directory): {
-            str(path.relative_to(directory)): [path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest()]
+            str(path.relative_to(directory)): [path.stat().st_mtime_ns, sha256_of(path)]
             for path in sorted(directory.rglob("*"))
             if path.is_file()
         }
