@@ -6,10 +6,11 @@
 env::load() {
   env::load_knobs
   WORKDIR=$(realpath -m -- "$WORKDIR")
+  node::choose
   look::load
   helper::fix_version
   owner::load
-  node::load
+  transport::load
 }
 
 # env::load_knobs: only the knobs; asks nothing of the cluster.

@@ -2,14 +2,17 @@
 # How a node is reached is scripts/lib/transport/${TRANSPORT}.bash, which defines the transport:: half of each verb.
 # shellcheck shell=bash
 
-# node::load: loads the transport and the lifecycle that TRANSPORT names; env::load calls it.
-node::load() {
+# node::choose: sources the transport and the lifecycle that TRANSPORT names. Knobs that the user left out may follow from the transport.
+node::choose() {
   # shellcheck disable=SC1090  # chosen by the knob TRANSPORT, checked by env::load
   source "${REPO_DIR}/scripts/lib/transport/${TRANSPORT}.bash"
   # shellcheck disable=SC1090  # the same
   source "${REPO_DIR}/scripts/lib/lifecycle/${TRANSPORT}.bash"
-  transport::load
+  ! node::_has set_knobs || transport::set_knobs
 }
+
+# node::_has VERB: the transport defines this verb, which not all need.
+node::_has() { declare -F "transport::$1" >/dev/null; }
 
 # node::list: the nodes that this cluster should have, head first, one per line.
 node::list() {
@@ -51,6 +54,10 @@ node::get() { node::exec "$1" tar -C "$2" -c .; }
 # node::spawn NODE LOG ARGV...: starts a command that continues after us, with its output in LOG and its exit status in LOG.exit.
 node::spawn() {
   local node=$1 log=$2
+  if node::_has spawn; then
+    transport::spawn "$@"
+    return
+  fi
   shift 2
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c '

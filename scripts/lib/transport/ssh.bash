@@ -53,7 +53,7 @@ transport::exec() { transport::exec_in "$@"; }
 transport::exec_in() {
   local node=$1 said="${LOGIN_SOCKETS}/${BASHPID}.said" status=0
   transport::_need "$node"
-  login::client "$node" -E "$said" -- "$(ssh::_command "$@")" || status=$?
+  login::client "$node" -E "$said" -- "$(existing::command "$@")" || status=$?
   if ((status == 255)) && { [[ -s $said ]] || ! login::is_connected "$node"; }; then
     cli::die 8 "The connection to the node '${node}' ($(ssh::_target "$node")) was lost while '${2}' ran there ($(login::last_words "$said")): check the node, then run this again."
   fi
@@ -64,7 +64,7 @@ transport::exec_in() {
 # The last of -T and -t counts.
 transport::exec_tty() {
   transport::_need "$1"
-  login::client "$1" -t -- "$(ssh::_command "$@")"
+  login::client "$1" -t -- "$(existing::command "$@")"
 }
 
 transport::is_alive() {
@@ -92,8 +92,8 @@ transport::_need_listed() {
   [[ -v LOGIN_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
 }
 
-# ssh::forward ARRAY NODE LOCAL:HOST:PORT...: the argv that forwards ports of this host, as a user can type it.
-ssh::forward() {
+# existing::forward ARRAY NODE LOCAL:HOST:PORT...
+existing::forward() {
   local -n _argv=$1
   local node=$2 spec
   shift 2
@@ -109,22 +109,16 @@ ssh::forward() {
 # ssh::hold NODE LOCAL:HOST:PORT...: runs it until it ends: if ssh cannot listen, or if the node is gone. It never asks.
 ssh::hold() {
   local argv=()
-  ssh::forward argv "$@"
+  existing::forward argv "$@"
   "${argv[0]}" -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR -o ExitOnForwardFailure=yes \
     -o GatewayPorts=no -o ForwardAgent=no -o ForwardX11=no -o RemoteCommand=none -o ControlMaster=no -o ControlPath=none "${argv[@]:1}"
 }
 
-# ssh::_command NODE ARGV...: the one string that sshd passes to the login shell. It unpacks to plain sh, which gives the command its
-# environment, as compose does in our own containers.
-ssh::_command() {
-  local node=$1 script word
-  shift
-  script="export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" RAY_USAGE_STATS_ENABLED=0
+# existing::environment NODE: the lines of sh that give a command there its environment.
+existing::environment() {
+  printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" RAY_USAGE_STATS_ENABLED=0
 set -- \$SSH_CONNECTION
-export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$node]:-\$3}\" PATH=\"${_SSH_PATH[$node]:+${_SSH_PATH[$node]}:}\$PATH\"
-(exec"
-  for word in "$@"; do script+=" $(login::quoted "$word")"; done
-  login::packed "${script})"$'\nexit "$?"\n'
+export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$1]:-\$3}\" PATH=\"${_SSH_PATH[$1]:+${_SSH_PATH[$1]}:}\$PATH\""
 }
 
 # ssh::token_path: Ray's token on a node, under the HOME there.

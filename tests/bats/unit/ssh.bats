@@ -156,7 +156,7 @@ CASES
   mv "${BOX}/home dir" "${BATS_TEST_TMPDIR}/home/me"
   on_ssh HOME="${BATS_TEST_TMPDIR}/home/me" SHARED_ROOT="${BATS_TEST_TMPDIR}/home" nodes::check
   assert_status 1
-  assert_line "HOME=${BATS_TEST_TMPDIR}/home/me is on the shared root, where Ray's token must not be"
+  assert_line "${BATS_TEST_TMPDIR}/home/me/.verl-regress is on the shared root, where Ray's token must not be"
   on_ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/nowhere" nodes::check
   assert_status 1
   assert_line "error   The head cannot use ${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT), as it says above: mount it there, writable for the user of env/nodes."

@@ -1,0 +1,285 @@
+# lifecycle/existing: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
+# everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
+# nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_two_cure, nodes::_user,
+# nodes::_leave NODE (after Ray has ended there), nodes::shown, nodes::need_holdable; and in the transport existing::environment NODE and
+# existing::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this host to the node, as a user can type it.
+# shellcheck shell=bash
+
+# What the workers of the profile rocm get as environment, as docker-compose.rocm.yaml gives it to our own containers.
+readonly EXISTING_ROCM=(NCCL_DEBUG GPU_MAX_HW_QUEUES TORCH_NCCL_HIGH_PRIORITY NCCL_CHECKS_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX
+  NCCL_CROSS_NIC CUDA_DEVICE_MAX_CONNECTIONS NCCL_PROTO RCCL_MSCCL_ENABLE TOKENIZERS_PARALLELISM HSA_NO_SCRATCH_RECLAIM)
+
+# existing::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose does in
+# our own containers.
+existing::command() {
+  local script word name
+  script=$(existing::environment "$1")$'\n'
+  if [[ $PROFILE == rocm && $1 == worker-* ]]; then
+    for name in "${EXISTING_ROCM[@]}"; do script+="export ${name}=$(login::quoted "${!name}")"$'\n'; done
+  fi
+  shift
+  script+='(exec'
+  for word in "$@"; do script+=" $(login::quoted "$word")"; done
+  login::packed "${script})"$'\nexit "$?"\n'
+}
+
+# nodes::dashboard_host: the address that Ray's dashboard listens on: not the network, because nothing protects it there.
+nodes::dashboard_host() { printf '127.0.0.1\n'; }
+
+# nodes::debugger_host: the address that debugpy listens on: not the network, because it asks for no password.
+nodes::debugger_host() { printf '127.0.0.1\n'; }
+
+# nodes::dashboard_address: where a browser on this host finds the dashboard: it listens only on the head, so it must be forwarded.
+nodes::dashboard_address() {
+  local port
+  port=$(tunnel::dashboard_port)
+  printf "http://127.0.0.1:%s after '%s'\n" "$port" "$(nodes::_forward_line head "${port}:127.0.0.1:8265")"
+}
+
+# nodes::show_forwards FORWARD...: prints a command for this host for each node that they lead to.
+nodes::show_forwards() {
+  local node specs
+  nodes::_need_ports "$@"
+  for node in $(nodes::_ends "$@"); do
+    mapfile -t specs < <(nodes::_specs "$node" "$@")
+    nodes::_forward_line "$node" "${specs[@]}"
+  done
+}
+
+# nodes::_ends FORWARD...: the nodes that they lead to, the head first.
+nodes::_ends() { printf '%s\n' "$@" | cut -d: -f2 | awk '!seen[$0]++'; }
+
+# nodes::_specs NODE FORWARD...: those that lead to it, as LOCAL:127.0.0.1:PORT. Nothing on a node listens on the network for us.
+nodes::_specs() { printf '%s\n' "${@:2}" | awk -F: -v node="$1" '$2 == node { print $1 ":127.0.0.1:" $3 }'; }
+
+nodes::_forward_line() {
+  local argv=()
+  existing::forward argv "$@"
+  word::typed "${argv[@]}"
+}
+
+# nodes::_need_ports FORWARD...: their ports on this host are free.
+nodes::_need_ports() {
+  local forward knob=DASHBOARD_PORT
+  [[ -z $TUNNEL_PORT ]] || knob=TUNNEL_PORT
+  for forward; do
+    if [[ $forward == *:head:8265 ]]; then
+      port::need_free "${forward%%:*}" "$knob" TUNNEL_PORT
+    else
+      port::need_free "${forward%%:*}" DEBUGGER_PORT DEBUGGER_PORT
+    fi
+  done
+}
+
+# nodes::ask_dashboard: the HTTP status with which it answers the head with the head's token; prints nothing if it does not.
+nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version; }
+
+# nodes::gcs_path: where the GCS keeps its state, on the head: next to Ray's token, not on the shared root.
+nodes::gcs_path() {
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec head sh -c 'printf "%s.gcs\n" "${RAY_AUTH_TOKEN_PATH%.token}"'
+}
+
+nodes::check() {
+  prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses \
+    nodes::_check_shared_root nodes::_check_clocks nodes::_check_ports
+}
+
+nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
+
+# nodes::shared_root_here: prints nothing, because it is only on the nodes.
+nodes::shared_root_here() { :; }
+
+# nodes::shared_group: SHARED_GROUP, as the nodes know it.
+nodes::shared_group() { printf '%s\n' "$SHARED_GROUP"; }
+
+nodes::need_shared_root_here() {
+  cli::die 8 "None of the nodes in $(nodes::_source) can be reached, or has the helper that 'make deps' copies there, and the jobs are on their shared root: fix that first."
+}
+
+# nodes::owners [NODE...]: the owners of this cluster on those nodes (default: all), as ID|USER|WORKDIR, from the file next to Ray's
+# token; prints nothing for a node that does not answer.
+nodes::owners() {
+  local node pids=()
+  # shellcheck disable=SC2046  # names, one word each
+  (($#)) || set -- $(node::list)
+  for node in "$@"; do
+    # shellcheck disable=SC2016  # expanded on the node
+    ! node::is_alive "$node" || node::exec "$node" sh -c '
+      file=${RAY_AUTH_TOKEN_PATH%.token}.owner
+      if [ -f "$file" ]; then cat "$file"; elif [ -f "$RAY_AUTH_TOKEN_PATH" ]; then echo "||"; fi' owner &
+    pids+=("$!")
+  done
+  wait "${pids[@]}" || true
+}
+
+# nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
+nodes::ensure_up() {
+  local node state other
+  other=$(owner::other)
+  owner::need_own_or_adopt "$other"
+  [[ -z $other ]] || nodes::_end_ray_of_other
+  for node in $(node::list); do
+    # shellcheck disable=SC2016  # expanded on the node; the token itself comes on stdin
+    state=$(node::exec_in "$node" sh -c '
+      set -e; umask 077; file=$RAY_AUTH_TOKEN_PATH; token=$(cat)
+      mkdir -p "${file%/*}"; chmod 700 "${file%/*}"
+      printf "%s\n" "$1" >"${file%.token}.owner"
+      [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; echo same; exit; }
+      printf %s "$token" >"$file.tmp"; mv "$file.tmp" "$file"; echo put' token "${OWNER_ID}|${OWNER_USER}|${WORKDIR}" \
+      <"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
+    [[ $state == same ]] || log::changed "${node}: put Ray's token at $(nodes::_token_shown) (mode 600)"
+  done
+  log::ok "nodes: $(node::list | paste -sd' ')"
+}
+
+# nodes::ensure_down: nothing that we started runs on any node, and the token is removed. If a node does not answer, the others are
+# still cleaned up.
+nodes::ensure_down() {
+  local node stopped report lost=()
+  owner::need_own_or_adopt "$(owner::other)"
+  job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
+  # Ray takes some seconds to stop, so all nodes are cleaned up at once.
+  report=$(log::while 'ending Ray on the nodes' -- nodes::_release_all)
+  while read -r node stopped; do
+    ((stopped == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
+  done < <(sort <<<"$report")
+  for node in $(node::list); do grep -q "^${node} " <<<"$report" || lost+=("$node"); done
+  ((${#lost[@]} == 0)) ||
+    cli::die 8 "Ray may still run on ${lost[*]} (from $(nodes::_source)): run 'make down' again when they answer."
+  ((LOG_CHANGES > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
+}
+
+nodes::_release_all() {
+  local node pids=()
+  for node in $(node::list); do
+    nodes::_release "$node" &
+    pids+=("$!")
+  done
+  wait "${pids[@]}" || true # a node that does not answer must not stop the others
+}
+
+# nodes::_release NODE: prints NODE and how many processes there were; prints nothing if the node does not answer.
+nodes::_release() {
+  local stopped
+  stopped=$(cluster::stop_ray "$1")
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec "$1" sh -c '
+    rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
+    rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
+  nodes::_leave "$1"
+  printf '%s %s\n' "$1" "$stopped"
+}
+
+# nodes::_end_ray_of_other: with ADOPT=1 the nodes are now ours, and a Ray that was started with another token is useless.
+nodes::_end_ray_of_other() {
+  local node stopped
+  job::need_idle "Taking ${CLUSTER_NAME} over (ADOPT=1) restarts Ray on every node and" 'let that checkout stop them'
+  for node in $(node::list); do
+    stopped=$(cluster::stop_ray "$node")
+    ((stopped == 0)) || log::changed "${node}: stopped the Ray of the other checkout (${stopped} processes)"
+  done
+}
+
+nodes::_check_owner() {
+  owner::need_own_or_adopt "$(owner::other)"
+  log::ok "the cluster ${CLUSTER_NAME} on these nodes is ours, or not there yet"
+}
+
+nodes::_check_reach() {
+  local node
+  for node in $(node::list); do transport::_need "$node"; done
+  log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
+}
+
+nodes::_check_tools() {
+  local node missing
+  for node in $(node::list); do
+    # shellcheck disable=SC2016  # expanded on the node
+    missing=$(node::exec "$node" sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
+      python3 ray tar setsid bash grep | paste -sd' ')
+    [[ -z $missing ]] ||
+      cli::die 1 "${node} ($(nodes::_where "$node")) lacks: ${missing}: install them there, or $(nodes::_path_cure their)."
+  done
+  log::ok "every node has python3, ray, tar, setsid, bash and grep"
+}
+
+# Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
+nodes::_check_ray() {
+  local node said version older first=''
+  for node in $(node::list); do
+    said=$(cluster::ask_host "$node" ray 2.54) ||
+      cli::die 1 "${node} ($(nodes::_where "$node")): its python3 has no Ray, as it says above: $(nodes::_path_cure "the right one's")."
+    read -r version older <<<"$said"
+    [[ -z $older ]] ||
+      cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
+    [[ $version == "${first:=$version}" ]] ||
+      cli::die 1 "${node} has Ray ${version} and head has ${first}: install the same version on every node."
+  done
+  log::ok "every node has Ray ${first}"
+}
+
+nodes::_check_addresses() {
+  local node address seen=' '
+  for node in $(node::list); do
+    address=$(node::address "$node")
+    [[ $address != 127.* && $address != ::1 && -n $address ]] ||
+      cli::die 1 "${node} sees itself at '${address}', where no other node reaches it: $(nodes::_address_cure)."
+    [[ $seen != *" ${address} "* ]] ||
+      cli::die 1 "${node} has the address ${address} of another node of $(nodes::_source): two nodes in one network namespace are not supported."
+    seen+="${address} "
+  done
+  log::ok "every node has an address of its own:${seen% }"
+}
+
+# Every worker must read what the head writes, and with the same user's rights also write there.
+nodes::_check_shared_root() {
+  local node nonce file uid gid
+  if [[ -n $SHARED_GROUP ]]; then
+    uid=$(node::exec head id -u)
+    gid=$(node::exec head getent group "$SHARED_GROUP" | cut -d: -f3) || gid=$SHARED_GROUP
+    [[ $gid =~ ^[0-9]+$ ]] ||
+      cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is no group of the head: name one that every node has, or give its number."
+    prereq::need_open_to_group "$uid" "$gid" "$SHARED_ROOT" node::exec head
+  fi
+  nonce="$(date +%s)-$$-${RANDOM}"
+  file="${SHARED_ROOT}/.verl-regress-${nonce}"
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$3"/*) echo "${RAY_AUTH_TOKEN_PATH%/*} is on the shared root, where Ray'\''s token must not be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
+    nonce "$file" "$nonce" "$SHARED_ROOT" ||
+    cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT), as it says above: mount it there, writable for $(nodes::_user)."
+  for node in $(node::list_workers); do
+    [[ $(node::exec "$node" cat "$file" 2>/dev/null) == "$nonce" ]] || {
+      node::exec head rm -f "$file"
+      cli::die 1 "${node} does not see at ${SHARED_ROOT} (SHARED_ROOT) what the head wrote there: mount the same directory on every node."
+    }
+    # shellcheck disable=SC2016  # expanded on the node
+    node::exec "$node" sh -c 'test -w "$1"' writable "$SHARED_ROOT" || {
+      node::exec head rm -f "$file"
+      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT): make it writable for $(nodes::_user)."
+    }
+  done
+  node::exec head rm -f "$file"
+  log::ok "${SHARED_ROOT} is one directory on every node"
+}
+
+nodes::_check_clocks() {
+  local skew
+  skew=$(cluster::clock_skew)
+  [[ -z $skew ]] || cli::die 1 "${skew}: synchronise them (NTP) to within ${CLUSTER_MAX_SKEW} s."
+  log::ok "the clocks of the nodes differ by at most ${CLUSTER_MAX_SKEW} s"
+}
+
+# Ports that Ray listens on at fixed numbers; if our own Ray runs there, it uses them.
+nodes::_check_ports() {
+  local node ports taken
+  for node in $(node::list); do
+    ! cluster::is_ray_running "$node" || continue
+    ports=(52365) # Ray's agent on every node
+    [[ $node != head ]] || ports+=("$GCS_PORT" 8265)
+    taken=$(cluster::ask_host "$node" ports "${ports[@]}")
+    [[ -z $taken ]] ||
+      cli::die 1 "Port ${taken} of ${node} ($(nodes::_where "$node")) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
+  done
+  log::ok "the ports that Ray needs are free, or our own Ray's"
+}

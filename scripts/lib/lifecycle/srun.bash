@@ -1,0 +1,23 @@
+# lifecycle/srun: what differs for the hosts of a Slurm allocation from other nodes that exist already (lifecycle/existing).
+# shellcheck shell=bash
+
+# shellcheck source=scripts/lib/lifecycle/existing.bash
+source "${REPO_DIR}/scripts/lib/lifecycle/existing.bash"
+
+# nodes::shown PATH: a path of the nodes, as the user can use it: a cluster's file systems have the same paths everywhere.
+nodes::shown() { printf '%s\n' "$1"; }
+
+# nodes::need_holdable: whether hosts of an allocation accept ssh is the site's decision, and how is the user's.
+nodes::need_holdable() {
+  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) holds no tunnel with TRANSPORT=srun: type the line that 'make tunnel' prints where you sit."
+}
+
+nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }
+nodes::_where() { srun::where "$1"; }
+nodes::_user() { printf 'your user\n'; }
+nodes::_token_shown() { printf '%s/ray.token\n' "$(srun::directory)"; }
+nodes::_path_cure() { printf 'name %s directory in NODES_PATH\n' "$1"; }
+nodes::_address_cure() { printf "correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf\n"; }
+
+# nodes::_leave NODE: Ray has ended there.
+nodes::_leave() { node::exec "$1" rm -rf -- "$(srun::directory)"; }

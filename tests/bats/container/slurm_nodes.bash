@@ -1,0 +1,105 @@
+# Three hosts of a real Slurm: containers of the node image with munge and slurmd, each with its own address; slurmctld is on the
+# first. This machine is their login node: it has Slurm's commands and the same munge key. No registry, no network in the build.
+# shellcheck shell=bash
+
+SLURM_HOSTS=(gpu-0 gpu-1 gpu-2)
+# The socket of munged has the same path on every host, because the path is in slurm.conf.
+SLURM_RUN=/tmp/vrtest-slurm
+
+# slurm_nodes::make DIR: the hosts are idle in Slurm's table; SLURM_CONF and SLURM_SHARED (the shared root, here) are exported.
+slurm_nodes::make() {
+  local dir=$1 host
+  mkdir -p "${dir}/slurm" "${dir}/shared" "$SLURM_RUN"
+  [[ ! -e "${SLURM_RUN}/pid" ]] || slurm_nodes::_end_munged # of a run that was killed
+  head -c 1024 /dev/urandom >"${dir}/slurm/munge.key"
+  chmod 400 "${dir}/slurm/munge.key"
+  slurm_nodes::_munged "${dir}/slurm"
+  slurm_nodes::_image "$dir"
+  docker network create --label "verl-regress.cluster=${CLUSTER_NAME}" "$CLUSTER_NAME" >/dev/null
+  for host in "${SLURM_HOSTS[@]}"; do
+    docker run --detach --init --name "${CLUSTER_NAME}-${host}" --hostname "$host" --network "$CLUSTER_NAME" --shm-size 2g \
+      --label "verl-regress.cluster=${CLUSTER_NAME}" --volume "${dir}/shared:/private" --volume "${dir}:${dir}" --volume "${REPO}:${REPO}" \
+      "$CLUSTER_NAME" sleep infinity >/dev/null
+  done
+  slurm_nodes::_configure >"${dir}/slurm/slurm.conf"
+  export SLURM_CONF="${dir}/slurm/slurm.conf" SLURM_SHARED="${dir}/shared"
+  for host in "${SLURM_HOSTS[@]}"; do
+    # shellcheck disable=SC2016  # expanded there
+    docker exec "${CLUSTER_NAME}-${host}" bash -c '
+      set -e; mkdir -p /etc/slurm /run/munge "$3" /var/spool/slurmctld /var/spool/slurmd
+      install -m 400 "$1/munge.key" "$3/munge.key"
+      munged --force --key-file "$3/munge.key" --socket "$3/socket" --pid-file "$3/pid" --seed-file "$3/seed" --log-file "$3/log"
+      ln -s "$1/slurm.conf" /etc/slurm/slurm.conf
+      [[ $2 != "$(hostname)" ]] || slurmctld
+      slurmd' start "${dir}/slurm" "${SLURM_HOSTS[0]}" "$SLURM_RUN"
+  done
+  wait::until 30 - slurm_nodes::_are_idle
+}
+
+# slurm_nodes::remove DIR: removes the hosts, the network, the image, our munged, and files that read-only snapshots would keep.
+slurm_nodes::remove() {
+  docker rm --force "${SLURM_HOSTS[@]/#/${CLUSTER_NAME}-}" >/dev/null 2>&1
+  docker network rm "$CLUSTER_NAME" >/dev/null 2>&1
+  docker image rm --force "$CLUSTER_NAME" >/dev/null 2>&1
+  slurm_nodes::_end_munged
+  rm -rf -- "$SLURM_RUN"
+  chmod -R u+w "$1/shared"
+}
+
+slurm_nodes::_are_idle() { [[ $(sinfo --noheader --format='%T %D' 2>/dev/null) == "idle ${#SLURM_HOSTS[@]}" ]]; }
+
+slurm_nodes::_munged() {
+  install -m 400 "$1/munge.key" "${SLURM_RUN}/munge.key"
+  PATH="${PATH}:/usr/sbin" munged --force --key-file "${SLURM_RUN}/munge.key" --socket "${SLURM_RUN}/socket" \
+    --pid-file "${SLURM_RUN}/pid" --seed-file "${SLURM_RUN}/seed" --log-file "${SLURM_RUN}/log" 3>&- 2>/dev/null
+}
+
+slurm_nodes::_end_munged() {
+  local pid
+  pid=$(<"${SLURM_RUN}/pid") && [[ $(<"/proc/${pid}/comm") == munged ]] && kill "$pid"
+}
+
+slurm_nodes::_configure() {
+  local host address=()
+  for host in "${SLURM_HOSTS[@]}"; do address+=("$(container::ip "$host")"); done
+  cat <<CONFIGURATION
+ClusterName=vrtest
+SlurmctldHost=${SLURM_HOSTS[0]}(${address[0]})
+AuthInfo=socket=${SLURM_RUN}/socket
+SlurmUser=root
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldLogFile=/var/log/slurmctld.log
+SlurmdLogFile=/var/log/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+ReturnToService=2
+KillWait=15
+OverTimeLimit=0
+CONFIGURATION
+  for host in "${!SLURM_HOSTS[@]}"; do
+    printf 'NodeName=%s NodeAddr=%s CPUs=%d State=UNKNOWN\n' "${SLURM_HOSTS[host]}" "${address[host]}" "$(nproc)"
+  done
+  printf 'PartitionName=train Nodes=ALL Default=YES OverSubscribe=YES:4 State=UP\n'
+}
+
+# The node image with what a host of Slurm has, from the packages that apt finds missing there.
+slurm_nodes::_image() {
+  local dir=$1 image
+  image=$(TRANSPORT=container scripts/10_build_image.sh --name 2>/dev/null)
+  mkdir -p "${dir}/context/partial"
+  docker run --rm --network none "$image" cat /var/lib/dpkg/status >"${dir}/dpkg-status"
+  apt-get -qq --yes --no-install-recommends --download-only -o "Dir::State::status=${dir}/dpkg-status" \
+    -o "Dir::Cache::archives=${dir}/context" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 \
+    install slurmctld slurmd slurm-client munge make >/dev/null
+  cat >"${dir}/context/Dockerfile" <<DOCKERFILE
+FROM ${image}
+COPY *.deb /debs/
+RUN DEBIAN_FRONTEND=noninteractive dpkg --install /debs/*.deb >/dev/null && rm -r /debs \\
+ && { [ $(id -u) = 0 ] || useradd --uid $(id -u) --create-home --shell /bin/bash trainer; }
+DOCKERFILE
+  docker build --quiet --network none --tag "$CLUSTER_NAME" "${dir}/context" >/dev/null 2>&1
+}
