@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli slurm export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -63,6 +63,8 @@ submit-cli: ## the same through the command line `ray job submit` [JOBSPEC]
 	@scripts/43_submit_jobspec.sh
 export: ## print a file that runs the same job elsewhere [TO=kuberay|dstack|compose, and what submit takes]
 	@scripts/46_export.sh
+slurm: ## a batch job of Slurm that does up, prepare, snapshot, submit (or verify, resume) and down [WORKLOAD, BATCH_*, DRY_RUN=1]
+	@scripts/45_slurm.sh
 ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
 	@scripts/40_submit_ppo_epoch1.sh
 grpo: ## one epoch of GRPO [CODE_ID, WAIT=1]

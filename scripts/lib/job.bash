@@ -57,7 +57,7 @@ job::_request() {
 
 # job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.
 job::again() {
-  local stream args=("$JOB")
+  local stream args=("$JOB" "--cluster=${CLUSTER_NAME}")
   # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
   local members=()
   cli::temp_dir stream

@@ -75,6 +75,8 @@ knob::is_of() {
     login) [[ $value =~ ^([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]{0,4})?$ ]] ;;
     uids) [[ $value =~ ^[0-9]{1,10}(\ [0-9]{1,10})*$ ]] ;;
     variables) [[ $value =~ ^[A-Za-z_][A-Za-z0-9_]*(\ [A-Za-z_][A-Za-z0-9_]*)*$ ]] ;;
+    batch) [[ $value =~ ^[A-Za-z0-9][A-Za-z0-9_.,:@+/-]*$ ]] ;;
+    options) [[ $value =~ ^--[a-z][a-z-]*(=[][A-Za-z0-9_.,:@+/\&\|\(\)*-]+)?(\ --[a-z][a-z-]*(=[][A-Za-z0-9_.,:@+/\&\|\(\)*-]+)?)*$ ]] ;;
     directories) [[ $value =~ ^/[A-Za-z0-9_./+@-]*(:/[A-Za-z0-9_./+@-]*)*$ ]] ;;
     devices) [[ $value =~ ^/dev/[A-Za-z0-9_./-]+(\ /dev/[A-Za-z0-9_./-]+)*$ ]] ;;
     resources) knob::_is_resources "$value" ;;
@@ -194,6 +196,8 @@ knob::_cure() {
     login) printf 'use user@host or user@host:port\n' ;;
     uids) printf 'use numbers of users, separated by one space, as in 1000 1001\n' ;;
     variables) printf 'use names of environment variables, separated by one space\n' ;;
+    batch) printf 'use letters, digits and _.,:@+/- alone\n' ;;
+    options) printf 'use options as --name or --name=value, separated by one space, without quotes\n' ;;
     directories) printf 'use absolute paths without spaces, separated by colons\n' ;;
     devices) printf 'use paths under /dev, separated by one space\n' ;;
     resources) printf 'use a JSON object of numbers with "worker_node" above 0, such as {"worker_node": 100}\n' ;;

@@ -34,6 +34,9 @@ _OVERRIDES = "overrides"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`resume JOB`, `retry JOB`, with further overrides as `submit` takes them."""
     find.add_job(parser)
+    parser.add_argument(
+        "--cluster", help="the knob CLUSTER_NAME, where the attempt runs; by default where the one before it ran"
+    )
     submit.add_shared_arguments(parser)
 
 
@@ -81,6 +84,8 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
         checkpoints.newest(parent) if parent is not None else None,
     )
     earlier = request.of_job(asked)
+    if args.cluster is not None:  # each allocation of Slurm has a cluster of its own
+        earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=args.cluster))
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     said = replace(
         earlier.said,

@@ -65,7 +65,7 @@ transport::exec_in() { srun::_run all "$@"; }
 srun::_run() {
   local input=$1 node=$2 said status=0 words=()
   shift
-  srun::_need "$node"
+  transport::_need "$node"
   said="${SRUN_FILES}/${BASHPID}.said"
   srun::_words words "$node"
   (
@@ -88,12 +88,13 @@ srun::_run() {
 transport::spawn() {
   local node=$1 said words=() status=0
   shift
-  srun::_need "$node"
+  transport::_need "$node"
   said="${SRUN_FILES}/${SLURM_JOB_ID}.${node}.$((++_SRUN_SPAWNED)).${BASHPID}.spawned"
   srun::_words words "$node"
   (
     srun::_close_files
-    exec setsid "${words[@]}" --input=all /bin/sh -c "$(existing::command "$node" python3 - "$@")"
+    # Slurm sends SIGTERM to the whole step: if the shell ended of it, Slurm would kill the others at once.
+    exec setsid "${words[@]}" --input=all /bin/sh -c "trap '' TERM; $(existing::command "$node" python3 - "$@")"
   ) <"${REPO_DIR}/py/verl_regress/cluster/hold.py" >"$said" 2>&1 &
   _SRUN_SPAWNING=$!
   wait::until "$CLUSTER_TIMEOUT" srun::_is_spawning_over grep -qx started "$said" || status=$?
@@ -139,7 +140,7 @@ transport::is_alive() {
 }
 
 transport::address() {
-  srun::_need "$1"
+  transport::_need "$1"
   printf '%s\n' "${_SRUN_ADDRESS[$1]}"
 }
 
@@ -166,9 +167,9 @@ srun::_words() {
   local -n _words=$1
   local name
   _words=(env)
-  for name in "${!SLURM_@}" "${!SRUN_@}"; do [[ $name == SLURM_CONF || $name == SRUN_FILES || $name == SRUN_EXPORT ]] || _words+=(-u "$name"); done
+  for name in "${!SLURM_@}" "${!SRUN_@}"; do [[ $name == SLURM_CONF ]] || _words+=(-u "$name"); done
   _words+=(srun --jobid="$SLURM_JOB_ID" --overlap --nodes=1 --ntasks=1 --nodelist="$(srun::host "$2")" --mem=0 --cpu-bind=none --mpi=none
-    --chdir=/tmp --quiet --quit-on-interrupt --export="$SRUN_EXPORT")
+  --chdir=/tmp --quiet --quit-on-interrupt --export="$SRUN_EXPORT")
 }
 
 # existing::environment NODE: the lines of sh that give a command there its environment. Slurm hands out AMD's GPUs by
@@ -180,8 +181,8 @@ export RAY_TMPDIR=$(srun::directory) VERL_REGRESS_NODE_IP=${_SRUN_ADDRESS[$1]} P
     '[ -z "$ROCR_VISIBLE_DEVICES" ] || export HIP_VISIBLE_DEVICES="${HIP_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
 }
 
-# srun::_need NODE: it has a host, and its address is known.
-srun::_need() {
+# transport::_need NODE: it has a host, and its address is known.
+transport::_need() {
   [[ -n $(srun::host "$1") ]] ||
     cli::die 2 "The node '$1' is not in the Slurm job ${SLURM_JOB_ID}, which has ${#_SRUN_HOSTS[@]} hosts: allocate more with 'salloc --nodes=…'."
   srun::_ensure_files

@@ -1,0 +1,99 @@
+# lifecycle/batch: a batch job of Slurm that brings the cluster up in its allocation, does its work there, and takes it down.
+# shellcheck shell=bash
+
+# batch::load: reads the knobs. Nodes are not asked: they are those of an allocation to come.
+batch::load() {
+  export TRANSPORT=srun # the nodes of the job
+  env::load_knobs
+  WORKDIR=$(realpath -m -- "$WORKDIR")
+  [[ ${WORKDIR}${REPO_DIR} != *[$'\n"\\']* ]] ||
+    cli::die 2 "WORKDIR='$(cli::shown "$WORKDIR")' or this checkout ($(cli::shown "$REPO_DIR")) has a line break, a double quote or a backslash in its path, which sbatch does not take: use another path."
+}
+
+# batch::print: the script, on stdout. It has every option and every knob that the user set, and nothing else of the environment but
+# how to find commands.
+batch::print() {
+  local name option goals
+  batch::_goals goals
+  printf '#!/bin/bash\n'
+  printf '#SBATCH --%s\n' "job-name=verl-regress-${WORKLOAD}" "nodes=$((WORKERS + 1))" ntasks-per-node=1
+  if [[ -n $BATCH_CPUS ]]; then printf '#SBATCH --cpus-per-task=%s\n' "$BATCH_CPUS"; else printf '#SBATCH --%s\n' exclusive mem=0; fi
+  [[ $PROFILE == cpu && -z $BATCH_GPUS ]] || printf '#SBATCH --gpus-per-node=%s\n' "${BATCH_GPUS:-$GPUS_PER_WORKER}"
+  [[ -z $BATCH_ACCOUNT ]] || printf '#SBATCH --account=%s\n' "$BATCH_ACCOUNT"
+  [[ -z $BATCH_PARTITION ]] || printf '#SBATCH --partition=%s\n' "$BATCH_PARTITION"
+  [[ -z $BATCH_TIME ]] || printf '#SBATCH --time=%s\n' "$BATCH_TIME"
+  # The shell is told two minutes before the time limit, and ends the cluster itself.
+  printf '#SBATCH --%s\n' "output=\"$(batch::_directory | sed 's/%/%%/g')/%j.log\"" export=NIL no-requeue signal=B:TERM@120
+  for option in $BATCH_OPTIONS; do printf '#SBATCH %s\n' "$option"; done
+  printf '\n# Written by make slurm of verl-regress. The first host is the head, each other one a worker.\n'
+  printf 'cd %q || exit 1\n' "$REPO_DIR"
+  for name in PATH HOME USER LANG; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
+  printf 'export TRANSPORT=srun WAIT=1\n'
+  for name in "${KNOB_NAMES[@]}"; do
+    [[ $name == BATCH_* || $name == TRANSPORT || $name == WAIT || $name == DRY_RUN || $name == WORKERS ]] || ! env::is_given "$name" ||
+      printf 'export %s=%q\n' "$name" "${!name}"
+  done
+  cat <<BODY
+
+set -m # make has a process group of its own, which one signal ends
+make --no-print-directory ${goals} &
+work=\$! told='' status=0
+trap 'told=1; kill -TERM -- "-\$work"' TERM
+wait "\$work" || status=\$?
+[[ -z \$told ]] || { wait "\$work"; status=143; }
+trap '' TERM
+make --no-print-directory down FORCE=1
+exit "\$status"
+BODY
+}
+
+# batch::_goals VARIABLE: what make does in the allocation. A snapshot that the user only names exists already.
+batch::_goals() {
+  local -n _goals=$1
+  case $BATCH_DO in
+    verify) _goals=verify ;;
+    resume) _goals='up resume' ;;
+    *)
+      _goals='up prepare snapshot submit'
+      ! env::is_given CODE_ID || env::is_given VERL_SOURCE || _goals='up prepare submit'
+      ;;
+  esac
+}
+
+# batch::submit: keeps the script under WORKDIR and gives it to Slurm; its job id is on stdout.
+batch::submit() {
+  local directory file id name without=()
+  command -v sbatch >/dev/null ||
+    cli::die 1 "'sbatch' is not on PATH: run this where Slurm's commands are, or see the script with DRY_RUN=1."
+  batch::_need_partition
+  directory=$(batch::_directory)
+  mkdir -p "$directory"
+  file="${directory}/${WORKLOAD}-$(date -u +%Y%m%dT%H%M%SZ)-$$.sbatch"
+  batch::print >"$file"
+  # These would win over the script's own options.
+  for name in "${!SBATCH_@}" "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || without+=(-u "$name"); done
+  id=$(env "${without[@]}" sbatch --parsable "$file" 2>&1) ||
+    cli::die 1 "Slurm refused the job (sbatch: $(batch::_last_words "$id")): correct the knobs BATCH_…; the script is ${file}."
+  id=${id##*$'\n'} id=${id%%;*} # with several clusters: ID;CLUSTER
+  log::changed "submitted the Slurm job ${id}: its output goes to ${directory}/${id}.log, its script is ${file}"
+  printf '%s\n' "$id"
+}
+
+batch::_directory() { printf '%s/slurm\n' "$WORKDIR"; }
+
+batch::_last_words() {
+  local words
+  words=$(grep -v '^ *$' <<<"$1" | tail -n 1)
+  words=${words#sbatch: } words=${words#error: }
+  printf '%s\n' "${words%.}"
+}
+
+# batch::_need_partition: it exists. sbatch refuses one that does not, but does not say which there are.
+batch::_need_partition() {
+  local names=() nearest=''
+  [[ -n $BATCH_PARTITION ]] && command -v sinfo >/dev/null || return 0
+  mapfile -t names < <(sinfo --noheader --format=%R | sort -u)
+  ((${#names[@]} > 0)) && [[ $BATCH_PARTITION != *,* && " ${names[*]} " != *" ${BATCH_PARTITION} "* ]] || return 0
+  nearest=$(word::nearest "$BATCH_PARTITION" "${names[@]}")
+  cli::die 2 "BATCH_PARTITION='$(cli::shown "$BATCH_PARTITION")' (from ${ENV_ORIGIN[BATCH_PARTITION]}) is not a partition of this Slurm: ${nearest:+did you mean ${nearest}? }It has $(printf '%s, ' "${names[@]}" | sed 's/, $//')."
+}

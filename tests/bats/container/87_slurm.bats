@@ -1,0 +1,126 @@
+#!/usr/bin/env bats
+# A real Slurm (TRANSPORT=srun): the transport contract over its steps, then a job that `make slurm` submits, brings up, trains and
+# takes down, and one that scancel ends.
+# shellcheck disable=SC2016  # text in single quotes is expanded on the node
+
+setup_file() {
+  load container_helper
+  load slurm_nodes
+  source "${REPO}/scripts/lib/wait.bash"
+  container::use slurm 18287
+  slurm_nodes::make "$BATS_FILE_TMPDIR"
+  export SHARED_ROOT=/private NODES_PATH=/opt/venv/bin WORKDIR="${BATS_FILE_TMPDIR}/workdir" HOSTS_OF=$CLUSTER_NAME
+  unset DASHBOARD_PORT CLUSTER_NAME
+}
+
+teardown_file() {
+  load container_helper
+  load slurm_nodes
+  scancel --state=RUNNING --user="$(id -un)" 2>/dev/null
+  CLUSTER_NAME=$HOSTS_OF slurm_nodes::remove "$BATS_FILE_TMPDIR"
+}
+
+setup() {
+  load container_helper
+  load ../contract/transport_contract
+  source "${REPO}/scripts/lib/wait.bash"
+}
+
+teardown() { [[ -z ${SLURM_JOB_ID:-} ]] || scancel "$SLURM_JOB_ID"; }
+
+# allocate HOSTS: SLURM_JOB_ID and TRANSPORT as in salloc's shell.
+allocate() {
+  salloc --quiet --no-shell --nodes="$1" --exclusive
+  SLURM_JOB_ID=$(squeue --noheader --states=RUNNING --format=%i)
+  export SLURM_JOB_ID TRANSPORT=srun
+}
+
+# ours: the processes of Ray and of jobs that run on the hosts, and what is left in /tmp there.
+ours() {
+  local host
+  for host in gpu-0 gpu-1 gpu-2; do
+    docker exec "${HOSTS_OF}-${host}" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null | grep -E "^(raylet|gcs_server|ray|python)"; ls -d /tmp/verl-regress-* 2>/dev/null'
+  done
+}
+
+state_of() { [[ $(squeue --noheader --states=all --jobs="$1" --format=%T) == "$2" ]]; }
+log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
+
+# bats test_tags=turn:2
+@test "the transport contract over steps of an allocation, and a step that is lost" {
+  allocate 3
+  contract::hostile_words
+  contract::exit_status
+  contract::stdin
+  contract::big_output
+  contract::put_and_get
+  contract::spawn
+  run on node::exec worker-1 printf '<%s>' a : b
+  [[ $output == '<a><:><b>' ]]
+  run --separate-stderr on node::exec worker-0 sh -c 'echo mine >&2; exit 3'
+  [[ $status == 3 && $stderr == *mine* && $stderr != *srun:* ]]
+  run on node::exec worker-0 sh -c 'kill -9 "$PPID"; tail -f /dev/null'
+  assert_status 8
+  assert_line "error   The step on the node 'worker-0' \(gpu-1 of the Slurm job ${SLURM_JOB_ID}\) was lost while 'sh' ran there \(.+\): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again\."
+}
+
+# bats test_tags=turn:2
+@test "no allocation, one that is too small, one that has ended, other WORKERS, no such partition: each is refused in one sentence" {
+  TRANSPORT=srun run scripts/00_prereq_check.sh
+  assert_status 2
+  assert_line "error   TRANSPORT=srun \(from the command line or environment\) is for a Slurm allocation, and there is none here \(SLURM_JOB_ID=''\): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job\."
+  BATCH_PARTITION=trian run scripts/45_slurm.sh
+  assert_status 2
+  assert_line "error   BATCH_PARTITION='trian' \(from the command line or environment\) is not a partition of this Slurm: did you mean train\? It has train\."
+  [[ ! -e ${WORKDIR}/slurm ]]
+  allocate 1
+  run scripts/00_prereq_check.sh
+  assert_status 2
+  assert_line "error   The Slurm job ${SLURM_JOB_ID} has 1 host \(gpu-0\), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'\."
+  scancel "$SLURM_JOB_ID"
+  wait::until 30 - state_of "$SLURM_JOB_ID" CANCELLED
+  run scripts/00_prereq_check.sh
+  assert_status 8
+  assert_line "error   The Slurm job ${SLURM_JOB_ID} \(SLURM_JOB_ID\) is CANCELLED, not RUNNING: allocate hosts again with 'salloc --nodes=3'\."
+  allocate 3
+  WORKERS=3 run scripts/00_prereq_check.sh
+  assert_status 2
+  assert_line "error   WORKERS=3 \(from the command line or environment\) but the Slurm job ${SLURM_JOB_ID} has 3 hosts \(gpu-\[0-2\]\), one of them for the head: leave WORKERS out, it follows from the allocation\."
+  run scripts/00_prereq_check.sh
+  assert_status 0
+  assert_line 'ok      /private is one directory on every node'
+}
+
+# bats test_tags=turn:2
+@test "make slurm: up, prepare, snapshot, an SFT job and down in an allocation of three hosts; the token is in no output" {
+  WORKLOAD=sft SUBMISSION_ID=in-slurm BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job run scripts/45_slurm.sh
+  assert_status 0
+  id=${lines[-2]}
+  [[ $id =~ ^[0-9]+$ ]] || id=$(grep -xE '[0-9]+' <<<"$output")
+  wait::until 420 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  output=$(<"${WORKDIR}/slurm/${id}.log")
+  assert_line "ok      head is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-0): CPU 0, GPU 0"
+  assert_line "ok      worker-1 is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2): .*"
+  assert_line 'ok      in-slurm SUCCEEDED \(the trainer ended\)'
+  driver=$(jq -r .node_ip "${SLURM_SHARED}/jobs/in-slurm/state/started")
+  [[ $driver == @("$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-1)"|"$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2)") ]]
+  [[ -z $(ours) ]] || fail "$(ours)"
+  run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${id}.token")" "$SLURM_SHARED" "${WORKDIR}/slurm"
+  run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
+}
+
+# bats test_tags=turn:2
+@test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
+  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=cancelled OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=40' run scripts/45_slurm.sh
+  assert_status 0
+  id=$(grep -xE '[0-9]+' <<<"$output")
+  wait::until 240 - log_has "$id" 'step 3 of 40' || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  scancel "$id"
+  wait::until 60 - state_of "$id" CANCELLED
+  [[ -z $(ours) ]] || fail "$(ours)"
+  BATCH_DO=resume JOB=cancelled OVERRIDES=trainer.total_training_steps=5 run scripts/45_slurm.sh
+  id=$(grep -xE '[0-9]+' <<<"$output")
+  wait::until 240 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  output=$(<"${WORKDIR}/slurm/${id}.log")
+  assert_line 'ok      cancelled.* SUCCEEDED \(the trainer ended\)'
+}
