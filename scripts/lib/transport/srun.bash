@@ -9,13 +9,13 @@ readonly SRUN_FILES="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
 # Names of the environment variables that a command on a node gets from here. Nothing else of ours goes there, no secret above all.
 readonly SRUN_EXPORT=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH
 
-# transport::set_knobs: several jobs may share a host and a home, so their clusters have names and ports of their own.
+# transport::set_knobs: several jobs may share a host and a home, so their clusters have names and GCS ports of their own.
 transport::set_knobs() {
   local slot
   srun::_need_allocation
-  slot=$((10#$SLURM_JOB_ID % 3000))
+  slot=$((10#$SLURM_JOB_ID % 12000))
   # Above the ports of Ray's workers (10002 to 19999), below those that the kernel hands out (32768 and above).
-  srun::_set_unless_given CLUSTER_NAME "slurm-${SLURM_JOB_ID}" GCS_PORT "$((20000 + slot * 4))"
+  srun::_set_unless_given CLUSTER_NAME "slurm-${SLURM_JOB_ID}" GCS_PORT "$((20000 + slot))"
 }
 
 # transport::load: asks Slurm for the hosts; sets WORKERS to match. It may be called again.

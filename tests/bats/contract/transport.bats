@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# What every transport must do: pass words unchanged, and return status, stdin and output. Here with stubs for engine and ssh that
-# run the words on this machine; the same tests run on real containers in tests/bats/container/50_transport.bats and over a real
-# sshd in 80_ssh.bats.
+# What every transport must do: pass words unchanged, and return status, stdin and output. Here with stubs for engine, ssh and srun
+# that run the words on this machine; the same tests run on real containers in tests/bats/container/50_transport.bats, over a real
+# sshd in 80_ssh.bats, and in a real Slurm in 87_slurm.bats.
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup() {
@@ -42,12 +42,34 @@ done
 export HOME=/tmp SSH_CONNECTION='10.0.0.1 40000 10.0.0.2 22'
 exec "${LOGIN_SHELL:-sh}" -c "$*"
 STANDIN
-  chmod +x "${BATS_TEST_TMPDIR}/bin/docker" "${BATS_TEST_TMPDIR}/bin/ssh"
+  # Slurm's commands. Like srun it takes a word ":" for the end of a command, and reports an exit status other than 0.
+  cat >"${BATS_TEST_TMPDIR}/bin/srun" <<'STANDIN'
+#!/bin/bash
+input=all error=/dev/stderr status=0
+for word; do [[ $word != : ]] || exit 2; done
+while [[ $1 == --* ]]; do
+  case $1 in
+    --input=*) input=${1#*=} ;;
+    --error=*) error=${1#*=} ;;
+  esac
+  shift
+done
+[[ $input == all ]] || exec </dev/null
+"$@" 2>>"$error" || status=$?
+((status == 0)) || echo "srun: error: gpu-1: task 0: Exited with exit code ${status}" >&2
+exit "$status"
+STANDIN
+  printf '#!/bin/sh\necho "RUNNING|gpu-[0-1]"\n' >"${BATS_TEST_TMPDIR}/bin/squeue"
+  cat >"${BATS_TEST_TMPDIR}/bin/scontrol" <<'STANDIN'
+#!/bin/bash
+if [[ $2 == hostnames ]]; then printf 'gpu-%d\n' 0 1; else printf 'NodeName=gpu-%d Arch=x NodeAddr=127.0.0.%d Version=22\n' 0 1 1 2; fi
+STANDIN
+  chmod +x "${BATS_TEST_TMPDIR}/bin"/*
   printf '%s\n' 'head me@10.0.0.1' '  # a comment' '' 'worker-0  me@10.0.0.2:2222 path=/a/b:/c' >"${BATS_TEST_TMPDIR}/nodes"
   PATH="${BATS_TEST_TMPDIR}/bin:${PATH}"
 }
 
-over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes"; }
+over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes" SLURM_JOB_ID=12; }
 
 @test "container: hostile arguments arrive unchanged" { over container && contract::hostile_words; }
 @test "container: the exit status is the command's" { over container && contract::exit_status; }
@@ -62,6 +84,13 @@ over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes"; }
 @test "ssh: large output arrives complete" { over ssh && contract::big_output; }
 @test "ssh: put copies a directory once and completely, and get copies it back" { over ssh && contract::put_and_get; }
 @test "ssh: spawn outlives the caller and leaves log and exit status" { over ssh && contract::spawn; }
+
+@test "srun: hostile arguments arrive unchanged" { over srun && contract::hostile_words; }
+@test "srun: the exit status is the command's" { over srun && contract::exit_status; }
+@test "srun: stdin is passed on, but only if requested" { over srun && contract::stdin; }
+@test "srun: large output arrives complete" { over srun && contract::big_output; }
+@test "srun: put copies a directory once and completely, and get copies it back" { over srun && contract::put_and_get; }
+@test "srun: spawn outlives the caller and leaves log and exit status" { over srun && contract::spawn; }
 
 @test "ssh: hostile arguments arrive unchanged whatever the login shell" {
   over ssh

@@ -142,6 +142,31 @@ variables or empty
 -A=1
 -A  B
 -9
+batch
++gpu
++a100,h100
++mi250:8
++1-00:00:00
+-
+-a b
+-"a"
+-$(id)
+--x
+options or empty
++
++--qos=high
++--exclusive --constraint=a100|h100
+-qos=high
+---qos=a  --mem=0
+---wrap="x y"
+---comment=$(id)
+directories or empty
++
++/opt/venv/bin
++/a/b:/c
+-bin
+-/a b
+-/a:$(id)
 devices
 +/dev/kfd
 +/dev/kfd /dev/dri

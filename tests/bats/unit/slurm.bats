@@ -1,0 +1,161 @@
+#!/usr/bin/env bats
+# A Slurm allocation, and the batch job of `make slurm`; stubs of Slurm's commands run the words on this machine.
+# shellcheck disable=SC2016  # text in single quotes is expanded on the node
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  stub squeue 'cat "${BOX}/job" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }'
+  stub scontrol '[[ $2 != hostnames ]] && printf "NodeName=gpu-%s Arch=x NodeAddr=gpu-%s Version=22\n" 0 0 1 1 2 2 || printf "%s\n" gpu-0 gpu-1 gpu-2 | head -n "$(cat "${BOX}/hosts")"'
+  stub srun - <<'STUB'
+    error=/dev/stderr status=0
+    while [[ $1 == --* ]]; do
+      case $1 in
+        --nodelist=*) export ON=${1#*=} ;;
+        --error=*) error=${1#*=} ;;
+        --export=*) IFS=, read -r -a names <<<"${1#*=}" ;;
+      esac
+      shift
+    done
+    [[ ! -e ${BOX}/lost ]] || { echo "srun: error: Node failure on ${ON}" >&2; exit 143; }
+    words=(env -i)
+    for name in "${names[@]}"; do [[ ! -v $name ]] || words+=("${name}=${!name}"); done
+    [[ ! -e ${BOX}/gpus ]] || words+=(ROCR_VISIBLE_DEVICES="$(<"${BOX}/gpus")") # Slurm's own
+    "${words[@]}" "$@" 2>>"$error" || status=$?
+    ((status == 0)) || echo "srun: error: ${ON}: task 0: Exited with exit code ${status}" >&2
+    exit "$status"
+STUB
+  stub getent 'printf "10.0.0.%s STREAM x\n" "${2#gpu-}"'
+  printf 'RUNNING|gpu-[0-2]\n' >"${BOX}/job"
+  echo 3 >"${BOX}/hosts"
+}
+
+# in_slurm [KNOB=VALUE...] ARGV...: a function of the libraries in the allocation 3012.
+in_slurm() {
+  local knobs=(TRANSPORT=srun SLURM_JOB_ID=3012)
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+@test "the head is on the first host, a worker on each other one, and the cluster is named after the job" {
+  in_slurm node::list
+  assert_status 0
+  [[ $output == $'head\nworker-0\nworker-1'* ]] || fail 'other nodes'
+  in_slurm srun::where worker-1
+  assert_line 'gpu-2 of the Slurm job 3012'
+  in_slurm node::address head
+  assert_line '10.0.0.0'
+  assert_called '--nodelist=gpu-1'
+  in_slurm bash -c 'echo "$CLUSTER_NAME $GCS_PORT $WORKERS"'
+  assert_line 'slurm-3012 23012 2'
+  in_slurm CLUSTER_NAME=mine GCS_PORT=6380 bash -c 'echo "$CLUSTER_NAME $GCS_PORT"'
+  assert_line 'mine 6380'
+}
+
+@test "no allocation, a wrong number, one that has ended, one host, other WORKERS, a missing command: each is refused" {
+  local outside="is for a Slurm allocation, and there is none here"
+  local cure="run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
+  in_slurm SLURM_JOB_ID= node::list
+  assert_status 2
+  assert_line "error   TRANSPORT=srun (from the command line or environment) ${outside} (SLURM_JOB_ID=''): ${cure}"
+  in_slurm SLURM_JOB_ID='1;id' node::list
+  assert_status 2
+  assert_line "error   TRANSPORT=srun (from the command line or environment) ${outside} (SLURM_JOB_ID='1;id'): ${cure}"
+  in_slurm WORKERS=1 node::list
+  assert_status 2
+  assert_line 'error   WORKERS=1 (from the command line or environment) but the Slurm job 3012 has 3 hosts (gpu-[0-2]), one of them for the head: leave WORKERS out, it follows from the allocation.'
+  echo 1 >"${BOX}/hosts"
+  in_slurm node::list
+  assert_status 2
+  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
+  printf 'TIMEOUT|gpu-[0-2]\n' >"${BOX}/job"
+  in_slurm node::list
+  assert_status 8
+  assert_line "error   The Slurm job 3012 (SLURM_JOB_ID) is TIMEOUT, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
+  rm "${BOX}/job"
+  in_slurm node::list
+  assert_status 8
+  assert_line "error   Slurm does not know the job 3012 (SLURM_JOB_ID) any more, or does not answer (squeue: slurm_load_jobs error: Invalid job id specified): allocate hosts again with 'salloc --nodes=3'."
+  rm "${BOX}/bin/scontrol"
+  in_slurm node::list
+  assert_status 1
+  assert_line "error   'scontrol' is not on PATH, and TRANSPORT=srun (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
+}
+
+@test "srun's own failure is one sentence with exit 8, and not the command's exit status" {
+  in_slurm node::exec worker-0 sh -c 'exit 143'
+  assert_status 143
+  refute_text 'srun:'
+  : >"${BOX}/lost"
+  in_slurm node::exec worker-0 true
+  assert_status 8
+  assert_line "error   The step on the node 'worker-0' (gpu-1 of the Slurm job 3012) was lost while 'true' ran there (Node failure on gpu-1): see 'squeue --jobs=3012', then run this again."
+}
+
+@test "a command gets what it needs and no more: no secret, no option of other steps; with rocm what the containers get" {
+  echo 4,5 >"${BOX}/gpus"
+  in_slurm NODES_PATH=/opt/ray/bin HF_TOKEN=s3cret SLURM_CPUS_PER_TASK=1 node::exec worker-0 env
+  assert_line 'RAY_TMPDIR=/tmp/verl-regress-3012'
+  assert_line 'RAY_AUTH_TOKEN_PATH=/tmp/verl-regress-3012/ray.token'
+  assert_line 'VERL_REGRESS_NODE_IP=10.0.0.1'
+  assert_line 'HIP_VISIBLE_DEVICES=4,5'
+  refute_text 'SLURM_CPUS_PER_TASK'
+  [[ $output == *'PATH=/opt/ray/bin:'* ]] || fail 'no NODES_PATH'
+  assert_called '--export=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH'
+  refute_called s3cret
+  in_slurm PROFILE=rocm NCCL_IB_HCA="a 'b'" node::exec worker-0 env
+  assert_line "NCCL_IB_HCA=a 'b'"
+  in_slurm PROFILE=rocm node::exec head sh -c 'echo "${NCCL_PROTO-none}"'
+  assert_line 'none'
+  # The same names as for our own containers.
+  in_slurm eval 'printf "%s\n" "${EXISTING_ROCM[@]}"'
+  diff <(grep -E '^[A-Z_]+$' <<<"$output") <(sed -nE 's/^      ([A-Z_]+): \$\{\1\}$/\1/p' "${REPO}/docker-compose.rocm.yaml")
+}
+
+@test "make slurm, DRY_RUN=1: every option and every given knob, quoted; nothing else of the environment" {
+  sandbox::run DRY_RUN=1 HF_TOKEN=s3cret PROFILE=gpu WORKLOAD=grpo WORKERS=3 BATCH_ACCOUNT=team BATCH_PARTITION=a100,h100 BATCH_TIME=1-00:00:00 \
+    BATCH_OPTIONS='--qos=high --constraint=a|b' OVERRIDES=$'a=\'x y\' b="$(id)"\nc' scripts/45_slurm.sh
+  assert_status 0
+  for option in job-name=verl-regress-grpo nodes=4 exclusive mem=0 gpus-per-node=4 account=team partition=a100,h100 time=1-00:00:00 \
+    export=NIL signal=B:TERM@120 qos=high 'constraint=a|b' "output=\"${BOX}/work dir/slurm/%j.log\""; do
+    assert_line "#SBATCH --${option}"
+  done
+  assert_line 'make --no-print-directory up prepare snapshot submit &'
+  refute_text s3cret
+  refute_text WORKERS
+  sed -n '/^export/p' <<<"$output" >"${BOX}/exports"
+  [[ $(bash -c 'source "$1"; printf "%s" "$OVERRIDES"' read "${BOX}/exports") == $'a=\'x y\' b="$(id)"\nc' ]] || fail 'not quoted'
+  [[ -z $(bash -n <<<"$output" 2>&1) && ! -e ${BOX}/work\ dir ]]
+  sandbox::run DRY_RUN=1 CODE_ID=codeB BATCH_CPUS=16 scripts/45_slurm.sh
+  assert_line '#SBATCH --cpus-per-task=16'
+  assert_line 'make --no-print-directory up prepare submit &'
+  refute_text exclusive
+  refute_text gpus-per-node
+  sandbox::run DRY_RUN=1 BATCH_DO=verify BATCH_GPUS=mi250:8 scripts/45_slurm.sh
+  assert_line 'make --no-print-directory verify &'
+  assert_line '#SBATCH --gpus-per-node=mi250:8'
+}
+
+@test "make slurm submits the script that it keeps; sbatch's refusal, a partition that is not there and PROFILE=auto are one sentence" {
+  stub sbatch 'env >"${BOX}/environment"; [[ ! -e ${BOX}/refuses ]] || { printf "sbatch: error: %s\n" "Batch job submission failed: Invalid account." >&2; exit 1; }; echo "7;here"'
+  stub sinfo 'printf "train\ndebug\n"'
+  sandbox::run BATCH_PARTITION=trian scripts/45_slurm.sh
+  assert_status 2
+  assert_line "error   BATCH_PARTITION='trian' (from the command line or environment) is not a partition of this Slurm: did you mean train? It has debug, train."
+  refute_called sbatch
+  sandbox::run BATCH_PARTITION=train SBATCH_EXPORT=ALL SLURM_JOB_ID=5 scripts/45_slurm.sh
+  assert_status 0
+  assert_line 7
+  file=$(compgen -G "${BOX}/work dir/slurm/ppo-*.sbatch")
+  assert_line "changed submitted the Slurm job 7: its output goes to ${BOX}/work dir/slurm/7.log, its script is ${file}"
+  ! grep -E '^(SBATCH_|SLURM_)' "${BOX}/environment" || fail 'options that win over the script'
+  : >"${BOX}/refuses"
+  sandbox::run scripts/45_slurm.sh
+  assert_status 1
+  [[ $output == *'error   Slurm refused the job (sbatch: Batch job submission failed: Invalid account): correct the knobs BATCH_…; the script is '* ]] || fail 'another sentence'
+  mkdir "${BOX}/dev"
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" DRY_RUN=1 scripts/45_slurm.sh
+  assert_status 2
+  assert_line 'error   PROFILE=auto looks for devices on this machine, but with TRANSPORT=srun (from the command line or environment) the nodes are other machines: name the profile for them.'
+}
