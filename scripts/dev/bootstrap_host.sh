@@ -4,6 +4,7 @@
 #   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
 #   scripts/dev/bootstrap_host.sh --browser       the first again, and Chromium, in which `make test-slow` opens the pages
+#   scripts/dev/bootstrap_host.sh --slurm         the first again, and the commands of Slurm and munge, which a container test calls
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
 # CONTAINER_ENGINE=podman: --engine starts podman's socket, with the docker client and Compose v2; --stop-engine stops only that.
@@ -14,7 +15,7 @@
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
 source "$(dirname "$0")/host.bash"
-cli::begin_with '--engine --browser --stop-engine' "$@"
+cli::begin_with '--engine --browser --slurm --stop-engine' "$@"
 env::check
 
 if [[ ${1:-} == --stop-engine ]]; then
@@ -25,6 +26,7 @@ fi
 # Checks. Nothing is changed up to here.
 host::look_for_tools
 [[ ${1:-} != --browser ]] || host::look_for_browser
+[[ ${1:-} != --slurm ]] || host::look_for_slurm
 [[ ${1:-} != --engine ]] || host::look_for_engine
 host::print_plan
 host::need_means

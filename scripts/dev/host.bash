@@ -29,6 +29,11 @@ host::look_for_tools() {
 # One of the names that tests/py/test_page_chromium.py looks for.
 host::look_for_browser() { host::_want chromium eval 'command -v chromium || command -v chromium-browser || command -v google-chrome'; }
 
+host::look_for_slurm() {
+  host::_want slurm-client command -v sbatch
+  host::_want munge eval 'command -v munged || command -v /usr/sbin/munged'
+}
+
 host::look_for_engine() {
   host::_want openssh-client command -v ssh # the container tests log in to their own nodes
   [[ ${CONTAINER_ENGINE-} != podman || -n ${DOCKER_HOST:-} ]] || host::_choose_podman

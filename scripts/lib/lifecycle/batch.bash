@@ -22,7 +22,7 @@ batch::print() {
   [[ -z $BATCH_ACCOUNT ]] || printf '#SBATCH --account=%s\n' "$BATCH_ACCOUNT"
   [[ -z $BATCH_PARTITION ]] || printf '#SBATCH --partition=%s\n' "$BATCH_PARTITION"
   [[ -z $BATCH_TIME ]] || printf '#SBATCH --time=%s\n' "$BATCH_TIME"
-  # The shell is told two minutes before the time limit, and ends the cluster itself.
+  # The shell gets a signal two minutes before the time limit, and ends the cluster itself.
   printf '#SBATCH --%s\n' "output=\"$(batch::_directory | sed 's/%/%%/g')/%j.log\"" export=NIL no-requeue signal=B:TERM@120
   for option in $BATCH_OPTIONS; do printf '#SBATCH %s\n' "$option"; done
   printf '\n# Written by make slurm of verl-regress. The first host is the head, each other one a worker.\n'

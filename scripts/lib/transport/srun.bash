@@ -60,8 +60,8 @@ transport::exec() { srun::_run none "$@"; }
 
 transport::exec_in() { srun::_run all "$@"; }
 
-# srun::_run INPUT NODE ARGV...: the command's stderr has a channel of its own, so that srun's own messages, which go to a file, are
-# told apart from it. srun reports the exit status of a command that has ended; without that report the status is srun's.
+# srun::_run INPUT NODE ARGV...: the command's stderr has a channel of its own, apart from srun's own messages, which go to a file.
+# srun reports the exit status of a command that has ended; without that report the status is srun's.
 srun::_run() {
   local input=$1 node=$2 said status=0 words=()
   shift

@@ -62,6 +62,19 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
   [[ $output == *"changed ${HERE}/.venv (Python 3.11.7, "*" pinned packages)"* ]]
 }
 
+@test "--slurm installs the commands of Slurm and munge, unless they are there" {
+  bootstrap scripts/dev/bootstrap_host.sh --slurm
+  assert_status 0
+  assert_called "apt-get install --yes --no-install-recommends slurm-client"
+  : >"$CALLS"
+  stub sbatch
+  stub munged
+  bootstrap scripts/dev/bootstrap_host.sh --slurm
+  assert_status 0
+  assert_line "skip    packages (all there)"
+  refute_called "apt-get"
+}
+
 @test "--browser installs Chromium, unless a browser of that kind is there" {
   bootstrap scripts/dev/bootstrap_host.sh --browser
   assert_status 0
@@ -292,5 +305,5 @@ SH
 @test "an argument it does not know" {
   bootstrap scripts/dev/bootstrap_host.sh --engin
   assert_status 2
-  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --browser or --stop-engine."
+  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --browser or --slurm or --stop-engine."
 }
