@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from verl_regress.ways_out import compose, dstack, kuberay
-from verl_regress.ways_out.export import Export
+from verl_regress.export import compose, dstack, kuberay
+from verl_regress.export.job import Export
 
 
 class Format(NamedTuple):

@@ -13,8 +13,8 @@ import json
 from typing import Any
 
 from verl_regress.base.errors import BadInput
-from verl_regress.ways_out.export import REQUEST_DIR, Export, as_yaml
-from verl_regress.ways_out.nodes import secrets_on_stdin
+from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
+from verl_regress.export.nodes import secrets_on_stdin
 
 LONGEST = 47  # MaxRayJobNameLength
 _LARGEST = 1_000_000  # bytes of a ConfigMap's data: Kubernetes allows 1 MiB

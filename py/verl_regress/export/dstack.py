@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.ways_out import nodes
-from verl_regress.ways_out.export import REQUEST_DIR, Export, as_yaml
+from verl_regress.export import nodes
+from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
 
 LONGEST = 41  # of a run's name: dstack/_internal/core/services/__init__.py
 _FILLED_IN = "${{"  # dstack puts its own variables there, in commands too

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_regress.ways_out import nodes
-from verl_regress.ways_out.export import REQUEST_DIR, Export, as_yaml
+from verl_regress.export import nodes
+from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
 
 LONGEST = 63  # of a project's name
 _TOKEN = "ray_token"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from shlex import quote
 
-from verl_regress.ways_out.export import Export
+from verl_regress.export.job import Export
 
 _HEAD = """\
 set -euo pipefail
