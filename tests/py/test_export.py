@@ -18,8 +18,8 @@ import yaml
 from conftest import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, record, write
 from streams import tar
 
-from verl_regress.export.job import name_of
 from verl_regress.export.formats import FORMATS
+from verl_regress.export.job import name_of
 
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"

@@ -14,9 +14,9 @@ import yaml
 from verl_regress import __version__
 from verl_regress.base.errors import printable
 from verl_regress.base.layout import HELPER_DIR, as_json
+from verl_regress.export.site import VENDORS, Site, Vendor
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.plan import Plan
-from verl_regress.export.site import VENDORS, Site, Vendor
 
 # The files of a request, as the job's own config/ names them (verl_regress.spec.request.of_job).
 ASKED, BASE = "asked.json", "ray_config.yaml"

@@ -12,11 +12,11 @@ from pathlib import Path
 from verl_regress.base import lock
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.export.formats import FORMATS
+from verl_regress.export.job import Export
+from verl_regress.export.site import Site
 from verl_regress.spec import plan
 from verl_regress.submit import submit
-from verl_regress.export.job import Export
-from verl_regress.export.formats import FORMATS
-from verl_regress.export.site import Site
 
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # Kubernetes: a DNS subdomain
 
