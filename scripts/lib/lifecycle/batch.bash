@@ -41,7 +41,7 @@ work=\$! told='' status=0
 trap 'told=1; kill -TERM -- "-\$work"' TERM
 wait "\$work" || status=\$?
 [[ -z \$told ]] || { wait "\$work"; status=143; }
-trap '' TERM
+trap : TERM # not '': what ignores a signal passes that on to all that it starts
 make --no-print-directory down FORCE=1
 exit "\$status"
 BODY

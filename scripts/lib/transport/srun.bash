@@ -159,7 +159,7 @@ srun::host() {
 srun::where() { printf '%s of the Slurm job %s\n' "$(srun::host "$1")" "$SLURM_JOB_ID"; }
 
 # srun::directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket has at most 107 bytes.
-srun::directory() { printf '/tmp/verl-regress-%s\n' "$SLURM_JOB_ID"; }
+srun::directory() { printf '/tmp/verl-regress-job%s\n' "$SLURM_JOB_ID"; }
 
 # srun::_words ARRAY NODE: the command and its options up to those for stdin and stderr. Options of other steps, which come from the
 # environment of the job, are not ours: --cpus-per-task would give each command only that many CPUs.

@@ -39,7 +39,7 @@ allocate() {
 ours() {
   local host
   for host in gpu-0 gpu-1 gpu-2; do
-    docker exec "${HOSTS_OF}-${host}" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null | grep -E "^(raylet|gcs_server|ray|python)"; ls -d /tmp/verl-regress-* 2>/dev/null'
+    docker exec "${HOSTS_OF}-${host}" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null | grep -E "^(raylet|gcs_server|ray|python)"; ls -d /tmp/verl-regress-job* 2>/dev/null'
   done
 }
 

@@ -96,8 +96,8 @@ in_slurm() {
 @test "a command gets what it needs and no more: no secret, no option of other steps; with rocm what the containers get" {
   echo 4,5 >"${BOX}/gpus"
   in_slurm NODES_PATH=/opt/ray/bin HF_TOKEN=s3cret SLURM_CPUS_PER_TASK=1 node::exec worker-0 env
-  assert_line 'RAY_TMPDIR=/tmp/verl-regress-3012'
-  assert_line 'RAY_AUTH_TOKEN_PATH=/tmp/verl-regress-3012/ray.token'
+  assert_line 'RAY_TMPDIR=/tmp/verl-regress-job3012'
+  assert_line 'RAY_AUTH_TOKEN_PATH=/tmp/verl-regress-job3012/ray.token'
   assert_line 'VERL_REGRESS_NODE_IP=10.0.0.1'
   assert_line 'HIP_VISIBLE_DEVICES=4,5'
   refute_text 'SLURM_CPUS_PER_TASK'
