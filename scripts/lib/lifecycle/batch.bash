@@ -30,7 +30,7 @@ batch::print() {
   for name in PATH HOME USER LANG; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
   printf 'export TRANSPORT=srun WAIT=1\n'
   for name in "${KNOB_NAMES[@]}"; do
-    [[ $name == BATCH_* || $name == TRANSPORT || $name == WAIT || $name == DRY_RUN || $name == WORKERS ]] || ! env::is_given "$name" ||
+    [[ $name == BATCH_* || $name == TO || $name == TRANSPORT || $name == WAIT || $name == DRY_RUN || $name == WORKERS ]] || ! env::is_given "$name" ||
       printf 'export %s=%q\n' "$name" "${!name}"
   done
   cat <<BODY

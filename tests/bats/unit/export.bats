@@ -11,7 +11,7 @@ setup() {
       inspect*) echo true ;;
       *' id -u') echo 1000 ;;
       *' id -g') echo 1001 ;;
-      exec*' export '*)
+      exec*run.py*' export '*)
         printf '%s\n' "$@" >"${BOX}/words"
         cat >"${BOX}/stream"
         echo 'the file'
@@ -34,9 +34,9 @@ refused() {
 }
 
 @test "TO is missing, unknown, or nearly right" {
-  refused "'make export' needs to know what for: set TO=kuberay, TO=dstack or TO=compose."
-  refused "TO='nomad' (from the command line or environment) is not usable: use one of compose, dstack, kuberay, or leave it empty." TO=nomad
-  refused "TO='kubeary' (from the command line or environment) is not usable: did you mean kuberay? Use one of compose, dstack, kuberay, or leave it empty." TO=kubeary
+  refused "'make export' needs to know what for: set TO=slurm, TO=kuberay, TO=dstack or TO=compose on the command line."
+  refused "TO='nomad' (from the command line or environment) is not usable: use one of compose, dstack, kuberay, slurm, or leave it empty." TO=nomad
+  refused "TO='kubeary' (from the command line or environment) is not usable: did you mean kuberay? Use one of compose, dstack, kuberay, slurm, or leave it empty." TO=kubeary
 }
 
 @test "a JobSpec that is not there" {
@@ -87,4 +87,17 @@ refused() {
   sandbox::run TO=kuberay JOBSPEC=mine.yaml scripts/46_export.sh
   assert_status 0
   is_sent --spec-name=mine.yaml
+}
+
+@test "TO=slurm prints what make slurm would submit, and asks no cluster" {
+  # shellcheck disable=SC2153  # of the sandbox
+  sandbox::run DRY_RUN=1 WORKLOAD=grpo WORKERS=3 JOBSPEC=my.yaml scripts/45_slurm.sh
+  assert_status 0
+  grep -v '^==' <<<"$output" >"${BOX}/wanted"
+  sandbox::run TO=slurm WORKLOAD=grpo WORKERS=3 scripts/46_export.sh my.yaml
+  assert_status 0
+  grep -v '^==' <<<"$output" >"${BOX}/printed"
+  diff "${BOX}/wanted" "${BOX}/printed" || fail 'they differ'
+  [[ $(grep -c '^#SBATCH' "${BOX}/printed") -gt 5 ]]
+  refute_called docker
 }
