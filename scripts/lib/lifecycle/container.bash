@@ -5,8 +5,9 @@
 # own network it must not listen on others.
 nodes::dashboard_host() { if hosts::are_several; then printf '127.0.0.1\n'; else printf '0.0.0.0\n'; fi; }
 
-# nodes::debugger_host: the address that debugpy listens on; nothing: the node's own, which only this host and the cluster's other nodes reach.
-nodes::debugger_host() { :; }
+# nodes::debugger_host: the address that debugpy listens on; nothing: the node's own, which only this host and the cluster's other nodes
+# reach. A host's own network has others, and the port asks for no password.
+nodes::debugger_host() { ! hosts::are_several || printf '127.0.0.1\n'; }
 
 # nodes::gcs_path: where the GCS keeps its state, on the head (docker-compose.yaml): it outlives the container.
 nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
@@ -77,6 +78,10 @@ nodes::ask_dashboard() {
 # SSH_CONNECTION, if the user is logged in, has the address and port by which they reached this host.
 nodes::show_forwards() {
   local argv=(ssh -N) forward node port words host
+  if hosts::are_several; then
+    hosts::show_forwards "$@"
+    return
+  fi
   read -r -a words <<<"${SSH_CONNECTION:-}"
   host=${words[2]:-$(uname -n)}
   [[ ${words[3]:-22} == 22 ]] || argv+=(-p "${words[3]}")

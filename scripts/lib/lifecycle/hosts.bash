@@ -123,11 +123,10 @@ hosts::keep() {
 
 # hosts::need_same_file: the cluster was not brought up with another HOSTS_FILE, or without one.
 hosts::need_same_file() {
-  local was now
-  was=$(made::changed containers | sed -n 's/^HOSTS_FILE=//p' || true)
-  [[ -n $(made::changed containers | grep '^HOSTS_FILE=' || true) ]] || return 0
-  now=${HOSTS_FILE:-empty}
-  cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE=${was:-(empty)}, and HOSTS_FILE is ${now} now (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was}' first."
+  local was
+  was=$(made::changed containers | grep '^HOSTS_FILE=') || return 0
+  was=${was#*=}
+  cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was}', and it is '${HOSTS_FILE}' now (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was}' first."
 }
 
 # hosts::engines: one word for each engine of this cluster; "this" is the only one without HOSTS_FILE.
@@ -430,7 +429,7 @@ hosts::_check_user() {
 hosts::_run_as() {
   local directory=$WORKDIR
   until [[ -e $directory ]]; do directory=$(dirname -- "$directory"); done
-  printf '%s\n' "${RUN_AS:-$(stat -c '%u:%g' "$directory")}"
+  if [[ -n $RUN_AS ]]; then printf '%s\n' "$RUN_AS"; else stat -c '%u:%g' "$directory"; fi
 }
 
 hosts::_check_gpus() {
@@ -556,6 +555,21 @@ hosts::dashboard() {
   else
     printf 'http://127.0.0.1:8265\n'
   fi
+}
+
+# hosts::show_forwards LOCAL:NODE:PORT...: prints a command for each, to type where the user sits: the port is only on the 127.0.0.1 of
+# that node's host.
+hosts::show_forwards() {
+  local forward node port argv
+  for forward; do
+    IFS=: read -r _ node port <<<"$forward"
+    argv=(ssh -N)
+    [[ -z $SSH_CONFIG ]] || argv+=(-F "$SSH_CONFIG")
+    [[ -z $TUNNEL_VIA ]] || argv+=(-J "$TUNNEL_VIA")
+    [[ -z ${LOGIN_PORT[$node]:-} ]] || argv+=(-p "${LOGIN_PORT[$node]}")
+    argv+=(-L "${forward%%:*}:127.0.0.1:${port}" "${LOGIN_TARGET[$node]:-${OWNER_USER}@$(uname -n)}")
+    word::typed "${argv[@]}"
+  done
 }
 
 hosts::_token() { printf '%s/.verl-regress/%s.token\n' "${_HOSTS_FACT["$1:home"]}" "$CLUSTER_NAME"; }

@@ -47,8 +47,12 @@ types() {
   [[ $status == 0 ]] || fail "exit status ${status}: $1"
 }
 
-@test "docs/ssh.md, nodes that exist already: their two files; and its make line, on containers, brings all that it needs" {
+@test "docs/ssh.md and docs/several-hosts.md: their files; and their make line, on containers, brings all that it needs" {
   clone first
+  types 'cp env/hosts.example env/hosts'
+  types "printf '%s\n' HOSTS_FILE=env/hosts PROFILE=gpu WORKDIR=/nfs/verl-regress >>env/local.env"
+  grep -qx HOSTS_FILE=env/hosts env/local.env
+  rm env/hosts env/local.env # the hosts of the example do not exist; 85_hosts.bats uses real ones
   types 'cp env/nodes.example env/nodes'
   types "printf '%s\n' TRANSPORT=ssh PROFILE=cpu RAY_BASE_CONFIG=env/ray/cpu.yaml SHARED_ROOT=/private >>env/local.env"
   grep -qx TRANSPORT=ssh env/local.env

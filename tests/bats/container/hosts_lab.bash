@@ -2,14 +2,16 @@
 # a home directory of its own and the same file system. A bridge connects them and this machine, which can be the third host.
 # shellcheck shell=bash
 
+source "${BASH_SOURCE[0]%/*}/../../../scripts/lib/wait.bash"
+
 HOSTS_BRIDGE=vrt-hosts
 HOSTS_NET=10.213.77
 declare -gA HOSTS_IP=([a]="${HOSTS_NET}.11" [b]="${HOSTS_NET}.12" [here]="${HOSTS_NET}.1")
 
-# hosts_lab::make DIR: both hosts answer and have the node image's engine; HOSTS_FILE and SSH_CONFIG name them: the head on a, worker-0
-# on b. DIR is short: paths of sockets are in it.
+# hosts_lab::make: both hosts answer; HOSTS_FILE and SSH_CONFIG name them: the head on a, worker-0 on b. LAB is their directory.
 hosts_lab::make() {
-  local dir=$1 host
+  local dir host
+  dir=$(mktemp -d /tmp/vrh.XXXXXX) # short, because paths of sockets are in it
   mkdir -p "${dir}/sshd"
   hosts_lab::_sshd "$dir"
   ssh-keygen -q -t ed25519 -N '' -f "${dir}/key"
@@ -22,7 +24,7 @@ hosts_lab::make() {
   for host in a b; do hosts_lab::boot "$dir" "$host"; done
   printf 'IdentityFile %s\nIdentitiesOnly yes\nUserKnownHostsFile %s\n' "${dir}/key" "${dir}/known_hosts" >"${dir}/config"
   printf '%s\n' "head ssh://root@${HOSTS_IP[a]}" "worker-0 ssh://root@${HOSTS_IP[b]}" >"${dir}/hosts"
-  export HOSTS_FILE="${dir}/hosts" SSH_CONFIG="${dir}/config"
+  export LAB=$dir HOSTS_FILE="${dir}/hosts" SSH_CONFIG="${dir}/config"
 }
 
 # hosts_lab::open, hosts_lab::shut: packets between the hosts pass, or are dropped as an engine's own FORWARD policy does it.
@@ -41,6 +43,9 @@ hosts_lab::docker() { docker -H "unix://${LAB}/$1/docker.sock" "${@:2}"; }
 
 # hosts_lab::in HOST ARGV...: a command on that host.
 hosts_lab::in() { nsenter --target "$(<"${LAB}/$1/pid")" --net --mount --wd="$PWD" -- "${@:2}"; }
+
+# hosts_lab::programs HOST: what runs there, in containers too.
+hosts_lab::programs() { ip netns pids "vrt-$1" | sed 's#.*#/proc/&/comm#' | xargs cat 2>/dev/null; }
 
 # hosts_lab::boot DIR HOST: its processes start: the first keeps the namespaces, the others are an engine and an sshd.
 hosts_lab::boot() {
@@ -72,31 +77,27 @@ exec dockerd --data-root "${dir}/data" --exec-root "${dir}/exec" --pidfile "${di
   --bridge=none --iptables=false --ip6tables=false
 INIT
   mkdir -p /run/sshd
-  nsenter --net="/run/netns/${name}" unshare --mount sh "${dir}/init" "$dir" "$1" >"${dir}/log" 2>&1 </dev/null &
+  rm -f "${dir}"/{docker.sock,dockerd.pid}
+  nsenter --net="/run/netns/${name}" unshare --mount sh "${dir}/init" "$dir" "$1" >"${dir}/log" 2>&1 3>&- </dev/null &
   printf '%s\n' "$!" >"${dir}/pid"
   disown "$!"
-  on wait::until 60 - docker -H "unix://${dir}/docker.sock" version >/dev/null 2>&1
-  on wait::until 20 - bash -c "exec 3<>/dev/tcp/${HOSTS_IP[$2]}/22" 2>/dev/null
+  wait::until 60 - docker -H "unix://${dir}/docker.sock" version >/dev/null 2>&1
+  wait::until 20 - bash -c "exec 3<>/dev/tcp/${HOSTS_IP[$2]}/22" 2>/dev/null
 }
 
 # hosts_lab::halt HOST: as if its power were cut: its processes and containers are gone, its disk stays.
-hosts_lab::halt() {
+hosts_lab::halt() { wait::until 30 - hosts_lab::_is_halted "$1"; }
+hosts_lab::_is_halted() {
   local pids
-  hosts_lab::docker "$1" ps --quiet | xargs -r docker -H "unix://${LAB}/$1/docker.sock" kill >/dev/null
   pids=$(ip netns pids "vrt-$1")
   # shellcheck disable=SC2086  # ids, one word each
-  [[ -z $pids ]] || kill -TERM $pids 2>/dev/null || true
-  on wait::until 20 - hosts_lab::is_halted "$1" || {
-    # shellcheck disable=SC2046  # the same
-    kill -KILL $(ip netns pids "vrt-$1") 2>/dev/null || true
-  }
+  [[ -n $pids ]] && kill -KILL $pids 2>/dev/null
+  [[ -z $pids ]]
 }
-hosts_lab::is_halted() { [[ -z $(ip netns pids "vrt-$1") ]]; }
-export -f hosts_lab::is_halted
 
-# hosts_lab::remove DIR: nothing of both hosts is left.
+# hosts_lab::remove: nothing of both hosts is left.
 hosts_lab::remove() {
-  local dir=$1 host
+  local host
   for host in a b; do
     [[ ! -e /run/netns/vrt-${host} ]] || {
       hosts_lab::halt "$host"
@@ -106,7 +107,8 @@ hosts_lab::remove() {
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT 2>/dev/null; do :; done
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP 2>/dev/null; do :; done
   ip link delete "$HOSTS_BRIDGE" 2>/dev/null
-  rm -rf -- "$dir"
+  rmdir /run/sshd 2>/dev/null
+  rm -rf -- /tmp/vrh.??????
 }
 
 hosts_lab::_network() {

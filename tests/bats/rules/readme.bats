@@ -40,7 +40,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   for target in "${targets[@]}"; do grep -qE "^${target}:" Makefile || { printf '%s\n' "$target" && false; }; done
   # Not ours: patterns of names, files that git ignores, and verl's own docker/.
   # shellcheck disable=SC2016  # backticks of Markdown
-  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs|suites)/[A-Za-z0-9_./-]+`' "${FILES[@]}" | tr -d '`' | grep -vE '^env/(local.env|nodes)$|NN|/HOOK\.py|^docker/(Dockerfile|README|rocm)' | sort -u)
+  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs|suites)/[A-Za-z0-9_./-]+`' "${FILES[@]}" | tr -d '`' | grep -vE '^env/(local.env|nodes|hosts)$|NN|/HOOK\.py|^docker/(Dockerfile|README|rocm)' | sort -u)
   ((${#files[@]} > 10))
   for file in "${files[@]}"; do [[ -e $file ]] || { printf '%s\n' "$file" && false; }; done
 }
@@ -66,7 +66,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 @test "an indented block in the README and its pages that is not a command is known: a file, output, or the tree of directories" {
   mapfile -t others < <(readme::code | grep -vE "^(${README_COMMAND}| )")
   ((${#others[@]} > 5))
-  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |workdir/|(NODE_IMAGE|VERL_SOURCE)=|(ppo|first|means|code|verdict|history|change|left out|page) {4,})') || true
+  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |workdir/|(NODE_IMAGE|VERL_SOURCE)=|(ppo|first|means|code|verdict|history|change|left out|page) {4,}|(head|worker-0) {2,})') || true
   [[ -z $unknown ]] || fail "neither a command of README_COMMAND (tests/bats/readme.bash) nor one of these: ${unknown}"
 }
 

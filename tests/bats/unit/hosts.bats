@@ -236,7 +236,7 @@ CASES
   printf 'HOSTS_FILE=\n' >"${BOX}/work dir/clusters/mine/containers"
   on_hosts hosts::need_same_file
   assert_status 2
-  assert_line "error   The cluster mine was brought up with HOSTS_FILE=(empty), and HOSTS_FILE is env/hosts now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
+  assert_line "error   The cluster mine was brought up with HOSTS_FILE='', and it is 'env/hosts' now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
 }
 
 @test "a host that the file does not name any more is still one of our engines, until its container is gone" {
