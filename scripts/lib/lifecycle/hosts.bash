@@ -31,7 +31,7 @@ hosts::load() {
   ((count > 0)) || cli::die 2 "${HOSTS_FILE} (HOSTS_FILE) names no worker: give it a line 'worker-0 ssh://user@host'."
   ! env::is_given WORKERS || ((WORKERS == count)) ||
     cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${HOSTS_FILE} names ${count} workers: leave WORKERS out, it follows from that file."
-  WORKERS=$count
+  WORKERS=$count ENV_ORIGIN[WORKERS]=$HOSTS_FILE
   hosts::_take_gone
 }
 
@@ -99,16 +99,15 @@ hosts::_refuse_two() {
   cli::die 2 "$(hosts::describe "$1") $2: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
 }
 
-# hosts::_take_gone: the hosts that the last `make up` used and HOSTS_FILE does not name any more for the same node.
+# hosts::_take_gone: the hosts that the last `make up` used and HOSTS_FILE does not name any more.
 hosts::_take_gone() {
   local file="${WORKDIR}/clusters/${CLUSTER_NAME}/hosts" name host
   [[ -f $file ]] || return 0
   while read -r name host; do
-    [[ ${_HOSTS_WHERE[$name]:-} == "${host}, "* || ! ${host#ssh://} =~ $LOGIN_FORM ]] || {
-      [[ $host == local ]] || login::take "${name}@${host}" "${host#ssh://}"
-      name+="@${host}"
-      _HOSTS_WHERE[$name]="${host}, from the last 'make up'"
-    }
+    [[ " ${_HOSTS_WHERE[*]/%, line */ }" != *" ${host} "* && ${host#ssh://} =~ $LOGIN_FORM ]] || continue
+    name+="@${host}"
+    [[ $host == local ]] || login::take "$name" "${host#ssh://}"
+    _HOSTS_WHERE[$name]="${host}, from the last 'make up'"
   done <"$file"
 }
 

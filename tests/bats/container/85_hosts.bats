@@ -102,7 +102,7 @@ setup() {
   hosts_lab::boot "$LAB" b
   run make --no-print-directory up
   assert_status 0
-  assert_line "changed containers brought up: ${CLUSTER_NAME}-head ${CLUSTER_NAME}-worker-0"
+  assert_line "changed containers brought up: ${CLUSTER_NAME}-worker-0 ${CLUSTER_NAME}-head"
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
 }
 

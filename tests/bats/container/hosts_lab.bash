@@ -106,8 +106,8 @@ hosts_lab::remove() {
   done
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT 2>/dev/null; do :; done
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP 2>/dev/null; do :; done
-  ip link delete "$HOSTS_BRIDGE" 2>/dev/null
-  rmdir /run/sshd 2>/dev/null
+  ip link delete "$HOSTS_BRIDGE" 2>/dev/null || true
+  rmdir /run/sshd 2>/dev/null || true
   rm -rf -- /tmp/vrh.??????
 }
 

@@ -241,11 +241,12 @@ CASES
 
 @test "a host that the file does not name any more is still one of our engines, until its container is gone" {
   mkdir -p "${BOX}/work dir/clusters/mine"
-  printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.5' >"${BOX}/work dir/clusters/mine/hosts"
+  printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.5' 'worker-2 ssh://me@10.0.0.1' >"${BOX}/work dir/clusters/mine/hosts"
   on_hosts hosts::engines
   assert_status 0
   assert_line 'worker-1@ssh://me@10.0.0.5'
   refute_text 'worker-0@'
+  refute_text 'worker-2@' # its host is the head's now, and is asked as such
   on_hosts hosts::describe worker-1@ssh://me@10.0.0.5
   assert_line "worker-1 (ssh://me@10.0.0.5, from the last 'make up')"
 }
