@@ -250,3 +250,12 @@ CASES
   on_hosts hosts::describe worker-1@ssh://me@10.0.0.5
   assert_line "worker-1 (ssh://me@10.0.0.5, from the last 'make up')"
 }
+
+@test "make tunnel leads to the host of each node, where the port listens on 127.0.0.1 alone, and so does the debugger's" {
+  on_hosts SSH_CONFIG=/etc/site.conf TUNNEL_VIA=me@bastion nodes::show_forwards 8265:head:8265 5678:worker-0:41234
+  assert_status 0
+  assert_line "ssh -N -F /etc/site.conf -J me@bastion -L 8265:127.0.0.1:8265 me@10.0.0.1"
+  assert_line "ssh -N -F /etc/site.conf -J me@bastion -p 2222 -L 5678:127.0.0.1:41234 me@10.0.0.2"
+  on_hosts nodes::debugger_host
+  assert_line 127.0.0.1
+}
