@@ -39,19 +39,22 @@ def hold(log: Path, command: Sequence[str]) -> None:
     if first is None:
         code.write_text(f"{_NOT_FOUND}\n", encoding="ascii")
     while (ended := _next()) is not None:
-        if first is not None and ended[0] == first:
+        if first is not None and ended[0] == first.pid:
             code.write_text(f"{ended[1]}\n", encoding="ascii")
     if told and (directory := os.environ.get("RAY_TMPDIR")):
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start(log: Path, command: Sequence[str]) -> int | None:
-    """The pid of `command`, in a session of its own; None if it cannot be started, and `log` has the reason."""
+def _start(log: Path, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """`command`, in a session of its own; None if it cannot be started, and `log` has the reason.
+
+    Keep what it returns: Python reaps the process of a Popen that it forgets, and its exit status is lost.
+    """
     with log.open("wb") as output:
         try:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            ).pid
+            )
         except OSError as error:
             output.write(f"{error}\n".encode())
             return None

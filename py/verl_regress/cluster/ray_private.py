@@ -8,6 +8,7 @@ py/hooks/job_secrets.py runs in each process of a job. Their docstrings name the
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,9 +20,9 @@ from verl_regress.base.errors import Exit, RegressError, last_line
 # Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
 CLUSTER_STATUS = "/api/cluster_status?format=1"  # what `ray status` prints, without the two seconds of its process
-# The logs of this node's Ray, and those of all earlier Ray sessions on the node.
-LOGS = Path("/tmp/ray/session_latest/logs")
-ALL_LOGS = Path("/tmp/ray")
+# The logs of all Ray sessions on the node, and those of the latest. RAY_TMPDIR is Ray's own variable; transport/srun sets it.
+ALL_LOGS = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+LOGS = ALL_LOGS / "session_latest" / "logs"
 # ray.dashboard.modules.job.common: the actor that runs a job's entrypoint.
 _SUPERVISOR = "_ray_internal_job_actor_"
 _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"

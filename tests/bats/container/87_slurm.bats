@@ -59,7 +59,7 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   [[ $output == '<a><:><b>' ]]
   run --separate-stderr on node::exec worker-0 sh -c 'echo mine >&2; exit 3'
   [[ $status == 3 && $stderr == *mine* && $stderr != *srun:* ]]
-  run on node::exec worker-0 sh -c 'kill -9 "$PPID"; tail -f /dev/null'
+  run on node::exec worker-0 sh -c 'scancel "$SLURM_JOB_ID.$SLURM_STEP_ID"; tail -f /dev/null'
   assert_status 8
   assert_line "error   The step on the node 'worker-0' \(gpu-1 of the Slurm job ${SLURM_JOB_ID}\) was lost while 'sh' ran there \(.+\): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again\."
 }
@@ -92,8 +92,12 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
 }
 
 # bats test_tags=turn:2
-@test "make slurm: up, prepare, snapshot, an SFT job and down in an allocation of three hosts; the token is in no output" {
-  WORKLOAD=sft SUBMISSION_ID=in-slurm BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job run scripts/45_slurm.sh
+@test "make slurm: up, prepare, an SFT job and down in an allocation of three hosts; no token and no secret is in its outputs" {
+  allocate 2
+  make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
+  scancel "$SLURM_JOB_ID"
+  unset SLURM_JOB_ID TRANSPORT
+  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job run scripts/45_slurm.sh
   assert_status 0
   id=${lines[-2]}
   [[ $id =~ ^[0-9]+$ ]] || id=$(grep -xE '[0-9]+' <<<"$output")
