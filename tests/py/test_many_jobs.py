@@ -49,7 +49,9 @@ def test_a_list_reads_the_jobs_that_it_shows(run, shared, monkeypatch, count, co
     with counted(monkeypatch) as calls:
         # not by `run`, which reads the whole root before and after
         assert cli.main(["--shared-root", str(shared.path), "--no-ray", *command]) == 0
-    assert calls.total() <= 600, calls  # argparse alone asks 300 times for its translations
+    assert calls.total() <= 700, (
+        calls
+    )  # about 20 for each job that is shown, and those of argparse for its translations
     lines = run("--no-ray", *command).out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("ppo-")] == ids[:-21:-1]
     assert lines[-1] == f"… {count - 20} earlier jobs are not shown (LIMIT={count} shows all)"
