@@ -18,11 +18,8 @@ batch::print() {
   printf '#!/bin/bash\n'
   printf '#SBATCH --%s\n' "job-name=verl-regress-${WORKLOAD}" "nodes=$((WORKERS + 1))" ntasks-per-node=1
   if [[ -n $BATCH_CPUS ]]; then printf '#SBATCH --cpus-per-task=%s\n' "$BATCH_CPUS"; else printf '#SBATCH --%s\n' exclusive mem=0; fi
-  if [[ -n $BATCH_GPUS ]]; then
-    printf '#SBATCH --gpus-per-node=%s\n' "$BATCH_GPUS"
-  elif [[ $PROFILE != cpu ]]; then
-    printf '#SBATCH --gpus-per-node=%s\n' "$GPUS_PER_WORKER"
-  fi
+  [[ $PROFILE == cpu || -n $BATCH_GPUS ]] || BATCH_GPUS=$GPUS_PER_WORKER
+  [[ -z $BATCH_GPUS ]] || printf '#SBATCH --gpus-per-node=%s\n' "$BATCH_GPUS"
   [[ -z $BATCH_ACCOUNT ]] || printf '#SBATCH --account=%s\n' "$BATCH_ACCOUNT"
   [[ -z $BATCH_PARTITION ]] || printf '#SBATCH --partition=%s\n' "$BATCH_PARTITION"
   [[ -z $BATCH_TIME ]] || printf '#SBATCH --time=%s\n' "$BATCH_TIME"
@@ -43,7 +40,8 @@ set -m # make has a process group of its own, which one signal ends
 make --no-print-directory ${goals} &
 work=\$! told='' status=0; trap 'told=1; kill -TERM -- "-\$work"' TERM
 wait "\$work" || status=\$?
-[[ -z \$told ]] || { wait "\$work"; status=143; }; trap : TERM # not '': what ignores a signal passes that on to all that it starts
+[[ -z \$told ]] || { wait "\$work"; status=143; }
+told=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
 make --no-print-directory down FORCE=1
 exit "\$status"
 BODY
