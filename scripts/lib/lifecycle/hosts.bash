@@ -42,6 +42,7 @@ hosts::_take_line() {
   name=${words[0]} host=${words[1]:-}
   [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is not a node: use head, worker-0, worker-1, …."
   [[ ! -v _HOSTS_WHERE[$name] ]] || cli::die 2 "'${name}' (${where}) occurs twice: name each node once."
+  # shellcheck disable=SC2153  # of scripts/lib/lifecycle/login.bash
   if [[ $host == ssh://* && ${host#ssh://} =~ $LOGIN_FORM ]]; then
     login::take "$name" "${host#ssh://}"
   elif [[ $host != local ]]; then
