@@ -5,8 +5,8 @@
 # them. It may be called again.
 transport::load() {
   local said name running since address cluster id user path mounts
-  engine::choose
   hosts::load
+  engine::choose
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
   if look::knows containers; then
     said=${LOOK[containers]}

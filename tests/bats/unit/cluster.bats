@@ -27,11 +27,11 @@ in_lib() {
 }
 
 @test "with SHARED_GROUP the processes of every node are in that group; without it compose gets nothing of it" {
-  in_lib WORKERS=2 CLUSTER_NAME=mine SHARED_GROUP=42000 <<<'compose::render_workers'
+  in_lib WORKERS=2 CLUSTER_NAME=mine SHARED_GROUP=42000 <<<'compose::render this'
   assert_status 0
   [[ $(grep -xc '    group_add: \["42000"\]' <<<"$output") == 3 ]] || fail 'not three nodes'
   [[ $(grep -xA1 '  head:' <<<"$output") == $'  head:\n    group_add: ["42000"]' ]] || fail 'not the head'
-  in_lib WORKERS=2 CLUSTER_NAME=mine <<<'compose::render_workers'
+  in_lib WORKERS=2 CLUSTER_NAME=mine <<<'compose::render this'
   refute_text group_add
   refute_text 'head:'
 }
