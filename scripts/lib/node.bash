@@ -25,6 +25,29 @@ node::list_workers() {
   for ((i = 0; i < WORKERS; i++)); do printf 'worker-%d\n' "$i"; done
 }
 
+# node::read_list KNOB NOUN LOGIN KNOWN TAKE: reads the file that KNOB names, a node a line: parses its lines and never runs them. `TAKE
+# LINE WHERE` puts a node into the array KNOWN, by name. Sets WORKERS to match. NOUN (nodes, hosts) and LOGIN are for messages.
+node::read_list() {
+  local file=${!1} noun=$2 login=$3 take=$5 line number=0 count
+  local -n _known=$4
+  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${file}"
+  [[ -f $file && -r $file ]] ||
+    cli::die 2 "$1=${!1} is not a readable file: copy env/${noun}.example there and name your ${noun} in it."
+  while IFS= read -r line || [[ -n $line ]]; do
+    number=$((number + 1))
+    [[ $line =~ ^[[:space:]]*(#|$) ]] || "$take" "$line" "line ${number} of ${!1}"
+  done <"$file"
+  [[ -v _known[head] ]] || cli::die 2 "${!1} ($1) names no head: give it a line 'head ${login}'."
+  for ((count = 0; count < ${#_known[@]} - 1; count++)); do
+    [[ -v _known[worker-$count] ]] ||
+      cli::die 2 "${!1} ($1) has no worker-${count} but $((${#_known[@]} - 1)) workers: number them from worker-0, without a gap."
+  done
+  ((count > 0)) || cli::die 2 "${!1} ($1) names no worker: give it a line 'worker-0 ${login}'."
+  ! env::is_given WORKERS || ((WORKERS == count)) ||
+    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${!1} names ${count} workers: leave WORKERS out, it follows from that file."
+  WORKERS=$count
+}
+
 # node::exec NODE ARGV...: runs the words unchanged; output and exit status are those of the command. No stdin.
 node::exec() { transport::exec "$@" </dev/null; }
 

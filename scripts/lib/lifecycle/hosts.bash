@@ -11,27 +11,11 @@ readonly HOSTS_OLDEST_API='1.41' HOSTS_OLDEST='20.10'
 
 hosts::are_several() { [[ -n $HOSTS_FILE ]]; }
 
-# hosts::load: reads HOSTS_FILE, parses its lines and never runs them; sets WORKERS to match. It may be called again.
+# hosts::load: reads HOSTS_FILE; sets WORKERS to match. It may be called again.
 hosts::load() {
-  local file=$HOSTS_FILE line number=0 count
   hosts::are_several || return 0
   [[ ${#_HOSTS_WHERE[@]} == 0 ]] || return 0
-  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${HOSTS_FILE}"
-  [[ -f $file && -r $file ]] ||
-    cli::die 2 "HOSTS_FILE=${HOSTS_FILE} is not a readable file: copy env/hosts.example there and name your hosts in it."
-  while IFS= read -r line || [[ -n $line ]]; do
-    number=$((number + 1))
-    [[ $line =~ ^[[:space:]]*(#|$) ]] || hosts::_take_line "$line" "line ${number} of ${HOSTS_FILE}"
-  done <"$file"
-  [[ -v _HOSTS_WHERE[head] ]] || cli::die 2 "${HOSTS_FILE} (HOSTS_FILE) names no head: give it a line 'head ssh://user@host'."
-  for ((count = 0; count < ${#_HOSTS_WHERE[@]} - 1; count++)); do
-    [[ -v _HOSTS_WHERE[worker-$count] ]] ||
-      cli::die 2 "${HOSTS_FILE} (HOSTS_FILE) has no worker-${count} but $((${#_HOSTS_WHERE[@]} - 1)) workers: number them from worker-0, without a gap."
-  done
-  ((count > 0)) || cli::die 2 "${HOSTS_FILE} (HOSTS_FILE) names no worker: give it a line 'worker-0 ssh://user@host'."
-  ! env::is_given WORKERS || ((WORKERS == count)) ||
-    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${HOSTS_FILE} names ${count} workers: leave WORKERS out, it follows from that file."
-  WORKERS=$count ENV_ORIGIN[WORKERS]=$HOSTS_FILE
+  node::read_list HOSTS_FILE hosts ssh://user@host _HOSTS_WHERE hosts::_take_line
   hosts::_take_gone
 }
 

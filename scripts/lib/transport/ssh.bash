@@ -4,26 +4,10 @@
 
 declare -gA _SSH_PATH=() _SSH_ADDRESS=() _SSH_SEEN=()
 
-# transport::load: reads NODES_FILE, parses its lines and never runs them; sets WORKERS to match. It may be called again.
+# transport::load: reads NODES_FILE; sets WORKERS to match. It may be called again.
 transport::load() {
-  local file=$NODES_FILE line number=0 count
   login::forget
-  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${NODES_FILE}"
-  [[ -f $file && -r $file ]] ||
-    cli::die 2 "NODES_FILE=${NODES_FILE} is not a readable file: copy env/nodes.example there and name your nodes in it."
-  while IFS= read -r line || [[ -n $line ]]; do
-    number=$((number + 1))
-    [[ $line =~ ^[[:space:]]*(#|$) ]] || ssh::_take_line "$line" "line ${number} of ${NODES_FILE}"
-  done <"$file"
-  [[ -v LOGIN_TARGET[head] ]] || cli::die 2 "${NODES_FILE} (NODES_FILE) names no head: give it a line 'head user@host'."
-  for ((count = 0; count < ${#LOGIN_TARGET[@]} - 1; count++)); do
-    [[ -v LOGIN_TARGET[worker-$count] ]] ||
-      cli::die 2 "${NODES_FILE} (NODES_FILE) has no worker-${count} but $((${#LOGIN_TARGET[@]} - 1)) workers: number them from worker-0, without a gap."
-  done
-  ((count > 0)) || cli::die 2 "${NODES_FILE} (NODES_FILE) names no worker: give it a line 'worker-0 user@host'."
-  ! env::is_given WORKERS || ((WORKERS == count)) ||
-    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${NODES_FILE} names ${count} workers: leave WORKERS out, it follows from that file."
-  WORKERS=$count
+  node::read_list NODES_FILE nodes user@host LOGIN_TARGET ssh::_take_line
 }
 
 # ssh::_take_line LINE WHERE: NAME [USER@]HOST[:PORT] [path=DIRECTORIES] [address=IP]
