@@ -100,6 +100,8 @@ nodes::show_forwards() {
 
 # nodes::need_holdable: this host has nothing to hold: its own 127.0.0.1 is one end of the forward.
 nodes::need_holdable() {
+  ! hosts::are_several ||
+    cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) holds no tunnel with HOSTS_FILE=${HOSTS_FILE}: type the line that 'make tunnel' prints."
   cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) has nothing to hold with TRANSPORT=container: the dashboard is on this host already ($(nodes::dashboard_address)); type the line that 'make tunnel' prints where you sit."
 }
 

@@ -258,4 +258,7 @@ CASES
   assert_line "ssh -N -F /etc/site.conf -J me@bastion -p 2222 -L 5678:127.0.0.1:41234 me@10.0.0.2"
   on_hosts nodes::debugger_host
   assert_line 127.0.0.1
+  on_hosts OPEN=1 nodes::need_holdable
+  assert_status 2
+  assert_line "error   OPEN=1 (from the command line or environment) holds no tunnel with HOSTS_FILE=env/hosts: type the line that 'make tunnel' prints."
 }
