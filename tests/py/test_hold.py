@@ -56,3 +56,21 @@ def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_told_step_leaves(tmp
             held.wait(1)
     assert held.wait(20) == 0
     assert not directory.exists()
+
+
+def test_what_ignores_the_signal_does_not_keep_the_files(tmp_path: Path) -> None:
+    fifo, directory = tmp_path / "go", tmp_path / "job"
+    os.mkfifo(fifo)
+    directory.mkdir()
+    (directory / "ray.token").write_text("x")
+    held = start(tmp_path / "log", "sh", "-c", f"trap '' TERM; cat {fifo}", tmpdir=directory)
+    with fifo.open("w"):
+        held.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            held.wait(1)
+        assert directory.exists()  # a process that ends in time may need it
+        held.send_signal(signal.SIGALRM)  # as the clock does some seconds later
+        with pytest.raises(subprocess.TimeoutExpired):
+            held.wait(1)
+        assert not directory.exists()
+    assert held.wait(20) == 0

@@ -19,18 +19,29 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND = 127  # the exit status that a shell gives
+_PATIENCE = 8  # seconds; Slurm kills a step KillWait after SIGTERM: 30 s unless the site says otherwise
 
 
 def hold(log: Path, command: Sequence[str]) -> None:
     """Run `command` with its output in `log` and its exit status in `log`.exit; return when nothing of it is left.
 
     Prints "started" when it runs. Slurm sends SIGTERM to all processes of a step before it kills them: then this one
-    waits for the others, and removes RAY_TMPDIR, because nothing of this job will need it again. Raises OSError.
+    waits for the others, and removes RAY_TMPDIR, because nothing of this job will need it again. A process may ignore
+    SIGTERM until this one is killed, too, so it removes it for the first time after `_PATIENCE`. Raises OSError.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
     told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+
+    def on_signal(number: int, _frame: object) -> None:
+        told.append(number)
+        if number == signal.SIGALRM:
+            _remove_files()
+        else:
+            signal.alarm(_PATIENCE)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGALRM, on_signal)
     code = log.with_name(f"{log.name}.exit")
     log.parent.mkdir(parents=True, exist_ok=True)
     code.unlink(missing_ok=True)
@@ -41,7 +52,12 @@ def hold(log: Path, command: Sequence[str]) -> None:
     while (ended := _next()) is not None:
         if first is not None and ended[0] == first.pid:
             code.write_text(f"{ended[1]}\n", encoding="ascii")
-    if told and (directory := os.environ.get("RAY_TMPDIR")):
+    if told:
+        _remove_files()
+
+
+def _remove_files() -> None:
+    if directory := os.environ.get("RAY_TMPDIR"):
         shutil.rmtree(directory, ignore_errors=True)
 
 
