@@ -71,7 +71,7 @@ transport::_exec() {
     exec {engine}> >(transport::_without_engine >&2)
     hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
     exec {engine}>&-
-    wait "$!"
+    wait "$!" || ((ended == 0)) || ended=137 # the engine lost the container: as if it had killed the command
     exit "$ended"
   ) || status=$?
   ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" || {
@@ -82,14 +82,18 @@ transport::_exec() {
   return "$status"
 }
 
-# transport::_without_engine: passes stdin on as it comes, without the engine's first line about a removed container. Writes the
-# first line in one piece, because stdout is another pipe; a live line has no end to wait for.
+# transport::_without_engine: passes stdin on as it comes, without the engine's first line about a removed container; returns 1 if that
+# line came. Writes the first line in one piece, because stdout is another pipe; a live line has no end to wait for.
 transport::_without_engine() {
-  local first='' rest='' end=''
+  local first='' rest='' end='' gone='^(: | response from daemon: ).*([Nn]o such container| is not running|container state improper|no such exec session)'
   IFS= read -r -N 5 first || true
   if [[ ${first,,} == error ]]; then
     IFS= read -r rest || true
-    [[ $rest =~ ^(': '| response from daemon: ).*([Nn]o such container| is not running|container state improper)|^' during connect: '.*' command [ssh ' ]] || printf '%s\n' "${first}${rest}"
+    if [[ $rest =~ $gone || $rest =~ ^' during connect: '.*' command [ssh ' ]]; then
+      cat
+      return 1
+    fi
+    printf '%s\n' "${first}${rest}"
   else
     [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
     printf '%s' "${first}${rest}${end}"
