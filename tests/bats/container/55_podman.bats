@@ -93,7 +93,9 @@ ours() {
   on node::exec worker-1 sleep 60 2>"${BATS_TEST_TMPDIR}/said" &
   on wait::until 20 - node::exec worker-1 pgrep -x sleep >/dev/null
   podman rm --force "${CLUSTER_NAME}-worker-1" >/dev/null
-  run wait "$!"
+  status=0
+  wait "$!" || status=$?
+  assert_status 8
   run cat "${BATS_TEST_TMPDIR}/said"
   assert_line "error   The node 'worker-1' went away while 'sleep' ran there \(container ${CLUSTER_NAME}-worker-1\): bring the cluster up with 'make up', then run this again\."
   [[ $output != *'no such container'* ]]
