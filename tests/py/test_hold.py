@@ -41,11 +41,26 @@ def test_command_that_is_not_there(tmp_path: Path) -> None:
     assert (tmp_path / "log.exit").read_text() == "127\n"
 
 
-def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_told_step_leaves(tmp_path: Path) -> None:
-    fifo, directory = tmp_path / "go", tmp_path / "job"
-    os.mkfifo(fifo)
-    directory.mkdir()
-    (directory / "ray.token").write_text("x")
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """Whoever reads it runs until a writer has closed it."""
+    path = tmp_path / "go"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """RAY_TMPDIR, with the token in it."""
+    path = tmp_path / "job"
+    path.mkdir()
+    (path / "ray.token").write_text("x")
+    return path
+
+
+def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_told_step_leaves(
+    tmp_path: Path, fifo: Path, directory: Path
+) -> None:
     held = start(tmp_path / "log", "sh", "-c", f"(setsid cat {fifo} &); exit 3", tmpdir=directory)
     with fifo.open("w"):  # the orphan has opened it, so it runs
         with pytest.raises(subprocess.TimeoutExpired):
@@ -58,11 +73,7 @@ def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_told_step_leaves(tmp
     assert not directory.exists()
 
 
-def test_what_ignores_the_signal_does_not_keep_the_files(tmp_path: Path) -> None:
-    fifo, directory = tmp_path / "go", tmp_path / "job"
-    os.mkfifo(fifo)
-    directory.mkdir()
-    (directory / "ray.token").write_text("x")
+def test_what_ignores_the_signal_does_not_keep_the_files(tmp_path: Path, fifo: Path, directory: Path) -> None:
     held = start(tmp_path / "log", "sh", "-c", f"trap '' TERM; cat {fifo}", tmpdir=directory)
     with fifo.open("w"):
         held.send_signal(signal.SIGTERM)
