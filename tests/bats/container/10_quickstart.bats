@@ -9,7 +9,7 @@ setup_file() {
     make --no-print-directory quickstart 2>&1 | tee "${BATS_FILE_TMPDIR}/first" |
       while IFS= read -r line; do printf '%d %s\n' "$SECONDS" "$line"; done >"${BATS_FILE_TMPDIR}/first-by-seconds"
   ) || {
-    tail -n 60 "${BATS_FILE_TMPDIR}/first" >&3
+    container::show_end "${BATS_FILE_TMPDIR}/first"
     return 1
   }
   cp "${BATS_FILE_TMPDIR}/first" build/reports/quickstart.log # what the README shows (scripts/dev/readme_capture.sh)

@@ -5,10 +5,7 @@
 setup_file() {
   load container_helper
   container::use owner 18277
-  make --no-print-directory up prepare snapshot CODE_ID=codeA SHM_SIZE=1500mb >"${BATS_FILE_TMPDIR}/up" 2>&1 || {
-    tail -n 30 "${BATS_FILE_TMPDIR}/up" >&3
-    return 1
-  }
+  container::quietly up make --no-print-directory up prepare snapshot CODE_ID=codeA SHM_SIZE=1500mb
   export OTHER="${BATS_FILE_TMPDIR}/other checkout"
   mkdir "$OTHER"
   source scripts/dev/files.bash

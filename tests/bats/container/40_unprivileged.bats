@@ -13,10 +13,7 @@ setup_file() {
   cp -r "$HOME/.docker" "${HOUSE}/docker-config"
   cp -r "${WORKDIR}/shared/common/code/verl/codeA" "${HOUSE}/verl-source"
   chown -R "${USER_ID}:${USER_ID}" "$HOUSE"
-  as_user make --no-print-directory up prepare snapshot >"${BATS_FILE_TMPDIR}/up" 2>&1 || {
-    tail -n 40 "${BATS_FILE_TMPDIR}/up" >&3
-    return 1
-  }
+  container::quietly up as_user make --no-print-directory up prepare snapshot
 }
 
 teardown_file() {

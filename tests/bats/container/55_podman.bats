@@ -9,10 +9,7 @@ setup_file() {
   container::use podman 18275
   export CONTAINER_ENGINE=podman
   image=$(CONTAINER_ENGINE=docker scripts/10_build_image.sh --name)
-  scripts/dev/bootstrap_host.sh --engine >"${BATS_FILE_TMPDIR}/engine" 2>&1 || {
-    tail -n 20 "${BATS_FILE_TMPDIR}/engine" >&3
-    return 1
-  }
+  container::quietly engine scripts/dev/bootstrap_host.sh --engine
   export PODMAN=unix:///run/podman/podman.sock
   DOCKER_HOST=$PODMAN docker image inspect "$image" >/dev/null 2>&1 || docker save "$image" | DOCKER_HOST=$PODMAN docker load --quiet
   container::cluster

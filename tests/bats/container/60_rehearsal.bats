@@ -22,7 +22,7 @@ hooks_against() {
     --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal vrtest-quick-worker-0 \
     sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider "$@"' \
     sh "${@:3}"
-  printf '%s\n' "$output" | tail -n 5 >&3
+  tail -n 5 <<<"$output" | sed 's/^/# /' >&3
   assert_status 0
   assert_line "verl $1"
   [[ $output =~ [1-9][0-9]*' passed' ]]

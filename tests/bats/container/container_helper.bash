@@ -14,11 +14,20 @@ container::use() {
 
 # container::cluster: two workers are ALIVE; data, model and codeA exist.
 container::cluster() {
-  make --no-print-directory up prepare snapshot CODE_ID=codeA >"${BATS_FILE_TMPDIR}/up" 2>&1 || {
-    tail -n 30 "${BATS_FILE_TMPDIR}/up" >&3
+  container::quietly up make --no-print-directory up prepare snapshot CODE_ID=codeA
+}
+
+# container::quietly NAME COMMAND...: its output is in the file's directory, as NAME; if it fails, the end of it is shown.
+container::quietly() {
+  local file="${BATS_FILE_TMPDIR}/$1"
+  "${@:2}" >"$file" 2>&1 || {
+    container::show_end "$file"
     return 1
   }
 }
+
+# container::show_end FILE: as comments of the report, where a line that begins with "ok" would count as a test.
+container::show_end() { tail -n 40 "$1" | sed 's/^/# /' >&3; }
 
 # container::listing: every path and content under the shared root except the helper, to check that nothing was created.
 container::listing() {

@@ -24,10 +24,7 @@ fault::use() {
 fault::cluster() {
   container::cluster
   [[ -n $(fault::finished) ]] ||
-    WAIT=1 OVERRIDES=trainer.total_training_steps=1 scripts/42_submit_sft_minimal.sh >"${BATS_FILE_TMPDIR}/first" 2>&1 || {
-    tail -n 30 "${BATS_FILE_TMPDIR}/first" >&3
-    return 1
-  }
+    WAIT=1 OVERRIDES=trainer.total_training_steps=1 container::quietly first scripts/42_submit_sft_minimal.sh
 }
 
 # fault::down: removes the cluster of this file; for teardown_file.

@@ -207,7 +207,14 @@ CASES
   assert_line '  head: {profiles: [elsewhere]}'
 }
 
+# listening [PORT]: the one port, in hexadecimal digits, on which something listens on every host; what this machine has does not count.
+listening() {
+  printf '%s\n' "${1-}" >"${BOX}/listening"
+  stub awk 'case "$*" in *0A*) cat "${BOX}/listening" ;; *MemAvailable*) echo 20 ;; *) exec /usr/bin/awk "$@" ;; esac'
+}
+
 @test "GPUs, devices and ports that a host lacks are named" {
+  listening
   stub nvidia-smi 'for i in 0 1 2 3; do echo "GPU $i: NVIDIA"; done'
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7'
   on_hosts PROFILE=gpu hosts::check
@@ -224,7 +231,7 @@ CASES
   on_hosts hosts::check
   assert_status 1
   assert_line 'error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, or WORKER_DEVICES): load its driver, or leave it out.'
-  stub awk 'case "$*" in *0A*) echo 18EB ;; *MemAvailable*) echo 20 ;; *) exec /usr/bin/awk "$@" ;; esac'
+  listening 18EB
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
   on_hosts hosts::check
   assert_status 1
