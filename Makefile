@@ -127,7 +127,6 @@ test-slow: ## property tests with thousands of cases, a kill or a signal at ever
 	@scripts/dev/test.sh unit-slow py-slow
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/bootstrap_host.sh --slurm
 	@scripts/dev/test.sh container
 test-faults: ## faults, hostile values and load on real clusters, as far as an hour's CI can hold them
 	@scripts/dev/bootstrap_host.sh --engine

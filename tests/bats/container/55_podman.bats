@@ -1,11 +1,10 @@
 #!/usr/bin/env bats
 # The cluster on podman, through its socket: the transport contract, `make up` twice, a real job, and `make down`. The node image comes
-# from docker, because loading it takes a third of the time that building it takes. Setting all this up takes a minute or two, so the
-# whole file is in one turn.
+# from docker, because loading it takes a third of the time that building it takes. Setting all this up takes a minute or two.
+# bats file_tags=turn:0
 
 setup_file() {
   load container_helper
-  [[ -z ${TEST_TURN-} || $TEST_TURN == 0 ]] || return 0
   container::use podman 18275
   export CONTAINER_ENGINE=podman
   image=$(CONTAINER_ENGINE=docker scripts/10_build_image.sh --name)
@@ -17,7 +16,6 @@ setup_file() {
 
 teardown_file() {
   load container_helper
-  [[ -n ${PODMAN-} ]] || return 0
   make --no-print-directory down FORCE=1 >/dev/null 2>&1
   scripts/dev/bootstrap_host.sh --stop-engine >/dev/null 2>&1
 }
@@ -36,20 +34,13 @@ ours() {
   esac
 }
 
-# bats test_tags=turn:0
 @test "podman: hostile arguments arrive unchanged" { contract::hostile_words; }
-# bats test_tags=turn:0
 @test "podman: the exit status is the command's" { contract::exit_status; }
-# bats test_tags=turn:0
 @test "podman: stdin is passed on, but only if requested" { contract::stdin; }
-# bats test_tags=turn:0
 @test "podman: large output arrives complete" { contract::big_output; }
-# bats test_tags=turn:0
 @test "podman: put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
-# bats test_tags=turn:0
 @test "podman: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
 
-# bats test_tags=turn:0
 @test "podman: the containers and the network are podman's and bear our label, and docker has none of them" {
   [[ $(ours containers) == "${CLUSTER_NAME}-head"$'\n'"${CLUSTER_NAME}-worker-0"$'\n'"${CLUSTER_NAME}-worker-1" ]]
   [[ $(ours networks) == "${CLUSTER_NAME}_ray" ]]
@@ -59,7 +50,6 @@ ours() {
   [[ $(podman port "${CLUSTER_NAME}-head") == '8265/tcp -> 127.0.0.1:18275' ]]
 }
 
-# bats test_tags=turn:0
 @test "podman: a second make up changes nothing, with the image's name with and without localhost/, and without the knob" {
   image=$(scripts/10_build_image.sh --name)
   for given in CONTAINER_ENGINE=podman NODE_IMAGE="localhost/${image}" CONTAINER_ENGINE=auto; do
@@ -74,7 +64,6 @@ ours() {
   [[ $output == *"error   CONTAINER_ENGINE=docker (from the command line or environment), but the cluster ${CLUSTER_NAME} was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."* ]]
 }
 
-# bats test_tags=turn:0
 @test "podman: a job trains from its snapshot with the driver on a worker, and what it wrote belongs to the owner of WORKDIR" {
   run make --no-print-directory sft WAIT=1 SUBMISSION_ID=podman-sft
   assert_status 0
@@ -85,7 +74,6 @@ ours() {
   [[ -z $(find "${WORKDIR}/shared/jobs/podman-sft" ! -user "$(stat -c %u "$WORKDIR")") ]]
 }
 
-# bats test_tags=turn:0
 @test "podman: a container that is removed or stopped is one sentence, and the next make up brings it back" {
   on node::exec worker-1 sleep 60 2>"${BATS_TEST_TMPDIR}/said" &
   on wait::until 20 - node::exec worker-1 pgrep -x sleep >/dev/null
@@ -101,7 +89,6 @@ ours() {
   assert_line "changed containers brought up: ${CLUSTER_NAME}-worker-1"
 }
 
-# bats test_tags=turn:0
 @test "podman: make down removes exactly what is ours, and nothing of it is left" {
   neighbour=$(podman create --name "${CLUSTER_NAME}-neighbour" "$(scripts/10_build_image.sh --name)" true)
   run make --no-print-directory down

@@ -121,7 +121,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   assert_line "        hint: the data has no column 'conversation': .*"
 }
 
-# bats test_tags=turn:2
+# bats test_tags=turn:1
 @test "training succeeds but one actor loaded a module from elsewhere: FAILED, and the reason says so" {
   mkdir -p "${WORKDIR}/shared/user/code/shadow"
   printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"

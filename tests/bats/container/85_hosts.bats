@@ -2,6 +2,7 @@
 # Several hosts (HOSTS_FILE): two network namespaces, each with an engine and an sshd of its own. The node image is carried over, a
 # cluster starts on the hosts' own network, the driver of a real job runs on the second host, hosts are cut off and rebooted, and
 # nothing is left on any.
+# bats file_tags=turn:1
 
 setup_file() {
   load container_helper
@@ -27,7 +28,6 @@ setup() {
   load ../contract/transport_contract
 }
 
-# bats test_tags=turn:1
 @test "make up on two hosts: the image is carried over once, both ALIVE, each on its host's own network" {
   run make --no-print-directory up prepare snapshot CODE_ID=codeA
   assert_status 0
@@ -50,20 +50,13 @@ setup() {
   assert_status 1
 }
 
-# bats test_tags=turn:1
 @test "contract: hostile arguments arrive unchanged" { contract::hostile_words; }
-# bats test_tags=turn:1
 @test "contract: the exit status is the command's" { contract::exit_status; }
-# bats test_tags=turn:1
 @test "contract: stdin is passed on, but only if requested" { contract::stdin; }
-# bats test_tags=turn:1
 @test "contract: large output arrives complete" { contract::big_output; }
-# bats test_tags=turn:1
 @test "contract: put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
-# bats test_tags=turn:1
 @test "contract: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
 
-# bats test_tags=turn:1
 @test "an SFT job trains, and its driver runs on the second host" {
   run make --no-print-directory submit WORKLOAD=sft WAIT=1 SUBMISSION_ID=hosts-sft OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1'
   assert_status 0
@@ -74,7 +67,6 @@ setup() {
   [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-sft/state/submitted") == 10.213.77.11 ]]
 }
 
-# bats test_tags=turn:1
 @test "a worker whose packets a firewall drops becomes one sentence, and make up goes on once it is open" {
   hosts_lab::docker b restart --time 0 "${CLUSTER_NAME}-worker-0" >/dev/null
   hosts_lab::shut
@@ -89,7 +81,6 @@ setup() {
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
 }
 
-# bats test_tags=turn:1
 @test "a host that is down is named before anything is changed; after its reboot make up brings its node back" {
   hosts_lab::halt b
   run make --no-print-directory up
@@ -106,7 +97,6 @@ setup() {
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
 }
 
-# bats test_tags=turn:1
 @test "make down leaves nothing of the cluster on any host" {
   run make --no-print-directory down
   assert_status 0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # A real Slurm (TRANSPORT=srun): the transport contract over its steps, then a job that `make slurm` submits, brings up, trains and
 # takes down, and one that scancel ends.
+# bats file_tags=turn:2
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup_file() {
@@ -8,6 +9,7 @@ setup_file() {
   load slurm_nodes
   source "${REPO}/scripts/lib/wait.bash"
   container::use slurm 18287
+  container::quietly slurm scripts/dev/bootstrap_host.sh --slurm
   slurm_nodes::make "$BATS_FILE_TMPDIR"
   export SHARED_ROOT=/private NODES_PATH=/opt/venv/bin WORKDIR="${BATS_FILE_TMPDIR}/workdir" HOSTS_OF=$CLUSTER_NAME
   unset DASHBOARD_PORT CLUSTER_NAME
@@ -46,7 +48,6 @@ ours() {
 state_of() { [[ $(squeue --noheader --states=all --jobs="$1" --format=%T) == "$2" ]]; }
 log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
 
-# bats test_tags=turn:2
 @test "the transport contract over steps of an allocation, and a step that is lost" {
   allocate 3
   contract::hostile_words
@@ -64,7 +65,6 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   assert_line "error   The step on the node 'worker-0' \(gpu-1 of the Slurm job ${SLURM_JOB_ID}\) was lost while 'sh' ran there \(.+\): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again\."
 }
 
-# bats test_tags=turn:2
 @test "no allocation, one that is too small, one that has ended, other WORKERS, no such partition: each is refused in one sentence" {
   TRANSPORT=srun run scripts/00_prereq_check.sh
   assert_status 2
@@ -91,7 +91,6 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   assert_line 'ok      /private is one directory on every node'
 }
 
-# bats test_tags=turn:2
 @test "make slurm: up, prepare, an SFT job and down in an allocation of three hosts; no token and no secret is in its outputs" {
   allocate 2
   make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
@@ -113,7 +112,6 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }
 
-# bats test_tags=turn:2
 @test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
   WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=cancelled OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=40' run scripts/45_slurm.sh
   assert_status 0

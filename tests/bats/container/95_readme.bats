@@ -62,7 +62,7 @@ types() {
 }
 
 @test "docs/gpu.md, without a GPU: the lines are those of a rehearsal" {
-  clone second
+  cd "${BATS_FILE_TMPDIR}/first/verl-regress"
   types 'make build check up prepare snapshot'
   types 'make ppo WAIT=1'
   assert_line 'ok      ppo-codeA-.* SUCCEEDED \(the trainer ended\)'
@@ -74,7 +74,7 @@ types() {
   find "$HOME" -mindepth 1 -maxdepth 1 ! -name verl -exec ln -s -t "${BATS_FILE_TMPDIR}/home" {} +
   export HOME="${BATS_FILE_TMPDIR}/home"
   cp -r "${WORKDIR}/cache/verl/pypi-0.9.1" "${HOME}/verl"
-  clone third
+  clone second
   types 'make up prepare'
   types 'make snapshot CODE_ID=codeB VERL_SOURCE=path:~/verl'
   types 'make submit WORKLOAD=ppo CODE_ID=codeB WAIT=1'

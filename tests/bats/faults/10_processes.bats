@@ -17,6 +17,7 @@ setup() { load fault_helper; }
   fault::recovered
 }
 
+# bats test_tags=turn:0
 @test "the launcher is killed: LOST, by which signal and where, and nothing trains on" {
   fault::train 'the launcher is killed -9' 30
   fault::inject fault::kill '^python3 .*run\.py launch'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # Nodes die, are paused or cannot be reached while a job trains on them.
+# bats file_tags=turn:1
 
 setup_file() {
   load fault_helper

@@ -10,15 +10,17 @@ fail() {
 
 @test "each test that takes turns is in exactly one of the three turns, and each turn has some of both suites" {
   for suite in container faults; do
-    # A tag, and in the next line its test: bats takes any other comment for a comment.
-    tagged=$(grep -hA 1 'turn:' tests/bats/"$suite"/*.bats | grep -v '^--$')
+    files=(tests/bats/"$suite"/*.bats)
     all=0
     for turn in 0 1 2; do
-      some=$(grep -cxA 1 "# bats test_tags=turn:${turn}" <<<"$tagged")
-      ((some > 0)) || fail "turn:${turn} has no test in tests/bats/${suite}"
-      all=$((all + some))
+      # A tag right above its test (bats takes any other comment for a comment), or one for all tests of its file.
+      one=$(grep -hxA 1 "# bats test_tags=turn:${turn}" "${files[@]}" | grep -c '^@test "' || true)
+      whole=$(grep -lx "# bats file_tags=turn:${turn}" "${files[@]}" || true)
+      ((one + ${#whole} > 0)) || fail "turn:${turn} has no test in tests/bats/${suite}"
+      all=$((all + one + $(grep -c . <<<"$whole" || true)))
+      for file in $whole; do [[ $(grep -c 'turn:' "$file") == 1 ]] || fail "${file} takes turns as a file, and its tests too"; done
     done
-    printf '# %s: %d tests take turns\n' "$suite" "$all" >&3
-    [[ $(grep -c '^@test "' <<<"$tagged") == "$all" && $(wc -l <<<"$tagged") == "$((2 * all))" ]] || fail "not a tag and a test each: ${tagged}"
+    printf '# %s: %d tags\n' "$suite" "$all" >&3
+    [[ $(cat "${files[@]}" | grep -c 'turn:') == "$all" ]] || fail "a tag with 'turn:' in tests/bats/${suite} is neither right above a test nor one for its file"
   done
 }
