@@ -74,6 +74,8 @@ ours() {
   [[ -z $(find "${WORKDIR}/shared/jobs/podman-sft" ! -user "$(stat -c %u "$WORKDIR")") ]]
 }
 
+@test "podman: make debug and make verify" { container::looks_into podman-sft; }
+
 @test "podman: a container that is removed or stopped is one sentence, and the next make up brings it back" {
   on node::exec worker-1 sleep 60 2>"${BATS_TEST_TMPDIR}/said" &
   on wait::until 20 - node::exec worker-1 pgrep -x sleep >/dev/null

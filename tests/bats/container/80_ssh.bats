@@ -157,12 +157,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 }
 
 # bats test_tags=turn:0
-@test "make verify ONLY=placement: the session's own check, over ssh" {
-  ONLY=placement CODE_A=codeA CODE_B=codeA run scripts/60_verify.sh
-  assert_status 0
-  assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 1 jobs\)'
-  assert_line '1 of 1 checks passed'
-}
+@test "make debug and make verify over ssh" { container::looks_into over-ssh; }
 
 @test "a Ray that died on a living node is back after make up" {
   in_node worker-1 sh -c 'kill -9 $(grep -lx raylet /proc/[0-9]*/comm | cut -d/ -f3)'

@@ -67,6 +67,8 @@ setup() {
   [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-sft/state/submitted") == 10.213.77.11 ]]
 }
 
+@test "make debug and make verify on two hosts" { container::looks_into hosts-sft; }
+
 @test "a worker whose packets a firewall drops becomes one sentence, and make up goes on once it is open" {
   hosts_lab::docker b restart --time 0 "${CLUSTER_NAME}-worker-0" >/dev/null
   hosts_lab::shut

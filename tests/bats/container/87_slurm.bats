@@ -112,6 +112,18 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }
 
+@test "make slurm BATCH_DO=verify: the session's checks in an allocation" {
+  printf 'cases:\n  loss: {workload: sft, steps: 1}\n' >"${WORKDIR}/small.yaml"
+  BATCH_DO=verify SUITE="${WORKDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA run scripts/45_slurm.sh
+  assert_status 0
+  id=$(grep -xE '[0-9]+' <<<"$output")
+  wait::until 420 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  output=$(<"${WORKDIR}/slurm/${id}.log")
+  assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 2 jobs\)'
+  assert_line '3 of 3 checks passed'
+  [[ -z $(ours) ]] || fail "$(ours)"
+}
+
 @test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
   WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=cancelled OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=40' run scripts/45_slurm.sh
   assert_status 0

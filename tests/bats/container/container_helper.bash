@@ -34,6 +34,20 @@ container::listing() {
   (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
+# container::looks_into JOB: `make debug` of that job, and a session with the checks that say where jobs and drivers run, and with which
+# code. Wherever the nodes are, this is the same.
+container::looks_into() {
+  run make --no-print-directory debug JOB="$1"
+  assert_status 0
+  bundle=$(find "${SHARED:-${WORKDIR}/shared}/jobs/$1/debug" -mindepth 1 -maxdepth 1 -name '*-asked')
+  [[ $(jq -c .errors "${bundle}/bundle.json") == '{}' ]] || fail "$(<"${bundle}/bundle.json")"
+  printf 'cases:\n  loss: {workload: sft, steps: 1}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
+  SUITE="${BATS_TEST_TMPDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA run make --no-print-directory verify
+  assert_status 0
+  assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 2 jobs\)'
+  assert_line '3 of 3 checks passed'
+}
+
 # container::jobs: the submission ids there are, one per line.
 container::jobs() { ls "${WORKDIR}/shared/jobs"; }
 

@@ -37,7 +37,7 @@ fault::train() {
 }
 
 # One epoch has data for 32 steps, and the trainer ends there whatever total_training_steps says.
-readonly FAULT_EPOCHS='trainer.total_epochs=99'
+FAULT_EPOCHS='trainer.total_epochs=99'
 
 # fault::submit NAME STEPS [OVERRIDE...]: the same, and returns at once. Sets JOB and JOB_DIR.
 fault::submit() {
