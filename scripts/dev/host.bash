@@ -268,9 +268,13 @@ host::_stop_engine() {
   log::changed "container engine stopped$([[ $HOST_ENGINE != podman ]] || printf ' (podman)')"
 }
 
-# host::list_clusters: the clusters that have containers here, running or stopped.
+# host::list_clusters: the clusters that have containers here, running or stopped, or only a network.
 host::list_clusters() {
-  docker ps --all --filter "label=${COMPOSE_LABEL}" --format "{{.Label \"${COMPOSE_LABEL}\"}}" 2>/dev/null | sort -u
+  local what
+  for what in 'ps --all' 'network ls'; do
+    # shellcheck disable=SC2086  # two words
+    docker $what --filter "label=${COMPOSE_LABEL}" --format "{{.Label \"${COMPOSE_LABEL}\"}}" 2>/dev/null || true
+  done | sort -u
 }
 
 # The package is a source archive around one binary: take that, build nothing.

@@ -15,7 +15,8 @@ suite::repo() { (cd "${BATS_TEST_DIRNAME:-$(dirname "${BASH_SOURCE[0]}")}/../../
 
 suite::down() {
   local cluster
-  for cluster in $(docker ps --all --filter label=verl-regress.cluster --format '{{.Label "verl-regress.cluster"}}' 2>/dev/null | sort -u); do
+  # shellcheck disable=SC2016  # expanded in the other shell: strict mode is not for bats itself
+  for cluster in $(bash -c 'source "$1/scripts/lib/regress.bash"; source "$1/scripts/dev/host.bash"; host::list_clusters' list "$(suite::repo)"); do
     [[ $cluster != "${SUITE_CLUSTERS}"-* ]] || make --no-print-directory -C "$(suite::repo)" down CLUSTER_NAME="$cluster" ADOPT=1 FORCE=1 >/dev/null 2>&1
   done
 }
