@@ -307,3 +307,17 @@ SH
   assert_status 2
   assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --browser or --slurm or --stop-engine."
 }
+
+@test "clusters that are here: those with a container, and those of which only a network is left" {
+  # shellcheck disable=SC2016  # expanded by that script
+  printf 'source "$(dirname "$0")/lib/regress.bash"\nsource "$(dirname "$0")/dev/host.bash"\nhost::list_clusters\n' >"${HERE}/scripts/list.sh"
+  stub docker - <<'SH'
+    case $* in
+      'ps --all --filter label=verl-regress.cluster '*) printf 'mine\nmine\n' ;;
+      'network ls --filter label=verl-regress.cluster '*) printf 'mine\nleft\n' ;;
+    esac
+SH
+  sandbox::run scripts/list.sh
+  assert_status 0
+  [[ $output == $'left\nmine' ]] || fail 'not these two'
+}
