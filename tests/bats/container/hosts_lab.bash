@@ -78,6 +78,7 @@ exec dockerd --data-root "${dir}/data" --exec-root "${dir}/exec" --pidfile "${di
 INIT
   mkdir -p /run/sshd
   rm -f "${dir}"/{docker.sock,dockerd.pid}
+  ip link set "$name" up
   nsenter --net="/run/netns/${name}" unshare --mount sh "${dir}/init" "$dir" "$1" >"${dir}/log" 2>&1 3>&- </dev/null &
   printf '%s\n' "$!" >"${dir}/pid"
   disown "$!"
@@ -85,8 +86,12 @@ INIT
   wait::until 20 - bash -c "exec 3<>/dev/tcp/${HOSTS_IP[$2]}/22" 2>/dev/null
 }
 
-# hosts_lab::halt HOST: as if its power were cut: its processes and containers are gone, its disk stays.
-hosts_lab::halt() { wait::until 30 - hosts_lab::_is_halted "$1"; }
+# hosts_lab::halt HOST: as if its power were cut: its processes and containers are gone, its disk stays. The network goes first, or
+# those that are killed last would still report the others.
+hosts_lab::halt() {
+  ip link set "vrt-$1" down
+  wait::until 30 - hosts_lab::_is_halted "$1"
+}
 hosts_lab::_is_halted() {
   local pids
   pids=$(ip netns pids "vrt-$1")
