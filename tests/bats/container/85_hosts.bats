@@ -113,3 +113,19 @@ setup() {
   assert_status 0
   assert_line "skip    nothing has the label verl-regress.cluster=${CLUSTER_NAME}"
 }
+
+@test "three hosts, the head on this machine: an SFT job trains, with its driver on one of the others" {
+  printf '%s\n' "head local address=${HOSTS_IP[here]}" "worker-0 ssh://root@${HOSTS_IP[a]}" "worker-1 ssh://root@${HOSTS_IP[b]}" >"${LAB}/three"
+  export HOSTS_FILE="${LAB}/three"
+  run make --no-print-directory up
+  assert_status 0
+  assert_line 'ok      head is ALIVE at 10.213.77.1: CPU 0, GPU 0'
+  assert_line 'ok      worker-1 is ALIVE at 10.213.77.12: .*'
+  run make --no-print-directory submit WORKLOAD=sft WAIT=1 SUBMISSION_ID=three-sft OVERRIDES=trainer.total_training_steps=2
+  assert_status 0
+  assert_line ' *driver_info.node_ip_address: 10.213.77.1[12]'
+  assert_line 'ok      three-sft SUCCEEDED \(the trainer ended\)'
+  run make --no-print-directory down
+  assert_status 0
+  assert_line 'changed removed 3 containers .*'
+}
