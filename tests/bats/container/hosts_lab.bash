@@ -117,7 +117,7 @@ hosts_lab::disconnect() {
   done
 }
 
-# hosts_lab::remove: nothing of both hosts is left.
+# hosts_lab::remove: nothing of both hosts is left, nor our record of a cluster on them, which names a file that goes with them.
 hosts_lab::remove() {
   local host
   for host in a b; do
@@ -130,7 +130,7 @@ hosts_lab::remove() {
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP 2>/dev/null; do :; done
   ip link delete "$HOSTS_BRIDGE" 2>/dev/null || true
   rmdir /run/sshd 2>/dev/null || true
-  rm -rf -- /tmp/vrh.??????
+  rm -rf -- /tmp/vrh.?????? "${WORKDIR}/clusters/${CLUSTER_NAME}"
 }
 
 hosts_lab::_network() {
