@@ -1,0 +1,315 @@
+#!/usr/bin/env bats
+# Two real users (uids) on one shared root, each with a checkout and a cluster: both submit, see, stop, resume and collect their own
+# jobs, and what one of them prepares for the other is refused or harmless. Setting all this up takes a minute, so the whole file is in
+# one turn.
+
+setup_file() {
+  load fault_helper
+  [[ -z ${TEST_TURN-} || $TEST_TURN == 0 ]] || return 0
+  fault::use work 18285
+  [[ -d ${WORKDIR}/cache/verl/pypi-0.9.1 ]] || container::cluster # which fetches verl
+  fault::down
+  export HOUSE=/tmp/verl-regress-team-$$ ANN=41001 BOB=41002 TEAM=42000
+  # A value of which the other is the beginning.
+  SHORT_KEY=$(head -c 10 /dev/urandom | od -An -vtx1 | tr -d ' \n') LONG_KEY_REST=$(head -c 10 /dev/urandom | od -An -vtx1 | tr -d ' \n')
+  export SHORT_KEY LONG_KEY_REST
+  two::houses
+  container::quietly bob two::bob_comes_first
+  container::quietly ann two::ann_comes
+}
+
+teardown_file() {
+  load fault_helper
+  [[ -n ${HOUSE-} ]] || return 0
+  ann make --no-print-directory down FORCE=1 >/dev/null 2>&1
+  bob make --no-print-directory down FORCE=1 >/dev/null 2>&1
+  rm -rf "$HOUSE"
+}
+
+setup() {
+  load fault_helper
+  shared=${HOUSE-}/shared
+}
+
+ann() { as ann "$ANN" 18301 "$@"; }
+
+bob() { as bob "$BOB" 18302 "$@"; }
+
+# as USER UID PORT ARGV...: in that user's checkout, with the groups of the team and of the engine.
+as() {
+  (cd "${HOUSE}/$1" && env -i PATH="$PATH" HOME="${HOUSE}/$1" DOCKER_CONFIG="${HOUSE}/$1/docker-config" NO_COLOR=1 PROFILE=cpu WORKERS=1 \
+    CLUSTER_NAME="vrfault-$1" DASHBOARD_PORT="$3" SHARED_GROUP="$TEAM" VERL_SOURCE="path:${HOUSE}/$1/verl-source" SHORT_KEY="$SHORT_KEY" \
+    LONG_KEY="${SHORT_KEY}${LONG_KEY_REST}" setpriv --reuid "$2" --regid "$2" --groups "$(stat -c %g /var/run/docker.sock),${TEAM}" "${@:4}")
+}
+
+# two::houses: a checkout for each, one shared root, and a verl of Ann's that prints her secrets.
+two::houses() {
+  local user
+  source scripts/dev/files.bash
+  mkdir "$HOUSE" "${HOUSE}"/{shared,ann,bob}
+  for user in ann bob; do
+    files::copy_to "${HOUSE}/${user}"
+    cp -r "$HOME/.docker" "${HOUSE}/${user}/docker-config"
+    mkdir "${HOUSE}/${user}/workdir"
+    ln -s "${HOUSE}/shared" "${HOUSE}/${user}/workdir/shared"
+  done
+  mkdir "${HOUSE}/ann/verl-source"
+  cp -r "${WORKDIR}/cache/verl/pypi-0.9.1/verl" "${HOUSE}/ann/verl-source"
+  printf 'import os as _os\n\nprint("keys", _os.environ.get("SHORT_KEY"), _os.environ.get("LONG_KEY"), flush=True)\n' \
+    >>"${HOUSE}/ann/verl-source/verl/__init__.py"
+  {
+    cat jobspecs/ppo.yaml
+    printf 'secrets: [{name: SHORT_KEY}, {name: LONG_KEY}]\n'
+  } >"${HOUSE}/ann/spec.yaml"
+  printf '00000000000a%04x\n' 1 >"${HOUSE}/ann/workdir/id" # as if Bob had read it there
+  chown -hR "${ANN}:${ANN}" "${HOUSE}/ann"
+  chown -hR "${BOB}:${BOB}" "${HOUSE}/bob" "${HOUSE}/shared"
+}
+
+# Where the copies of Ann's checkout will be; Bob may make entries there.
+two::place() { printf '%s/shared/common/code/verl_regress/00000000000a0001\n' "$HOUSE"; }
+
+two::bob_comes_first() {
+  bob make --no-print-directory up prepare
+  bob cp -r "$(two::newest_helper bob)" "${HOUSE}/bob/planted"
+  bob sh -c 'printf "import os\nos.mkdir(\"/private/user/ran\")\n" >planted/run.py; chmod -R a+rX planted'
+}
+
+# two::newest_helper USER: that user's copy of the helper on the shared root.
+two::newest_helper() {
+  local id
+  id=$(<"${HOUSE}/$1/workdir/id")
+  find "${HOUSE}/shared/common/code/verl_regress/${id}" -mindepth 1 -maxdepth 1 -type d -regex '.*/[0-9a-f]+'
+}
+
+# two::ann_comes: the first time she finds what Bob has put where her copy of the helper should be; a test checks what she was told.
+two::ann_comes() {
+  local status=0
+  bob mkdir "$(two::place)"
+  bob mv planted "$(two::place)/$(basename "$(two::newest_helper bob)")"
+  ann make --no-print-directory up >"${HOUSE}/first" 2>&1 || status=$?
+  printf '%d\n' "$status" >"${HOUSE}/first.status"
+  bob rm -r "$(two::place)"
+  ann make --no-print-directory up prepare snapshot
+}
+
+# two::refused WHAT STATUS LINE ARGV...: the command ends like this, and the record of this file has it.
+two::refused() {
+  local began=$EPOCHREALTIME
+  run "${@:4}"
+  assert_status "$2"
+  assert_line "$3"
+  two::record "$1" "$2" "$3" "seconds=$(fault::_since "$began")"
+}
+
+# two::record WHAT STATUS LINE [KEY=VALUE]: what was answered is in output.
+two::record() {
+  local sentence
+  sentence=$(grep -m 1 -E -- "^$3\$" <<<"$output")
+  fault::record "name=two users of one shared root: $1" "status=$2" "sentence=${sentence//"${HOUSE}/"/}" "${@:4}"
+}
+
+# two::of_ann: every file of hers on the shared root, with its size, time and mode; without what Ray and her own launcher write.
+two::of_ann() { find "$shared" -user "$ANN" -type f ! -path "${shared}/ray/*" -printf '%p %s %T@ %m\n' | sort; }
+
+# two::has_checkpoint ID: it has saved a step; fails at once if it has ended.
+two::has_checkpoint() {
+  [[ ! -s ${shared}/jobs/$1/state/ended ]] || fail "$1 ended before its first checkpoint: $(tail -n 20 "${shared}/jobs/$1/logs/driver.log")"
+  [[ -s ${shared}/jobs/$1/checkpoints/latest_checkpointed_iteration.txt ]]
+}
+
+# two::age ID: makes a job look as if it had ended two hours ago and written nothing since.
+two::age() { find "${shared}/jobs/$1" -exec touch --no-dereference -d '2 hours ago' {} +; }
+
+readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trainer.total_training_steps=99'
+
+# bats test_tags=turn:0
+@test "two users: a copy of the helper that one puts where the other's should be is not run" {
+  output=$(<"${HOUSE}/first") status=$(<"${HOUSE}/first.status")
+  # What make runs ends with 1, and make itself with 2 for any error.
+  [[ $status == 2 && $output == *'12_install_py_deps: exit 1 (our own error)'* && ! -e ${shared}/user/ran ]] || fail 'it was run'
+  line="error   /private/common/code/verl_regress/00000000000a0001 belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or use another SHARED_ROOT\."
+  assert_line "$line"
+  two::record "a copy of the helper, planted where the other's should be" 1 "$line"
+  [[ $(stat -c %u "$(two::place)") == "$ANN" ]]
+}
+
+# bats test_tags=turn:0
+@test "two users: both train at once, see both jobs, and stop, resume and collect their own" {
+  run ann env OVERRIDES="$LONG" SUBMISSION_ID=anns scripts/44_submit_sdk.sh spec.yaml
+  assert_status 0
+  run bob env CODE_ID=codeA TRUSTED_UIDS="$ANN" OVERRIDES="$LONG" SUBMISSION_ID=bobs scripts/42_submit_sft_minimal.sh
+  assert_status 0
+  wait::until 120 two::has_checkpoint anns
+  wait::until 120 two::has_checkpoint bobs
+  for user in ann bob; do
+    run "$user" make --no-print-directory jobs
+    assert_status 0
+    assert_line 'anns +ppo +codeA +RUNNING .*'
+    assert_line 'bobs +sft +codeA +RUNNING .*'
+  done
+  run bob make --no-print-directory logs JOB=anns METRICS=1
+  assert_status 0
+  assert_line '\{"step": ?1,.*'
+  [[ $(stat -c '%u:%g %a' "${shared}/jobs"/{anns,bobs} | paste -sd' ') == "${ANN}:${TEAM} 2755 ${BOB}:${TEAM} 2755" ]]
+  [[ -z $(find "${shared}/jobs/anns" ! -user "$ANN")$(find "${shared}/jobs/bobs" ! -user "$BOB") ]]
+
+  two::refused "stopping the other's job" 2 \
+    "error   anns is on the cluster vrfault-ann, and CLUSTER_NAME is vrfault-bob: stop it from there \(user ${ANN}, ${HOUSE}/ann/workdir\)\." \
+    bob env JOB=anns scripts/54_stop.sh
+  for user in ann bob; do
+    run "$user" env JOB=latest scripts/54_stop.sh
+    assert_status 0
+    assert_line "changed ${user}s was RUNNING, is STOPPED .*"
+  done
+  grep -qxF 'keys <secret SHORT_KEY> <secret SHORT_KEY>' "${shared}/jobs/anns/logs/driver.log" || fail "$(grep keys "${shared}/jobs/anns/logs/driver.log")"
+
+  # Attempts of their own, one from a checkpoint whose critic is there.
+  step=$(<"${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt")
+  ann cp -r "${shared}/jobs/anns/checkpoints/global_step_${step}" "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))"
+  ann rm -r "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))/critic"
+  ann sh -c 'printf %s "$1" >"$2"' sh "$((step + 1))" "${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt"
+  ann env JOB=anns WAIT=1 OVERRIDES="trainer.total_training_steps=$((step + 1))" scripts/56_resume.sh >"${BATS_TEST_TMPDIR}/ann" 2>&1 3>&- &
+  run bob env JOB=bobs WAIT=1 TRUSTED_UIDS="$ANN" OVERRIDES="trainer.total_training_steps=$(($(<"${shared}/jobs/bobs/checkpoints/latest_checkpointed_iteration.txt") + 1))" scripts/56_resume.sh
+  wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/ann")"
+  assert_status 0
+  assert_line 'ok      bobs.a2 SUCCEEDED \(the trainer ended\)'
+  output=$(<"${BATS_TEST_TMPDIR}/ann")
+  assert_line "        attempt 2 of anns, as asked for anns, from /private/jobs/anns/checkpoints/global_step_${step} \(step ${step}\)"
+  assert_line 'ok      anns.a2 SUCCEEDED \(the trainer ended\)'
+}
+
+# bats test_tags=turn:0
+@test "two users: code of the other is not run: a snapshot, bytecode, a git checkout, and what the environment tells tar" {
+  two::refused "training with the other's snapshot" 2 \
+    "error   CODE_ID=codeA \(from the command line\) is refused, because /private/common/code/verl/codeA belongs to user ${ANN}, and what is there would run as you: set TRUSTED_UIDS=${ANN} if you trust that user, or make a snapshot of your own under another CODE_ID\." \
+    bob env CODE_ID=codeA SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
+
+  # Ann's snapshot in the form of version 1.1, where all users wrote into the folders of bytecode that it links to.
+  bob mkdir -p "${shared}/common/code/objects/pyc"
+  bob touch "${shared}/common/code/objects/pyc/__init__.cpython-312.pyc"
+  ann cp -r "${shared}/common/code/verl/codeA" "${shared}/common/code/verl/codeOld"
+  ann chmod -R u+w "${shared}/common/code/verl/codeOld"
+  ann rm -r "${shared}/common/code/verl/codeOld/verl/__pycache__"
+  ann ln -s ../../../objects/pyc "${shared}/common/code/verl/codeOld/verl/__pycache__"
+  two::refused "bytecode planted in the other's snapshot" 2 \
+    "error   CODE_ID=codeOld \(from the command line\) is not usable, because the snapshot /private/common/code/verl/codeOld was changed after it was made \(/private/common/code/verl/codeOld/verl/__pycache__ belongs to user ${BOB}\): .*" \
+    ann env CODE_ID=codeOld SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
+
+  bob cp -r "${HOUSE}/ann/verl-source" "${HOUSE}/bob/verl-source"
+  bob git -C verl-source init --quiet
+  bob git -C verl-source config core.fsmonitor "touch ${HOUSE}/ann/ran"
+  two::refused "a snapshot of the other's git checkout" 2 \
+    "error   ${HOUSE}/bob/verl-source \(from VERL_SOURCE=path:${HOUSE}/bob/verl-source\) is another user's git checkout, whose configuration git would run as you: copy it without its \.git, or name the repository that it comes from as git:URL@REF\." \
+    ann env CODE_ID=codeG VERL_SOURCE="path:${HOUSE}/bob/verl-source" scripts/31_snapshot_verl_code.sh
+  run ann env TAR_OPTIONS="--checkpoint=1 --checkpoint-action=exec=touch\ ${HOUSE}/ann/ran" CODE_ID=codeA scripts/31_snapshot_verl_code.sh
+  assert_status 0
+  [[ ! -e ${HOUSE}/ann/ran && ! -e ${shared}/jobs/refused && ! -e ${shared}/common/code/verl/codeG ]]
+}
+
+# bats test_tags=turn:0
+@test "two users: the token and the secrets of one are in nothing that the other reads, and go nowhere that the other names" {
+  local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway trap place
+  gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
+  bob python3 -u -c 'import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+print(server.getsockname()[1])
+while True: print(server.accept()[0].recv(65536))' "$gateway" >"${BATS_TEST_TMPDIR}/heard" 2>&1 3>&- &
+  trap=$!
+  wait::until 10 - test -s "${BATS_TEST_TMPDIR}/heard"
+  place="${gateway}:$(head -n 1 "${BATS_TEST_TMPDIR}/heard")"
+  docker exec vrfault-ann-head python3 -c 'import socket, sys
+socket.create_connection(sys.argv[1].rsplit(":", 1), 5).sendall(b"somebody can be heard")' "$place" # the trap works
+  {
+    cat "${HOUSE}/ann/spec.yaml"
+    printf 'ray: {address: "http://%s"}\n' "$place"
+  } | bob tee trap.yaml >/dev/null
+  two::refused "a JobSpec whose address is the other's" 2 \
+    "error   http://${place} \(from the JobSpec's ray\.address, or address of the Ray base config\) is not this cluster's head, the only one that gets its Ray token: use http://127\.0\.0\.1:8265\." \
+    ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/trap.yaml"
+  kill "$trap"
+  [[ $(tail -n +2 "${BATS_TEST_TMPDIR}/heard") == "b'somebody can be heard'" ]] || fail "$(<"${BATS_TEST_TMPDIR}/heard")"
+
+  printf 'workload: sft\nsecrets: [{name: KEY, file: %s}]\n' "${HOUSE}/bob/link" | bob tee link.yaml >/dev/null
+  bob ln -s "$token" link
+  two::refused "a JobSpec whose secret is a link to the other's token" 2 \
+    "error   The file of the secret KEY \(from ${HOUSE}/bob/link\.yaml\) is a link, which may lead to any file: name the file itself\." \
+    ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/link.yaml"
+  bob sh -c 'rm link && echo mine >link'
+  two::refused "a JobSpec whose secret is a file of the other" 2 \
+    "error   The file of the secret KEY \(from ${HOUSE}/bob/link\.yaml\) belongs to user ${BOB}, not to you: name a file of your own\." \
+    ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/link.yaml"
+  [[ ! -e ${shared}/jobs/refused ]]
+
+  ann test -r "$token"
+  run bob cat "$token"
+  [[ $status != 0 && $output == *'Permission denied'* ]]
+  # shellcheck disable=SC2016  # expanded there
+  run bob bash -c 'source scripts/lib/dashboard.bash; bash -c "$DASHBOARD_ASK" ask 127.0.0.1 18301 /api/jobs/ workdir/secrets/vrfault-bob.token'
+  [[ $output == 401 ]] || fail "Ann's Ray answers Bob's token"
+  run ann make --no-print-directory debug JOB=anns
+  assert_status 0
+  # Of the jobs above, which printed both: the whole tail of the longer one is gone, in the bundle too.
+  [[ $(grep -rc 'keys <secret' "${shared}/jobs/anns" | grep -cv ':0$') -gt 2 ]]
+  for place in "$SHORT_KEY" "$LONG_KEY_REST"; do
+    ! grep -rqF -e "$place" "${shared}/jobs" "${shared}/ray" "${shared}/queue" || fail "$(grep -rlF -e "$place" "$shared")"
+  done
+}
+
+# bats test_tags=turn:0
+@test "two users: gc removes the caller's own old checkpoints, and nothing that a link leads to or the other has" {
+  local before
+  # A job of each that leads to checkpoints of a job that is kept, or of the other.
+  ann mkdir -p "${shared}/jobs/hers-by-hand/state"
+  bob mkdir -p "${shared}/jobs/his-by-hand/state"
+  ann ln -s ../bobs/checkpoints "${shared}/jobs/hers-by-hand/checkpoints"
+  bob ln -s ../anns/checkpoints "${shared}/jobs/his-by-hand/checkpoints"
+  bob ln -s ../anns/attempts "${shared}/jobs/his-by-hand/attempts"
+  for job in anns bobs hers-by-hand his-by-hand; do two::age "$job"; done
+  before=$(two::of_ann)
+  two::refused "gc, with a job whose checkpoints are a link to the other's" 0 '.*; left to other users: 2 jobs, [0-9] snapshots.*' bob env KEEP=0 scripts/70_gc.sh
+  assert_line 'changed removed checkpoints of bobs \(.*\): .*'
+  diff <(two::of_ann) - <<<"$before"
+  [[ -z $(ls -A "${shared}/jobs/bobs/checkpoints") && -n $(ls -A "${shared}/jobs/anns/checkpoints") ]]
+  [[ -L ${shared}/jobs/his-by-hand/checkpoints && -d ${shared}/common/code/verl/codeA ]]
+  run ann env KEEP=0 scripts/70_gc.sh
+  assert_status 0
+  assert_line 'changed removed checkpoints of anns \(.*\): .*'
+  [[ -z $(ls -A "${shared}/jobs/anns/checkpoints") && -s ${shared}/jobs/bobs/logs/driver.log ]]
+}
+
+# bats test_tags=turn:0
+@test "two users: what one does to the other's job, helper and cluster name is refused, and what cannot be read is one line" {
+  local before code="${shared}/common/code/verl/codeA" helper
+  before=$(two::of_ann)
+  helper=$(two::newest_helper ann)
+  two::refused "another attempt of the other's job" 2 \
+    "error   anns\.a2 belongs to uid ${ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit JOBSPEC=/private/jobs/anns/attempts/2/config/job_spec\.json'\." \
+    bob env JOB=anns SHORT_KEY=1 LONG_KEY=2 scripts/57_retry.sh
+  two::refused "a cluster name of the other" 2 'error   .*' bob env CLUSTER_NAME=vrfault-ann DASHBOARD_PORT=18303 scripts/00_prereq_check.sh
+  for argv in "rm -r ${shared}/jobs/anns/config/resolved.json" "mv ${shared}/jobs/anns ${shared}/jobs/mine" \
+    "mv ${code} ${code}.away" "touch ${code}/verl/__pycache__/planted.pyc" "mv ${helper} ${helper}.away" "touch ${helper}/planted.py" \
+    "ls ${shared}/secrets/vrfault-ann" "rm -r ${shared}/queue/vrfault-ann"; do
+    # shellcheck disable=SC2086  # words
+    run bob $argv
+    [[ $status != 0 && $output == *'Permission denied'* || $output == *'Operation not permitted'* ]] || fail "$argv"
+  done
+  diff <(two::of_ann) - <<<"$before"
+
+  ann mkdir -p "${shared}/jobs/by-hand/state"
+  ann cp "${shared}/jobs/anns/state/ended" "${shared}/jobs/by-hand/state/ended"
+  ann truncate --size 20 "${shared}/jobs/by-hand/state/ended"
+  ann chmod 700 "${shared}/jobs/anns"
+  run bob make --no-print-directory jobs
+  assert_status 0
+  assert_line "anns +\? +\? +UNKNOWN +1 .* cannot be read: owned by uid ${ANN}, mode 0700"
+  assert_line 'by-hand +\? +\? +UNKNOWN .* cannot be read: state/ended is cut off, or no JSON object'
+  assert_line 'bobs +sft +codeA +SUCCEEDED +2 .*'
+  run bob make --no-print-directory status
+  assert_status 0
+  assert_line "anns +\? +UNKNOWN +- +cannot be read: owned by uid ${ANN}, mode 0700"
+  run bob env KEEP=0 scripts/70_gc.sh
+  assert_status 0
+  assert_line '.*; 1 jobs cannot be read \(anns\), so every snapshot and helper stays'
+  ann chmod 2755 "${shared}/jobs/anns"
+}
