@@ -168,7 +168,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
   step=$(<"${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt")
   ann cp -r "${shared}/jobs/anns/checkpoints/global_step_${step}" "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))"
   ann rm -r "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))/critic"
-  ann sh -c 'printf %s "$1" >"$2"' sh "$((step + 1))" "${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt"
+  printf '%d' "$((step + 1))" | ann tee "${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt" >/dev/null
   ann env JOB=anns WAIT=1 OVERRIDES="trainer.total_training_steps=$((step + 1))" scripts/56_resume.sh >"${BATS_TEST_TMPDIR}/ann" 2>&1 3>&- &
   run bob env JOB=bobs WAIT=1 TRUSTED_UIDS="$ANN" OVERRIDES="trainer.total_training_steps=$(($(<"${shared}/jobs/bobs/checkpoints/latest_checkpointed_iteration.txt") + 1))" scripts/56_resume.sh
   wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/ann")"
