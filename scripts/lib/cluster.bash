@@ -32,7 +32,7 @@ cluster::ensure_directories() {
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets" "${WORKDIR}/gcs/${CLUSTER_NAME}"
   chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
   owner::ensure_id
-  [[ -n $RUN_AS ]] || RUN_AS=$(engine::user)
+  RUN_AS=$(engine::user)
 }
 
 # cluster::ensure_token: Ray's token for this cluster, readable only by its owner; never an argument, never printed.

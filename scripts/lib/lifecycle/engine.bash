@@ -150,12 +150,23 @@ engine::is_rootless() {
   ((owner != 0))
 }
 
-# engine::user: who the containers run as if RUN_AS is empty, so that a person can delete what jobs wrote: the owner of WORKDIR. Without
-# root that is the containers' root; each other user of theirs is one of the user's subordinate ids.
+# engine::user: who the containers run as, as UID:GID: RUN_AS, or else the owner of WORKDIR, so that a person can delete what jobs wrote.
+# Without root that is the containers' root; each other user of theirs is one of the user's subordinate ids.
 engine::user() {
-  if engine::is_rootless; then
+  if [[ -n $RUN_AS ]]; then
+    printf '%s\n' "$RUN_AS"
+  elif engine::is_rootless; then
     printf '0:0\n'
-  else
-    stat -c '%u:%g' "$WORKDIR"
+  elif [[ -e $WORKDIR ]]; then
+    stat -c '%u:%g' -- "$WORKDIR"
+  else # `make up` makes it
+    printf '%s:%s\n' "$(id -u)" "$(id -g)"
   fi
+}
+
+# engine::owner: the uid of what they write, as this host sees it.
+engine::owner() {
+  local user
+  user=$(engine::user)
+  if [[ $user == 0:* ]] && engine::is_rootless; then id -u; else printf '%s\n' "${user%%:*}"; fi
 }

@@ -403,17 +403,11 @@ hosts::_check_memory() {
 # Ray's token is a file of mode 600 on the host, for the user of the containers.
 hosts::_check_user() {
   local run_as user=${_HOSTS_FACT["$1:user"]}
-  run_as=$(hosts::_run_as)
+  run_as=$(engine::user)
   [[ $user == 0 || $user == "${run_as%%:*}" ]] || ! hosts::_is_remote "$1" ||
     cli::die 1 "We log in to $(hosts::describe "$1") as user ${user}, but the containers run as ${run_as} (RUN_AS, or the owner of WORKDIR), who could not read Ray's token there: log in as that user or as root."
   [[ ${_HOSTS_FACT["$1:home"]}/ != "${WORKDIR}/shared/"* ]] ||
     cli::die 1 "HOME of $(hosts::describe "$1") is on the shared root, where Ray's token must not be: log in as another user."
-}
-
-hosts::_run_as() {
-  local directory=$WORKDIR
-  until [[ -e $directory ]]; do directory=$(dirname -- "$directory"); done
-  if [[ -n $RUN_AS ]]; then printf '%s\n' "$RUN_AS"; else stat -c '%u:%g' "$directory"; fi
 }
 
 hosts::_check_gpus() {

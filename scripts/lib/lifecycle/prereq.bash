@@ -135,22 +135,11 @@ prereq::need_open_to_group() {
     cli::die 1 "The group ${SHARED_GROUP} (SHARED_GROUP) cannot use what belongs to user ${theirs}: let that user type 'chgrp ${SHARED_GROUP}$(printf ' %q' "${closed[@]}") && chmod g+rwxs,+t$(printf ' %q' "${closed[@]}")'."
 }
 
-# prereq::_runs_as: the uid of the containers.
-prereq::_runs_as() {
-  if [[ -n $RUN_AS ]]; then
-    printf '%s\n' "${RUN_AS%%:*}"
-  elif [[ -d $WORKDIR ]]; then
-    stat -c %u -- "$WORKDIR"
-  else
-    id -u
-  fi
-}
-
 # prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.
 prereq::shared_root() {
   local shared=${WORKDIR}/shared directory above uid gid missing=0
   if [[ -n $SHARED_GROUP ]]; then
-    uid=$(prereq::_runs_as)
+    uid=$(engine::owner)
     gid=$(nodes::shared_group)
     prereq::need_open_to_group "$uid" "$gid" "$shared"
   fi

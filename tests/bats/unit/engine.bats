@@ -176,6 +176,28 @@ EOT
   assert_line "$(stat -c %u:%g "${BOX}/work dir")"
 }
 
+@test "who the containers run as, and whose on this host is what they write" {
+  answers podman
+  answers docker
+  user_id 1000
+  lib CONTAINER_ENGINE=docker engine::user # WORKDIR is still to be made
+  assert_line 1000:1000
+  mkdir -p "${BOX}/work dir"
+  for verb in user:"$(stat -c %u:%g "${BOX}/work dir")" owner:"$(stat -c %u "${BOX}/work dir")"; do
+    lib CONTAINER_ENGINE=docker "engine::${verb%%:*}"
+    assert_line "${verb#*:}"
+  done
+  for verb in user:4242:4243 owner:4242; do
+    lib CONTAINER_ENGINE=docker RUN_AS=4242:4243 "engine::${verb%%:*}"
+    assert_line "${verb#*:}"
+  done
+  socket_of 1000 # podman without root: root in its containers is its user
+  lib CONTAINER_ENGINE=podman engine::user
+  assert_line 0:0
+  lib CONTAINER_ENGINE=podman engine::owner
+  assert_line 1000
+}
+
 @test "NODE_IMAGE is the same image with localhost/ and without for podman, and another one for docker" {
   answers podman
   answers docker
