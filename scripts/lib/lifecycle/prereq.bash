@@ -194,13 +194,12 @@ prereq::names() {
 # head, the check repeats for a moment: another `make up` may be starting it.
 prereq::port() {
   local seconds=0
-  if ! prereq::is_port_taken "$DASHBOARD_PORT"; then
+  if ! port::is_taken "$DASHBOARD_PORT"; then
     log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
     return
   fi
   [[ -z $(compose::list '{{.ID}}') ]] || seconds=5
-  wait::until "$seconds" - prereq::is_port_ours ||
-    cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} is taken (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}): set DASHBOARD_PORT to a free one."
+  wait::until "$seconds" - prereq::is_port_ours || port::refuse "$DASHBOARD_PORT" DASHBOARD_PORT DASHBOARD_PORT
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
 
@@ -208,8 +207,6 @@ prereq::is_port_ours() { [[ $(prereq::published_port) == "127.0.0.1:${DASHBOARD_
 
 # prereq::published_port: where our head publishes its dashboard on this host, as ADDRESS:PORT.
 prereq::published_port() { docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null || true; }
-
-prereq::is_port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # prereq::disk: the shared root, which may be a separate mount, has room. For a running cluster this is a warning, not an error.
 prereq::disk() {

@@ -227,11 +227,13 @@ CASES
 }
 
 @test "the port is taken, and version 1 is still there" {
-  refused 1 "Port 127.0.0.1:18267 is taken (DASHBOARD_PORT, from the command line or environment): set DASHBOARD_PORT to a free one." \
-    "$REPO/.venv/bin/python" -c '
+  run "$REPO/.venv/bin/python" -c '
 import os, socket, subprocess, sys
 held = socket.create_server(("127.0.0.1", 18267))
 sys.exit(subprocess.run(["scripts/00_prereq_check.sh"], env={**os.environ, "DASHBOARD_PORT": "18267"}).returncode)'
+  assert_status 1
+  assert_line 'error   Port 127\.0\.0\.1:18267 \(DASHBOARD_PORT, from the command line or environment\) is taken by python[0-9.]* \(pid [0-9]+\): end that process, or set DASHBOARD_PORT to a free port\.'
+  is_as_remembered || fail 'something was created'
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
   docker create --name mvp-ray-worker-7 "$image" true >/dev/null
   run scripts/00_prereq_check.sh

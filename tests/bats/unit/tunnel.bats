@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# The way to the dashboard: the lines that `make tunnel` prints, who holds a port that is taken, and values that cannot be.
+# The way to the dashboard: the lines that `make tunnel` prints, who holds a port that is taken (also for `make check`), and values that
+# cannot be.
 
 setup() {
   load ../test_helper
@@ -81,4 +82,23 @@ on_ssh() {
   on_ssh OPEN=maybe node::list
   assert_status 2
   assert_line "error   OPEN='maybe' (from the command line or environment) is not usable: use 1, true, yes or on, or 0, false, no, off or nothing."
+}
+
+@test "make check: the dashboard's port is free, our own, or taken by a program that the message names" {
+  local check=(scripts/verb.sh prereq::port)
+  stub docker - <<'END'
+[[ $1 != port ]] || cat "${BOX}/published" 2>/dev/null || true
+END
+  sandbox::run "${check[@]}"
+  assert_status 0
+  assert_line 'ok      port 127.0.0.1:8265 is free'
+  socket 0100007F:2049 0A 4242
+  holds 815 jupyter 4242
+  sandbox::run "${check[@]}"
+  assert_status 1
+  assert_line 'error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by jupyter (pid 815): end that process, or set DASHBOARD_PORT to a free port.'
+  printf '127.0.0.1:8265\n' >"${BOX}/published"
+  sandbox::run "${check[@]}"
+  assert_status 0
+  assert_line "ok      port 127.0.0.1:8265 is our own dashboard's"
 }
