@@ -3,10 +3,12 @@
 
 # debugger::show JOB: the breakpoints, and how to reach those that VS Code can attach to.
 debugger::show() {
-  local forwards=() ports
-  helper::run head breakpoints "$1" "--first-port=${DEBUGGER_PORT}"
-  ports=$(helper::run head breakpoints "$1" --ports 2>/dev/null) || return 0 # all of them wait for `ray debug`
-  tunnel::of_ports forwards "$ports"
+  local forwards=() said=()
+  mapfile -d '' -t said < <(helper::run head breakpoints "$1" "--first-port=${DEBUGGER_PORT}" --with-ports)
+  wait "$!"
+  printf '%s\n' "${said[0]}"
+  ((${#said[@]} > 1)) || return 0 # all of them wait for `ray debug`
+  tunnel::of_ports forwards "$(printf '%s\n' "${said[@]:1}")"
   printf '\nForward, where VS Code runs:\n'
   nodes::show_forwards "${forwards[@]}"
 }

@@ -51,6 +51,8 @@ def test_what_waits_and_how_vs_code_attaches(run, job):
         {"localRoot": "${workspaceFolder}", "remoteRoot": f"{job.root.path}/user/code"}
     ]
     assert run("breakpoints", "job", "--ports").out == "worker-0 4711\nworker-1 4712\n"
+    page, *ports = run("breakpoints", "job", "--with-ports", "--first-port=6000").out.split("\0")
+    assert (page + "\n", ports) == (outcome.out, ["worker-0 4711", "worker-1 4712", ""])
     [first, _] = json.loads(run("breakpoints", "job", "--json").out)["breakpoints"]
     assert first["place"] == "user/code/mine.py:12"
 
@@ -69,6 +71,7 @@ def test_a_legacy_breakpoint_is_for_ray_debug(run, job):
     job.submitted("legacy")
     job.waits(kind="legacy", host="127.0.0.1")
     assert run("breakpoints", "job").out.splitlines()[-1] == "In a terminal: 'make debugger LEGACY=1 JOB=job'"
+    assert run("breakpoints", "job", "--with-ports").out.count("\0") == 1
     assert run("breakpoints", "job", "--legacy-node").out == "worker-0\n"
     outcome = run("breakpoints", "job", "--ports")
     assert (outcome.status, outcome.err) == (

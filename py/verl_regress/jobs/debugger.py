@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,11 +19,12 @@ from verl_regress.jobs.status import judge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`breakpoints JOB [--json | --ports | --legacy-node] [--first-port P]`."""
+    """`breakpoints JOB [--json | --ports | --with-ports | --legacy-node] [--first-port P]`."""
     find.add_job(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object, also if none waits")
     how.add_argument("--ports", action="store_true", help="print `NODE PORT` of each, one per line, for forwards")
+    how.add_argument("--with-ports", action="store_true", help="the page, then what --ports prints; NUL ends each item")
     how.add_argument(
         "--legacy-node", action="store_true", help="print the node of the first that `ray debug` can reach"
     )
@@ -52,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
         for one in reachable:
             print(one.node, one.port)
         return 0
-    print(say.shown("\n".join(_page(job, waiting, reachable, args.first_port))))
+    page = say.shown("\n".join(_page(job, waiting, reachable, args.first_port)))
+    if args.with_ports:
+        sys.stdout.write("".join(f"{item}\0" for item in (page, *(f"{one.node} {one.port}" for one in reachable))))
+    else:
+        print(page)
     return 0
 
 

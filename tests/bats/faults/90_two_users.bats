@@ -52,9 +52,9 @@ two::houses() {
     cp -r "$HOME/.docker" "${HOUSE}/${user}/docker-config"
     mkdir "${HOUSE}/${user}/workdir"
     ln -s "${HOUSE}/shared" "${HOUSE}/${user}/workdir/shared"
+    mkdir "${HOUSE}/${user}/verl-source"
+    cp -r "${WORKDIR}/cache/verl/pypi-0.9.1/verl" "${HOUSE}/${user}/verl-source"
   done
-  mkdir "${HOUSE}/ann/verl-source"
-  cp -r "${WORKDIR}/cache/verl/pypi-0.9.1/verl" "${HOUSE}/ann/verl-source"
   printf 'import os as _os\n\nprint("keys", _os.environ.get("SHORT_KEY"), _os.environ.get("LONG_KEY"), flush=True)\n' \
     >>"${HOUSE}/ann/verl-source/verl/__init__.py"
   {
@@ -70,9 +70,9 @@ two::houses() {
 two::place() { printf '%s/shared/common/code/verl_regress/00000000000a0001\n' "$HOUSE"; }
 
 two::bob_comes_first() {
-  bob make --no-print-directory up prepare
-  bob cp -r "$(two::newest_helper bob)" "${HOUSE}/bob/planted"
-  bob sh -c 'printf "import os\nos.mkdir(\"/private/user/ran\")\n" >planted/run.py; chmod -R a+rX planted'
+  bob make --no-print-directory up prepare &&
+    bob cp -r "$(two::newest_helper bob)" "${HOUSE}/bob/planted" &&
+    bob sh -c 'printf "import os\nos.mkdir(\"/private/user/ran\")\n" >planted/run.py'
 }
 
 # two::newest_helper USER: that user's copy of the helper on the shared root.
@@ -85,12 +85,10 @@ two::newest_helper() {
 # two::ann_comes: the first time she finds what Bob has put where her copy of the helper should be; a test checks what she was told.
 two::ann_comes() {
   local status=0
-  bob mkdir "$(two::place)"
-  bob mv planted "$(two::place)/$(basename "$(two::newest_helper bob)")"
+  bob mkdir "$(two::place)" && bob mv planted "$(two::place)/$(basename "$(two::newest_helper bob)")" || return
   ann make --no-print-directory up >"${HOUSE}/first" 2>&1 || status=$?
   printf '%d\n' "$status" >"${HOUSE}/first.status"
-  bob rm -r "$(two::place)"
-  ann make --no-print-directory up prepare snapshot
+  bob rm -r "$(two::place)" && ann make --no-print-directory up prepare snapshot
 }
 
 # two::refused WHAT STATUS LINE ARGV...: the command ends like this, and the record of this file has it.
@@ -196,7 +194,6 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
     "error   CODE_ID=codeOld \(from the command line\) is not usable, because the snapshot /private/common/code/verl/codeOld was changed after it was made \(/private/common/code/verl/codeOld/verl/__pycache__ belongs to user ${BOB}\): .*" \
     ann env CODE_ID=codeOld SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
 
-  bob cp -r "${HOUSE}/ann/verl-source" "${HOUSE}/bob/verl-source"
   bob git -C verl-source init --quiet
   bob git -C verl-source config core.fsmonitor "touch ${HOUSE}/ann/ran"
   two::refused "a snapshot of the other's git checkout" 2 \

@@ -72,6 +72,25 @@ on_ssh() {
   assert_line 'dockerd (pid 33)'
 }
 
+@test "make debugger asks the helper once, prints the page, and the forwards if VS Code can attach" {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load \
+    'helper::run() { printf "%s\n" "$*" >>"${HOST_ROOT}/asked" && printf "%b" "$(<"${HOST_ROOT}/answer")" && [[ -e ${HOST_ROOT}/answer ]]; }' \
+    'debugger::show job' >"${HERE}/scripts/show.sh"
+  printf 'TASK\\n\\n{}\\0worker-0 4711\\0worker-1 4712\\0' >"${BOX}/root/answer"
+  sandbox::run TRANSPORT=ssh DEBUGGER_PORT=6000 scripts/show.sh
+  assert_status 0
+  assert_line '{}'
+  assert_line 'ssh -N -p 2222 -L 6000:127.0.0.1:4711 me@10.0.0.2'
+  assert_line 'ssh -N -L 6001:127.0.0.1:4712 me@10.0.0.3'
+  [[ $(<"${BOX}/root/asked") == 'head breakpoints job --first-port=6000 --with-ports' ]] || fail "$(<"${BOX}/root/asked")"
+  printf 'TASK\\0' >"${BOX}/root/answer"
+  sandbox::run TRANSPORT=ssh scripts/show.sh
+  assert_status 0
+  assert_line TASK
+  refute_text Forward
+}
+
 @test "TUNNEL_VIA that is no login, and DEBUGGER and OPEN with words that they do not know, are refused" {
   on_ssh TUNNEL_VIA=-oProxyCommand=x node::list
   assert_status 2
