@@ -1,0 +1,230 @@
+# lifecycle/hosts_check: what the hosts of HOSTS_FILE say about themselves, and what must be true of them before anything is changed.
+# shellcheck shell=bash
+
+declare -gA _HOSTS_SEEN    # of hosts.bash
+declare -gA _HOSTS_FACT=() # what a host says about itself, as NODE:NAME
+# The oldest API of an engine that these files need, and the Docker that came with it.
+readonly HOSTS_OLDEST_API='1.41' HOSTS_OLDEST='20.10'
+
+# hosts::need: every host answers, its engine too, and we know its address. All are asked at once.
+hosts::need() {
+  local node
+  hosts::are_several || return 0
+  log::while 'asking the hosts' -- hosts::_ask_all
+  for node in $(node::list); do
+    [[ -n ${_HOSTS_FACT["${node}:address"]:-} ]] || hosts::_resolve "$node"
+  done
+  hosts::_need_other_addresses
+}
+
+# What a host says about itself. Its own address is where our connection ended; `client` is where it began. /proc/net/tcp has the
+# ports that are listened on (state 0A) as hexadecimal numbers.
+# shellcheck disable=SC2016  # expanded there
+readonly HOSTS_QUESTIONS='
+  set -- "$1" "$2" ${SSH_CONNECTION:-}
+  echo "reached ${5:-}"; echo "client ${3:-}"
+  echo "addresses $(hostname -I 2>/dev/null)"
+  echo "user $(id -u)"; echo "home $HOME"
+  echo "nvidia $(nvidia-smi -L 2>/dev/null | grep -c "^GPU ")"
+  echo "render $(ls -d /dev/dri/renderD* 2>/dev/null | wc -l)"
+  echo "memory $(awk "/^MemAvailable:/ { print int(\$2 / 1048576) }" /proc/meminfo)"
+  echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
+  for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
+  if [ -n "$2" ]; then echo "nonce $(cat "$2" 2>/dev/null)"; test -w "${2%/*}" && echo "writable yes"; fi
+  true'
+
+hosts::_ask_all() {
+  local node dir name value
+  local -A asked=()
+  login::ensure_sockets
+  cli::temp_dir dir
+  for node in $(node::list); do
+    hosts::_ask "$node" "${dir}/${node}" &
+    asked[$node]=$!
+  done
+  for node in $(node::list); do
+    wait "${asked[$node]}" || exit "$?"
+    while read -r name value; do _HOSTS_FACT["${node}:${name}"]=$value; done <"${dir}/${node}"
+    _HOSTS_SEEN[$node]=1
+  done
+}
+
+# hosts::_ask NODE FILE: puts the answers of its host and of its engine into FILE, as NAME VALUE.
+hosts::_ask() {
+  local node=$1 file=$2 engine version api arch
+  ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
+  hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_NONCE:-}" </dev/null >"$file" ||
+    cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
+  engine=$(hosts::need_engine "$node")
+  read -r version api arch <<<"$engine"
+  printf 'engine %s\narch %s\n' "$version" "$arch" >>"$file"
+  hosts::_is_new_enough "$api" ||
+    cli::die 1 "The container engine of $(hosts::describe "$node") is ${version} with API ${api}: Docker ${HOSTS_OLDEST} or later (API ${HOSTS_OLDEST_API}) is needed there."
+}
+
+# hosts::need_engine NODE: its host and the engine there answer; prints the engine's version, API and architecture.
+hosts::need_engine() {
+  local said="${LOGIN_SOCKETS}/${BASHPID}.engine"
+  login::ensure_sockets
+  ! hosts::_is_remote "$1" || hosts::_need_connection "$1"
+  hosts::docker "$1" version --format '{{.Server.Version}} {{.Server.APIVersion}} {{.Server.Arch}}' 2>"$said" ||
+    cli::die 8 "The container engine of $(hosts::describe "$1") does not answer ($(login::last_words "$said")): start it there, and let that user run 'docker version'."
+  rm -f -- "$said"
+}
+
+hosts::_is_new_enough() {
+  [[ $1 =~ ^[0-9]+\.[0-9]+$ && $(printf '%s\n' "$HOSTS_OLDEST_API" "$1" | sort -V | sed -n 1p) == "$HOSTS_OLDEST_API" ]]
+}
+
+# hosts::_resolve NODE: its address: address= of its line, or where our connection to it ended. For this machine, where the first of
+# our connections to another host began.
+hosts::_resolve() {
+  local node=$1 address=${_HOSTS_ADDRESS[$1]:-} own=" ${_HOSTS_FACT["$1:addresses"]:-} "
+  if [[ -n $address ]]; then
+    [[ $own == *[0-9a-f]* && $own != *" ${address} "* ]] &&
+      cli::die 2 "address=${address} of $(hosts::describe "$node") is not an address of that host, which has:${own% }: use one of those."
+  elif hosts::_is_remote "$node"; then
+    hosts::_need_one_address "$node"
+    address=${_HOSTS_FACT["${node}:reached"]:-}
+  else
+    address=$(hosts::_client)
+  fi
+  if [[ -z $address ]] || hosts::_is_loopback "$address"; then
+    cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): add address=IP to its line."
+  fi
+  _HOSTS_FACT["${node}:address"]=$address
+}
+
+# hosts::_client: this machine's address, as the first other host sees it, if this machine really has it.
+hosts::_client() {
+  local node client
+  for node in $(node::list); do
+    client=${_HOSTS_FACT["${node}:client"]:-}
+    if [[ -n $client && " $(hostname -I 2>/dev/null) " == *" ${client} "* ]]; then
+      printf '%s\n' "$client"
+      return
+    fi
+  done
+}
+
+# hosts::_need_one_address NODE: the name of its host means one address, and that of another machine. A name that only ssh's own
+# configuration knows is not looked up.
+hosts::_need_one_address() {
+  local host found
+  host=$(login::client "$1" -G | sed -n 's/^hostname //p')
+  [[ ! $host =~ ^(host|gateway|kubernetes)\.docker\.internal$ ]] ||
+    cli::die 2 "$(hosts::describe "$1") is this machine as a container of Docker Desktop sees it (${host}): use the host's own name, or local."
+  found=$(getent ahosts "$host" 2>/dev/null | awk '{ print $1 }' | grep -v '^fe80:' | sort -u | paste -sd' ' || true)
+  if [[ $found == 127.* || $found == ::1 ]]; then
+    cli::die 2 "$(hosts::describe "$1") means ${found} on this machine, where no other host reaches it: use the name or address that it has in the network, or add address=IP to its line."
+  elif [[ $found == *' '* ]]; then
+    cli::die 2 "$(hosts::describe "$1") has ${found// / and }: say by which one the other hosts reach it, with address=IP in its line."
+  fi
+}
+
+hosts::_need_other_addresses() {
+  local node other
+  for node in $(node::list); do
+    for other in $(node::list); do
+      [[ $other != "$node" ]] || break
+      [[ ${_HOSTS_FACT["${node}:address"]} != "${_HOSTS_FACT["${other}:address"]}" ]] ||
+        hosts::_refuse_two "$node" "has the address ${_HOSTS_FACT["${node}:address"]}, as $other has"
+    done
+  done
+}
+
+# hosts::address NODE: after hosts::need.
+hosts::address() { printf '%s\n' "${_HOSTS_FACT["$1:address"]}"; }
+
+# hosts::check: the checks of several hosts, before anything is changed.
+hosts::check() {
+  local node
+  [[ ! -d ${WORKDIR}/shared ]] || hosts::_plant_nonce
+  hosts::need
+  for node in $(node::list); do
+    log::ok "$(hosts::describe "$node"): $(hosts::address "$node"), container engine ${_HOSTS_FACT["${node}:engine"]}, ${_HOSTS_FACT["${node}:memory"]} GiB of memory available"
+  done
+  for node in $(node::list); do
+    hosts::_check_ports "$node"
+    hosts::_check_memory "$node"
+    hosts::_check_user "$node"
+    [[ $node == head ]] || hosts::_check_gpus "$node"
+  done
+  log::ok 'the ports that Ray needs on the hosts are free, or our own'
+  if [[ -n ${HOSTS_NONCE:-} ]]; then
+    hosts::_compare_nonce
+  else
+    log::ok "${WORKDIR}/shared does not exist yet: 'make up' checks that it is one directory on all hosts"
+  fi
+}
+
+# hosts::need_shared_root: this machine and every host have one directory at ${WORKDIR}/shared.
+hosts::need_shared_root() {
+  hosts::_plant_nonce
+  hosts::_ask_all
+  hosts::_compare_nonce
+}
+
+hosts::_plant_nonce() {
+  HOSTS_NONCE="${WORKDIR}/shared/.verl-regress-$(date +%s)-$$-${RANDOM}"
+  cli::on_exit rm -f -- "$HOSTS_NONCE"
+  printf '%s' "${HOSTS_NONCE##*-}" >"$HOSTS_NONCE" ||
+    cli::die 1 "${WORKDIR}/shared (from WORKDIR) cannot be written to here: fix its owner, or point WORKDIR elsewhere."
+}
+
+hosts::_compare_nonce() {
+  local node
+  for node in $(node::list); do
+    [[ ${_HOSTS_FACT["${node}:nonce"]:-} == "${HOSTS_NONCE##*-}" ]] ||
+      cli::die 1 "$(hosts::describe "$node") does not see at ${WORKDIR}/shared (from WORKDIR) what this machine wrote there: mount the same directory (NFS) at that path on every host."
+  done
+  log::ok "${WORKDIR}/shared is one directory on every host"
+}
+
+# A running node's own ports are in use.
+hosts::_check_ports() {
+  local port ports=("$GCS_PORT" 8265)
+  [[ $1 == head ]] || ports=(52365) # Ray's agent
+  ! transport::is_listed "$1" || return 0
+  for port in "${ports[@]}"; do
+    [[ " ${_HOSTS_FACT["$1:ports"]} " != *" $(printf '%04X' "$port") "* ]] ||
+      cli::die 1 "Port ${port} of $(hosts::describe "$1") is in use, but Ray needs it on that host's network: end the process that listens there (another Ray?), or choose another host (the GCS port is GCS_PORT=${GCS_PORT})."
+  done
+}
+
+hosts::_check_memory() {
+  ((${_HOSTS_FACT["$1:memory"]} >= MIN_MEMORY_GIB)) || transport::is_listed "$1" ||
+    cli::die 1 "$(hosts::describe "$1") has ${_HOSTS_FACT["$1:memory"]} GiB of memory available, but MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are required: stop something there, or lower the knob."
+}
+
+# Ray's token is a file of mode 600 on the host, for the user of the containers.
+hosts::_check_user() {
+  local run_as user=${_HOSTS_FACT["$1:user"]}
+  run_as=$(engine::user)
+  [[ $user == 0 || $user == "${run_as%%:*}" ]] || ! hosts::_is_remote "$1" ||
+    cli::die 1 "We log in to $(hosts::describe "$1") as user ${user}, but the containers run as ${run_as} (RUN_AS, or the owner of WORKDIR), who could not read Ray's token there: log in as that user or as root."
+  [[ ${_HOSTS_FACT["$1:home"]}/ != "${WORKDIR}/shared/"* ]] ||
+    cli::die 1 "HOME of $(hosts::describe "$1") is on the shared root, where Ray's token must not be: log in as another user."
+}
+
+hosts::_check_gpus() {
+  local what='' count=0 ids highest runtimes
+  [[ ! -v _HOSTS_FACT["$1:lacks"] ]] ||
+    cli::die 1 "$(hosts::describe "$1") has no ${_HOSTS_FACT["$1:lacks"]} (from devices= there, or WORKER_DEVICES): load its driver, or leave it out."
+  case $PROFILE in
+    gpu) what='NVIDIA GPUs (nvidia-smi -L)' count=${_HOSTS_FACT["$1:nvidia"]} ;;
+    rocm) what='GPUs (/dev/dri/renderD*)' count=${_HOSTS_FACT["$1:render"]} ;;
+    *) return 0 ;;
+  esac
+  ids=$(hosts::gpus "$1")
+  highest=$(tr , '\n' <<<"$ids" | sort -n | tail -n 1)
+  ((highest < count)) ||
+    cli::die 1 "$(hosts::describe "$1") has ${count} ${what}, but ${1} is to get those with the ids ${ids} (profile ${PROFILE}): lower GPUS_PER_WORKER, or name others with gpus= in its line."
+  [[ $PROFILE == rocm ]] || {
+    # shellcheck disable=SC2016  # a template of Go's
+    runtimes=$(hosts::docker "$1" info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')
+    [[ " $runtimes" == *' nvidia '* ]] ||
+      cli::die 1 "The container engine of $(hosts::describe "$1") cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit there, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+  }
+  log::ok "$(hosts::describe "$1"): ${count} ${what}"
+}

@@ -1,0 +1,130 @@
+# lifecycle/hosts_put: what a host of HOSTS_FILE gets before its container (the image, Ray's token, the directory of the GCS), where that is,
+# and that it is removed again.
+# shellcheck shell=bash
+
+# hosts::ensure_images: every host has the node image; what it lacks is carried over, to all hosts at once. Images are compared by
+# their layers and when they were made: engines that store them in different ways call the same image by different ids.
+hosts::ensure_images() {
+  local node own lacking=() dir
+  local -A asked=()
+  cli::temp_dir dir
+  own=$(hosts::_image_of this)
+  for node in $(node::list); do
+    hosts::_image_of "$node" >"${dir}/${node}" 2>/dev/null &
+    asked[$node]=$!
+  done
+  for node in $(node::list); do
+    wait "${asked[$node]}" || true
+    [[ $(<"${dir}/${node}") == "$own" ]] || lacking+=("$node")
+  done
+  for node in "${lacking[@]}"; do hosts::_need_same_arch "$node"; done
+  ((${#lacking[@]} == 0)) ||
+    log::while "carrying the image ${NODE_IMAGE} to the host of ${lacking[*]}" hosts::_carried "$dir" -- hosts::_carry_all "$dir" "${lacking[@]}"
+}
+
+hosts::_image_of() { hosts::docker "$1" image inspect --format '{{.Architecture}} {{.Created}} {{.RootFS.Layers}}' "$NODE_IMAGE"; }
+
+hosts::_need_same_arch() {
+  local own
+  own=$(docker image inspect --format '{{.Architecture}}' "$NODE_IMAGE")
+  [[ ${_HOSTS_FACT["$1:arch"]} == "$own" ]] ||
+    cli::die 1 "$(hosts::describe "$1") is of the architecture ${_HOSTS_FACT["$1:arch"]}, and the image ${NODE_IMAGE} is for ${own}: use hosts of one architecture."
+}
+
+# hosts::_carry_all DIR NODE...: the engine packs it once, whatever the number of hosts.
+hosts::_carry_all() {
+  local dir=$1 node
+  local -A asked=()
+  shift
+  mkfifo "${@/#/${dir}/pipe-}"
+  for node in "$@"; do
+    hosts::docker "$node" load --quiet <"${dir}/pipe-${node}" >/dev/null &
+    asked[$node]=$!
+  done
+  docker save "$NODE_IMAGE" | dd bs=1M status=progress 2>"${dir}/bytes" | tee --output-error=warn-nopipe "${@/#/${dir}/pipe-}" >/dev/null
+  for node in "$@"; do
+    wait "${asked[$node]}" ||
+      cli::die 1 "The image ${NODE_IMAGE} could not be carried to $(hosts::describe "$node"), as it says above: check the disk there, then run this again."
+    log::changed "$(hosts::describe "$node"): carried the image ${NODE_IMAGE} over"
+  done
+}
+
+# hosts::_carried DIR: how much each host has got so far, from dd's words.
+hosts::_carried() { tr '\r' '\n' <"$1/bytes" | sed -nE 's/.*\(([^,]+),.*/\1/p' | tail -n 1; }
+
+# hosts::ensure_tokens: every host has this cluster's token, for the user of the containers alone and outside the shared root. On the
+# head's host also the directory where the GCS keeps its state.
+hosts::ensure_tokens() {
+  local node dir state
+  local -A asked=()
+  cli::temp_dir dir
+  for node in $(node::list); do
+    hosts::_is_remote "$node" || continue
+    # shellcheck disable=SC2016  # expanded there; the token itself comes on stdin
+    hosts::on "$node" '
+      set -e; umask 077; file="$HOME/.verl-regress/$1.token"; token=$(cat)
+      mkdir -p "${file%/*}" "${file%.token}.gcs"; chmod 700 "${file%/*}" "${file%.token}.gcs"
+      own() { [ "$(id -u)" != 0 ] || chown "$2" "$1"; }
+      own "${file%.token}.gcs" "$2"
+      [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; own "$file" "$2"; echo same; exit; }
+      printf %s "$token" >"$file.tmp"; own "$file.tmp" "$2"; mv "$file.tmp" "$file"; echo put' "$CLUSTER_NAME" "$RUN_AS" \
+      <"${WORKDIR}/secrets/${CLUSTER_NAME}.token" >"${dir}/${node}" &
+    asked[$node]=$!
+  done
+  for node in $(node::list); do
+    hosts::_is_remote "$node" || continue
+    wait "${asked[$node]}" || cli::die 1 "Ray's token could not be put on $(hosts::describe "$node"), as it says above: fix that, then run this again."
+    state=$(<"${dir}/${node}")
+    [[ $state == same ]] || log::changed "$(hosts::describe "$node"): put Ray's token at $(hosts::_token "$node") (mode 600)"
+  done
+}
+
+# hosts::prepare: all that the hosts need before the first container, in this order: they share the directory, and have the image and
+# Ray's token.
+hosts::prepare() {
+  hosts::need_shared_root
+  hosts::ensure_images
+  hosts::ensure_tokens
+}
+
+hosts::_token() { printf '%s/.verl-regress/%s.token\n' "${_HOSTS_FACT["$1:home"]}" "$CLUSTER_NAME"; }
+
+# hosts::token NODE: the file of Ray's token on its host.
+hosts::token() {
+  if hosts::_is_remote "$1"; then hosts::_token "$1"; else printf '%s/secrets/%s.token\n' "$WORKDIR" "$CLUSTER_NAME"; fi
+}
+
+# hosts::gcs NODE: where the head keeps the state of the GCS, on its host.
+hosts::gcs() {
+  if hosts::_is_remote "$1"; then
+    printf '%s/.verl-regress/%s.gcs\n' "${_HOSTS_FACT["$1:home"]}" "$CLUSTER_NAME"
+  else
+    printf '%s/gcs/%s\n' "$WORKDIR" "$CLUSTER_NAME"
+  fi
+}
+
+# hosts::ensure_released ENGINE...: no token and no state of the GCS is left on those hosts. Those that do not answer are left out.
+hosts::ensure_released() {
+  local engine pids=()
+  for engine in "$@"; do
+    hosts::_is_remote "$engine" || continue
+    {
+      # shellcheck disable=SC2016  # expanded there
+      hosts::on "$engine" 'dir="$HOME/.verl-regress"; rm -rf "$dir/$1.token" "$dir/$1.gcs"; rmdir "$dir" 2>/dev/null || true' \
+        "$CLUSTER_NAME" </dev/null 2>/dev/null || true
+      login::disconnect "$engine"
+    } &
+    pids+=("$!")
+  done
+  ((${#pids[@]} == 0)) || wait "${pids[@]}"
+}
+
+# hosts::need_released: every host has answered, so nothing is left on any; then lets go of them.
+hosts::need_released() {
+  local lost
+  hosts::are_several || return 0
+  lost=$(hosts::lost | while read -r engine; do hosts::describe "$engine"; done | paste -sd, | sed 's/,\([^ ]\)/, \1/g')
+  # shellcheck disable=SC2046  # names, one word each
+  hosts::ensure_released $(hosts::engines)
+  [[ -z $lost ]] || cli::die 8 "Containers and Ray's token may still be on ${lost}: run 'make down' again when they answer."
+}
