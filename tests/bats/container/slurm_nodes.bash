@@ -1,6 +1,7 @@
 # Three hosts of a real Slurm: containers of the node image with munge and slurmd, each with its own address; slurmctld is on the
 # first. This machine is their login node: it has Slurm's commands and the same munge key. No registry, no network in the build.
 # shellcheck shell=bash
+source "${BASH_SOURCE[0]%/*}/node_image.bash"
 
 SLURM_HOSTS=(gpu-0 gpu-1 gpu-2)
 # The socket of munged has the same path on every host, because the path is in slurm.conf.
@@ -86,20 +87,8 @@ CONFIGURATION
   printf 'PartitionName=train Nodes=ALL Default=YES OverSubscribe=YES:4 State=UP\n'
 }
 
-# The node image with what a host of Slurm has, from the packages that apt finds missing there.
 slurm_nodes::_image() {
-  local dir=$1 image
-  image=$(TRANSPORT=container scripts/10_build_image.sh --name 2>/dev/null)
-  mkdir -p "${dir}/context/partial"
-  docker run --rm --network none "$image" cat /var/lib/dpkg/status >"${dir}/dpkg-status"
-  apt-get -qq --yes --no-install-recommends --download-only -o "Dir::State::status=${dir}/dpkg-status" \
-    -o "Dir::Cache::archives=${dir}/context" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 \
-    install slurmctld slurmd slurm-client munge make >/dev/null
-  cat >"${dir}/context/Dockerfile" <<DOCKERFILE
-FROM ${image}
-COPY *.deb /debs/
-RUN DEBIAN_FRONTEND=noninteractive dpkg --install /debs/*.deb >/dev/null && rm -r /debs \\
- && { [ $(id -u) = 0 ] || useradd --uid $(id -u) --create-home --shell /bin/bash trainer; }
+  node_image::add "$1" slurmctld slurmd slurm-client munge make <<DOCKERFILE
+RUN [ $(id -u) = 0 ] || useradd --uid $(id -u) --create-home --shell /bin/bash trainer
 DOCKERFILE
-  docker build --quiet --network none --tag "$CLUSTER_NAME" "${dir}/context" >/dev/null 2>&1
 }

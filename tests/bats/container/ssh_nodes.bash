@@ -1,6 +1,7 @@
 # Three "hosts" that a platform made: containers of the node image with a real sshd, temporary keys, one shared directory. The
 # cluster's own code does not see the engine behind them.
 # shellcheck shell=bash
+source "${BASH_SOURCE[0]%/*}/node_image.bash"
 
 # ssh_nodes::make: head, worker-0 and worker-1 are up and accept our login; NODES_FILE and SSH_CONFIG name them. The login shell is
 # bash on head and worker-0, and dash on worker-1.
@@ -36,21 +37,11 @@ ssh_nodes::remove() {
   chmod -R u+w "$1/shared"
 }
 
-# The node image with openssh-server and the packages that apt finds missing there: no registry, no network in the build.
 ssh_nodes::_image() {
-  local dir=$1 image
-  image=$(TRANSPORT=container scripts/10_build_image.sh --name 2>/dev/null)
-  mkdir -p "${dir}/context/partial"
-  docker run --rm --network none "$image" cat /var/lib/dpkg/status >"${dir}/dpkg-status"
-  apt-get -qq --yes --no-install-recommends --download-only -o "Dir::State::status=${dir}/dpkg-status" \
-    -o "Dir::Cache::archives=${dir}/context" -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 install openssh-server >/dev/null
-  cp "${dir}/key.pub" "${dir}/context/authorized_keys"
-  cat >"${dir}/context/Dockerfile" <<DOCKERFILE
-FROM ${image}
-COPY *.deb /debs/
-RUN DEBIAN_FRONTEND=noninteractive dpkg --install /debs/*.deb >/dev/null && rm -r /debs && mkdir -p /run/sshd \\
- && useradd --uid ${SSH_UID} --create-home --shell /bin/bash --password '*' trainer
+  mkdir -p "$1/context"
+  cp "$1/key.pub" "$1/context/authorized_keys"
+  node_image::add "$1" openssh-server <<DOCKERFILE
+RUN mkdir -p /run/sshd && useradd --uid ${SSH_UID} --create-home --shell /bin/bash --password '*' trainer
 COPY authorized_keys /etc/ssh/authorized_keys
 DOCKERFILE
-  docker build --quiet --network none --tag "$CLUSTER_NAME" "${dir}/context" >/dev/null 2>&1
 }
