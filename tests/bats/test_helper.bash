@@ -37,6 +37,25 @@ stub() {
   chmod +x "${BOX}/bin/$1"
 }
 
+# stub_ssh: ssh runs the words on this machine, with the host that was asked for in HOST. Logins are those of me; 10.0.0.9 refuses them.
+stub_ssh() {
+  stub ssh - <<'STUB'
+    said=/dev/null
+    until [[ $1 == -- ]]; do
+      case $1 in
+        -F | -p | -o) shift ;;
+        -E) said=$2 && shift ;;
+        -G) echo "hostname ${HOST}" && exit ;;
+        -O) [[ $HOST != 10.0.0.9 ]] && exit ;;
+        me@*) export HOST=${1#me@} ;;
+      esac
+      shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
+    done
+    export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
+    exec bash -c "${*:2}"
+STUB
+}
+
 # sandbox::venv: the copy has a .venv that needs nothing; its python is the stub "venv_python", created with `stub` afterwards.
 sandbox::venv() {
   stub python3 '[[ $* != --version ]] || echo "Python 3.11.7"'

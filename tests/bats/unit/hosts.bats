@@ -8,22 +8,7 @@ setup() {
   printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' >"${HERE}/env/hosts"
   cp -r "${REPO}"/docker-compose*.yaml "$HERE"
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
-  # 10.0.0.9 refuses every login; a name is known to ssh's own configuration alone, unless it is in the file "names".
-  stub ssh - <<'STUB'
-    said=/dev/null
-    until [[ $1 == -- ]]; do
-      case $1 in
-        -F | -p | -o) shift ;;
-        -E) said=$2 && shift ;;
-        -G) echo "hostname ${HOST}" && exit ;;
-        -O) [[ $HOST != 10.0.0.9 ]] && exit ;;
-        me@*) export HOST=${1#me@} ;;
-      esac
-      shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
-    done
-    export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
-    exec bash -c "${*:2}"
-STUB
+  stub_ssh # a name is known to ssh's own configuration alone, unless it is in the file "names"
   stub docker - <<'STUB'
     case "${DOCKER_HOST:-this} $*" in
       *10.0.0.3*' version '*) echo '19.03.15 1.40 amd64' ;;

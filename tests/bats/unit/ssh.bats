@@ -9,21 +9,7 @@ setup() {
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2' >"${HERE}/env/nodes"
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
   mkdir "${BATS_TEST_TMPDIR}/shared"
-  # 10.0.0.9 refuses every login.
-  stub ssh - <<'STUB'
-    said=/dev/null
-    until [[ $1 == -- ]]; do
-      case $1 in
-        -F | -p | -o) shift ;;
-        -E) said=$2 && shift ;;
-        -O) [[ $HOST != 10.0.0.9 ]] && exit ;;
-        me@*) export HOST=${1#me@} ;;
-      esac
-      shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
-    done
-    export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
-    exec bash -c "${*:2}"
-STUB
+  stub_ssh
   stub ray
   stub setsid
   stub printenv 'printf "%s\n" "$VERL_REGRESS_NODE_IP"'
