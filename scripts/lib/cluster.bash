@@ -33,6 +33,7 @@ cluster::ensure_directories() {
   chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
   owner::ensure_id
   RUN_AS=$(engine::user)
+  export RUN_AS
 }
 
 # cluster::ensure_token: Ray's token for this cluster, readable only by its owner; never an argument, never printed.
