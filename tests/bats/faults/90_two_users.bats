@@ -110,11 +110,12 @@ two::record() {
 # two::of_ann: every file of hers on the shared root, with its size, time and mode; without what Ray and her own launcher write.
 two::of_ann() { find "$shared" -user "$ANN" -type f ! -path "${shared}/ray/*" -printf '%p %s %T@ %m\n' | sort; }
 
-# two::has_checkpoint ID: it has saved a step; fails at once if it has ended.
-two::has_checkpoint() {
-  [[ ! -s ${shared}/jobs/$1/state/ended ]] || fail "$1 ended before its first checkpoint: $(tail -n 20 "${shared}/jobs/$1/logs/driver.log")"
-  [[ -s ${shared}/jobs/$1/checkpoints/latest_checkpointed_iteration.txt ]]
+# two::await_checkpoint ID: a running job has saved a step.
+two::await_checkpoint() {
+  wait::until 120 - two::has_checkpoint_or_end "$1" || fail "$1 has no checkpoint after 120 s"
+  [[ ! -s ${shared}/jobs/$1/state/ended ]] || fail "$1 ended: $(tail -n 20 "${shared}/jobs/$1/logs/driver.log")"
 }
+two::has_checkpoint_or_end() { [[ -s ${shared}/jobs/$1/state/ended || -s ${shared}/jobs/$1/checkpoints/latest_checkpointed_iteration.txt ]]; }
 
 # two::age ID: makes a job look as if it had ended two hours ago and written nothing since.
 two::age() { find "${shared}/jobs/$1" -exec touch --no-dereference -d '2 hours ago' {} +; }
@@ -126,7 +127,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
   output=$(<"${HOUSE}/first") status=$(<"${HOUSE}/first.status")
   # What make runs ends with 1, and make itself with 2 for any error.
   [[ $status == 2 && $output == *'12_install_py_deps: exit 1 (our own error)'* && ! -e ${shared}/user/ran ]] || fail 'it was run'
-  line="error   /private/common/code/verl_regress/00000000000a0001 belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or use another SHARED_ROOT\."
+  line="error   /private/common/code/verl_regress/00000000000a0001/[0-9a-f]{12} belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or use another SHARED_ROOT\."
   assert_line "$line"
   two::record "a copy of the helper, planted where the other's should be" 1 "$line"
   [[ $(stat -c %u "$(two::place)") == "$ANN" ]]
@@ -138,8 +139,8 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
   assert_status 0
   run bob env CODE_ID=codeA TRUSTED_UIDS="$ANN" OVERRIDES="$LONG" SUBMISSION_ID=bobs scripts/42_submit_sft_minimal.sh
   assert_status 0
-  wait::until 120 two::has_checkpoint anns
-  wait::until 120 two::has_checkpoint bobs
+  two::await_checkpoint anns
+  two::await_checkpoint bobs
   for user in ann bob; do
     run "$user" make --no-print-directory jobs
     assert_status 0
@@ -173,14 +174,14 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
   assert_status 0
   assert_line 'ok      bobs.a2 SUCCEEDED \(the trainer ended\)'
   output=$(<"${BATS_TEST_TMPDIR}/ann")
-  assert_line "        attempt 2 of anns, as asked for anns, from /private/jobs/anns/checkpoints/global_step_${step} \(step ${step}\)"
+  assert_line "        attempt 2 of anns, as asked for anns, from ${HOUSE}/ann/workdir/shared/jobs/anns/checkpoints/global_step_${step} \(step ${step}\)"
   assert_line 'ok      anns.a2 SUCCEEDED \(the trainer ended\)'
 }
 
 # bats test_tags=turn:0
 @test "two users: code of the other is not run: a snapshot, bytecode, a git checkout, and what the environment tells tar" {
   two::refused "training with the other's snapshot" 2 \
-    "error   CODE_ID=codeA \(from the command line\) is refused, because /private/common/code/verl/codeA belongs to user ${ANN}, and what is there would run as you: set TRUSTED_UIDS=${ANN} if you trust that user, or make a snapshot of your own under another CODE_ID\." \
+    "error   CODE_ID=codeA \(from the command line\) is refused, because ${HOUSE}/bob/workdir/shared/common/code/verl/codeA belongs to user ${ANN}, and what is there would run as you: set TRUSTED_UIDS=${ANN} if you trust that user, or make a snapshot of your own under another CODE_ID\." \
     bob env CODE_ID=codeA SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
 
   # Ann's snapshot in the form of version 1.1, where all users wrote into the folders of bytecode that it links to.
@@ -191,7 +192,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
   ann rm -r "${shared}/common/code/verl/codeOld/verl/__pycache__"
   ann ln -s ../../../objects/pyc "${shared}/common/code/verl/codeOld/verl/__pycache__"
   two::refused "bytecode planted in the other's snapshot" 2 \
-    "error   CODE_ID=codeOld \(from the command line\) is not usable, because the snapshot /private/common/code/verl/codeOld was changed after it was made \(/private/common/code/verl/codeOld/verl/__pycache__ belongs to user ${BOB}\): .*" \
+    "error   CODE_ID=codeOld \(from the command line\) is not usable, because the snapshot ${HOUSE}/ann/workdir/shared/common/code/verl/codeOld was changed after it was made \(${HOUSE}/ann/workdir/shared/common/code/verl/codeOld/verl/__pycache__ belongs to user ${BOB}\): .*" \
     ann env CODE_ID=codeOld SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
 
   bob git -C verl-source init --quiet
@@ -216,7 +217,7 @@ while True: print(server.accept()[0].recv(65536))' "$gateway" >"${BATS_TEST_TMPD
   wait::until 10 - test -s "${BATS_TEST_TMPDIR}/heard"
   place="${gateway}:$(head -n 1 "${BATS_TEST_TMPDIR}/heard")"
   docker exec vrfault-ann-head python3 -c 'import socket, sys
-socket.create_connection(sys.argv[1].rsplit(":", 1), 5).sendall(b"somebody can be heard")' "$place" # the trap works
+socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap works")' "${place%:*}" "${place##*:}"
   {
     cat "${HOUSE}/ann/spec.yaml"
     printf 'ray: {address: "http://%s"}\n' "$place"
@@ -225,7 +226,7 @@ socket.create_connection(sys.argv[1].rsplit(":", 1), 5).sendall(b"somebody can b
     "error   http://${place} \(from the JobSpec's ray\.address, or address of the Ray base config\) is not this cluster's head, the only one that gets its Ray token: use http://127\.0\.0\.1:8265\." \
     ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/trap.yaml"
   kill "$trap"
-  [[ $(tail -n +2 "${BATS_TEST_TMPDIR}/heard") == "b'somebody can be heard'" ]] || fail "$(<"${BATS_TEST_TMPDIR}/heard")"
+  [[ $(tail -n +2 "${BATS_TEST_TMPDIR}/heard") == "b'the trap works'" ]] || fail "$(<"${BATS_TEST_TMPDIR}/heard")"
 
   printf 'workload: sft\nsecrets: [{name: KEY, file: %s}]\n' "${HOUSE}/bob/link" | bob tee link.yaml >/dev/null
   bob ln -s "$token" link
@@ -281,7 +282,7 @@ socket.create_connection(sys.argv[1].rsplit(":", 1), 5).sendall(b"somebody can b
   before=$(two::of_ann)
   helper=$(two::newest_helper ann)
   two::refused "another attempt of the other's job" 2 \
-    "error   anns\.a2 belongs to uid ${ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit JOBSPEC=/private/jobs/anns/attempts/2/config/job_spec\.json'\." \
+    "error   anns\.a2 belongs to uid ${ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit JOBSPEC=(${HOUSE}/bob/workdir/shared|/private)/jobs/anns/attempts/2/config/job_spec\.json'\." \
     bob env JOB=anns SHORT_KEY=1 LONG_KEY=2 scripts/57_retry.sh
   two::refused "a cluster name of the other" 2 'error   .*' bob env CLUSTER_NAME=vrfault-ann DASHBOARD_PORT=18303 scripts/00_prereq_check.sh
   for argv in "rm -r ${shared}/jobs/anns/config/resolved.json" "mv ${shared}/jobs/anns ${shared}/jobs/mine" \
