@@ -287,12 +287,12 @@ def test_a_job_of_another_cluster_is_not_called_lost_and_not_stopped_from_here(b
 
 def test_a_further_attempt_of_another_users_job_is_refused(both):
     job = both.submits(ANN, "anns", "a")
-    words = ("retry", "anns", "--overrides=")
-    assert both.helper(BOB, *words) == (
+    words = ("--shared-root", str(both.root.path), "--shown-root=/here", "--no-ray", "retry", "anns", "--overrides=")
+    assert both.calls(BOB, cli.main, list(words)) == (
         2,
         "",
         f"error   anns belongs to uid {ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit "
-        f"JOBSPEC={job}/config/job_spec.json'.\n",
+        f"JOBSPEC=/here/jobs/{job.name}/config/job_spec.json'.\n",
     )
 
 

@@ -122,7 +122,7 @@ def _need_own(job: JobDir) -> None:
     if os.geteuid() not in (uid, 0):
         raise BadInput(
             f"{job.ray_id} belongs to uid {uid}, who alone can add an attempt to it: submit a job of your own, as in "
-            f"'make submit JOBSPEC={job.config}/job_spec.json'."
+            f"'make submit JOBSPEC={say.shown(job.config)}/job_spec.json'."
         )
 
 

@@ -282,7 +282,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   before=$(two::of_ann)
   helper=$(two::newest_helper ann)
   two::refused "another attempt of the other's job" 2 \
-    "error   anns\.a2 belongs to uid ${ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit JOBSPEC=(${HOUSE}/bob/workdir/shared|/private)/jobs/anns/attempts/2/config/job_spec\.json'\." \
+    "error   anns\.a2 belongs to uid ${ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit JOBSPEC=${HOUSE}/bob/workdir/shared/jobs/anns/attempts/2/config/job_spec\.json'\." \
     bob env JOB=anns SHORT_KEY=1 LONG_KEY=2 scripts/57_retry.sh
   two::refused "a cluster name of the other" 2 'error   .*' bob env CLUSTER_NAME=vrfault-ann DASHBOARD_PORT=18303 scripts/00_prereq_check.sh
   for argv in "rm -r ${shared}/jobs/anns/config/resolved.json" "mv ${shared}/jobs/anns ${shared}/jobs/mine" \
