@@ -115,6 +115,28 @@ for path in SharedRoot(pathlib.Path("/r"))._modes(1): print(path.relative_to("/r
   diff "${BATS_TEST_TMPDIR}/opened" "${BATS_TEST_TMPDIR}/checked"
 }
 
+@test "every mode of a group's directory is judged as the helper judges it" {
+  cd "$REPO"
+  # shellcheck disable=SC2016  # expanded by that shell
+  run bash -c 'source scripts/lib/regress.bash
+    modes() { [[ $3 == "%u %n" ]] || for mode in {0..4095}; do printf "7 5 %o %d-5\n7 6 %o %d-6\n" "$mode" "$mode" "$mode" "$mode"; done; }
+    SHARED_GROUP=5 CLUSTER_NAME=c
+    prereq::need_open_to_group 1000 5 /r modes'
+  assert_status 1
+  sed "s/.*'chgrp 5 //; s/ && chmod .*//" <<<"$output" | tr ' ' '\n' | sort >"${BATS_TEST_TMPDIR}/checked"
+  python3 -c '
+import sys, types
+sys.path.insert(0, "py")
+from verl_regress.base import layout
+for mode in range(4096):
+    for group in (5, 6):
+        found = types.SimpleNamespace(st_mode=0o040000 | mode, st_uid=-1, st_gid=group)
+        if not layout._is_usable(found, 5):
+            print(f"{mode}-{group}")' | sort >"${BATS_TEST_TMPDIR}/helper"
+  (($(wc -l <"${BATS_TEST_TMPDIR}/helper") > 4096))
+  diff "${BATS_TEST_TMPDIR}/checked" "${BATS_TEST_TMPDIR}/helper"
+}
+
 @test "the directories that are checked are those that the helper makes" {
   mapfile -t made < <(cd "$REPO" && python3 -c '
 import pathlib, sys, tempfile
