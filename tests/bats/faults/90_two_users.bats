@@ -120,7 +120,7 @@ two::has_checkpoint_or_end() { [[ -s ${shared}/jobs/$1/state/ended || -s ${share
 # two::age ID: makes a job look as if it had ended two hours ago and written nothing since.
 two::age() { find "${shared}/jobs/$1" -exec touch --no-dereference -d '2 hours ago' {} +; }
 
-readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trainer.total_training_steps=99'
+readonly LONG='trainer.nnodes=1 trainer.total_epochs=999 trainer.total_training_steps=9999'
 
 # bats test_tags=turn:0
 @test "two users: a copy of the helper that one puts where the other's should be is not run" {
@@ -135,9 +135,9 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
 
 # bats test_tags=turn:0
 @test "two users: both train at once, see both jobs, and stop, resume and collect their own" {
-  run ann env OVERRIDES="$LONG" SUBMISSION_ID=anns scripts/44_submit_sdk.sh spec.yaml
+  run ann env OVERRIDES="${LONG} trainer.save_freq=1" SUBMISSION_ID=anns scripts/44_submit_sdk.sh spec.yaml
   assert_status 0
-  run bob env CODE_ID=codeA TRUSTED_UIDS="$ANN" OVERRIDES="$LONG" SUBMISSION_ID=bobs scripts/42_submit_sft_minimal.sh
+  run bob env CODE_ID=codeA TRUSTED_UIDS="$ANN" OVERRIDES="${LONG} trainer.save_freq=20" SUBMISSION_ID=bobs scripts/42_submit_sft_minimal.sh
   assert_status 0
   two::await_checkpoint anns
   two::await_checkpoint bobs
@@ -165,6 +165,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=1 trainer.total_epochs=99 trai
 
   # Attempts of their own, one from a checkpoint whose critic is there.
   step=$(<"${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt")
+  ann rm -rf "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))" # half of it, if she stopped meanwhile
   ann cp -r "${shared}/jobs/anns/checkpoints/global_step_${step}" "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))"
   ann rm -r "${shared}/jobs/anns/checkpoints/global_step_$((step + 1))/critic"
   printf '%d' "$((step + 1))" | ann tee "${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt" >/dev/null
