@@ -428,7 +428,7 @@ def test_shared_bytecode_of_version_1_1_stays_while_a_snapshot_links_to_it(run, 
 def test_objects_of_another_user_or_in_use_by_version_1_1_stay(run, ray, snapshots, monkeypatch):
     as_in_version_1_1(snapshots, "codeA")
     before = state_of(snapshots.objects)
-    with lock.held(snapshots.objects, fcntl.LOCK_SH):
+    with lock.held_itself(snapshots.objects, fcntl.LOCK_SH):
         gc(run, "--keep=0")
     monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)
     gc(run, "--keep=0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import grp
 import json
 import os
@@ -13,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base import lock
 from verl_regress.base.errors import BadInput, RegressError, Unreadable, first
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
@@ -123,11 +125,14 @@ class SharedRoot:
             found = directory.stat()
             if found.st_uid == os.getuid() and not _is_so(found, mode, group):
                 _open(directory, mode, group)
-        return created
+        with lock.held(self.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB):  # makes its file, and opens it as the directory is
+            return created
 
     def is_complete(self, group: int | None = None) -> bool:
         """Is there nothing for `ensure` to do, nor for another user?"""
         if not all(directory.is_dir() for directory in self._all(group)) or self.too_narrow(group):
+            return False
+        if not lock.file_of(self.jobs).exists() and os.access(self.jobs, os.W_OK):
             return False
         modes = ((directory.stat(), mode) for directory, mode in self._modes(group).items())
         return all(found.st_uid != os.getuid() or _is_so(found, mode, group) for found, mode in modes)

@@ -102,7 +102,8 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
         return
     for directory in (file.parent.parent, file.parent):
         directory.mkdir(mode=0o700, exist_ok=True)
-    held = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    # O_RDWR: NFS gives a shared lock only to who may read.
+    held = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         _hold(held)
         os.write(held, json.dumps(values).encode("ascii"))

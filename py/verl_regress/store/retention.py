@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
         sweep.attempt(root, args.cluster)
     with (
         lock.alone(root.jobs, _LOCK_SECONDS),
-        lock.held(root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB) as are_objects_free,  # version 1.1 shares it meanwhile
+        lock.held_itself(
+            root.objects, fcntl.LOCK_EX | fcntl.LOCK_NB
+        ) as are_objects_free,  # version 1.1 shares it meanwhile
     ):
         known = _ask_ray(RayApi(nodes.ADDRESS))
         found = survey(

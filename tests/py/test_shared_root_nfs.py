@@ -1,0 +1,137 @@
+"""The shared root on a file system that behaves as an NFS mount can (remote_disk.py): two clients of one directory, real mounts."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write
+from remote_disk import Disk
+
+from verl_regress.base import lock
+from verl_regress.base.errors import RegressError
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.jobs import liveness
+from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.secrets import job_secrets
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Mounts a directory twice, with those options (remote_disk.Server)."""
+    disks = []
+
+    def mount(**options):
+        assert Path("/dev/fuse").exists(), "these tests mount a file system: load the kernel's module fuse"
+        disks.append(Disk(tmp_path / f"disk{len(disks)}", **options))
+        return disks[-1]
+
+    yield mount
+    for disk in disks:
+        disk.close()
+
+
+@pytest.fixture
+def clients(mounted):
+    """The shared root as two machines see it."""
+    roots = [SharedRoot(place) for place in mounted().mounts]
+    roots[0].ensure()
+    return roots
+
+
+def job_of(root, name="job"):
+    job = JobDir(root.jobs / name)
+    write(job.config / "resolved.json", "{}")
+    job.state.mkdir(exist_ok=True)
+    return job
+
+
+def test_the_file_system_of_these_tests_locks_as_nfs_does(clients):
+    here, there = ((root.jobs / "file") for root in clients)
+    here.write_text("")
+    descriptors = [os.open(place, how) for how in (os.O_RDONLY, os.O_WRONLY) for place in (here, there)]
+    reads, reads_there, writes, writes_there = descriptors
+    for descriptor, how in ((reads, fcntl.LOCK_EX), (writes, fcntl.LOCK_SH)):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            fcntl.flock(descriptor, how)
+    fcntl.flock(writes, fcntl.LOCK_EX)
+    for descriptor, how in ((reads_there, fcntl.LOCK_SH), (writes_there, fcntl.LOCK_EX)):
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    for root in clients:  # a directory's lock is each client's own
+        descriptors.append(os.open(root.jobs, os.O_RDONLY))
+        fcntl.flock(descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_gc_on_one_machine_waits_for_a_submission_on_another(clients):
+    here, there = clients
+    with (
+        lock.held(here.jobs, fcntl.LOCK_SH) as is_held,
+        pytest.raises(RegressError) as caught,
+        lock.alone(there.jobs, 0),
+    ):
+        raise AssertionError
+    assert is_held
+    assert str(caught.value).startswith(f"{there.jobs} could not be locked within 0 s")
+    with lock.alone(there.jobs, 0), lock.held(here.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB) as is_held:
+        assert not is_held
+    with lock.held(here.jobs, fcntl.LOCK_SH) as first, lock.held(there.jobs, fcntl.LOCK_SH) as second:
+        assert first
+        assert second  # submissions do not wait for each other
+
+
+def test_secrets_that_a_submitter_holds_are_in_use_on_another_machine(clients):
+    here, there = (root.secrets / "c" / "job" for root in clients)
+    clients[0].secrets.mkdir()
+    with job_secrets.written(here, {"KEY": "0123456789"}):
+        assert job_secrets.is_held(there)
+        assert job_secrets.is_held(here)
+    assert not job_secrets.is_held(there)
+
+
+def test_secrets_that_a_launcher_holds_are_in_use_on_another_machine(clients):
+    here, there = (root.secrets / "c" / "job" for root in clients)
+    clients[0].secrets.mkdir()
+    with job_secrets.written(here, {"KEY": "0123456789"}):
+        pass
+    code = "import sys; from verl_regress.secrets import job_secrets; job_secrets.hold(); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), job_secrets.FILE_VARIABLE: str(here)},
+    ) as launcher:  # fmt: skip
+        assert launcher.stdout.readline() == "held\n"
+        assert job_secrets.is_held(there)
+        launcher.communicate("")
+    assert not there.exists()
+
+
+def test_a_launcher_is_alive_on_every_machine_until_it_ends(clients):
+    here, there = (job_of(root) for root in clients)
+    assert launcher_of(there) is Launcher.NOT_YET
+    descriptor = liveness.hold(here)
+    assert [launcher_of(job) for job in (here, there, there)] == [Launcher.ALIVE] * 3
+    with pytest.raises(liveness.LaunchedBefore):
+        liveness.hold(there)
+    os.close(descriptor)
+    assert launcher_of(there) is Launcher.GONE
+
+
+@pytest.mark.parametrize(
+    ("options", "why"), [({"locks": "none"}, "No locks available"), ({"links": False}, "Operation not permitted")]
+)
+def test_a_launcher_on_a_file_system_without_locks_or_links(mounted, options, why):
+    root = SharedRoot(mounted(**options).mounts[0])
+    root.ensure()
+    job = job_of(root)
+    with pytest.raises(RegressError) as caught:
+        liveness.hold(job)
+    assert str(caught.value) == (
+        f"{job.state} is on a file system without locks or hard links ({why}), by which jobs queue: put SHARED_ROOT on one "
+        "that has them (a local disk, NFS 4)."
+    )
