@@ -10,8 +10,8 @@ import pytest
 from conftest import write
 from remote_disk import Disk
 
-from verl_regress.base import lock
-from verl_regress.base.errors import RegressError
+from verl_regress.base import layout, lock
+from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import liveness
 from verl_regress.jobs.liveness import Launcher, launcher_of
@@ -135,3 +135,35 @@ def test_a_launcher_on_a_file_system_without_locks_or_links(mounted, options, wh
         f"{job.state} is on a file system without locks or hard links ({why}), by which jobs queue: put SHARED_ROOT on one "
         "that has them (a local disk, NFS 4)."
     )
+
+
+def test_a_launcher_whose_link_was_made_though_its_answer_was_lost(mounted):
+    root = SharedRoot(mounted(loses=True).mounts[0])
+    root.ensure()
+    job = job_of(root)
+    os.close(liveness.hold(job))
+    assert job.launcher.stat().st_nlink == 1
+    with pytest.raises(liveness.LaunchedBefore):
+        liveness.hold(job)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_file_that_another_machine_replaces_while_it_is_read(clients, monkeypatch, times):
+    here, there = (job_of(root) for root in clients)
+    there.write_state("observed", {"status": "PENDING"})
+    fstat, left = os.fstat, [True] * times
+
+    def replaced(descriptor):
+        found = fstat(descriptor)
+        if left:
+            left.pop()
+            there.write_state("observed", {"status": "RUNNING"})
+        return found
+
+    monkeypatch.setattr(layout.os, "fstat", replaced)
+    if times == 1:
+        assert here.read_state("observed")["status"] == "RUNNING"
+        return
+    with pytest.raises(Unreadable) as caught:
+        here.read_state("observed")
+    assert str(caught.value) == f"{here.state}/observed cannot be read: Stale file handle: fix that, then run it again."

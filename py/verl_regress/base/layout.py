@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import grp
 import json
@@ -368,19 +369,28 @@ class JobDir:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None if there is no such file. Raises Unreadable."""
-    try:
-        # A pipe in the file's place must not make us wait for its writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST_JSON:
-                raise _no_json(path)
-            content = json.loads(file.read())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise _no_json(path) from error
+    for is_last in (False, False, True):
+        try:
+            return _object_in(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # NFS forgets a file that another machine replaced after we opened it: then there is a new one.
+            if error.errno != errno.ESTALE or is_last:
+                raise unreadable(path, error) from error
+        except (ValueError, RecursionError) as error:
+            raise _no_json(path) from error
+    raise AssertionError
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """Raises OSError, ValueError, RecursionError or Unreadable."""
+    # A pipe in the file's place must not make us wait for its writer.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST_JSON:
+            raise _no_json(path)
+        content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _no_json(path)
     return content

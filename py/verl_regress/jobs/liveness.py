@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
@@ -45,7 +46,7 @@ def hold(job: JobDir) -> int:
     try:
         os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
         lock.take(descriptor, fcntl.LOCK_EX)
-        os.link(young, job.launcher)
+        _link(young, job.launcher)
     except FileExistsError:
         os.close(descriptor)
         raise LaunchedBefore(
@@ -63,6 +64,15 @@ def hold(job: JobDir) -> int:
     finally:
         young.unlink()
     return descriptor
+
+
+def _link(young: Path, name: Path) -> None:
+    """Give a file a second name. Raises OSError."""
+    try:
+        os.link(young, name)
+    except FileExistsError:
+        if not young.samefile(name):  # NFS repeats a call whose answer it lost: then the name is there, and is ours
+            raise
 
 
 def launcher_of(job: JobDir) -> Launcher:
