@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_an_unknown_subcommand(run):
 
 
 def test_an_error_of_the_file_system_is_one_sentence(run, shared):
-    shared.jobs.rmdir()
+    shutil.rmtree(shared.jobs)
     shared.jobs.write_text("a file in its place")
     outcome = run("layout")
     assert (outcome.status, outcome.out) == (1, "")

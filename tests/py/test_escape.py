@@ -1,6 +1,7 @@
 """Paths that lead out of the shared root are refused, no matter who names them or who planted the link."""
 
 import os
+import shutil
 
 import pytest
 from conftest import SPEC, write
@@ -110,12 +111,13 @@ def test_a_link_planted_between_check_and_reservation_is_not_followed(submit, sh
 
 
 def test_the_directory_of_all_jobs_that_leads_out(submit, shared, outside):
-    shared.jobs.rmdir()
+    shutil.rmtree(shared.jobs)
     shared.jobs.symlink_to(outside)
     assert submit().is_refusal(
         f"{shared.jobs} cannot take a job's directory: it is a link to {outside}, which leaves {shared.path}, and other "
         "nodes may not have it; make it a directory of its own."
     )
+    assert not (outside / ".lock").exists()
 
 
 def test_a_file_is_written_in_the_place_of_a_planted_link_not_through_it(tmp_path):

@@ -1,4 +1,5 @@
 import os
+import shutil
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_an_attempt_that_is_not_there(run, make_job):
 def test_no_job_yet(run, shared):
     sentence = f"JOB=latest but {shared.jobs} has no job yet: submit one with 'make submit'."
     assert run("where", "latest").is_refusal(sentence)
-    shared.jobs.rmdir()
+    shutil.rmtree(shared.jobs)
     assert run("where", "latest").is_refusal(sentence)
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 from contextlib import ExitStack
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_submission_without_a_plan_yet_is_live(run, make_job, held, ray):
 
 def test_no_jobs_means_none_is_live(run, shared, ray):
     ray.knows()
-    shared.jobs.rmdir()
+    shutil.rmtree(shared.jobs)
     assert run("live", "--cluster=c").out == ""
 
 

@@ -14,6 +14,7 @@ from conftest import BASE, SPEC, has_packages, node_row, write
 from verl_regress.base import layout
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
+from verl_regress.jobs import find
 from verl_regress.jobs.status import Status, judge
 from verl_regress.store import snapshot
 
@@ -30,7 +31,7 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, shared):
     assert re.fullmatch(r"ppo-codeA-\d{8}T\d{6}Z-[0-9a-f]{4}\n", outcome.out)
     name = outcome.out.strip()
     assert outcome.err == f"changed submitted {name} (ppo, code codeA, profile cpu)\n"
-    assert [path.name for path in shared.jobs.iterdir()] == [name]
+    assert find.ids_of(shared) == [name]
     assert {path.name for path in (shared.jobs / name).iterdir()} == {"config", "logs", "checkpoints", "debug", "state"}
     state = read(shared.jobs / name / "state" / "submitted")
     assert state["accepted"] is True
@@ -41,7 +42,7 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, shared):
 
 def test_two_submissions_get_two_directories(submit, shared):
     assert submit().out != submit().out
-    assert len(list(shared.jobs.iterdir())) == 2
+    assert len(find.ids_of(shared)) == 2
 
 
 def test_ray_gets_what_was_planned(submit, ray, sdk, shared):

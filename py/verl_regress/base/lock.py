@@ -72,6 +72,8 @@ def _lock_file(directory: Path) -> int:
     except PermissionError:
         return os.open(file, flags & ~os.O_RDWR)
     except FileNotFoundError:
+        if directory.is_symlink():  # it may lead out of the shared root
+            raise
         with suppress(FileExistsError):
             os.close(os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600))
         descriptor = os.open(file, flags)
