@@ -106,13 +106,18 @@ class Server:
     """The directory, and the locks on it that all mounts share."""
 
     def __init__(self, backing, options):
-        # locks: shared (by all mounts), local (to each mount), none. fails: what every change answers. squash: the uid of all files.
-        # loses: the answer of `link` is lost, and that of its repetition arrives. valid: seconds for which a mount remembers names and
-        # attributes.
         self.options = {
-            "locks": "shared", "links": True, "loses": False, "folds": False, "fails": None, "squash": None, "delay": 0.0, "valid": 0,
+            "locks": "shared",  # by all mounts; local to each mount; void: they exclude nobody; none
+            "links": True,
+            "loses": False,  # the answer to `link`; that to its repetition arrives
+            "folds": False,  # upper and lower case are one
+            "fails": None,  # what every change answers, such as EROFS
+            "squash": None,  # the uid of all files
+            "modes": None,  # the mode of all files
+            "delay": 0.0,  # seconds that each call takes
+            "valid": 0,  # seconds for which a mount remembers names and attributes
             **options,
-        }  # fmt: skip
+        }
         self.calls = Counter()
         self.top = os.open(backing, os.O_PATH | os.O_DIRECTORY)
         self.locks = {}  # by inode: who has it (a mount and the kernel's id of the open file), and whether exclusively
@@ -123,6 +128,8 @@ class Server:
         holders = self.locks.setdefault(inode, {})
         if how == fcntl.F_UNLCK:
             holders.pop((mount, owner), None)
+            return True
+        if self.options["locks"] == "void":
             return True
         others = [other for key, other in holders.items() if key != (mount, owner)]
         if others and (how == fcntl.F_WRLCK or fcntl.F_WRLCK in others):
@@ -269,10 +276,13 @@ class Mount:
         uid, gid = found.st_uid, found.st_gid
         if self.server.options["squash"] is not None:
             uid = gid = self.server.options["squash"]
+        mode = found.st_mode
+        if self.server.options["modes"] is not None and stat.S_ISREG(mode):
+            mode = stat.S_IFREG | self.server.options["modes"]
         times = [divmod(each, 10**9) for each in (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)]
         return _ATTR.pack(
             found.st_ino, found.st_size, found.st_blocks, *(each[0] for each in times), *(each[1] for each in times),
-            found.st_mode, found.st_nlink, uid, gid, found.st_rdev, 4096, 0,
+            mode, found.st_nlink, uid, gid, found.st_rdev, 4096, 0,
         )  # fmt: skip
 
     def _lookup(self, node, body):

@@ -4,11 +4,9 @@ import fcntl
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import write
-from remote_disk import Disk
 
 from verl_regress.base import layout, lock
 from verl_regress.base.errors import RegressError, Unreadable
@@ -18,21 +16,6 @@ from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.secrets import job_secrets
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
-
-
-@pytest.fixture
-def mounted(tmp_path):
-    """Mounts a directory twice, with those options (remote_disk.Server)."""
-    disks = []
-
-    def mount(**options):
-        assert Path("/dev/fuse").exists(), "these tests mount a file system: load the kernel's module fuse"
-        disks.append(Disk(tmp_path / f"disk{len(disks)}", **options))
-        return disks[-1]
-
-    yield mount
-    for disk in disks:
-        disk.close()
 
 
 @pytest.fixture

@@ -197,11 +197,11 @@ nodes::_check_tools() {
   for node in $(node::list); do
     # shellcheck disable=SC2016  # expanded on the node
     missing=$(node::exec "$node" sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
-      python3 ray tar setsid bash grep | paste -sd' ')
+      python3 ray tar setsid flock bash grep | paste -sd' ')
     [[ -z $missing ]] ||
       cli::die 1 "${node} ($(nodes::_where "$node")) lacks: ${missing}: install them there, or $(nodes::_path_cure their)."
   done
-  log::ok "every node has python3, ray, tar, setsid, bash and grep"
+  log::ok "every node has python3, ray, tar, setsid, flock, bash and grep"
 }
 
 # Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
@@ -261,6 +261,8 @@ nodes::_check_shared_root() {
   done
   node::exec head rm -f "$file"
   log::ok "${SHARED_ROOT} is one directory on every node"
+  shared::need_on_nodes
+  log::ok "${SHARED_ROOT} has links and renames, and its locks hold between the nodes"
 }
 
 nodes::_check_clocks() {

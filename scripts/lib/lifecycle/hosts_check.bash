@@ -55,6 +55,8 @@ hosts::_ask() {
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
   hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_NONCE:-}" </dev/null >"$file" ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
+  [[ -z ${HOSTS_NONCE:-} ]] ||
+    printf 'lock %s\n' "$(hosts::on "$node" "$SHARED_QUESTION" "$HOSTS_NONCE" </dev/null 2>/dev/null || true)" >>"$file"
   engine=$(hosts::need_engine "$node")
   read -r version api arch <<<"$engine"
   printf 'engine %s\narch %s\n' "$version" "$arch" >>"$file"
@@ -170,6 +172,8 @@ hosts::_plant_nonce() {
   cli::on_exit rm -f -- "$HOSTS_NONCE"
   printf '%s' "${HOSTS_NONCE##*-}" >"$HOSTS_NONCE" ||
     cli::die 1 "${WORKDIR}/shared (from WORKDIR) cannot be written to here: fix its owner, or point WORKDIR elsewhere."
+  exec {HOSTS_NONCE_LOCK}<>"$HOSTS_NONCE"
+  flock --nonblock "$HOSTS_NONCE_LOCK" 2>/dev/null || true # shared::need says why there is none
 }
 
 hosts::_compare_nonce() {
@@ -179,6 +183,12 @@ hosts::_compare_nonce() {
       cli::die 1 "$(hosts::describe "$node") does not see at ${WORKDIR}/shared (from WORKDIR) what this machine wrote there: mount the same directory (NFS) at that path on every host."
   done
   log::ok "${WORKDIR}/shared is one directory on every host"
+  flock --unlock "$HOSTS_NONCE_LOCK" || true
+  exec {HOSTS_NONCE_LOCK}>&-
+  for node in $(node::list); do
+    [[ ${_HOSTS_FACT["${node}:lock"]:-} == held ]] ||
+      cli::die 1 "$(hosts::describe "$node") does not see a lock that this machine holds in ${WORKDIR}/shared (from WORKDIR; it says '${_HOSTS_FACT["${node}:lock"]:-}'): mount it on every host by NFS 4, without the options nolock and local_lock."
+  done
 }
 
 # A running node's own ports are in use.

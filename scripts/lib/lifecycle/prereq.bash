@@ -151,6 +151,8 @@ prereq::shared_root() {
     [[ $above == "$directory" ]] || missing=$((missing + 1))
   done
   log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
+  shared::need "$shared" WORKDIR
+  log::ok "${shared} has locks, links and renames"
 }
 
 # prereq::shared_mount: a running cluster's nodes see the shared root and can write to it.

@@ -176,6 +176,10 @@ CASES
   on_hosts hosts::need_shared_root
   assert_status 1
   assert_line "error   worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see at ${BOX}/work dir/shared (from WORKDIR) what this machine wrote there: mount the same directory (NFS) at that path on every host."
+  mv "${BOX}"/other/{cat,flock} # its locks are its own: it gets the one that we hold
+  on_hosts hosts::need_shared_root
+  assert_status 1
+  assert_line "error   worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see a lock that this machine holds in ${BOX}/work dir/shared (from WORKDIR; it says 'free'): mount it on every host by NFS 4, without the options nolock and local_lock."
 }
 
 @test "each node gets its host's network, its own GPUs and devices, and the token from that host's home" {

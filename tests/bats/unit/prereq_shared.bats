@@ -51,6 +51,7 @@ check() {
   check prereq::shared_root
   assert_status 0
   assert_line "ok      shared root ${shared}: 9 directories (9 to be made)"
+  assert_line "ok      ${shared} has locks, links and renames"
   mkdir -p "${shared}"/{datasets,hf,jobs,outputs,ray,common/{models,datasets,code},user/code}
   check prereq::shared_root
   assert_line "ok      shared root ${shared}: 9 directories (0 to be made)"

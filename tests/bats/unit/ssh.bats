@@ -92,6 +92,7 @@ CASES
   assert_line 'ok      every node has Ray 2.60.0'
   assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
   assert_line "ok      ${BATS_TEST_TMPDIR}/shared is one directory on every node"
+  assert_line "ok      ${BATS_TEST_TMPDIR}/shared has links and renames, and its locks hold between the nodes"
   assert_line 'ok      8 of 8 checks passed'
   refute_text 'error'
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
@@ -209,7 +210,7 @@ as_hosts() {
 @test "the shared root of a group is checked on the head, with the group that the head knows by that name" {
   local shared="${BATS_TEST_TMPDIR}/shared" group
   group=$(id -g)
-  stub id 'echo 4242'
+  stub id "[[ \$PWD == */.verl-regress-* ]] && echo ${EUID} || echo 4242" # the owner of what is tried there is real
   stub getent "[[ \$2 == team ]] && echo team:x:${group}:"
   mkdir "${shared}/jobs"
   chmod 755 "$shared" "${shared}/jobs"
