@@ -65,12 +65,13 @@ class Op(enum.IntEnum):
     RENAME2 = 45
 
 
-_SILENT = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT, Op.INIT, Op.DESTROY)  # no call of a program, or none that waits
+# No program waits for these: they are neither counted nor delayed. NFS has no others (getxattr, ioctl) than those of Op.
+_SILENT = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT, Op.INIT, Op.DESTROY, Op.RELEASE, Op.RELEASEDIR)
 _CHANGES = (
     Op.SETATTR, Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.UNLINK, Op.RMDIR, Op.RENAME, Op.RENAME2, Op.LINK, Op.WRITE, Op.CREATE
 )  # fmt: skip
 _GROWS = (Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.WRITE, Op.CREATE)
-_ASYNC_READ, _ATOMIC_TRUNC, _BIG_WRITES, _FLOCK_LOCKS = 1, 8, 32, 1 << 10
+_ASYNC_READ, _ATOMIC_TRUNC, _BIG_WRITES, _FLOCK_LOCKS, _PARALLEL_DIROPS = 1, 8, 32, 1 << 10, 1 << 18
 
 
 class Disk:
@@ -87,10 +88,15 @@ class Disk:
         assert self._server.stdout.readline() == "ready\n"
 
     def becomes(self, **options):
-        """Changes some options; returns how often each call was asked for since the last time."""
+        """Changes some options; returns how often each call was asked for since the last time.
+
+        `most_at_once` is then how many of them waited for their answer at the same time.
+        """
         self._server.stdin.write(json.dumps(options) + "\n")
         self._server.stdin.flush()
-        return Counter(json.loads(self._server.stdout.readline()))
+        calls = Counter(json.loads(self._server.stdout.readline()))
+        self.most_at_once = calls.pop("at once", 0)
+        return calls
 
     def close(self):
         self._server.stdin.close()
@@ -121,6 +127,7 @@ class Server:
         self.calls = Counter()
         self.top = os.open(backing, os.O_PATH | os.O_DIRECTORY)
         self.locks = {}  # by inode: who has it (a mount and the kernel's id of the open file), and whether exclusively
+        self.delayed = []  # calls that are answered later, each with that time
         self.waiting = []  # calls for a lock that is not free yet
 
     def lock(self, mount, inode, owner, how):
@@ -169,19 +176,33 @@ class Mount:
         with contextlib.suppress(FileNotFoundError):  # the call was interrupted
             os.write(self.device, _OUT.pack(_OUT.size + len(payload), -error, unique) + payload)
 
-    def serve(self):
-        """Answers one call."""
+    def take(self):
+        """Reads one call, and answers it now, or when the delay has passed."""
         try:
             message = os.read(self.device, _LARGEST + 4096)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
                 return
             raise
+        _, opcode, _, _, *_ = _IN.unpack_from(message)
+        if opcode in _SILENT or opcode not in list(Op) or self._is_clean(opcode, message):
+            self.serve(message)
+            return
+        self.server.calls[Op(opcode).name.lower()] += 1
+        self.server.calls["at once"] = max(self.server.calls["at once"], len(self.server.delayed) + 1)
+        self.server.delayed.append((time.monotonic() + self.server.options["delay"], self, message))
+
+    def _is_clean(self, opcode, message):
+        """A file that was only read is closed without asking the server."""
+        return (
+            opcode == Op.FLUSH
+            and self.files[struct.unpack_from("<Q", message, _IN.size)[0]][1] & os.O_ACCMODE == os.O_RDONLY
+        )
+
+    def serve(self, message):
+        """Answers a call."""
         _, opcode, unique, node, uid, gid, *_ = _IN.unpack_from(message)
         body = message[_IN.size :]
-        if opcode not in _SILENT:
-            self.server.calls[Op(opcode).name.lower() if opcode in list(Op) else "others"] += 1
-            time.sleep(self.server.options["delay"])
         try:
             payload = self._do(opcode, unique, node, uid, gid, body)
         except Failed as error:
@@ -222,7 +243,7 @@ class Mount:
         return method(node, body)
 
     def _init(self, _node, body):
-        flags = _ASYNC_READ | _ATOMIC_TRUNC | _BIG_WRITES
+        flags = _ASYNC_READ | _ATOMIC_TRUNC | _BIG_WRITES | _PARALLEL_DIROPS
         if self.server.options["locks"] != "local":
             flags |= _FLOCK_LOCKS
         return struct.pack(
@@ -483,9 +504,15 @@ def main():
     for descriptor in (0, *by_device):
         poll.register(descriptor, select.POLLIN)
     while True:
-        for descriptor, _ in poll.poll():
+        now = time.monotonic()
+        due = [call for call in server.delayed if call[0] <= now]
+        server.delayed = [call for call in server.delayed if call[0] > now]
+        for _, mount, message in due:
+            mount.serve(message)
+        left = min((call[0] for call in server.delayed), default=None)
+        for descriptor, _ in poll.poll(None if left is None else max(0.0, left - time.monotonic()) * 1000):
             if descriptor in by_device:
-                by_device[descriptor].serve()
+                by_device[descriptor].take()
             elif line := sys.stdin.readline():
                 server.options |= json.loads(line)
                 print(json.dumps(server.calls), flush=True)

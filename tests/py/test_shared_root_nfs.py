@@ -1,13 +1,17 @@
 """The shared root on a file system that behaves as an NFS mount can (remote_disk.py): two clients of one directory, real mounts."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import write
+from test_many_jobs import make_jobs
 
+from verl_regress import cli
 from verl_regress.base import layout, lock
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -150,3 +154,53 @@ def test_a_file_that_another_machine_replaces_while_it_is_read(clients, monkeypa
     with pytest.raises(Unreadable) as caught:
         here.read_state("observed")
     assert str(caught.value) == f"{here.state}/observed cannot be read: Stale file handle: fix that, then run it again."
+
+
+def train(job, address):
+    """What a whole job leaves."""
+    plan = {
+        "submission_id": job.submission_id, "workload": "ppo", "code_id": "codeA", "cluster": "c", "address": address,
+        "max_running": None, "devices": {"count": 1, "cluster_has": 8, "resource": "cpu"}, "overrides": [],
+    }  # fmt: skip
+    write(job.config / "resolved.json", json.dumps(plan))
+    write(job.driver_log, "a line\n" * 1000)
+    write(job.metrics, "".join(f'{{"step": {step}, "data": {{}}}}\n' for step in range(1, 101)))
+    job.write_state("submitted", {"accepted": True})
+    job.write_state("started", {"node": "worker-0", "node_ip": "10.0.0.2"})
+    write(job.launcher, "{}")
+    job.write_state("turn", {})
+    job.write_state("observed", {"status": "SUCCEEDED"})
+
+
+# The calls that the file system was asked for; 20 jobs are shown.
+MOST = {
+    "jobs": (["jobs", "--cluster=c"], 700),
+    "status": (["status", "--profile=cpu", "--cluster=c"], 600),
+    "latest": (["where", "latest"], 80),
+    "wait": (["wait", "{id}", "--deadlines=1,2,3"], 60),
+    "logs": (["logs", "{id}"], 30),
+    "stop": (["stop", "{id}", "--deadline=1"], 40),
+}
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_commands_on_a_slow_file_system_ask_it_for_little(mounted, ray, capsys, count):
+    disk = mounted(valid=3)
+    at_server = SharedRoot(disk.backing)
+    at_server.ensure()
+    ids = make_jobs(at_server, count)
+    for submission_id in ids[-20:]:
+        train(JobDir(at_server.jobs / submission_id), ray.address)
+    took = {}
+    for number, (name, (words, most)) in enumerate(MOST.items()):
+        root, job = disk.mounts[number % 2], ids[-1 - number]  # which this machine has not read before
+        disk.becomes(delay=0.005)
+        began = time.monotonic()
+        status = cli.main(["--shared-root", str(root), *(word.format(id=job) for word in words)])
+        seconds, calls = time.monotonic() - began, disk.becomes(delay=0)
+        took[name] = f"{calls.total()} calls, {seconds:.2f} s"
+        assert status == 0, capsys.readouterr().err
+        assert calls.total() <= most, (name, calls)
+        assert disk.most_at_once >= 4 or name not in ("jobs", "status")  # several jobs are read at once
+    with capsys.disabled():
+        print(f"\n{count} jobs, 5 ms a call: {took}")

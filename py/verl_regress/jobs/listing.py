@@ -15,7 +15,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, progress, unreadable
-from verl_regress.jobs.overview import job_table
+from verl_regress.jobs.overview import job_table, read_at_once
 from verl_regress.jobs.status import Judgement, Status, judge_for
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     root = SharedRoot(args.shared_root)
     ids = find.ids_of(root)
     known = None if args.no_ray else _ask_ray()
-    rows = [_row(job, known, args.cluster) for job in islice(find.newest(root, ids), max(args.limit, 0))]
+    jobs = islice(find.newest(root, ids), max(args.limit, 0))
+    rows = read_at_once(lambda job: _row(job, known, args.cluster), jobs)
     if args.json:
         print(json.dumps({"jobs_total": len(ids), "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -14,6 +16,8 @@ from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find, unreadable
 from verl_regress.jobs.status import Judgement, Status, judge_for
+
+_READERS = 16  # jobs that are read at once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +69,9 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
             if node.alive or not any(other.alive and other.name == node.name for other in listed)
         ],
         "jobs_total": len(ids),
-        "jobs": [_job(job, known, names, cluster) for job in islice(find.newest(root, ids), max(limit, 0))],
+        "jobs": read_at_once(
+            lambda job: _job(job, known, names, cluster), islice(find.newest(root, ids), max(limit, 0))
+        ),
     }
 
 
@@ -111,6 +117,12 @@ def _page(facts: dict[str, Any]) -> list[str]:
     if any(row[-1] for row in jobs_rows):
         jobs_rows[0] = (*jobs_rows[0][:-1], "WHY")
     return [*lines, *job_table(jobs_rows, facts["jobs_total"])]
+
+
+def read_at_once(read: Callable[[JobDir], dict[str, Any]], jobs: Iterable[JobDir]) -> list[dict[str, Any]]:
+    """What `read` returns for each job, in order; several are read at once, because a slow NFS answers one call in 5 ms."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(read, jobs))
 
 
 def job_table(rows: list[tuple[str, ...]], total: int) -> list[str]:
