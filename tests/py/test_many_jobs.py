@@ -1,8 +1,10 @@
 """With thousands of jobs on the shared root, a command reads those that it shows, not all of them."""
 
+import fcntl
 import hashlib
 import json
 import os
+import threading
 import time
 import tracemalloc
 
@@ -10,9 +12,11 @@ import pytest
 from counting import counted
 
 from verl_regress import cli
+from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find
 from verl_regress.session import evidence
+from verl_regress.store import retention
 
 SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
 BEGIN = 1_700_000_000
@@ -110,6 +114,64 @@ def test_an_id_with_a_time_of_its_own_making_changes_no_order(shared):
         (job / "config").mkdir(parents=True)
         os.utime(job / "config", (BEGIN - 10 - age, BEGIN - 10 - age))
     assert [job.submission_id for job in find.newest_first(shared)] == [*ids[::-1], tomorrow.name, no_day.name]
+
+
+class Submitters(threading.Thread):
+    """One submitter after another until `end`; `longest` is what one waited (s), `during` how many there were."""
+
+    def __init__(self, root):
+        super().__init__()
+        self.end, self.longest, self.during, self._root = threading.Event(), 0.0, 0, root
+
+    def run(self):
+        while not self.end.is_set():
+            began = time.monotonic()
+            with lock.held(self._root.jobs, fcntl.LOCK_SH):
+                self.longest = max(self.longest, time.monotonic() - began)
+            self.during += 1
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_submitter_waits_less_than_a_second_for_gc(shared, capsys, count):
+    """Before: for all of it. Every second job has a checkpoint to remove."""
+    for submission_id in make_jobs(shared, count)[::2]:
+        job = JobDir(shared.jobs / submission_id)
+        (job.checkpoints / "global_step_1").mkdir(parents=True)
+        (job.checkpoints / "global_step_1" / "model.pt").write_text("weights")
+        for path in (
+            job.checkpoints / "global_step_1" / "model.pt",
+            job.checkpoints / "global_step_1",
+            job.state / "ended",
+        ):
+            os.utime(path, (BEGIN, BEGIN))
+    submitters = Submitters(shared)
+    submitters.start()
+    try:
+        assert cli.main(["--shared-root", str(shared.path), "gc", "--cluster=c", "--keep=10"]) == 0
+    finally:
+        submitters.end.set()
+        submitters.join()
+    assert capsys.readouterr().err.count("changed removed checkpoints of ") == count // 2 - 10
+    assert submitters.longest <= 1.0
+    assert submitters.during > 10
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_gc_compares_no_job_with_all_others(shared, monkeypatch, count):
+    make_jobs(shared, count)
+    compared = 0
+    real = JobDir.__eq__
+
+    def counting(one, other):
+        nonlocal compared
+        compared += 1
+        return real(one, other)
+
+    monkeypatch.setattr(JobDir, "__eq__", counting)
+    monkeypatch.setattr(retention.os, "geteuid", lambda: 4242)  # all are another user's
+    assert retention.survey(shared, 5, set(), {}, time.time()).waste == []
+    assert compared <= 10 * count
 
 
 def test_what_verify_hashes_is_never_in_memory_whole(shared):

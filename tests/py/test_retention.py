@@ -12,9 +12,9 @@ from streams import state_of, tar
 from verl_regress.base import layout, lock
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
-from verl_regress.jobs import liveness
+from verl_regress.jobs import find, liveness
 from verl_regress.jobs.status import submission_of
-from verl_regress.store import retention, snapshot
+from verl_regress.store import removal, retention, snapshot
 
 HOUR = 3600
 ANN = Owner.parse("ann:0123456789abcdef")
@@ -312,7 +312,9 @@ def test_everything_is_listed_with_its_size_before_it_is_removed(run, ray, old, 
     for name in ("one", "two"):
         old(name, 5)
     removed = []
-    monkeypatch.setattr(retention, "_remove", removed.append)
+    monkeypatch.setattr(
+        removal.Removal, "remove", lambda _, waste: ((removed.append(each) or each, True) for each in waste)
+    )
     lines = gc(run, "--keep=0").splitlines()
     total = retention.human(sum(waste.bytes for waste in removed))
     before = [line.strip().removeprefix("will remove ") for line in lines if "will remove" in line]
@@ -444,7 +446,7 @@ def test_young_snapshots_and_foreign_directories_stay(run, ray, snapshots):
 
 
 def test_while_a_submission_is_planned_gc_waits_and_then_gives_up(run, ray, shared, monkeypatch):
-    monkeypatch.setattr(retention, "_LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(removal, "_LOCK_SECONDS", 0.3)
     with lock.held(shared.jobs, fcntl.LOCK_SH):
         assert run("gc", "--cluster=c", "--keep=0").is_refusal(
             f"{shared.jobs} could not be locked within 0 s (a submission holds it, or its file system has no locks): "
@@ -512,12 +514,181 @@ def test_keep_is_a_number(run, keep):
 def test_a_run_that_was_killed_in_the_middle_is_finished_by_the_next(run, ray, old, monkeypatch):
     job = old("job", 5)
     with monkeypatch.context() as killed:
-        killed.setattr(retention.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(removal.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run("gc", "--cluster=c", "--keep=0").status == 130
     assert job.read_state("collected") is not None
     assert [path.name.startswith(".global_step_10.") for path in job.checkpoints.glob("*step*")] == [True]
     gc(run, "--keep=0")
     assert list(job.checkpoints.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", ["old", "young", "another checkout's"])
+def test_what_a_killed_run_left_is_finished_by_the_next_wherever_it_is(run, ray, old, snapshots, kept):
+    """Before: a half-removed snapshot or helper stayed for ever."""
+    job = old("job", 0.5 if kept == "young" else 5)
+    if kept == "another checkout's":
+        owned(job)
+    for place in (job.checkpoints, snapshots.snapshots, snapshots.helpers):
+        write(place / ".name.0a1b2c3d.gone" / "verl" / "__init__.py", "half")
+    write(snapshots.objects / ".file.0a1b2c3d.gone", "half")
+    (snapshots.snapshots / ".name.0a1b2c3d.gone" / "verl").chmod(0o555)
+    said = gc(run, "--keep=1", "--named=codeA", "--named=codeB", "--named=codeC")
+    left = [
+        path
+        for path in snapshots.path.rglob("*.gone")
+        if path.is_relative_to(job.path) < (kept == "another checkout's")
+    ]
+    assert left == []
+    assert f"changed removed {3 if kept.startswith('another') else 4} leftovers of a gc that was killed: " in said
+    assert len(_entries_of(job.checkpoints)) == 2
+
+
+def _entries_of(directory):
+    return [path for path in directory.iterdir() if not path.name.startswith(".")]
+
+
+def test_marks_of_jobs_that_are_gone_go_and_others_stay(run, ray, old, shared):
+    find.mark(old("here", 5))
+    kept = [path.name for path in shared.jobs.glob(".made-*")]
+    for name in (".made-5-gone", ".made-6-gone", ".made-7-gone-too"):
+        write(shared.jobs / name, "")
+    assert "changed removed 3 marks of jobs that are gone: " in gc(run, "--keep=9", "--named=codeA", "--named=codeB")
+    assert [path.name for path in shared.jobs.glob(".*")] == kept != []
+
+
+def is_free(root):
+    """Could a submitter begin now?"""
+    with lock.held(root.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB) as has_lock:
+        return has_lock
+
+
+def test_a_submission_can_begin_while_gc_reads_asks_ray_and_deletes(run, ray, old, snapshots, monkeypatch):
+    """Before: it waited for all of it, for minutes."""
+    for number in range(3):
+        old(f"job{number}", 5)
+    free = {}
+
+    def asked(module, name):
+        real = getattr(module, name)
+
+        def call(*args, **options):
+            free.setdefault(name, []).append(is_free(snapshots))
+            return real(*args, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    asked(retention, "survey")
+    asked(retention, "_ask_ray")
+    asked(removal.shutil, "rmtree")
+    asked(removal, "_rename")  # with the lock
+    gc(run, "--keep=0")
+    assert free == {
+        "survey": [True],
+        "_ask_ray": [True],
+        "rmtree": [True] * 6,  # three checkpoints and three snapshots
+        "_rename": [False] * 9,
+    }
+
+
+def meanwhile(monkeypatch, then):
+    """Does that between the survey and the removal."""
+    real = removal.Removal.remove
+
+    def remove(self, wastes):
+        then()
+        return real(self, wastes)
+
+    monkeypatch.setattr(removal.Removal, "remove", remove)
+
+
+def test_what_is_submitted_meanwhile_keeps_what_it_uses(run, ray, old, make_job, snapshots, monkeypatch):
+    read, other = old("read", 5), old("other", 5)
+    for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"):
+        write(snapshots.helpers / name / "run.py", "")
+    monkeypatch.setattr(retention, "_changed", lambda _: 0.0)
+
+    def submit():
+        job = make_job("new")
+        plan = {
+            "argv": [f"trainer.resume_from_path={read.checkpoints}/global_step_10", f"{snapshots.snapshots}/codeB/x"],
+            "entrypoint": f"python3 {snapshots.helpers}/aaaaaaaaaaaa/run.py launch x",
+        }
+        write(job.config / "resolved.json", json.dumps(plan))
+
+    meanwhile(monkeypatch, submit)
+    said = gc(run, "--keep=0", "--named=codeA")
+    assert (len(list(read.checkpoints.iterdir())), list(other.checkpoints.iterdir())) == (2, [])
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB"]
+    assert sorted(path.name for path in snapshots.helpers.iterdir()) == ["aaaaaaaaaaaa"]
+    assert read.read_state("collected") is None
+    what = "checkpoints of read (global_step_10, latest_checkpointed_iteration.txt)"
+    for name in (what, "snapshot codeB", "helper aaaaaaaaaaaa"):
+        assert f"skip    {name} (in use by now, or removed by another gc)\n" in said
+    removed = [line for line in said.splitlines() if line.startswith("changed removed")]
+    assert [line.split()[2] for line in removed] == ["checkpoints", "snapshot", "helper"]
+
+
+def test_a_job_that_is_resumed_or_launched_meanwhile_keeps_its_checkpoints(run, ray, old, shared, monkeypatch):
+    jobs = [old(name, 5) for name in ("resumed", "launched", "over")]
+    held = []
+
+    def go_on():
+        attempt = jobs[0].numbered(2)
+        attempt.config.mkdir(parents=True)
+        find.mark(attempt)
+        held.append(liveness.hold(jobs[1]))
+
+    meanwhile(monkeypatch, go_on)
+    gc(run, "--keep=0", "--named=codeA", "--named=codeB")
+    os.close(held[0])
+    assert [len(list(job.checkpoints.iterdir())) for job in jobs] == [2, 2, 0]
+
+
+@pytest.mark.parametrize("record", [None, {"codes": {"A": "codeA", "B": "codeC"}}])
+def test_a_session_that_begins_meanwhile_keeps_all_jobs_and_its_codes(run, ray, old, snapshots, monkeypatch, record):
+    job = old("compared", 5)
+
+    def begin():
+        write(snapshots.sessions / "s1" / "evidence" / "x.json", "{}")
+        if record is not None:
+            write(snapshots.sessions / "s1" / "evidence" / "begin.json", json.dumps(record))
+
+    meanwhile(monkeypatch, begin)
+    gc(run, "--keep=0")
+    assert len(list(job.checkpoints.iterdir())) == 2
+    assert snapshot.list_snapshots(snapshots) == (
+        ["codeA", "codeC"] if record is not None else ["codeA", "codeB", "codeC"]
+    )
+
+
+def test_a_plan_that_cannot_be_read_keeps_snapshots_though_it_was_submitted_meanwhile(
+    run, ray, make_job, snapshots, monkeypatch
+):
+    meanwhile(monkeypatch, lambda: write(make_job("new").config / "resolved.json", "{"))
+    gc(run, "--keep=0")
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB", "codeC"]
+
+
+def test_a_snapshot_that_is_made_again_meanwhile_stays(run, ray, snapshots, monkeypatch):
+    meanwhile(monkeypatch, lambda: os.utime(snapshots.snapshots / "codeB" / snapshot.RECORD_FILE))
+    gc(run, "--keep=0")
+    assert snapshot.list_snapshots(snapshots) == ["codeB"]
+
+
+def test_two_runs_at_once_remove_all_once_and_both_end_well(run, ray, old, snapshots, monkeypatch):
+    job = old("job", 5)
+    inner = []
+
+    def other():
+        monkeypatch.undo()
+        inner.append(retention.survey(snapshots, 0, set(), {}, time.time()).waste)
+        assert all(is_removed for _, is_removed in removal.Removal(snapshots).remove(inner[0]))
+
+    meanwhile(monkeypatch, other)
+    monkeypatch.setattr(removal, "_PAUSE", 0)
+    said = gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir()) == []
+    assert said.count("(in use by now, or removed by another gc)") == len(inner[0]) == 4
 
 
 def test_sizes_are_printed_for_people():

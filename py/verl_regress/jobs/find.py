@@ -73,10 +73,11 @@ def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
 def mark(attempt: JobDir) -> None:
     """Let `newest` know when this attempt was made, if its job's id does not tell: an empty file in `jobs/`, named after both.
 
-    Without it (a full disk) the job is still found by its id.
+    Without it (a full disk) the job is still found by its id. A further attempt always has one: by it, `make gc` sees that
+    a job which was over goes on.
     """
     when = made(attempt)
-    if abs(_time_in(attempt.submission_id) - when) > _LAG:
+    if attempt.attempt > 1 or abs(_time_in(attempt.submission_id) - when) > _LAG:
         with contextlib.suppress(OSError):
             (attempt.root.jobs / f"{_MARK}{int(when)}-{attempt.submission_id}").touch()
 
@@ -86,11 +87,22 @@ def _marked(root: SharedRoot) -> dict[str, float]:
     latest: dict[str, float] = {}
     with contextlib.suppress(FileNotFoundError):
         for path in root.jobs.iterdir():
-            name = path.name
-            seconds, _, submission_id = name.removeprefix(_MARK).partition("-")
-            if name.startswith(_MARK) and seconds.isdecimal():
+            seconds, _, submission_id = path.name.removeprefix(_MARK).partition("-")
+            if path.name.startswith(_MARK) and seconds.isdecimal():
                 latest[submission_id] = max(latest.get(submission_id, 0.0), float(seconds))
     return latest
+
+
+def id_in(name: str) -> str:
+    """The submission id that a name in `jobs/` is about: a job's directory or a mark."""
+    return name.removeprefix(_MARK).partition("-")[2] if name.startswith(_MARK) else name
+
+
+def marks_of_none(root: SharedRoot) -> list[Path]:
+    """The marks in `jobs/` whose job is gone."""
+    names = set(ids_of(root))
+    marks = (path for path in sorted(root.jobs.glob(f"{_MARK}*")) if path.is_file() and not path.is_symlink())
+    return [path for path in marks if id_in(path.name) not in names]
 
 
 def _at_latest(submission_id: str, marked: Mapping[str, float]) -> float:
