@@ -16,15 +16,15 @@ cluster::lock() {
     transport::load
   fi
   look::check_lock "$file"
-  printf '%s (pid %d) of user %s\n' "${CLI_NAME%.sh}" "$$" "$OWNER_USER" >"$file"
+  lock::sign "$file" "of user ${OWNER_USER}"
 }
 
 cluster::_wait_for_lock() {
   local holder
-  holder=$(tail -n 1 -- "$1")
+  holder=$(lock::holder "$1")
   log::info "waiting for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
   log::while "waiting for ${holder}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
-    cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock $1): wait for it to end, or raise CLUSTER_TIMEOUT."
+    cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock $1): wait for it to end, or end it there; or raise CLUSTER_TIMEOUT."
 }
 
 # cluster::ensure_directories: the directories that are mounted or kept next to them, created by this user before any container.

@@ -3,7 +3,8 @@
 
 readonly VENV_DIR="${REPO_DIR}/.venv"
 readonly VENV_LOCK="${REPO_DIR}/requirements-dev.lock"
-readonly VENV_TIMEOUT=600 # seconds that another script may take to create it
+readonly VENV_MAKER="${REPO_DIR}/build/venv.maker" # who creates it
+readonly VENV_TIMEOUT=600                          # seconds that another script may take to create it
 
 # venv::ensure: .venv exists with the packages of requirements-dev.lock. One script creates it, others wait for it.
 venv::ensure() {
@@ -11,8 +12,13 @@ venv::ensure() {
   ! venv::is_current || return 0
   exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves no file behind, and is released with the process
   log::while "waiting for another script that is making ${VENV_DIR}" -- flock --wait "$VENV_TIMEOUT" "$lock" ||
-    cli::die 1 "Another script has been making ${VENV_DIR} for ${VENV_TIMEOUT} s (lock ${VENV_LOCK}): wait for it to end, or stop it."
-  venv::is_current || venv::_make
+    cli::die 1 "${VENV_DIR} has been made for ${VENV_TIMEOUT} s by $(lock::holder "$VENV_MAKER") (lock ${VENV_LOCK}): wait for it to end, or end it there."
+  if ! venv::is_current; then
+    mkdir -p "${VENV_MAKER%/*}"
+    lock::sign "$VENV_MAKER"
+    venv::_make
+    rm -f -- "$VENV_MAKER"
+  fi
   exec {lock}<&-
 }
 

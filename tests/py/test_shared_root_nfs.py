@@ -61,12 +61,12 @@ def test_gc_on_one_machine_waits_for_a_submission_on_another(clients):
     with (
         lock.held(here.jobs, fcntl.LOCK_SH) as is_held,
         pytest.raises(RegressError) as caught,
-        lock.alone(there.jobs, 0),
+        lock.alone(there.jobs, "gc", 0),
     ):
         raise AssertionError
     assert is_held
-    assert str(caught.value).startswith(f"{there.jobs} could not be locked within 0 s")
-    with lock.alone(there.jobs, 0), lock.held(here.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB) as is_held:
+    assert str(caught.value).startswith(f"{there.jobs} has been locked for 0 s by ")
+    with lock.alone(there.jobs, "gc", 0), lock.held(here.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB) as is_held:
         assert not is_held
     with lock.held(here.jobs, fcntl.LOCK_SH) as first, lock.held(there.jobs, fcntl.LOCK_SH) as second:
         assert first

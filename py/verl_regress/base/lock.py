@@ -3,6 +3,9 @@
 
 On NFS only a lock on a file reaches other machines, not one on a directory; a shared one needs a descriptor that reads,
 an exclusive one a descriptor that writes (flock(2), Linux 2.6.12 and later). docs/shared-root.md lists what we rely on.
+
+Each wait has a deadline, and then names who holds the lock. For that, who holds something alone records itself in the file that it locks.
+The record is only for messages; the next holder overwrites what a killed process left.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import RegressError, first, shown
 
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
+_CURE = "wait until that ends, or end it there, then run this again"
 
 
 def take(descriptor: int, how: int) -> None:
@@ -27,10 +32,14 @@ def take(descriptor: int, how: int) -> None:
 
 def take_within(descriptor: int, seconds: float) -> bool:
     """Lock an open file exclusively, waiting at most `seconds` for whoever holds it; False if that was not enough. Raises OSError."""
+    return _take_within(descriptor, fcntl.LOCK_EX, seconds)
+
+
+def _take_within(descriptor: int, how: int, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while True:
         try:
-            take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
                 return False
@@ -119,25 +128,114 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
 
 
 @contextmanager
-def owning(file: Path) -> Iterator[None]:
-    """Hold `file`, which is made where it is missing, alone; wait as long as it takes. Raises OSError."""
-    with file.open("w") as opened:
-        take(opened.fileno(), fcntl.LOCK_EX)
+def owning(file: Path, who: str, seconds: float) -> Iterator[None]:
+    """Hold `file`, which is made where it is missing, alone, and record `who` does in it.
+
+    Raises RegressError if another process has it for so long, OSError.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if not take_within(descriptor, seconds):
+            holder = _text(descriptor) or "another process"
+            raise RegressError(f"{file} has been locked for {seconds:.0f} s by {holder}: {_CURE}.")
+        _sign(descriptor, who)
         yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
-def alone(directory: Path, seconds: float) -> Iterator[None]:
-    """Hold `directory` exclusively, waiting at most `seconds` for those who share it. Raises RegressError."""
-    end = time.monotonic() + seconds
-    while True:
-        with held(directory, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
-            if is_held:
-                yield
-                return
-        if time.monotonic() > end:
+def sharing(directory: Path, seconds: float) -> Iterator[bool]:
+    """Share the lock of `directory` (`file_of`) with all but the one that holds it alone; it ends with the process.
+
+    Yields False if there is no lock: no locks on the file system, no such directory. Raises RegressError if another process
+    has it alone for so long.
+    """
+    descriptor, has_locks, is_ours = None, True, False
+    try:
+        try:
+            descriptor = _lock_file(directory)
+            is_ours = _take_within(descriptor, fcntl.LOCK_SH, seconds)
+        except OSError:
+            has_locks = False
+        if descriptor is not None and has_locks and not is_ours:
+            raise _locked(directory, seconds, [_text(descriptor)])
+        yield is_ours
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def alone(directory: Path, who: str, seconds: float, sharers: Callable[[], list[str]] = list) -> Iterator[None]:
+    """Hold the lock of `directory` (`file_of`) exclusively, waiting at most so long for those who share it, and record `who` does.
+
+    `sharers` finds them, as far as they recorded themselves in files of their own. Raises RegressError.
+    """
+    descriptor = None
+    try:
+        try:
+            descriptor = _lock_file(directory)
+            is_ours = take_within(descriptor, seconds)
+        except OSError as error:
             raise RegressError(
-                f"{directory} could not be locked within {seconds:.0f} s (a submission holds it, or its file system has no "
-                "locks): run it again when no submission is under way."
-            )
-        time.sleep(_LOOK_EVERY)
+                f"{directory} cannot be locked ({error.strerror}): it must exist, on a file system that has locks (a local "
+                "disk, NFS 4)."
+            ) from error
+        if not is_ours:
+            if is_shared := _take_within(descriptor, fcntl.LOCK_SH, 0):  # then what is written there is old
+                take(descriptor, fcntl.LOCK_UN)
+            raise _locked(directory, seconds, sharers() if is_shared else [_text(descriptor)])
+        _sign(descriptor, who)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def holder_in(file: Path) -> str | None:
+    """What the process that has `file` recorded in it; None if no process has it, or that cannot be asked."""
+    with suppress(OSError):
+        if is_held(file):
+            return _clean(file.read_text(encoding="utf-8", errors="replace")) or None
+    return None
+
+
+def _locked(directory: Path, seconds: float, holders: list[str]) -> RegressError:
+    known = [holder for holder in holders if holder] or _of_this_machine(file_of(directory))
+    return RegressError(
+        f"{directory} has been locked for {seconds:.0f} s by {first(known) or 'another process'}: {_CURE}."
+    )
+
+
+def _of_this_machine(path: Path) -> list[str]:
+    """The processes that have a lock on it, according to this machine's kernel (/proc/locks, Linux 4.14 and later)."""
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        state = path.stat()
+        place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+        taken = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+        for pid in (words[4] for words in taken if words[5] == place and words[1] != "->"):
+            command = (Path("/proc") / pid / "cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
+            found.append(f"{shown(command.strip(), 80)} (pid {pid} on {os.uname().nodename})")
+    return found
+
+
+def _sign(descriptor: int, who: str) -> None:
+    """Write who holds the lock into the locked file, if that is possible."""
+    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    with suppress(OSError):  # the disk is full
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{who} (pid {os.getpid()} on {os.uname().nodename}, since {since})\n".encode(), 0)
+
+
+def _text(descriptor: int) -> str:
+    return _clean(os.pread(descriptor, 4096, 0).decode("utf-8", "replace"))
+
+
+def _clean(text: str) -> str:
+    return shown(text.strip())

@@ -16,8 +16,9 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 
@@ -29,6 +30,7 @@ from verl_regress.store.sessions import Session, jobs_of
 
 _GONE = ".gone"  # ends the name of what was renamed aside
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
+_NEWEST = 20  # jobs among which those are looked for that are being submitted, for a message
 _HOLD = 0.2  # seconds after which gc begins nothing more with the lock
 _PAUSE = 0.3  # … without it at least: who waits for it asks every 0.1
 _RENAMES = 64  # of one thing with the lock: a snapshot is one, a job may have a thousand checkpoints
@@ -76,7 +78,7 @@ class Removal:
     def __init__(self, root: SharedRoot) -> None:
         """Raises RegressError without the lock."""
         self._root = root
-        with lock.alone(root.jobs, _LOCK_SECONDS):
+        with self._lock():
             self._known = _names(root.jobs)
         self._sessions = _names(root.sessions)
         self._snapshots = _names(root.snapshots)
@@ -94,7 +96,7 @@ class Removal:
         while rest:
             over: list[tuple[Waste, bool]] = []
             aside: list[Path] = []
-            with lock.alone(self._root.jobs, _LOCK_SECONDS):
+            with self._lock():
                 end = time.monotonic() + _HOLD
                 self._read_new()
                 while rest and (not (over or aside) or time.monotonic() < end):
@@ -110,6 +112,9 @@ class Removal:
             yield from over
             if rest:
                 time.sleep(max(0.0, released + _PAUSE - time.monotonic()))
+
+    def _lock(self) -> AbstractContextManager[None]:
+        return lock.alone(self._root.jobs, "gc", _LOCK_SECONDS, lambda: _submitters(self._root))
 
     def _read_new(self) -> None:
         """Read what was submitted since the last time: with the lock, each submission is whole."""
@@ -165,6 +170,12 @@ class Removal:
         if home not in self._used:
             self._used[home] = uses.names_under(home, self._plans)
         return self._used[home]
+
+
+def _submitters(root: SharedRoot) -> list[str]:
+    """Who is submitting one of the newest jobs, as they recorded it."""
+    newest = islice(find.newest(root, find.ids_of(root)), _NEWEST)
+    return [who for job in newest if (who := lock.holder_in(job.submitting)) is not None]
 
 
 def _names(directory: Path) -> set[str]:

@@ -188,14 +188,14 @@ def _sorted(jobs: Iterable[JobDir], is_one: Callable[[JobDir], bool]) -> tuple[l
 
 
 def _remains(root: SharedRoot, ours: Iterable[JobDir], homes: Iterable[Path], disk: _Disk) -> list[Waste]:
-    """What a gc that was killed has left, and the marks of jobs that are gone."""
+    """What commands that were killed have left, and the marks of jobs that are gone."""
     places = [root.jobs, root.snapshots, root.objects, *homes]
     places += [attempt.checkpoints for job in ours for attempt in job.attempts()]
     found = (path for place in places for path in uses.entries(place) if removal.is_leftover(path))
     left = tuple(path for path in found if uses.is_all_mine(path))
     marks = tuple(path for path in find.marks_of_none(root) if uses.is_mine(path))
     kinds = (
-        (f"{len(left)} leftovers of a gc that was killed", left),
+        (f"{len(left)} leftovers of killed commands", left),
         (f"{len(marks)} marks of jobs that are gone", marks),
     )
     return [Waste(what, paths, disk.free(paths)) for what, paths in kinds if paths]

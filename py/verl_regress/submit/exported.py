@@ -7,13 +7,11 @@ job (KubeRay), it only makes the job's directory, from which the launcher reads 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from verl_regress.base import lock
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import ray_api
 from verl_regress.cluster.ray_api import RayApi
@@ -38,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     asked = request.of_files(args.directory)
     root.ensure()
-    with lock.held(root.jobs, fcntl.LOCK_SH):
+    with submit.uncollected(root):
         make = partial(plan.make, root, asked)
         if args.reserve is not None:
             planned = replace(make(), cluster_has=args.reserve)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import re
 from importlib import metadata
 from pathlib import Path
 
-from verl_regress.base import lock
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.export.formats import FORMATS
@@ -49,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the file on stdout. Raises BadInput."""
     root, site, chosen = SharedRoot(args.shared_root), _site(args), FORMATS[args.to]
     request = submit.read_request(args)
-    with lock.held(root.jobs, fcntl.LOCK_SH):  # `make gc` keeps what the plan uses
+    with submit.uncollected(root):
         planned = plan.make(root, request)
     submit.say_left_out(planned)
     export = Export.of(planned, site, args.given, metadata.version("ray"), chosen.longest_name)

@@ -6,7 +6,6 @@ Earlier attempts are not changed: the new one has its own directory, `attempts/N
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from verl_regress.base import lock, say
+from verl_regress.base import say
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi
@@ -64,7 +63,7 @@ def run_retry(args: argparse.Namespace) -> int:
 
 def _uncollected(args: argparse.Namespace) -> AbstractContextManager[bool]:
     """Keep `make gc` from removing what the plan refers to until Ray has the attempt."""
-    return lock.held(SharedRoot(args.shared_root).jobs, fcntl.LOCK_SH)
+    return submit.uncollected(SharedRoot(args.shared_root))
 
 
 def _until(args: argparse.Namespace) -> list[JobDir]:

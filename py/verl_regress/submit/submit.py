@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import re
 import shlex
@@ -11,6 +10,7 @@ import socket
 import sys
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from verl_regress.store import mismatch
 from verl_regress.submit import beside
 from verl_regress.worker import queue
 
+_LOCK_SECONDS = 120.0  # `make gc` has the lock for less than a second, that of an earlier version for minutes
 # The members of the stream that scripts/lib/job.bash sends.
 _SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     is_given = args.submission_id is not None or request.spec.submission_id is not None
     while True:
         try:
-            with lock.held(root.jobs, fcntl.LOCK_SH):  # `make gc` keeps what the plan uses until Ray has the job
+            with uncollected(root):
                 make = partial(plan.make, root, request)
                 # Composing the config and loading Ray's SDK take half a second each, so both run at the same time.
                 needs_sdk = args.via == "sdk" and not args.dry_run
@@ -97,6 +98,11 @@ def run(args: argparse.Namespace) -> int:
                 raise  # a generated id is generated again: many submit in the same second
     print(planned.job.submission_id)
     return 0
+
+
+def uncollected(root: SharedRoot) -> AbstractContextManager[bool]:
+    """Keep `make gc` from removing what a plan uses until Ray has the job. Raises RegressError."""
+    return lock.sharing(root.jobs, _LOCK_SECONDS)
 
 
 def read_request(args: argparse.Namespace) -> Request:

@@ -30,6 +30,7 @@ _LOOK_WHOLE_EVERY = 10.0  # … of the whole queue even if unchanged: a launcher
 # Seconds for which a job whose launcher has not started keeps its position: Ray may have no room for it, or its
 # submitter died before Ray got it.
 _LAUNCHER_SECONDS = 60.0
+_LOCK_SECONDS = 300.0  # a launcher has the queue's lock for milliseconds, on a slow NFS for seconds; one that is suspended, for ever
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class _Queue:
 
     def ask(self) -> QueuePosition | None:
         """Take a slot if we can, and return None. Otherwise return our position."""
-        with lock.owning(self._directory / ".lock"):  # no other job takes a slot
+        who = f"the launcher of {self._job.ray_id}"
+        with lock.owning(self._directory / ".lock", who, _LOCK_SECONDS):  # no other job takes a slot
             link = line_up(self._job, self._cluster)  # another launcher may have removed it, if it thought us dead
             self._stamp, self._looked = self._directory.stat().st_mtime_ns, time.monotonic()
             others = [entry for entry in self._entries() if entry.name != link.name]

@@ -278,18 +278,20 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 # bats test_tags=slow
 @test "a command that waits for the lock names the holder, also at the deadline" {
   mkdir -p "${WORK}/locks"
-  printf '01_up (pid 7) of user alice\n' >"${WORK}/locks/mine"
+  local holder='01_up of user alice (pid 7 on host1, since 2026-11-23T05:00:00Z)'
+  printf '%s\n' "$holder" >"${WORK}/locks/mine"
   ours
   exec {held}>>"${WORK}/locks/mine"
   flock "$held"
   mine scripts/02_down.sh {held}>&-
   assert_status 1
-  assert_line '        waiting for 01_up (pid 7) of user alice, which is changing the cluster mine'
-  assert_line "error   01_up (pid 7) of user alice has been changing the cluster mine for 3 s (lock ${WORK}/locks/mine): wait for it to end, or raise CLUSTER_TIMEOUT."
+  assert_line "        waiting for ${holder}, which is changing the cluster mine"
+  assert_line "error   ${holder} has been changing the cluster mine for 3 s (lock ${WORK}/locks/mine): wait for it to end, or end it there; or raise CLUSTER_TIMEOUT."
   refute_called 'docker rm'
   exec {held}>&-
   in_lib <<<$'cluster::lock\ncat "${WORKDIR}/locks/mine"'
-  [[ $output =~ lines' (pid '[0-9]+') of user '[a-z0-9]+ ]] || fail 'the holder is not in the file'
+  local signed='lines of user [a-z0-9]+ \(pid [0-9]+ on [^ ]+, since 20[0-9T:-]+Z\)'
+  [[ $output =~ $signed ]] || fail 'the holder is not in the file'
 }
 
 # bats test_tags=slow

@@ -109,6 +109,26 @@ SH
   [[ -e ${HERE}/.venv/seen && $(grep -c 'pip install' "$CALLS") == 1 ]]
 }
 
+@test "the deadline for another script that makes it: who that is, and since when" {
+  stub flock 'exit 1'
+  mkdir -p "${HERE}/build"
+  printf 'lint (pid 7 on host1, since 2026-11-23T05:00:00Z)\n' >"${HERE}/build/venv.maker"
+  with_venv
+  assert_status 1
+  assert_line "error   ${HERE}/.venv has been made for 600 s by lint (pid 7 on host1, since 2026-11-23T05:00:00Z) (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
+  rm "${HERE}/build/venv.maker"
+  with_venv
+  assert_line "error   ${HERE}/.venv has been made for 600 s by another script (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
+}
+
+@test "who makes it is recorded meanwhile" {
+  pip_does "cp '${HERE}/build/venv.maker' '${BOX}/maker'"
+  with_venv
+  assert_status 0
+  local signed='^[a-z_]+ \(pid [0-9]+ on [^ ]+, since 20[0-9T:-]+Z\)$'
+  [[ $(<"${BOX}/maker") =~ $signed && ! -e ${HERE}/build/venv.maker ]] || fail "$(<"${BOX}/maker")"
+}
+
 @test "a snapshot from PyPI makes it" {
   # shellcheck disable=SC2016  # expanded when the script runs
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'cli::begin' 'env::load' 'helper::run() { echo none; }' \
