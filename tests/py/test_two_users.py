@@ -247,7 +247,7 @@ def test_each_job_that_cannot_be_read_is_one_line(damaged):
         f"half-closed ppo codeA UNKNOWN 1 - cannot be read: owned by uid {ANN}, mode 0600",
         "cut ppo codeA UNKNOWN 1 - cannot be read: state/ended is cut off, or no JSON object",
         "no-object ? ? UNKNOWN 1 - cannot be read: config/resolved.json is cut off, or no JSON object",
-        "strange ppo codeA UNKNOWN 1 - cannot be read: its files are not as a submission writes them (KeyError)",
+        "strange ppo codeA UNKNOWN 1 - cannot be read: state/ended: it has no reason",
         "pipe ppo codeA UNKNOWN 1 - cannot be read: state/ended is cut off, or no JSON object",
     ]
 

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import lock
+from verl_regress.base import lock, records
 from verl_regress.base.errors import BadInput, RegressError, Unreadable, first
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
@@ -359,12 +359,19 @@ class JobDir:
         reserve(self.state / name)
 
     def read_state(self, name: str) -> dict[str, Any] | None:
-        """`state/<name>`, or None if it was not written."""
-        return read_json(self.state / name)
+        """`state/<name>`, or None if it was not written. Raises Unreadable."""
+        return _read_record(self.state / name)
 
     def read_config(self, name: str) -> dict[str, Any] | None:
-        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete)."""
-        return read_json(self.config / name)
+        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete). Raises Unreadable."""
+        return _read_record(self.config / name)
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    content = read_json(path)
+    if content is not None:
+        records.check(path, content)
+    return content
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -40,7 +40,7 @@ class Owner:
 def described(plan: Mapping[str, Any] | None) -> str:
     """The owner of the job with that plan, in words."""
     recorded = (plan or {}).get("owner")
-    return f"user {recorded['user']}, {recorded['workdir']}" if recorded else "an owner that was not recorded"
+    return f"user {recorded.get('user')}, {recorded.get('workdir')}" if recorded else "an owner that was not recorded"
 
 
 def is_trusted(uid: int) -> bool:

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Make a bundle of any job, running or over; its directory (or the tar) is the one line on stdout."""
     job = find.asked_for(args)
     began = time.monotonic()
-    bundle = take(job, str(find.plan_of(job)["address"]), "asked", logs=True)
+    bundle = take(job, find.api_of(job).address, "asked", logs=True)
     facts = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))
     for name, error in facts["errors"].items():
         say.info(f"{name}: {error}")

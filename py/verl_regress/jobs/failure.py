@@ -161,7 +161,7 @@ def _of_job(job: JobDir, plan: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def sentence(cause: Mapping[str, Any]) -> str:
     """`ValueError: it is so (verl/trainer/ppo/ray_trainer.py:412, at step 1)`."""
-    return _sentence(cause, _LONGEST_MESSAGE, str(cause["also"] or ""))
+    return _sentence(cause, _LONGEST_MESSAGE, str(cause.get("also") or ""))
 
 
 def short(cause: Mapping[str, Any]) -> str:
@@ -170,9 +170,9 @@ def short(cause: Mapping[str, Any]) -> str:
 
 
 def _sentence(cause: Mapping[str, Any], most: int, also: str) -> str:
-    when = f"at step {cause['step']}" if cause["step"] is not None else "before the first step"
+    when = f"at step {cause['step']}" if cause.get("step") is not None else "before the first step"
     said = _join(_short_type(cause["type"]), _cut(cause["message"], most)) + (f", {also}" if also else "")
-    return f"{said} ({', '.join(part for part in (cause['where'], when) if part)})"
+    return f"{said} ({', '.join(part for part in (cause.get('where'), when) if part)})"
 
 
 def step(job: JobDir, log: bytes) -> int | None:

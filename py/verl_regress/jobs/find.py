@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from verl_regress.base import ids, owner
-from verl_regress.base.errors import BadInput, Unreadable, printable
+from verl_regress.base import ids, owner, records
+from verl_regress.base.errors import BadInput, Unreadable, printable, shown
 from verl_regress.base.layout import JobDir, SharedRoot, unreadable
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
@@ -214,8 +215,13 @@ def plan_of(job: JobDir) -> dict[str, Any]:
 
 
 def api_of(job: JobDir) -> RayApi:
-    """The Ray at the address in this job's plan."""
-    return RayApi(str(plan_of(job)["address"]))
+    """The Ray at the address in this job's plan. Raises BadInput, Unreadable."""
+    plan = plan_of(job)
+    file, address = job.config / "resolved.json", plan.get("address")
+    records.need(file, plan, "address")
+    if urlsplit(str(address)).scheme not in ("http", "https"):
+        raise records.not_as_written(file, f"address must be a URL, not {shown(str(address), 40)}")
+    return RayApi(str(address))
 
 
 def add_where_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base import records
+from verl_regress.base.errors import shown
 from verl_regress.base.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
@@ -52,10 +54,24 @@ def lines(job: JobDir) -> list[str]:
     A half-written last line is left for the next call.
     """
     try:
-        text = job.metrics.read_text(encoding="utf-8")
+        text = job.metrics.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return _console_lines(job)
-    return [line for line in text.split("\n")[:-1] if line.strip()]
+    found = [line for line in text.split("\n")[:-1] if line.strip()]
+    return [checked(job.metrics, line.encode()) for line in found]
+
+
+def checked(path: Path, line: bytes) -> str:
+    """The line of this metrics.jsonl as text. Raises Unreadable unless it is a step."""
+    text = line.decode("utf-8", "replace")
+    try:
+        row = json.loads(text)
+        is_step = isinstance(row["step"], int) and isinstance(row["data"], dict)
+    except (LookupError, TypeError, ValueError, RecursionError):
+        is_step = False
+    if not is_step:
+        raise records.not_as_written(path, f"{shown(text, 40)} is no step with its data")
+    return text
 
 
 def _console_lines(job: JobDir) -> list[str]:
@@ -88,7 +104,12 @@ def joined(job: JobDir) -> list[str]:
     parent = parent_of(job)
     if parent["step"] == 0:
         return lines(job)
-    return join(joined(job.numbered(parent["attempt"])), parent["step"], lines(job))
+    attempt = parent["attempt"]
+    if attempt is None or not 1 <= attempt < job.attempt:
+        raise records.not_as_written(
+            job.config / "resolved.json", f"parent.attempt must be an earlier attempt, not {attempt}"
+        )
+    return join(joined(job.numbered(attempt)), parent["step"], lines(job))
 
 
 def join(earlier: Sequence[str], step: int, later: Sequence[str]) -> list[str]:
@@ -98,8 +119,8 @@ def join(earlier: Sequence[str], step: int, later: Sequence[str]) -> list[str]:
 
 def parent_of(job: JobDir) -> dict[str, Any]:
     """What an attempt continues from: `attempt`, `checkpoint` and `step`; nothing and step 0 if it began from scratch."""
-    parent = (job.read_config("resolved.json") or {}).get("parent")
-    return parent or {"attempt": None, "checkpoint": None, "step": 0}
+    parent = (job.read_config("resolved.json") or {}).get("parent") or {"attempt": None, "checkpoint": None, "step": 0}
+    return {"attempt": None, "checkpoint": None, **parent}
 
 
 def steps(metrics: Iterable[str]) -> list[Step]:
@@ -120,8 +141,8 @@ def last_step(job: JobDir) -> int | None:
     if not logs_steps(job):
         return None
     try:
-        whole = _tail(job.metrics, _TAIL_BYTES)[-2:-1]
-        numbers = [int(json.loads(line)["step"]) for line in whole if line.startswith(b"{")]
+        whole = [line for line in _tail(job.metrics, _TAIL_BYTES)[-2:-1] if line.startswith(b"{")]
+        numbers = [int(json.loads(checked(job.metrics, line))["step"]) for line in whole]
     except FileNotFoundError:
         numbers = _last_console_step(job)
     return numbers[0] if numbers else int(parent_of(job)["step"])
@@ -181,8 +202,9 @@ class Tail:
 
 def loggers(job: JobDir) -> str | None:
     """The trainer.logger that was asked for, as it was written; None if it is ours, which has 'file' and 'console'."""
-    overrides = (job.read_config("resolved.json") or {}).get("overrides", [])
-    asked = [row["text"] for row in overrides if row["text"].lstrip("+").startswith("trainer.logger=")]
+    overrides = (job.read_config("resolved.json") or {}).get("overrides") or []
+    texts = [str(row.get("text")) for row in overrides if isinstance(row, dict)]
+    asked = [text for text in texts if text.lstrip("+").startswith("trainer.logger=")]
     return asked[-1].partition("=")[2] if asked else None
 
 

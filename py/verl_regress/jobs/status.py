@@ -104,7 +104,7 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if submitted is None and not is_known:
         return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
     if submitted is not None and not submitted["accepted"] and not is_known:
-        return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted['error']}")
+        return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted.get('error')}")
     if not reachable:
         return Judgement(Status.UNKNOWN, "Ray does not answer and the job recorded no end", driver_ip)
     return Judgement(Status.LOST, f"the job recorded no end, and {_FORGOTTEN}", driver_ip)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.base import say
+from verl_regress.base import records, say
 from verl_regress.base.errors import Exit, RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
@@ -213,7 +213,7 @@ class _Life:
 
     def __init__(self, job: JobDir, api: RayApi) -> None:
         self._job, self._api = job, api
-        self._log, self._metrics = progress.Tail(job.driver_log), progress.Tail(job.metrics)
+        self._log, self._metrics, self._file = progress.Tail(job.driver_log), progress.Tail(job.metrics), job.metrics
         self._driver = phase.Driver()
         self._logs_steps = progress.logs_steps(job)
         self._writes_file = progress.writes_file(job)
@@ -234,7 +234,7 @@ class _Life:
         lines = self._log.new_lines()
         self._driver.feed(lines)
         rows = (
-            [line.decode() for line in self._metrics.new_lines() if line.strip()]
+            [progress.checked(self._file, line) for line in self._metrics.new_lines() if line.strip()]
             if self._writes_file
             else [row for line in lines if (row := progress.console_line(line)) is not None]
         )
@@ -285,7 +285,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
     if judgement.status in (Status.FAILED, Status.LOST):
-        if judgement.cause is not None and judgement.cause["hint"] is not None:
+        if judgement.cause is not None and judgement.cause.get("hint") is not None:
             say.info(f"hint: {judgement.cause['hint']}")
         for line in failure.shown(job):
             say.info(f"| {line}")
@@ -293,6 +293,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
 
 def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
     plan = find.plan_of(job)
+    records.need(job.config / "resolved.json", plan, "entrypoint_num_cpus", "entrypoint_resources")
     asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
     has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
     return f"{job.ray_id} got no resources in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

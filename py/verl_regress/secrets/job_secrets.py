@@ -173,8 +173,8 @@ def forget(job: JobDir) -> None:
 
 def _file_in_use(job: JobDir) -> Path | None:
     """The file that the job's processes read its secrets from; None if it was submitted without any."""
-    path = (job.read_config("runtime_env.json") or {}).get("env_vars", {}).get(FILE_VARIABLE)
-    return Path(path) if path else None
+    path = ((job.read_config("runtime_env.json") or {}).get("env_vars") or {}).get(FILE_VARIABLE)
+    return Path(str(path)) if path else None
 
 
 def redactor(root: SharedRoot, **more: str) -> Redactor:
