@@ -13,7 +13,7 @@ import stat
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from verl_regress.base import lock, records
 from verl_regress.base.errors import BadInput, RegressError, Unreadable, first
@@ -303,7 +303,10 @@ class JobDir:
             return [self.first]
         if home.is_symlink():
             return [self.first]
-        return [self.first, *map(self.numbered, sorted(int(name) for name in names if name.isdecimal()))]
+        numbers = sorted(
+            int(name) for name in names if name.isdecimal() and name == str(int(name))
+        )  # 03 is none of ours
+        return [self.first, *(self.numbered(number) for number in numbers if number > 1)]
 
     @property
     def config(self) -> Path:
@@ -395,8 +398,10 @@ def _object_in(path: Path) -> dict[str, Any]:
     # A pipe in the file's place must not make us wait for its writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST_JSON:
+        if not stat.S_ISREG(found.st_mode):
             raise _no_json(path)
+        if found.st_size > _LONGEST_JSON:
+            raise _too_long(path, found.st_size)
         content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _no_json(path)
@@ -427,6 +432,30 @@ def _no_json(path: Path) -> Unreadable:
     return Unreadable(
         f"{path} cannot be read: it is cut off, or no JSON object: restore it from a backup.",
         f"cannot be read: {path.parent.name}/{path.name} is cut off, or no JSON object",
+    )
+
+
+def opened(path: Path, most: int | None = None) -> BinaryIO:
+    """Open a regular file of at most `most` bytes, to be read: a pipe or a device in its place could be read for ever.
+
+    Raises OSError and Unreadable.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  # returned
+    found = os.fstat(file.fileno())
+    if stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most):
+        return file
+    file.close()
+    if stat.S_ISREG(found.st_mode):
+        raise _too_long(path, found.st_size)
+    why = f"cannot be read: {path.parent.name}/{path.name} is no regular file"
+    raise Unreadable(f"{path} cannot be read: it is no regular file: remove it.", why)
+
+
+def _too_long(path: Path, size: int) -> Unreadable:
+    why = f"has {size} bytes, far more than the program writes there"
+    return Unreadable(
+        f"{path} cannot be read: it {why}: restore it from a backup.",
+        f"cannot be read: {path.parent.name}/{path.name} {why}",
     )
 
 

@@ -117,7 +117,9 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
 
     Two processes that ask with LOCK_SH do not see each other. LOCK_EX needs a file that this user may write.
     """
-    descriptor = os.open(path, (os.O_RDWR if how == fcntl.LOCK_EX else os.O_RDONLY) | os.O_CLOEXEC)
+    # O_NONBLOCK: a pipe in the file's place must not make us wait for its writer.
+    flags = os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags | (os.O_RDWR if how == fcntl.LOCK_EX else os.O_RDONLY))
     try:
         take(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from verl_regress.base import lock
-from verl_regress.base.layout import JobDir
+from verl_regress.base.errors import Unreadable
+from verl_regress.base.layout import JobDir, read_json
 
 LEGACY = "legacy"
 
@@ -71,8 +70,7 @@ def _read(job: JobDir) -> Iterator[Breakpoint]:
 
 def _record(file: Path) -> Breakpoint | None:
     """The record in `file`; None if its process is gone, or goes on, or if it is not a record."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):
         if lock.is_held(file):
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return Breakpoint(**content)
+            return Breakpoint(**(read_json(file) or {}))
     return None

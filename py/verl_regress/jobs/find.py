@@ -41,7 +41,8 @@ def ids_of(root: SharedRoot) -> list[str]:
     """The ids of all jobs, in no order; no job is read."""
     try:
         with os.scandir(root.jobs) as found:
-            return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+            # No id begins with a dot, but a server's own directories do (.snapshot).
+            return [entry.name for entry in found if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
 
@@ -212,6 +213,12 @@ def plan_of(job: JobDir) -> dict[str, Any]:
             "again, with another id."
         )
     return plan
+
+
+def text_of(plan: Mapping[str, Any], key: str) -> str | None:
+    """A text of a plan; None if it has none, because it was written by hand."""
+    value = plan.get(key)
+    return value if isinstance(value, str) else None
 
 
 def api_of(job: JobDir) -> RayApi:

@@ -64,8 +64,8 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str |
     made = datetime.fromtimestamp(find.made(job), timezone.utc)
     return {
         "submission_id": printable(job.submission_id),
-        "workload": plan.get("workload"),
-        "code_id": plan.get("code_id"),
+        "workload": find.text_of(plan, "workload"),
+        "code_id": find.text_of(plan, "code_id"),
         "owner": plan.get("owner"),
         "status": judgement.status.value,
         "attempts": len(job.attempts()),

@@ -8,7 +8,7 @@ import sys
 import time
 
 from verl_regress.base import say
-from verl_regress.base.layout import JobDir
+from verl_regress.base.layout import JobDir, opened
 from verl_regress.base.pulse import Pulse
 from verl_regress.jobs import find, progress
 from verl_regress.jobs.status import judge
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         pulse.beat(f"waiting for the log of {job.ray_id} ({judgement.shown})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    with job.driver_log.open("rb") as log:
+    with opened(job.driver_log) as log:
         while True:
             is_over = judge(job, None, reachable=False).status.exit is not None
             shutil.copyfileobj(log, sys.stdout.buffer)

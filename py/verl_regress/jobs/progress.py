@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_regress.base import records
 from verl_regress.base.errors import shown
-from verl_regress.base.layout import JobDir
+from verl_regress.base.layout import JobDir, opened
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
@@ -24,6 +24,7 @@ _NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
 # Rows with nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
 _LOG_BYTES = 4 << 20  # of a log: many times what comes before the first step, or between two
+_MOST_METRICS = 1 << 29  # bytes of a metrics.jsonl: a million steps
 _TAIL_BYTES = 1 << 18  # many times the longest line
 _SECONDS = ("timing_s/step", "perf/time_per_step")
 _SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
@@ -54,7 +55,8 @@ def lines(job: JobDir) -> list[str]:
     A half-written last line is left for the next call.
     """
     try:
-        text = job.metrics.read_text(encoding="utf-8", errors="replace")
+        with opened(job.metrics, _MOST_METRICS) as file:
+            text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return _console_lines(job)
     found = [line for line in text.split("\n")[:-1] if line.strip()]
@@ -77,7 +79,7 @@ def checked(path: Path, line: bytes) -> str:
 def _console_lines(job: JobDir) -> list[str]:
     """The console logger's lines in the driver's log, as lines of a metrics.jsonl."""
     try:
-        with job.driver_log.open("rb") as log:
+        with opened(job.driver_log) as log:
             return [row for line in log if line.endswith(b"\n") and (row := console_line(line))]
     except FileNotFoundError:
         return []
@@ -159,7 +161,7 @@ def _last_console_step(job: JobDir) -> list[int]:
 
 def _tail(path: Path, most: int) -> list[bytes]:
     """The lines in the last `most` bytes of a file; the text after the last newline is the last one."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read().split(b"\n")
 
@@ -167,7 +169,7 @@ def _tail(path: Path, most: int) -> list[bytes]:
 def total_steps(job: JobDir) -> int | None:
     """How many steps the trainer said it will take, or None if it has not said so yet."""
     try:
-        with job.driver_log.open("rb") as log:
+        with opened(job.driver_log) as log:
             return total_in(log.read(_LOG_BYTES))
     except FileNotFoundError:
         return None
@@ -190,7 +192,7 @@ class Tail:
     def new_lines(self) -> list[bytes]:
         """The lines added since the last call; none if there is no such file yet."""
         try:
-            with self._path.open("rb") as file:
+            with opened(self._path) as file:
                 file.seek(self.size)
                 new = file.read()
         except FileNotFoundError:
@@ -230,7 +232,8 @@ def taken(job: JobDir) -> str:
 def log_lines(job: JobDir, prefix: str) -> list[str]:
     """The lines of the driver's log that begin with `prefix`."""
     try:
-        text = job.driver_log.read_text(encoding="utf-8", errors="replace")
+        with opened(job.driver_log) as file:
+            text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return []
     return [line for line in text.splitlines() if line.startswith(prefix)]
