@@ -17,6 +17,9 @@ from verl_regress.jobs import debug
 KINDS = {
     "ray_status.txt", "jobs.json", "job_info.json", "nodes.json", "actors.json", "placement_groups.json", "node_facts.json",
 }  # fmt: skip
+OWN = "filter_predicates=%3D&filter_values=01"
+ACTORS = f"/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&{OWN}"
+GROUPS = f"/api/v0/placement_groups?limit=1000&detail=1&filter_keys=creator_job_id&{OWN}"
 REPORTED = {
     "now": 1e9, "ip": "10.0.0.2", "hostname": "w0", "mem": [100, 60, 40.0, 40], "disk": {"/": {"free": 7}}, "gpus": [],
     "raylet": {"nodeName": "worker-0", "state": "ALIVE"},
@@ -45,8 +48,8 @@ def full(ray, monkeypatch, tmp_path):
         "death_cause": None,
         "serialized_runtime_env": "hidden",
     }
-    ray.answers["/api/v0/actors?limit=1000&detail=1"] = table(actor)
-    ray.answers["/api/v0/placement_groups?limit=1000&detail=1"] = table()
+    ray.answers[ACTORS] = table(actor)
+    ray.answers[GROUPS] = table()
     ray.answers["/nodes?view=summary&nocache=1"] = (
         200,
         {"data": {"summary": [REPORTED, {"raylet": {"state": "DEAD"}}]}},
@@ -87,6 +90,35 @@ def test_a_bundle_has_every_file_with_the_time_of_its_query(full, make_job):
     assert (info["ray"]["status"], info["state"]["started"]["pid"], info["state"]["ended"]) == ("RUNNING", 1, None)
 
 
+def test_a_bundle_asks_only_for_the_rows_of_its_job(full, make_job):
+    """Before: all jobs, actors and placement groups of the cluster, other users' among them."""
+    job = make_job()
+    job.numbered(2).config.mkdir(parents=True)
+    full.knows(
+        {"submission_id": "job", "status": "FAILED", "job_id": "01"},
+        {"submission_id": "job.a2", "status": "RUNNING", "job_id": "02"},
+        {"submission_id": "theirs", "status": "RUNNING", "job_id": "03"},
+    )
+    bundle = debug.take(job, full.address, "running")
+    assert [each["submission_id"] for each in content(bundle, "jobs.json")["answer"]] == ["job", "job.a2"]
+    assert content(bundle, "actors.json")["answer"]["result"][0]["pid"] == 7
+    assert content(bundle, "placement_groups.json")["answer"] == {"result": []}
+    asked = {path for path, _ in full.seen}
+    assert {
+        "/api/jobs/",
+        "/api/v0/actors?limit=1000&detail=1",
+        "/api/v0/placement_groups?limit=1000&detail=1",
+    } & asked == set()
+    assert {ACTORS, GROUPS, "/api/jobs/job", "/api/jobs/job.a2"} <= asked
+
+
+def test_a_job_whose_driver_has_not_connected_has_no_actors_in_its_bundle(full, make_job):
+    full.knows({"submission_id": "job", "status": "PENDING", "job_id": None})
+    bundle = debug.take(make_job(), full.address, "submitted")
+    assert content(bundle, "bundle.json")["errors"] == {}
+    assert content(bundle, "actors.json")["answer"] == {"result": []}
+
+
 def test_node_facts(full, make_job):
     job = make_job()
     facts = content(debug.take(job, full.address, "running"), "node_facts.json")["answer"]
@@ -122,7 +154,7 @@ def leaking(full):
     """A worker's output, and the exception that an actor died of, have the value: neither came through our hook."""
     for path in [path for path in full.answers if path.startswith("/api/v0/logs/file?") and "worker-a-01" in path]:
         full.answers[path] = (200, b"hf_of_job\n")
-    full.answers["/api/v0/actors?limit=1000&detail=1"] = table(
+    full.answers[ACTORS] = table(
         {"class_name": "Worker", "node_id": "id-w", "pid": 7, "death_cause": {"creation": "KeyError: hf_of_job"}}
     )
 
@@ -205,7 +237,7 @@ def test_logs_of_processes_that_died_by_themselves_come_first():
 
 
 def test_a_failing_source_does_not_affect_the_others(full, make_job):
-    full.answers["/api/v0/actors?limit=1000&detail=1"] = (500, b"no")
+    full.answers[ACTORS] = (500, b"no")
     full.answers["/api/cluster_status?format=1"] = (200, b"no JSON")
     bundle = debug.take(make_job(), full.address, "running")
     errors = content(bundle, "bundle.json")["errors"]

@@ -41,6 +41,10 @@ _CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to 
 _SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
 
 
+# Which column of a table of the state API names the job (Ray 2.60, python/ray/util/state/common.py).
+_JOB_COLUMNS = {"actors": "job_id", "placement_groups": "creator_job_id"}
+
+
 class Unreachable(RegressError):
     """Ray does not answer at its address."""
 
@@ -166,6 +170,10 @@ class RayApi:
 
     def actors(self, submission_id: str) -> list[dict[str, Any]]:
         """Ray's actors of one job, dead ones too: class_name, state, node_id, pid, …"""
+        return self.of_job("actors", submission_id)
+
+    def of_job(self, kind: str, submission_id: str) -> list[dict[str, Any]]:
+        """The rows of one job in a table of Ray's state API, in detail; none until its driver has connected."""
         job = self.job(submission_id)
         if job is None or not job.get("job_id"):
             return []
@@ -173,12 +181,12 @@ class RayApi:
             {
                 "limit": 1000,
                 "detail": 1,
-                "filter_keys": "job_id",
+                "filter_keys": _JOB_COLUMNS[kind],
                 "filter_predicates": "=",
                 "filter_values": job["job_id"],
             }
         )
-        return self._rows(f"/api/v0/actors?{query}")
+        return self._rows(f"/api/v0/{kind}?{query}")
 
     def submit(
         self,

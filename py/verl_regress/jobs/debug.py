@@ -156,7 +156,10 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
 
 
 def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
-    """File name -> question. The paths are those of Ray 2.60's dashboard. Keys in `left_out` are in no answer."""
+    """File name -> question. The paths are those of Ray 2.60's dashboard. Keys in `left_out` are in no answer.
+
+    Of tables with a row per job, or per part of one, only the rows of this job are asked for: there may be thousands of others.
+    """
 
     def stripped(content: Any) -> Any:
         if isinstance(content, list):
@@ -165,8 +168,12 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
             return {key: stripped(value) for key, value in content.items() if key not in left_out}
         return content
 
-    def table(kind: str) -> Callable[[], Any]:
-        return lambda: stripped(api.ask(f"/api/v0/{kind}?limit=1000&detail=1")["data"]["result"])
+    def own(kind: str) -> Callable[[], Any]:
+        return lambda: {"result": stripped(api.of_job(kind, job.ray_id))}
+
+    def attempts() -> list[Any]:
+        known = (api.job(attempt.ray_id) for attempt in job.attempts())
+        return [stripped(details) for details in known if details is not None]
 
     def job_info() -> dict[str, Any]:
         names = ("submitted", "started", "ended", "observed")
@@ -174,11 +181,11 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
 
     return {
         "ray_status.txt": lambda: api.ask(ray_private.CLUSTER_STATUS)["data"]["clusterStatus"],
-        "jobs.json": lambda: stripped(api.ask("/api/jobs/")),
+        "jobs.json": attempts,
         "job_info.json": job_info,
-        "nodes.json": table("nodes"),
-        "actors.json": table("actors"),
-        "placement_groups.json": table("placement_groups"),
+        "nodes.json": lambda: stripped(api.ask("/api/v0/nodes?limit=1000&detail=1")["data"]["result"]),
+        "actors.json": own("actors"),
+        "placement_groups.json": own("placement_groups"),
         "node_facts.json": lambda: _node_facts(api, job),
     }
 
