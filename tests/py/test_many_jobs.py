@@ -174,6 +174,57 @@ def test_gc_compares_no_job_with_all_others(shared, monkeypatch, count):
     assert compared <= 10 * count
 
 
+@pytest.mark.parametrize("count", SIZES)
+def test_verify_compares_the_newest_finished_jobs_with_what_they_were(shared, monkeypatch, count):
+    """Before: it read every file of every finished job, at the begin and at the end of a session."""
+    ids = make_jobs(shared, count)
+    for submission_id in ids[-30:]:
+        (shared.jobs / submission_id / "state" / "observed").write_text('{"status": "SUCCEEDED"}')
+    with counted(monkeypatch) as calls:
+        found = evidence.job_digests(shared)
+    assert list(found) == ids[:-21:-1]
+    assert calls.total() <= 1000, calls  # about 30 for each of 20
+    assert evidence.job_digests(shared, [ids[0]]).keys() == {ids[0]}  # a named one, however old
+
+
+@pytest.mark.parametrize("where", [0, 37, 60, 61, 64, 500, 993])
+def test_a_file_is_searched_for_all_forms_of_a_secret_in_one_pass(tmp_path, monkeypatch, where):
+    """Before: a checkpoint of 100 GB was read once for each form."""
+    monkeypatch.setattr(evidence, "_PIECE", 64, raising=False)
+    forms = [b"in clear", b"in hex.", b"reversed"]
+    file = tmp_path / "model.pt"
+    file.write_bytes(bytes(1000))
+    read = []
+    real = type(file).open
+
+    class Counting:
+        def __init__(self, opened):
+            self._opened = opened
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_args):
+            self._opened.close()
+
+        def read(self, size):
+            read.append(self._opened.read(size))
+            return read[-1]
+
+        def fileno(self):
+            return self._opened.fileno()
+
+    monkeypatch.setattr(type(file), "open", lambda self, mode: Counting(real(self, mode)))
+    assert not evidence._holds(file, forms)
+    assert (sum(map(len, read)), max(map(len, read))) == (1000, 64)
+    with real(file, "r+b") as opened:
+        opened.seek(where)
+        opened.write(forms[1])
+    assert evidence._holds(file, forms)
+    assert evidence._holds(file, iter(forms))
+    assert not evidence._holds(file, [b"another"])
+
+
 def test_what_verify_hashes_is_never_in_memory_whole(shared):
     """A model of 48 MiB, and a job with as large a file, are hashed in pieces; their hashes are those of the whole."""
     content = bytes(48 << 20)

@@ -71,6 +71,11 @@ def removed(evidence):
     del evidence["end"]["digests"][evidence["job-ppo_a"]["submission_id"]]
 
 
+def there_before(evidence):
+    """Older than the jobs that are compared: only its id is known."""
+    evidence["begin"]["jobs"] = ["another", evidence["job-ppo_a"]["submission_id"]]
+
+
 def artefact_touched(evidence):
     files = next(iter(evidence["prepare"]["artefacts"].values()))
     next(iter(files.values()))[0] += 1
@@ -149,6 +154,7 @@ MUTATIONS = [
     ("outputs", shared_directory),
     ("outputs", overwritten),
     ("outputs", removed),
+    ("outputs", there_before),
     ("prepare", artefact_touched),
     ("prepare", artefact_rewritten),
     ("prepare", prepare_silent),

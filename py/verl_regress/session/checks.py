@@ -187,7 +187,7 @@ def _outputs_apart(evidence: Evidence) -> list[str]:
     problems += [
         f"{job['submission_id']} was there before"
         for job in found.values()
-        if job["submission_id"] in evidence["begin"]["digests"]
+        if job["submission_id"] in evidence["begin"].get("jobs", evidence["begin"]["digests"])
     ]
     return problems
 

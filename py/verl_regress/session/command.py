@@ -155,6 +155,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
             "sources": {side: record["source"] for side, record in records.items()},
             "head": {"identity": args.head_identity, "address": args.head_address},
             "nodes": table,
+            "jobs": sorted(find.ids_of(root)),
             "digests": evidence.job_digests(root),
             "artefacts": evidence.artefacts(root),
         },

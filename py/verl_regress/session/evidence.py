@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 from verl_regress.store.artefact import sha256_of
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
+_PIECE = 4 << 20  # bytes of a file in memory
+_EARLIER, _LOOKED_AT_MOST = (
+    20,
+    500,
+)  # jobs from before the session that are compared; the newest of all users', among which they are
 _SCORE = "critic/score/mean"
 _LOSSES = ("actor/pg_loss", "train/loss")
 _NODE_LOGS = ray_private.ALL_LOGS
@@ -41,12 +46,14 @@ def digest(directory: Path) -> str:
 
 
 def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The digest of each named job directory; if none is named, of all of this user's that nobody writes to any more.
+    """The digest of each named job directory; if none is named, of this user's newest that nobody writes to any more.
 
-    Other users go on with theirs meanwhile, and this user cannot write there.
+    Other users go on with theirs meanwhile, and this user cannot write there. A few are enough to see whether a session writes to
+    another job's directory: to read all that there are could take longer than the session.
     """
     if names is None:
-        over = [job for job in find.newest_first(root) if _is_mine(job) and _is_over(job)]
+        newest = islice(find.newest(root, find.ids_of(root)), _LOOKED_AT_MOST)
+        over = list(islice((job for job in newest if _is_mine(job) and _is_over(job)), _EARLIER))
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
     return {job.submission_id: digest(job.first.path) for job in over}
@@ -265,12 +272,17 @@ def _found_in(files: Iterable[Path], written: Collection[str]) -> list[str]:
 
 
 def _holds(path: Path, needles: Iterable[bytes]) -> bool:
-    """Whether a file of any size contains one of these."""
+    """Whether a file of any size contains one of these; reads it once, in pieces."""
+    needles = list(needles)
+    overlap = max(map(len, needles), default=1) - 1  # one may lie across two pieces
+    end = b""
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return any(content.find(needle) != -1 for needle in needles)
+        while piece := file.read(_PIECE):
+            text = end + piece
+            if any(needle in text for needle in needles):
+                return True
+            end = text[-overlap:] if overlap else b""
+    return False
 
 
 def _secret_reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]]:
