@@ -23,10 +23,8 @@ from verl_regress.store.artefact import sha256_of
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _PIECE = 4 << 20  # bytes of a file in memory
-_EARLIER, _LOOKED_AT_MOST = (
-    20,
-    500,
-)  # jobs from before the session that are compared; the newest of all users', among which they are
+_EARLIER = 20  # jobs from before the session that are compared
+_AMONG = 500  # … of so many, the newest of all users
 _SCORE = "critic/score/mean"
 _LOSSES = ("actor/pg_loss", "train/loss")
 _NODE_LOGS = ray_private.ALL_LOGS
@@ -52,7 +50,7 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
     another job's directory: to read all that there are could take longer than the session.
     """
     if names is None:
-        newest = islice(find.newest(root, find.ids_of(root)), _LOOKED_AT_MOST)
+        newest = islice(find.newest(root, find.ids_of(root)), _AMONG)
         over = list(islice((job for job in newest if _is_mine(job) and _is_over(job)), _EARLIER))
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
