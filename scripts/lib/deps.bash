@@ -9,9 +9,9 @@ deps::ensure() {
   deps::_look "$lacking"
   for node in $(node::list); do
     missing=$(<"${lacking}/${node}")
-    # A package that an earlier node installed is on the shared root, where this node sees it too.
-    [[ -z $missing ]] || missing=$(deps::missing "$node" helper)
     deps::_ensure_on "$node" helper "$missing"
+    # What was installed is on the shared root, where the other nodes see it too.
+    [[ -z $missing ]] || deps::_look "$lacking" "$node"
   done
 }
 
@@ -36,10 +36,12 @@ deps::_ensure_on() {
   log::changed "${node}: installed the ${set}'s packages next to $(nodes::shown "$(helper::dir)")"
 }
 
-# deps::_look DIR: writes what each node lacks of the helper's to DIR/<node>; all nodes are asked at once.
+# deps::_look DIR [NODE]: writes what each node lacks of the helper's to DIR/<node>; all are asked at once, except NODE, and those that
+# lacked nothing before.
 deps::_look() {
   local node pids=() pid
   for node in $(node::list); do
+    [[ $node != "${2-}" && (! -e $1/${node} || -n $(<"$1/${node}")) ]] || continue
     if look::knows "${node}:missing" && [[ -z ${LOOK["${node}:missing"]} ]]; then
       : >"$1/${node}"
       continue

@@ -192,22 +192,31 @@ job::stop() {
   job::end_leftovers "$1"
 }
 
-# job::end_leftovers JOB: on every node, ends the processes that are left of the job.
+# job::end_leftovers JOB: on every node, ends the processes that are left of the job; all nodes are asked at once.
 job::end_leftovers() {
-  local dir node count looked=0 total=0 silent=()
+  local dir answers node count looked=0 total=0 silent=()
   dir=$(helper::run head where "$1")
+  cli::temp_dir answers
+  for node in $(node::list); do cli::part job::_end_leftovers_on "$node" "$dir" "${answers}/${node}"; done
+  log::while "looking on every node for what is left of $1" -- cli::await_parts
   for node in $(node::list); do
-    if ! node::is_alive "$node"; then
+    if [[ ! -e ${answers}/${node} ]]; then
       silent+=("$node")
       continue
     fi
-    count=$(log::while "${node}: looking for what is left of $1" -- helper::run "$node" leftovers "$dir")
+    count=$(<"${answers}/${node}")
     ((count == 0)) || log::changed "${node}: ended ${count} leftover processes of $1"
     looked=$((looked + 1)) total=$((total + count))
   done
   log::ok "nothing is left of $1: ${looked} nodes checked, ${total} processes found and ended"
   ((${#silent[@]} == 0)) ||
     cli::die 8 "What is left of $1 on ${silent[*]} is unknown, because they cannot be reached: run this again after 'make up' has restored them."
+}
+
+# job::_end_leftovers_on NODE JOB_DIR FILE: writes to FILE how many there were; nothing for a node that cannot be reached.
+job::_end_leftovers_on() {
+  node::is_alive "$1" || return 0
+  helper::run "$1" leftovers "$2" >"$3.asked" && mv -- "$3.asked" "$3"
 }
 
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }

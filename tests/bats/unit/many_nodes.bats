@@ -1,0 +1,72 @@
+#!/usr/bin/env bats
+# 64 nodes are asked at once: a stub of an engine plays them, and each answers only when all have been asked.
+
+setup() {
+  bats_require_minimum_version 1.5.0
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  stub docker - <<'SH'
+    all_asked() { # WHAT COUNT: so many nodes have been asked this
+      local asked
+      mkdir -p "${BOX}/asked/$1"
+      touch "${BOX}/asked/$1/${node}"
+      for ((i = 0; i < 300; i++)); do
+        asked=("${BOX}/asked/$1"/*)
+        ((${#asked[@]} < $2)) || return 0
+        read -rt 0.1 <>"${BOX}/never" || true
+      done
+      echo "${node} was not asked with the others" >&2
+      return 1
+    }
+    node=$(grep -oE -m 1 'mine-(head|worker-[0-9]+)' <<<"$*" | sed -n 1p)
+    case "$*" in
+      'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-{0..62} ;;
+      'inspect --format {{.State.Running}} '*) [[ ! -e ${BOX}/gone-${node} ]] && echo true ;;
+      inspect*) echo 'true since' ;;
+      *' where '*) echo /private/jobs/job ;;
+      *'/deps.py install '*) touch "${BOX}/installed" ;;
+      *'/deps.py missing helper')
+        if [[ ! -e ${BOX}/installed ]]; then
+          all_asked first 64 && echo numpy
+        elif [[ $node != mine-head ]]; then # the head is asked when it has installed them
+          all_asked again 63
+        fi
+        ;;
+      *' leftovers '*)
+        all_asked leftovers "$(<"${BOX}/of")" || exit 1
+        if [[ $node == *-7 ]]; then echo 2; else echo 0; fi
+        ;;
+    esac
+SH
+  mkfifo "${BOX}/never"
+}
+
+leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end_leftovers job; }
+
+@test "what is left of a job: all nodes are asked at once" {
+  echo 64 >"${BOX}/of"
+  leftovers
+  assert_status 0
+  assert_line 'changed worker-7: ended 2 leftover processes of job'
+  assert_line 'ok      nothing is left of job: 64 nodes checked, 2 processes found and ended'
+}
+
+# bats test_tags=slow
+@test "what is left of a job: a node that cannot be reached is named, and the others are cleaned up" {
+  echo 62 >"${BOX}/of"
+  touch "${BOX}/gone-mine-worker-3" "${BOX}/gone-mine-worker-60"
+  leftovers
+  assert_status 8
+  assert_line 'ok      nothing is left of job: 62 nodes checked, 2 processes found and ended'
+  assert_line 'error   What is left of job on worker-3 worker-60 is unknown, because they cannot be reached: run this again after '"'make up'"' has restored them.'
+}
+
+@test "the packages of the helper: all nodes are asked at once, also after one of them has installed what all lacked" {
+  sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh deps::ensure
+  assert_status 0
+  assert_line "skip    worker-0: the helper's packages (all there)"
+  assert_line "skip    worker-62: the helper's packages (all there)"
+  [[ $(grep -c 'deps.py install helper' "$CALLS") == 1 ]] || fail 'it was installed more than once'
+}
