@@ -51,7 +51,7 @@ while not (pid := submitter()) or not eval(fact):
     time.sleep(0.001)
 os.kill(pid, signal.SIGKILL)
 END
-  wait "$!" && fail 'the submitter was not killed' || true
+  ! wait "$!" || fail 'the submitter was not killed'
 }
 
 status_of() { LIMIT=1000 JSON=1 scripts/50_status.sh 2>/dev/null | jq -r --arg id "$1" '.jobs[] | select(.submission_id == $id) | .status'; }

@@ -136,3 +136,31 @@ readonly VIRTUAL='a virtual machine behind NAT with its own memory limit: keep a
   assert_line "warning The container engine is Docker Desktop 4.34.2 (167172) ('docker version'), ${VIRTUAL}"
   refute_text 'is WSL2'
 }
+
+# memory KIB [KNOB=VALUE...]: the check of memory on a machine with so much available.
+memory() {
+  printf 'MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n' "$1" >"${BOX}/meminfo"
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub awk "[[ \${!#} != /proc/meminfo ]] || set -- \"\${@:1:\$#-1}\" \"\${BOX}/meminfo\"; exec $(type -P awk) \"\$@\""
+  sed 's/^prereq::gpus$/prereq::memory/' "${HERE}/scripts/gpus.sh" >"${HERE}/scripts/memory.sh"
+  sandbox::run "${@:2}" scripts/memory.sh
+}
+
+@test "memory: what is available, in whole GiB, against MIN_MEMORY_GIB; free memory alone does not count" {
+  stub docker
+  memory $((8 * 1048576)) MIN_MEMORY_GIB=8
+  assert_status 0
+  assert_line 'ok      8 GiB of memory available (wanted: 8)'
+  memory $((8 * 1048576 - 1)) MIN_MEMORY_GIB=8
+  assert_status 1
+  assert_line 'error   This machine has 7 GiB of memory available, but MIN_MEMORY_GIB=8 are required: stop something, or lower the knob.'
+  memory $((8 * 1048576 - 1)) MIN_MEMORY_GIB=7
+  assert_status 0
+}
+
+@test "memory: containers of the cluster use some of it already, so then it is not wanted again" {
+  stub docker '[[ $1 != ps ]] || echo id1'
+  memory 1048576 MIN_MEMORY_GIB=8
+  assert_status 0
+  assert_line 'ok      1 GiB of memory available (wanted: 8)'
+}

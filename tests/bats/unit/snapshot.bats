@@ -144,3 +144,73 @@ recorded() { jq -r "$1" "$RECORD"; }
   PATH="$bare" snap codeB
   [[ -z $(recorded '.revision // empty') ]]
 }
+
+# from_git CODE_ID URL@REF: a snapshot of a repository; the clone is in the folder "work".
+from_git() {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  run --separate-stderr bash -c '
+    source "$1/scripts/lib/regress.bash" && cli::begin
+    helper::run() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
+    helper::run_in() { helper::run "$@"; }
+    ROOT=$4 WORKDIR=$5 && snapshot::ensure "$2" "git:$3"' scripts/any "$REPO" "$1" "$2" "$ROOT" "${BATS_TEST_TMPDIR}/work"
+  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
+}
+text_of() { cat "${ROOT}/common/code/verl/$1/verl/__init__.py"; }
+commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --all --message "$1"; }
+
+@test "a git URL: the files of the branch, tag or commit that it names, as they are there now, and not the working tree's" {
+  local first second branch
+  first=$(my_git rev-parse HEAD) branch=$(my_git branch --show-current)
+  my_git tag v1
+  printf 'one = 2\n' >"${TREE}/verl/__init__.py"
+  commit second
+  second=$(my_git rev-parse HEAD)
+  printf 'one = 3\n' >"${TREE}/verl/__init__.py"
+  touch "${TREE}/verl/untracked.py"
+  from_git codeA "${TREE}@${branch}"
+  [[ $status == 0 && $output == codeA && $(text_of codeA) == 'one = 2' && ! -e ${ROOT}/common/code/verl/codeA/verl/untracked.py ]]
+  [[ $(recorded '[.source, .revision, .dirty] | join(" ")') == "git:${TREE}@${branch} ${second} false" ]]
+  [[ $stderr == *"changed cloned ${TREE} into ${BATS_TEST_TMPDIR}/work/verl"* ]]
+  from_git codeB "${TREE}@v1"
+  [[ $status == 0 && $(text_of codeB) == 'one = 1' && $(recorded .revision) == "$first" && $stderr != *cloned* ]]
+  from_git codeC "${TREE}@${first:0:12}"
+  [[ $status == 0 && $(text_of codeC) == 'one = 1' && $(recorded .revision) == "$first" ]]
+  commit third
+  from_git codeD "${TREE}@${branch}"
+  [[ $status == 0 && $(text_of codeD) == 'one = 3' && $(recorded .revision) == "$(my_git rev-parse HEAD)" ]]
+  [[ -z $(git -C "${BATS_TEST_TMPDIR}/work/verl" for-each-ref refs/verl-regress) ]]
+}
+
+@test "a git URL: the same commit again is skipped, and another one under that id is refused" {
+  local branch
+  branch=$(my_git branch --show-current)
+  from_git codeA "${TREE}@${branch}"
+  from_git codeA "${TREE}@${branch}"
+  [[ $status == 0 && $stderr == *"skip    snapshot codeA at ${ROOT}/common/code/verl/codeA (exists, same source)"* ]]
+  printf 'one = 2\n' >"${TREE}/verl/__init__.py"
+  commit second
+  from_git codeA "${TREE}@${branch}"
+  [[ $status == 2 && $(text_of codeA) == 'one = 1' ]]
+}
+
+@test "a git URL: a fork's commits are fetched into the clone that is there" {
+  local fork="${BATS_TEST_TMPDIR}/fork"
+  from_git codeA "${TREE}@HEAD"
+  git clone --quiet "$TREE" "$fork"
+  printf 'one = "fork"\n' >"${fork}/verl/__init__.py"
+  git -C "$fork" -c user.name=me -c user.email=me@example.org commit --quiet --all --message fork
+  from_git codeB "${fork}@HEAD"
+  [[ $status == 0 && $(text_of codeB) == 'one = "fork"' && $stderr != *cloned* ]]
+}
+
+@test "a git URL that cannot be cloned, a name that is not there, and a password are refused, and nothing is created" {
+  # said SENTENCE: refused with it, in the last line of ours.
+  said() { [[ $status == 2 && -z $output && ! -e ${ROOT}/common/code/verl/codeA ]] && grep -qxF -- "error   $1" <<<"$stderr"; }
+  from_git codeA "${BATS_TEST_TMPDIR}/nowhere@main"
+  said "${BATS_TEST_TMPDIR}/nowhere (from VERL_SOURCE=git:${BATS_TEST_TMPDIR}/nowhere@main) could not be cloned, as git says above: check the URL, or this host's network."
+  [[ -z $(ls "${BATS_TEST_TMPDIR}/work") ]]
+  from_git codeA "${TREE}@nope"
+  said "'nope' (from VERL_SOURCE=git:${TREE}@nope) is not a branch, tag or commit that ${TREE} gives, as git says above: check the name, and give a commit in full."
+  from_git codeA 'https://me:pw@example.org/verl@main'
+  said 'The URL in VERL_SOURCE holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper.'
+}
