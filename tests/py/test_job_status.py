@@ -1,14 +1,17 @@
 import errno
+import fcntl
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from conftest import write
 
 from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import liveness
-from verl_regress.jobs.status import Status, judge, observe, submission_of
+from verl_regress.jobs.status import Judgement, Status, judge, judge_among, judge_for, observe, submission_of
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -230,3 +233,149 @@ def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
     assert judge(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray will say so in a moment
     judgement = judge(job, {"status": "FAILED", "message": "bad news"})
     assert (judgement.status, judgement.reason) == (Status.LOST, LAUNCHER_GONE.format("FAILED"))
+
+
+# --- a list asks one cluster only
+
+ELSEWHERE = "the job recorded no end, and the Ray of its cluster theirs was not asked"
+ALIVE_ELSEWHERE = "its launcher on the cluster theirs is alive"
+NO_ANSWER = "Ray does not answer and the job recorded no end"
+
+
+def of_cluster(job, cluster):
+    write(job.config / "resolved.json", json.dumps({"cluster": cluster} if cluster else {}))
+    return job
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "known", "status", "reason"),
+    [
+        ("ours", "ours", {}, Status.LOST, f"the job recorded no end, and {FORGOTTEN}"),
+        ("ours", "ours", None, Status.UNKNOWN, NO_ANSWER),
+        ("ours", "ours", {"job": {"status": "RUNNING", "message": "hello"}}, Status.RUNNING, "hello"),
+        (None, "ours", {}, Status.LOST, f"the job recorded no end, and {FORGOTTEN}"),
+        ("theirs", None, {}, Status.LOST, f"the job recorded no end, and {FORGOTTEN}"),
+        ("theirs", None, None, Status.UNKNOWN, NO_ANSWER),
+        ("theirs", "ours", {}, Status.UNKNOWN, ELSEWHERE),
+        ("theirs", "ours", None, Status.UNKNOWN, ELSEWHERE),
+        # Ray of our cluster may know another job by that id
+        ("theirs", "ours", {"job": {"status": "FAILED", "message": "not it"}}, Status.UNKNOWN, ELSEWHERE),
+    ],
+)
+def test_a_list_asks_one_cluster_and_its_ray_knows_nothing_of_others(make_job, cluster, asked, known, status, reason):
+    job = of_cluster(make_job(**STARTED), cluster)
+    judgement = judge_for(asked, job, known)
+    assert (judgement.status, judgement.reason) == (status, reason)
+
+
+def test_a_job_of_another_cluster_runs_while_its_launcher_lives(make_job):
+    job = of_cluster(make_job(**STARTED), "theirs")
+    lock = liveness.hold(job)
+    assert judge_for("ours", job, {}) == Judgement(Status.RUNNING, ALIVE_ELSEWHERE)
+    os.close(lock)
+    assert judge_for("ours", job, {}) == Judgement(Status.UNKNOWN, ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "reason"),
+    [
+        ({"ended": OK}, Status.SUCCEEDED, OK["reason"]),
+        ({"ended": BAD}, Status.FAILED, BAD["reason"]),
+        ({"submitted": REFUSED}, Status.NOT_SUBMITTED, "never submitted: Ray refused the job: no"),
+        ({"observed": {"status": "STOPPED", "message": "by me"}}, Status.STOPPED, "by me"),
+        ({"ended": ASKED_TO_STOP}, Status.UNKNOWN, ELSEWHERE),
+    ],
+)
+def test_what_a_job_of_another_cluster_recorded_counts(make_job, state, status, reason):
+    judgement = judge_for("ours", of_cluster(make_job(**state), "theirs"), {})
+    assert (judgement.status, judgement.reason) == (status, reason)
+
+
+def test_a_job_without_a_plan_is_of_the_cluster_that_is_asked(make_job):
+    job = make_job(**STARTED)
+    (job.config / "resolved.json").unlink()
+    assert judge_for("ours", job, {}).status is Status.LOST
+
+
+def test_a_job_among_those_that_ray_lists(make_job):
+    job = make_job(**STARTED)
+    assert judge_among(job, {"job": {"status": "PENDING"}}).status is Status.PENDING
+    assert judge_among(job, {"other": {"status": "PENDING"}}).status is Status.LOST
+    assert judge_among(job, None).status is Status.UNKNOWN
+
+
+# --- the rest of a judgement
+
+
+@pytest.mark.parametrize(
+    ("state", "ray", "status"),
+    [
+        ({}, "RUNNING", Status.RUNNING),
+        ({}, "PENDING", Status.PENDING),
+        ({}, "STOPPED", Status.STOPPED),
+        ({}, "FAILED", Status.FAILED),
+        (STARTED, "FAILED", Status.LOST),
+        ({**STARTED, "ended": KILLED}, "RUNNING", Status.RUNNING),
+        ({**STARTED, "ended": OK}, "SUCCEEDED", Status.SUCCEEDED),
+        ({**STARTED, "ended": ASKED_TO_STOP}, None, Status.LOST),
+        ({**STARTED, "ended": ASKED_TO_STOP}, "gone", Status.UNKNOWN),
+        (STARTED, None, Status.LOST),
+        (STARTED, "gone", Status.UNKNOWN),
+    ],
+)
+def test_every_judgement_says_where_the_driver_was(make_job, state, ray, status):
+    info = {"driver_info": {"node_ip_address": "10.0.0.7"}}
+    job = make_job(**state, observed={"status": "RUNNING", **info})
+    details = None if ray in (None, "gone") else {"status": ray, **info}
+    judgement = judge(job, details, reachable=ray != "gone")
+    assert (judgement.status, judgement.driver_ip) == (status, "10.0.0.7")
+
+
+def test_a_queued_job_says_where_its_driver_waits(make_job):
+    job = make_job(**QUEUED)
+    lock = liveness.hold(job)
+    judgement = judge(job, {"status": "RUNNING", "driver_info": {"node_ip_address": "10.0.0.7"}})
+    os.close(lock)
+    assert judgement == Judgement(Status.QUEUED, "position 2 of 5: behind other", "10.0.0.7")
+
+
+def test_a_running_job_says_in_which_breakpoint_it_waits(make_job):
+    record = {
+        "task": "t", "file": "/r.py", "line": 1, "function": "f", "exception": None, "node": "n", "host": "h", "port": 1, "pid": 7,
+        "kind": "debugpy", "since": "2026", "attached": False,
+    }  # fmt: skip
+    job = make_job(**STARTED)
+    file = write(job.state / "breakpoints" / "a.json", json.dumps(record))
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        judgement = judge(job, {"status": "RUNNING"})
+    assert (judgement.status, judgement.shown) == (Status.RUNNING, "RUNNING, waits in a breakpoint (/r.py:1)")
+    assert judge(job, {"status": "RUNNING"}).shown == "RUNNING"
+
+
+def test_what_is_kept_of_rays_answer(make_job):
+    job, answer = make_job(), {
+        "status": "RUNNING", "message": "m", "error_type": "e", "driver_exit_code": 1, "driver_info": {"id": "i"},
+        "driver_node_id": "n", "start_time": 2, "end_time": 3, "metadata": {"a": "b"},
+    }  # fmt: skip
+    observe(job, {**answer, "runtime_env": {}, "entrypoint": "x"})
+    found = job.read_state("observed")
+    assert {key: found[key] for key in answer} == answer
+    assert set(found) - set(answer) <= {"time"}
+
+
+@pytest.mark.parametrize("exit_code", [1, -15])
+def test_a_failure_is_of_the_cluster_when_a_node_or_the_head_went_away(make_job, exit_code):
+    ended = {"exit_code": exit_code, "reason": "r", "cause": None}
+    for more, status in (({}, "FAILED"), ({"head_gone": True}, "LOST"), ({"lost_nodes": ["w"]}, "LOST"), ({"lost_nodes": []}, "FAILED")):
+        job = make_job(f"job{exit_code}{more}".replace("'", "").replace(" ", ""), ended={**ended, **more})
+        assert judge(job, {"status": "FAILED"}).status.value == status
+
+
+def test_a_reason_in_a_table_is_one_line_of_100_characters():
+    def why(reason):
+        return Judgement(Status.FAILED, reason).why
+
+    assert why("a\n b\t c") == "a b c"
+    assert why("x" * 100) == "x" * 100
+    assert why("x" * 101) == "x" * 99 + "…"

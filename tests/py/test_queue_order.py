@@ -1,0 +1,272 @@
+"""Who is next, case by case, in one process: the test holds the launchers' locks, and time passes when a launcher sleeps.
+
+test_queue.py has real launchers.
+"""
+
+import fcntl
+import json
+import os
+import types
+
+import pytest
+from conftest import write
+
+from verl_regress.jobs import find, liveness
+from verl_regress.worker import queue
+
+
+class Sleeps(Exception):
+    """A launcher that waits would go on waiting."""
+
+
+class Line:
+    """The jobs of the cluster `c`; `clock` is what the launchers read."""
+
+    def __init__(self, make_job, monkeypatch):
+        self._make_job, self._held, self._made = make_job, {}, 0
+        self.slept, self.on_sleep, self.clock = [], {}, 1000.0
+        fake = types.SimpleNamespace(sleep=self._sleep, monotonic=lambda: self.clock)
+        monkeypatch.setattr(queue, "time", fake)
+
+    def _sleep(self, seconds):
+        self.slept.append(seconds)
+        self.clock += seconds + 0.02
+        if len(self.slept) > max(self.on_sleep, default=0):
+            raise Sleeps
+        self.on_sleep.get(len(self.slept), lambda: None)()
+
+    def job(self, name, *, is_alive=False, has_slot=False, limit=None, count=1, has=8, **state):
+        """Reserved after all earlier ones; `is_alive`: its launcher has its lock."""
+        job = self._make_job(name, **({"turn": {}} if has_slot else {}), **state)
+        devices = {"resource": "NPU", "count": count, "cluster_has": has}
+        write(job.config / "resolved.json", json.dumps({"cluster": "c", "max_running": limit, "devices": devices}))
+        self._made += 1
+        os.utime(job.config, ns=(self._made, self._made))
+        queue.line_up(job, "c")
+        if is_alive or has_slot:
+            self._held[name] = liveness.hold(job)
+        return job
+
+    def dies(self, job):
+        os.close(self._held.pop(job.ray_id))
+
+    def waits(self, job):
+        """Each position that its launcher says until it gets a slot, or would sleep on; "turn" for a slot."""
+        said, self.slept = [], []
+        if job.ray_id not in self._held:
+            self._held[job.ray_id] = liveness.hold(job)
+        try:
+            queue.wait(job, find.plan_of(job), lambda place: said.append(str(place)))
+        except Sleeps:
+            return said
+        return [*said, "turn"]
+
+    def end(self):
+        for descriptor in self._held.values():
+            os.close(descriptor)
+
+
+@pytest.fixture
+def line(make_job, monkeypatch):
+    one = Line(make_job, monkeypatch)
+    yield one
+    one.end()
+
+
+def names(job):
+    return sorted(path.name for path in job.root.queue("c").iterdir() if path.name != ".lock")
+
+
+def test_a_link_has_the_time_of_the_reservation_in_20_digits_and_the_id(line):
+    job = line.job("a")
+    assert names(job) == [f"{1:020d}-a"]
+    [link] = job.root.queue("c").iterdir()
+    assert os.readlink(link) == "../../jobs/a"
+    assert queue.line_up(job, "c") == link
+
+
+def test_a_slot_is_recorded_with_the_seconds_waited(line):
+    first, job = line.job("first", has_slot=True), line.job("job", limit=1)
+    line.on_sleep = {3: lambda: line.dies(first)}
+    assert line.waits(job) == ["position 1 of 1: behind first (MAX_RUNNING=1)", "turn"]
+    assert job.read_state("turn")["waited_seconds"] == 3.1
+    assert line.slept == [1.0, 1.0, 1.0]
+    assert (job.root.queue("c") / ".lock").exists()
+    assert names(job) == [f"{2:020d}-job"]
+
+
+def test_a_slot_touches_the_queue_for_those_behind(line):
+    job = line.job("job")
+    line.waits(job)
+    line.job("next")
+    os.utime(job.root.queue("c"), ns=(5, 5))
+    (job.state / "turn").unlink()
+    assert line.waits(job) == ["turn"]
+    assert job.root.queue("c").stat().st_mtime_ns > 5
+
+
+def test_positions_count_from_those_that_wait_before(line):
+    line.job("runs", has_slot=True)
+    for name in ("a", "b"):
+        line.job(name, is_alive=True)
+    job = line.job("c", limit=1)
+    for name in ("d", "e"):
+        line.job(name, is_alive=True)
+    assert line.waits(job) == ["position 3 of 5: behind b"]
+
+
+def test_a_job_that_runs_counts_whenever_it_was_reserved(line):
+    job = line.job("early", limit=2)
+    line.job("x", has_slot=True)
+    assert line.waits(job) == ["turn"]
+    other = line.job("y", limit=2)
+    line.job("z", is_alive=True)
+    assert line.waits(other) == ["position 1 of 2: behind early, x (MAX_RUNNING=2)"]
+
+
+@pytest.mark.parametrize(("count", "said"), [(5, "turn"), (6, "position 1 of 1: behind a, b (3 of 8 NPU are taken, 6 are wanted)")])
+def test_devices_are_a_limit_to_the_last_one(line, count, said):
+    line.job("a", has_slot=True, count=1)
+    line.job("b", has_slot=True, count=2)
+    assert line.waits(line.job("c", count=count)) == [said]
+
+
+def test_the_devices_of_those_that_wait_before_are_reserved(line):
+    line.job("a", is_alive=True, count=7)
+    assert line.waits(line.job("b", count=2)) == ["position 2 of 2: behind a"]
+    assert line.waits(line.job("c", count=1)) == ["position 3 of 3: behind b"]
+
+
+def test_a_job_without_a_plan_counts_but_takes_no_devices(line):
+    first = line.job("a", has_slot=True, count=8)
+    (first.config / "resolved.json").unlink()
+    assert line.waits(line.job("b", count=8)) == ["turn"]
+    assert line.waits(line.job("c", count=0, limit=2)) == ["position 1 of 1: behind a, b (MAX_RUNNING=2)"]
+
+
+def test_a_job_alone_has_no_limit_of_devices(line):
+    assert line.waits(line.job("a", count=9)) == ["turn"]
+
+
+def test_a_position_is_said_when_it_changes_only(line):
+    runs, a = line.job("runs", has_slot=True), line.job("a", is_alive=True)
+    job = line.job("b", limit=1)
+    line.on_sleep = {2: lambda: queue.leave(a, "c"), 4: lambda: None, 5: lambda: line.dies(runs)}
+    assert line.waits(job) == ["position 2 of 2: behind a", "position 1 of 1: behind runs (MAX_RUNNING=1)", "turn"]
+    assert len(line.slept) == 5
+
+
+@pytest.mark.parametrize(("dies_at", "noticed_at"), [(1, 10), (10, 10), (11, 20)])
+def test_who_is_not_next_looks_at_an_unchanged_queue_every_10_seconds(line, dies_at, noticed_at):
+    line.job("runs", has_slot=True)
+    a, job = line.job("a", is_alive=True), line.job("b", limit=1)
+    line.on_sleep = {dies_at: lambda: line.dies(a), 30: lambda: None}
+    changed = []
+    said = line.waits
+
+    def when(place):
+        changed.append((str(place), len(line.slept)))
+
+    line._held["b"] = liveness.hold(job)
+    with pytest.raises(Sleeps):
+        queue.wait(job, find.plan_of(job), when)
+    assert said is not None
+    assert changed == [("position 2 of 2: behind a", 0), ("position 1 of 1: behind runs (MAX_RUNNING=1)", noticed_at)]
+
+
+def test_who_is_next_looks_each_time(line):
+    runs, job = line.job("runs", has_slot=True), line.job("b", limit=1)
+    line.on_sleep = {1: lambda: line.dies(runs)}
+    assert line.waits(job)[-1] == "turn"
+    assert len(line.slept) == 1
+
+
+def test_links_of_jobs_that_are_over_are_removed(line):
+    over, job = line.job("over", is_alive=True), line.job("b", limit=1)
+    line.dies(over)
+    assert line.waits(job) == ["turn"]
+    assert names(job) == [f"{2:020d}-b"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"submitted": {"accepted": False}},
+        *({"observed": {"status": status}} for status in ("SUCCEEDED", "FAILED", "STOPPED")),
+        {"submitted": None, "observed": {"status": "FAILED"}},
+    ],
+)
+def test_a_job_that_ray_refused_or_ended_never_comes(line, state):
+    line.job("never", **state)
+    job = line.job("b", limit=1)
+    assert line.waits(job) == ["turn"]
+    assert names(job) == [f"{2:020d}-b"]
+
+
+@pytest.mark.parametrize("state", [{}, {"submitted": None}, {"observed": {"status": "PENDING"}}])
+@pytest.mark.parametrize(("age", "may_come"), [(59.5, True), (60, False)])
+def test_a_launcher_may_come_for_a_minute(line, state, age, may_come):
+    late, job = line.job("late", **state), line.job("b", limit=1)
+    line._held["b"] = liveness.hold(job)
+    now = job.launcher.stat().st_mtime
+    [link] = late.root.queue("c").glob("*-late")
+    os.utime(link, (now - age, now - age), follow_symlinks=False)
+    assert line.waits(job) == (["position 2 of 2: behind late"] if may_come else ["turn"])
+    assert len(names(job)) == 1 + may_come
+
+
+def test_the_minute_goes_on_while_a_launcher_waits(line):
+    late, job = line.job("late"), line.job("b", limit=1)
+    line._held["b"] = liveness.hold(job)
+    now = job.launcher.stat().st_mtime
+    [link] = late.root.queue("c").glob("*-late")
+    os.utime(link, (now - 55, now - 55), follow_symlinks=False)
+    line.on_sleep = {30: lambda: None}
+    assert line.waits(job) == ["position 2 of 2: behind late", "turn"]
+    assert len(line.slept) == 10
+
+
+def test_what_no_submission_made_is_left_alone_and_not_waited_for(line, tmp_path):
+    a = line.job("a")
+    directory = a.root.queue("c")
+    (tmp_path / "elsewhere" / "state").mkdir(parents=True)
+    (directory / "0-outside").symlink_to(tmp_path / "elsewhere")
+    (directory / "0-plain").write_text("")
+    (directory / ".0-hidden").symlink_to("../../jobs/a")
+    job = line.job("b", limit=1)
+    line.dies(line.job("z", is_alive=True))
+    (a.config / "resolved.json").write_text("{")
+    assert line.waits(job) == ["turn"]
+    assert names(job) == sorted([".0-hidden", "0-outside", "0-plain", f"{1:020d}-a", f"{2:020d}-b"])
+
+
+def test_a_link_that_was_removed_comes_back_in_its_place(line):
+    runs, job = line.job("runs", has_slot=True), line.job("b", limit=1)
+    line.job("c", is_alive=True)
+    line.on_sleep = {1: lambda: queue.leave(job, "c"), 3: lambda: line.dies(runs)}
+    assert line.waits(job) == ["position 1 of 2: behind runs (MAX_RUNNING=1)", "turn"]
+    assert f"{2:020d}-b" in names(job)
+
+
+def test_only_a_job_that_has_a_slot_is_named_with_its_breakpoint(line):
+    record = {
+        "task": "t", "file": "/r.py", "line": 1, "function": "f", "exception": None, "node": "n", "host": "h", "port": 1, "pid": 7,
+        "kind": "debugpy", "since": "2026", "attached": False,
+    }  # fmt: skip
+    runs = line.job("runs", has_slot=True)
+    file = write(runs.state / "breakpoints" / "a.json", json.dumps(record))
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        job = line.job("b", limit=1)
+        line.on_sleep = {1: lambda: (runs.state / "turn").unlink()}
+        assert line.waits(job) == [
+            "position 1 of 1: behind runs, which waits in a breakpoint (/r.py:1) (MAX_RUNNING=1)",
+            "position 2 of 2: behind runs",
+        ]
+
+
+def test_leaving_takes_ones_own_link_only(line):
+    a, _ = line.job("a"), line.job("b-a")
+    queue.leave(a, "c")
+    queue.leave(a, "c")
+    assert names(a) == [f"{2:020d}-b-a"]
