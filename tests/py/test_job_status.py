@@ -367,7 +367,12 @@ def test_what_is_kept_of_rays_answer(make_job):
 @pytest.mark.parametrize("exit_code", [1, -15])
 def test_a_failure_is_of_the_cluster_when_a_node_or_the_head_went_away(make_job, exit_code):
     ended = {"exit_code": exit_code, "reason": "r", "cause": None}
-    for more, status in (({}, "FAILED"), ({"head_gone": True}, "LOST"), ({"lost_nodes": ["w"]}, "LOST"), ({"lost_nodes": []}, "FAILED")):
+    for more, status in (
+        ({}, "FAILED"),
+        ({"head_gone": True}, "LOST"),
+        ({"lost_nodes": ["w"]}, "LOST"),
+        ({"lost_nodes": []}, "FAILED"),
+    ):
         job = make_job(f"job{exit_code}{more}".replace("'", "").replace(" ", ""), ended={**ended, **more})
         assert judge(job, {"status": "FAILED"}).status.value == status
 

@@ -159,6 +159,7 @@ memory() {
 }
 
 @test "memory: containers of the cluster use some of it already, so then it is not wanted again" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != ps ]] || echo id1'
   memory 1048576 MIN_MEMORY_GIB=8
   assert_status 0

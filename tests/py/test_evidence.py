@@ -1,0 +1,143 @@
+"""What verify takes as evidence depends on every byte of what it is of."""
+
+import hashlib
+import json
+import os
+
+import pytest
+from conftest import write
+
+from verl_regress.session import evidence
+
+
+def sha(content):
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    home = tmp_path / "home"
+    write(home / "a.txt", "one")
+    write(home / "sub" / "b.txt", "two")
+    return home
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda home: write(home / "a.txt", "uno"),
+        lambda home: write(home / "a.txt", ""),
+        lambda home: (home / "a.txt").rename(home / "c.txt"),
+        lambda home: (home / "sub" / "b.txt").rename(home / "b.txt"),
+        lambda home: write(home / "new.txt", ""),
+        lambda home: (home / "a.txt").unlink(),
+    ],
+)
+def test_a_digest_is_of_every_path_and_every_byte(tree, change):
+    before = evidence.digest(tree)
+    assert evidence.digest(tree) == before
+    change(tree)
+    assert evidence.digest(tree) != before
+
+
+def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
+    monkeypatch.setattr(evidence, "_WHOLE", 3)
+    large = write(tree / "large", "1234")
+    os.utime(large, ns=(5, 5))
+    before = evidence.digest(tree)
+    write(large, "4321")
+    os.utime(large, ns=(5, 5))
+    assert evidence.digest(tree) == before
+    os.utime(large, ns=(5, 6))
+    assert evidence.digest(tree) != before
+    write(large, "43210")
+    os.utime(large, ns=(5, 5))
+    assert evidence.digest(tree) != before
+    whole = evidence.digest(tree)
+    write(tree / "a.txt", "uno")  # three bytes are read
+    assert evidence.digest(tree) != whole
+
+
+def test_prepared_artefacts_are_listed_with_time_and_content(shared):
+    directory = shared.datasets / "sums"
+    write(directory / "manifest.json", "{}")
+    found = evidence.artefacts(shared)
+    assert set(found) == {str(directory)}  # the model has no manifest
+    assert set(found[str(directory)]) == {"manifest.json", "train.parquet", "test.parquet"}
+    path = directory / "train.parquet"
+    assert found[str(directory)]["train.parquet"] == [path.stat().st_mtime_ns, sha("rows")]
+
+
+def test_what_a_job_loaded_is_by_content(make_job):
+    job = make_job()
+    modules = {
+        "verl": {"file": "/code/verl/__init__.py", "sha256": sha("a")},
+        "verl.x": {"file": "/code/verl/x.py", "sha256": sha("b")},
+        "other": {"file": "/elsewhere/other.py", "sha256": sha("c")},
+        "builtin": {"file": None, "sha256": None},
+    }
+    write(job.reports / "identity-n-1.json", json.dumps({"modules": modules}))
+    write(
+        job.reports / "identity-n-2.json",
+        json.dumps({"modules": {"verl.y": {"file": "/code/y.py", "sha256": sha("d")}}}),
+    )
+    write(job.reports / "identity-n-3.json", json.dumps({}))
+    write(job.reports / "secrets-n-1.json", json.dumps({"modules": {"z": {"file": "/code/z.py", "sha256": sha("e")}}}))
+    assert evidence.loaded(job, evidence.Path("/code")) == {
+        "verl/__init__.py": sha("a")[:16], "verl/x.py": sha("b")[:16], "y.py": sha("d")[:16],
+    }  # fmt: skip
+
+
+def test_what_a_job_read_is_by_content(make_job, tmp_path):
+    job, reward = make_job(), write(tmp_path / "reward.py", "def score(): return 1\n")
+    hooks = tmp_path / "verl_regress" / "hooks"
+    write(hooks / "a.py", "a = 1\n")
+    environment = {"env_vars": {"PYTHONPATH": f"/code:{hooks}"}}
+    write(job.config / "runtime_env.json", json.dumps(environment))
+    plan = {"model": "/m", "dataset": "/d", "reward_fn": str(reward)}
+    write(job.config / "resolved.json", json.dumps(plan))
+    seen = {"/m": {"config.json": [1, sha("m")], "weights": [1, sha("w")]}, "/d": {"train": [1, sha("d")]}}
+    first = evidence.artefact_hashes(job, seen)
+    assert set(first) == {"hooks sha256", "reward_fn sha256", "model sha256", "data sha256"}
+    assert first["reward_fn sha256"] == sha("def score(): return 1\n")[:12]
+    assert first["data sha256"] == sha(json.dumps([["train", sha("d")]]))[:12]
+    assert first["model sha256"] == sha(json.dumps([["config.json", sha("m")], ["weights", sha("w")]]))[:12]
+    assert first["hooks sha256"] == sha(f"a.py {sha('a = 1' + chr(10))}\n")[:12]
+    # the time does not count, each byte does
+    seen["/d"]["train"] = [2, sha("d")]
+    assert evidence.artefact_hashes(job, seen) == first
+    seen["/d"]["train"] = [2, sha("e")]
+    assert evidence.artefact_hashes(job, seen) != first
+    write(hooks / "a.py", "a = 2\n")
+    assert evidence.artefact_hashes(job, {})["hooks sha256"] != first["hooks sha256"]
+    assert set(evidence.artefact_hashes(job, {})) == {"hooks sha256", "reward_fn sha256"}
+    reward.unlink()
+    assert set(evidence.artefact_hashes(job, {})) == {"hooks sha256"}
+
+
+@pytest.mark.parametrize(
+    ("state", "is_over"),
+    [
+        ({"submitted": {"accepted": False}}, True),
+        ({"submitted": {"accepted": True}}, False),
+        ({"ended": {"exit_code": 0}, "observed": {"status": "SUCCEEDED"}}, True),
+        ({"ended": {"exit_code": 0}, "observed": {"status": "RUNNING"}}, False),
+        ({"ended": {"exit_code": 0}}, False),
+        ({"observed": {"status": "STOPPED"}}, False),
+    ],
+)
+def test_only_jobs_that_nobody_writes_to_are_hashed_before_a_session(shared, make_job, state, is_over):
+    job = make_job("one", **state)
+    assert evidence.job_digests(shared) == ({"one": evidence.digest(job.path)} if is_over else {})
+    assert evidence.job_digests(shared, ["one", "none"]) == {"one": evidence.digest(job.path)}
+
+
+def test_a_search_finds_any_form_anywhere_in_a_file_and_names_it(tmp_path):
+    canary = 'c/anary"1'
+    there = write(tmp_path / "sub" / "there", f"x{canary}")
+    write(tmp_path / "empty", "")
+    write(tmp_path / "clean", canary[:-1])
+    in_json = write(tmp_path / "json", json.dumps([canary]))
+    written = evidence.forms(canary)
+    assert sorted(evidence._found_in(evidence._files(tmp_path), written)) == sorted([str(there), str(in_json)])
+    assert evidence._found_in([tmp_path / "gone"], written) == []
