@@ -1,8 +1,9 @@
-"""The hash of a checkpoint's weights: equal for equal tensors, whatever the pickle beside them says."""
+"""Which checkpoint is whole, and the hash of its weights: equal for equal tensors, whatever the pickle beside them says."""
 
 import zipfile
 
 import pytest
+from conftest import write, write_checkpoint
 
 from verl_regress.jobs import checkpoints
 
@@ -44,3 +45,109 @@ def test_without_weights_that_can_be_read_there_is_none(tmp_path):
     (tmp_path / "broken" / "actor").mkdir(parents=True)
     (tmp_path / "broken" / "actor" / f"{RANKS[0]}.pt").write_bytes(b"half a zip")
     assert checkpoints.weights_hash(tmp_path / "broken") is None
+
+
+# --- which checkpoint is whole
+
+GAE = "algorithm: {adv_estimator: gae}\n"
+GRPO = "algorithm: {adv_estimator: grpo}\n"
+
+
+@pytest.fixture
+def job(make_job):
+    made = make_job()
+    write(made.config / "verl_config.yaml", GAE)
+    return made
+
+
+def newest(job):
+    found = checkpoints.newest(job)
+    return None if found is None else found.name
+
+
+def test_names_are_in_order_of_their_steps(job):
+    for step in (10, 9, 100):
+        write_checkpoint(job, step)
+    (job.checkpoints / "global_step_x").mkdir()
+    write(job.checkpoints / "global_step_7", "a file")
+    assert checkpoints.names(job) == ["global_step_9", "global_step_10", "global_step_100"]
+    assert checkpoints.step_of("global_step_100") == 100
+
+
+def test_a_checkpoint_behind_the_one_that_was_saved_last_is_half_written(job):
+    for step in (1, 2, 3):
+        write_checkpoint(job, step)
+    for latest, name in (("2", "global_step_2"), ("3\n", "global_step_3"), ("0", None), ("", None), ("x", None)):
+        write(job.checkpoints / "latest_checkpointed_iteration.txt", latest)
+        assert newest(job) == name
+    (job.checkpoints / "latest_checkpointed_iteration.txt").unlink()
+    assert newest(job) is None
+
+
+@pytest.mark.parametrize("part", ["actor", "critic"])
+@pytest.mark.parametrize("kind", ["model", "optim", "extra_state"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_that_lacks_one_file_is_not_whole(job, part, kind, rank):
+    write_checkpoint(job, 1)
+    latest = write_checkpoint(job, 2, latest=2)
+    assert newest(job) == "global_step_2"
+    (latest / part / f"{kind}_world_size_2_rank_{rank}.pt").unlink()
+    assert newest(job) == "global_step_1"
+
+
+@pytest.mark.parametrize(
+    ("config", "parts", "is_whole"),
+    [
+        (GAE, "actor critic data.pt", True),
+        (GAE, "actor data.pt", False),
+        (GAE, "critic data.pt", False),
+        (GRPO, "actor data.pt", True),
+        (GRPO, "critic data.pt", False),
+        ("critic: {enable: true}\n" + GRPO, "actor data.pt", False),
+        ("critic: {enable: false}\n" + GAE, "actor data.pt", True),
+        ("critic: {enable: null}\n" + GAE, "actor data.pt", False),
+        ("critic: null\nalgorithm: null\n", "actor data.pt", True),
+        ("{}\n", "actor data.pt", True),
+        (None, "actor data.pt", True),
+        (None, "data.pt", False),
+        (GAE, "data_0.pt", True),  # SFT has no parts
+    ],
+)
+def test_a_checkpoint_of_rl_has_the_parts_that_its_job_trains(job, config, parts, is_whole):
+    if config is None:
+        (job.config / "verl_config.yaml").unlink()
+    else:
+        write(job.config / "verl_config.yaml", config)
+    write_checkpoint(job, 1, parts=parts, latest=1)
+    assert newest(job) == ("global_step_1" if is_whole else None)
+
+
+def test_an_empty_checkpoint_is_not_whole(job):
+    write_checkpoint(job, 1, parts="", latest=1)
+    assert newest(job) is None
+
+
+def test_why_there_is_none(make_job):
+    assert checkpoints.why_none(make_job()) == "no checkpoint"
+    collected = make_job("collected", collected={})
+    moment = collected.read_state("collected")["time"]
+    assert checkpoints.why_none(collected) == f"no checkpoint any more ('make gc' removed them at {moment})"
+
+
+def test_a_trainer_continues_from_one_by_two_overrides(tmp_path):
+    assert checkpoints.continuing(tmp_path) == [
+        "trainer.resume_mode=resume_path",
+        f"trainer.resume_from_path={tmp_path}",
+    ]
+
+
+def test_the_hash_of_the_weights_has_16_digits_and_their_paths(tmp_path):
+    whole = save(tmp_path / "a")
+    assert len(whole) == 16
+    assert save(tmp_path / "a", part="critic") not in (whole, save(tmp_path / "b", part="critic"))
+
+
+def test_a_checkpoint_of_which_one_file_cannot_be_read_has_no_hash(tmp_path):
+    save(tmp_path)
+    (tmp_path / "actor" / f"{RANKS[1]}.pt").write_bytes(b"half a zip")
+    assert checkpoints.weights_hash(tmp_path) is None

@@ -384,3 +384,22 @@ def test_a_reason_in_a_table_is_one_line_of_100_characters():
     assert why("a\n b\t c") == "a b c"
     assert why("x" * 100) == "x" * 100
     assert why("x" * 101) == "x" * 99 + "…"
+
+
+def test_ray_is_reachable_unless_it_is_said_not_to_be(make_job):
+    assert judge(make_job(**STARTED), None).status is Status.LOST
+
+
+@pytest.mark.parametrize(
+    ("started", "where"),
+    [
+        ({"node": "worker-1", "node_ip": "10.0.0.2"}, "worker-1"),
+        ({"node_ip": "10.0.0.2"}, "10.0.0.2"),
+        ({}, "a node that Ray does not name"),
+    ],
+)
+def test_a_lost_launcher_is_named_by_its_node(make_job, started, where):
+    judgement = judge(make_job(started=started), {"status": "FAILED", "driver_exit_code": 137})
+    assert judgement == Judgement(
+        Status.LOST, f"the launcher on {where} was ended by SIGKILL before it could record an end"
+    )

@@ -6,6 +6,7 @@ test_queue.py has real launchers.
 import fcntl
 import json
 import os
+import shutil
 import types
 
 import pytest
@@ -24,13 +25,13 @@ class Line:
 
     def __init__(self, make_job, monkeypatch):
         self._make_job, self._held, self._made = make_job, {}, 0
-        self.slept, self.on_sleep, self.clock = [], {}, 1000.0
+        self.slept, self.on_sleep, self.clock, self.late = [], {}, 1000.0, 0.02
         fake = types.SimpleNamespace(sleep=self._sleep, monotonic=lambda: self.clock)
         monkeypatch.setattr(queue, "time", fake)
 
     def _sleep(self, seconds):
         self.slept.append(seconds)
-        self.clock += seconds + 0.02
+        self.clock += seconds + self.late
         if len(self.slept) > max(self.on_sleep, default=0):
             raise Sleeps
         self.on_sleep.get(len(self.slept), lambda: None)()
@@ -164,7 +165,6 @@ def test_who_is_not_next_looks_at_an_unchanged_queue_every_10_seconds(line, dies
     a, job = line.job("a", is_alive=True), line.job("b", limit=1)
     line.on_sleep = {dies_at: lambda: line.dies(a), 30: lambda: None}
     changed = []
-    said = line.waits
 
     def when(place):
         changed.append((str(place), len(line.slept)))
@@ -172,7 +172,6 @@ def test_who_is_not_next_looks_at_an_unchanged_queue_every_10_seconds(line, dies
     line._held["b"] = liveness.hold(job)
     with pytest.raises(Sleeps):
         queue.wait(job, find.plan_of(job), when)
-    assert said is not None
     assert changed == [("position 2 of 2: behind a", 0), ("position 1 of 1: behind runs (MAX_RUNNING=1)", noticed_at)]
 
 
@@ -272,3 +271,25 @@ def test_leaving_takes_ones_own_link_only(line):
     queue.leave(a, "c")
     queue.leave(a, "c")
     assert names(a) == [f"{2:020d}-b-a"]
+
+
+def test_ten_seconds_are_not_more_than_ten(line):
+    line.job("runs", has_slot=True)
+    a, job = line.job("a", is_alive=True), line.job("b", limit=1)
+    line.late, line.on_sleep = 0.0, {1: lambda: line.dies(a), 10: lambda: None}
+    assert line.waits(job) == ["position 2 of 2: behind a"]
+    line.on_sleep = {11: lambda: None}
+    assert line.waits(job)[-1] == "position 1 of 1: behind runs (MAX_RUNNING=1)"
+
+
+def test_a_name_with_a_period_in_front_is_no_place_in_the_queue(line):
+    runs = line.job("runs", has_slot=True)
+    (runs.root.queue("c") / ".runs").symlink_to("../../jobs/runs")
+    assert line.waits(line.job("b", limit=2)) == ["turn"]
+
+
+def test_a_launcher_makes_the_queue_again_if_it_is_gone(line):
+    job = line.job("a")
+    shutil.rmtree(job.root.queue("c").parent)
+    assert line.waits(job) == ["turn"]
+    assert names(job) == [f"{1:020d}-a"]

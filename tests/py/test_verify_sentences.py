@@ -208,7 +208,8 @@ def test_where_the_trees_differ_some_case_loads_other_bytes(evidence):
     ]
     job(evidence, "sft_b")["state"]["identity"]["files_sha256"] = "0"
     assert problems(evidence, "imports") == []
-    job(evidence, "sft_b")["state"]["identity"]["files_sha256"] = loaded
+    same = job(evidence, "sft_a")["state"]["identity"]["files_sha256"]
+    job(evidence, "sft_b")["state"]["identity"]["files_sha256"] = same
     evidence["begin"]["trees"]["B"] = evidence["begin"]["trees"]["A"]
     assert problems(evidence, "imports") == []
 
