@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli slurm export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart bench releases calibrate test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli slurm export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart bench releases calibrate mutants test test-slow test-container test-faults test-faults-full lint check-specs version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -140,6 +140,8 @@ releases: ## which releases of verl train: release x workload x trainer, each tw
 	@scripts/dev/releases.sh
 calibrate: ## can the judge be trusted: planted regressions and harmless changes on a cluster that is up and prepared [VERL_SOURCE]
 	@scripts/dev/calibrate.sh
+mutants: ## do the tests notice a wrong change? mutation testing of the modules that decide; hours [MUTANTS]
+	@scripts/dev/mutants.sh
 check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy, import-linter, the CI workflow

@@ -1,0 +1,47 @@
+# mutants: the parts of `make mutants`: mutmut in a virtual environment of its own, and a copy of the checkout for each module.
+# shellcheck shell=bash
+
+readonly MUTANTS_DIR="${REPO_DIR}/build/mutants"
+readonly MUTANTS_LOCK="${REPO_DIR}/requirements-mutants.lock"
+
+# With the tool's Python: the record names its version.
+mutants::python() {
+  local python="${MUTANTS_DIR}/venv/bin/python"
+  [[ -x $python ]] || python="${VENV_DIR}/bin/python"
+  "$python" "${REPO_DIR}/scripts/dev/mutants.py" "$@"
+}
+
+# mutants::ensure_tool: build/mutants/venv has the packages of both locks.
+mutants::ensure_tool() {
+  local stamp
+  stamp=$(cat -- "$VENV_LOCK" "$MUTANTS_LOCK" | sha256sum)
+  if [[ $(cat "${MUTANTS_DIR}/venv/.stamp" 2>/dev/null) == "$stamp" ]]; then return; fi
+  mkdir -p "$MUTANTS_DIR"
+  log::while "making ${MUTANTS_DIR}/venv" -- python3 -m venv --clear "${MUTANTS_DIR}/venv"
+  log::while "installing ${MUTANTS_LOCK##*/}" log::last_line "${MUTANTS_DIR}/pip.log" -- mutants::_install ||
+    cli::die 1 "pip could not install ${MUTANTS_LOCK##*/} into ${MUTANTS_DIR}/venv: its lines are in ${MUTANTS_DIR}/pip.log."
+  printf '%s\n' "$stamp" >"${MUTANTS_DIR}/venv/.stamp"
+}
+
+mutants::_install() {
+  "${MUTANTS_DIR}/venv/bin/python" -m pip install --disable-pip-version-check --requirement "$VENV_LOCK" --requirement "$MUTANTS_LOCK" \
+    >"${MUTANTS_DIR}/pip.log" 2>&1
+}
+
+# mutants::run NAME: the module's mutants that are left, and their record.
+mutants::run() {
+  local home="${MUTANTS_DIR}/$1" said
+  rm -rf -- "${home}/mutants/tests" # a test that was deleted stays deleted
+  mkdir -p "${home}/mutants"
+  files::copy_to "${home}/mutants"
+  mutants::python prepare "$1" "$home"
+  log::while "running the mutants of $1" mutants::_so_far "${home}/log" -- mutants::_mutmut "$home" ||
+    cli::die 1 "mutmut could not run the mutants of $1: read the end of ${home}/log."
+  said=$(mutants::python record "$1" "$home") || exit 1
+  log::ok "$said"
+}
+
+# mutmut writes its progress, such as 12/394, over one line.
+mutants::_so_far() { tail -c 1000 -- "$1" 2>/dev/null | grep -oE '[0-9]+/[0-9]+' | tail -n 1 || true; }
+
+mutants::_mutmut() { (cd "$1" && nice -n 19 "${MUTANTS_DIR}/venv/bin/mutmut" run --max-children 1) >"$1/log" 2>&1 </dev/null; }

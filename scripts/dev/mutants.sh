@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# mutants: do the tests notice a wrong change? mutmut changes one thing at a time in each module that decides something, and runs the
+# unit tests that reach it (scripts/dev/mutants.py lists both). Writes tests/recorded/mutants.json and docs/mutants.md.
+#
+#   scripts/dev/mutants.sh                        every module: hours
+#   MUTANTS=status,queue scripts/dev/mutants.sh   these
+#   scripts/dev/mutants.sh --write                only the page again, after a change of tests/mutants/equal.yaml
+#
+# It works on copies in build/mutants/, at the lowest priority and on one core. It goes on where it stopped: mutants of unchanged
+# functions that a test noticed do not run again. Delete build/mutants/NAME to run all of them.
+#
+# Knobs: MUTANTS
+source "$(dirname "$0")/../lib/regress.bash"
+cli::begin_with '--write' "$@"
+env::check
+source "${REPO_DIR}/scripts/dev/files.bash"
+source "${REPO_DIR}/scripts/dev/mutants.bash"
+
+venv::ensure
+if [[ ${1-} == --write ]]; then
+  mutants::python write
+  exit 0
+fi
+IFS=', ' read -r -a words <<<"${MUTANTS-}"
+mapfile -t names < <(mutants::python names "${words[@]}")
+mutants::ensure_tool
+for name in "${names[@]}"; do
+  log::step "mutants of ${name} (what mutmut says is in ${MUTANTS_DIR}/${name}/log)"
+  mutants::run "$name"
+  mutants::python write
+done

@@ -1,0 +1,189 @@
+"""The page of `make mutants` shows what its record contains, and its reasons name what is there."""
+
+import copy
+import json
+
+import pytest
+import yaml
+from hermetic import REPO
+
+import mutants
+
+ROW = {
+    "path": "py/x.py", "sha256": "0", "commit": "c", "date": "2026-01-31", "tool": "mutmut 3", "mutants": 20,
+    "survivors": [
+        {"in": "f", "line": 3, "was": "return a and b", "is": "return a or b"},
+        {"in": "f", "line": 4, "was": 'open(x, encoding="utf-8")', "is": 'open(x, encoding="UTF-8")'},
+    ],
+}  # fmt: skip
+EVERYWHERE = {"module": "any", "was": '"utf-8"', "is": '"UTF-8"', "reason": "the same encoding"}
+HERE = {"module": "queue", "in": "f", "was": "return a and b", "is": "return a or b", "reason": "a is b"}
+
+
+def test_the_page_matches_the_record_and_the_reasons():
+    page = (REPO / "docs" / "mutants.md").read_text(encoding="utf-8")
+    assert mutants.read()
+    assert mutants.is_page(page)
+    assert not mutants.is_page(page.replace("status.py", "state.py"))
+
+
+def test_a_survivor_with_a_reason_does_not_count():
+    assert mutants.score("queue", ROW, []) == (2, 0, 90.0)
+    assert mutants.score("queue", ROW, [EVERYWHERE]) == (1, 1, 100 * 18 / 19)
+    assert mutants.score("queue", ROW, [EVERYWHERE, HERE]) == (0, 2, 100.0)
+    assert mutants.score("status", ROW, [EVERYWHERE, HERE]) == (1, 1, 100 * 18 / 19)
+
+
+def test_a_reason_is_for_the_whole_change_in_its_function():
+    survivor = ROW["survivors"][0]
+    for key in ("in", "was", "is"):
+        assert mutants.reason("queue", {**survivor, key: "other"}, [HERE]) is None
+    assert mutants.reason("queue", survivor, [HERE]) == "a is b"
+    assert mutants.reason("queue", {**survivor, "was": 'f("utf-8")', "is": 'f("utf-16")'}, [EVERYWHERE]) is None
+
+
+def test_a_module_that_has_changed_is_out_of_date_on_the_page_and_fails_no_test():
+    module = mutants.of("queue")
+    fresh = {**ROW, "sha256": mutants.sha256(mutants.source(module))}
+    now, stale = (mutants.page({"queue": row}, [EVERYWHERE]) for row in (fresh, ROW))
+    line = "| `py/verl_regress/worker/queue.py` | 20 | 18 | 1 | 1 | 95 % | 2026-01-31, c"
+    assert f"{line} |" in now
+    assert f"{line}, **out of date**: the module has changed |" in stale
+    assert mutants.is_page(stale, {"queue": fresh}, [EVERYWHERE])
+    assert "| 3 | `f` | `return a and b` | `return a or b` | - |" in now
+    assert '| 4 | `f` | `open(x, encoding="utf-8")` | `open(x, encoding="UTF-8")` | the same encoding |' in now
+    assert "| `py/verl_regress/jobs/status.py` | - | - | - | - | - | not run yet |" in now
+
+
+def test_a_score_below_the_aim_is_bold():
+    row = {**ROW, "mutants": 19}
+    assert "| 17 | 0 | 2 | **89 %** |" in mutants.page({"queue": row}, [])
+
+
+def test_every_module_of_the_list_and_its_tests_exist():
+    for module in mutants.MODULES:
+        assert mutants.source(module).is_file()
+        for name in module.tests:
+            assert (REPO / "tests" / "py" / f"{name}.py").is_file()
+    assert set(mutants.read()) <= set(mutants.NAMES)
+
+
+def test_every_reason_names_a_survivor_of_the_record():
+    for entry in mutants.read_equal():
+        rows = mutants.read() if entry["module"] == "any" else {entry["module"]: mutants.read()[entry["module"]]}
+        assert any(mutants.explains(entry, name, each) for name, row in rows.items() for each in row["survivors"]), (
+            entry
+        )
+
+
+SOURCE = '''\
+"""A module."""
+import contextlib
+
+
+def prefix(a, b):
+    return a + b
+
+
+class It:
+    @property
+    def b(self):
+        return 2
+
+    def method(self, a):
+        if a:
+            return a - 1
+        return a
+'''
+GENERATED = """\
+def x_prefix__mutmut_orig(a, b):
+    return a + b
+
+
+def x_prefix__mutmut_1(a, b):
+    return a - b
+
+
+class It:
+    def xǁItǁmethod__mutmut_orig(self, a):
+        if a:
+            return a - 1
+        return a
+
+    def xǁItǁmethod__mutmut_1(self, a):
+        if a:
+            return a + 1
+        return a
+
+    def xǁItǁmethod__mutmut_2(self, a):
+        if a:
+            return a - 2
+        return a
+"""
+SPANS = {
+    "x_prefix__mutmut_orig": [1, 2], "x_prefix__mutmut_1": [5, 6], "xǁItǁmethod__mutmut_orig": [10, 13],
+    "xǁItǁmethod__mutmut_1": [15, 18], "xǁItǁmethod__mutmut_2": [20, 23],
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A folder as mutmut leaves it."""
+    module = mutants.Module("it", "package/it.py", ("test_it",))
+
+    def make(**codes):
+        for where, text in (("src", SOURCE), ("mutants/py", GENERATED)):
+            file = tmp_path / where / module.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        meta = {"exit_code_by_key": {f"package.it.{name}": code for name, code in codes.items()}}
+        file.with_name("it.py.meta").write_text(json.dumps(meta), encoding="utf-8")
+        file.with_name("it.py.spans").write_text(json.dumps({"version": 1, "spans": SPANS}), encoding="utf-8")
+        return module, tmp_path
+
+    return make
+
+
+def test_a_survivor_has_its_line_in_the_source_and_the_lines_that_differ(home, monkeypatch):
+    monkeypatch.setattr(mutants.metadata, "version", lambda _: "3.8.1")
+    found = mutants.found(*home(x_prefix__mutmut_1=0, **{"xǁItǁmethod__mutmut_1": 1, "xǁItǁmethod__mutmut_2": 33}))
+    assert (found["path"], found["mutants"], found["tool"]) == ("py/package/it.py", 3, "mutmut 3.8.1")
+    assert found["survivors"] == [
+        {"in": "prefix", "line": 6, "was": "return a + b", "is": "return a - b"},
+        {"in": "It.method", "line": 16, "was": "return a - 1", "is": "return a - 2"},
+    ]
+
+
+def test_a_module_of_which_mutants_are_left_is_not_recorded(home):
+    with pytest.raises(ValueError, match=r"^1 of 2 mutants of it have not run: run 'make mutants MUTANTS=it' again\.$"):
+        mutants.found(*home(x_prefix__mutmut_1=0, **{"xǁItǁmethod__mutmut_1": None}))
+
+
+def test_what_no_test_noticed_runs_again_when_the_tests_have_changed(home):
+    _, folder = home(x_prefix__mutmut_1=0, **{"xǁItǁmethod__mutmut_1": 1, "xǁItǁmethod__mutmut_2": 33})
+    meta = folder / "mutants" / "py" / "package" / "it.py.meta"
+
+    def codes(tests):
+        mutants._forget_survivors(folder, meta, tests)
+        return list(json.loads(meta.read_text())["exit_code_by_key"].values())
+
+    assert codes("as they were") == [0, 1, 33]
+    assert codes("as they were") == [0, 1, 33]
+    assert codes("changed") == [None, 1, None]
+
+
+def test_the_knob_takes_the_modules_of_the_list():
+    knobs = (REPO / "env" / "defaults.env").read_text(encoding="utf-8")
+    assert f"#: list of {' '.join(mutants.NAMES)} or empty\nMUTANTS=\n" in knobs
+
+
+def test_the_reasons_are_sentences_without_a_period():
+    for entry in yaml.safe_load(mutants.EQUAL.read_text(encoding="utf-8")):
+        assert set(entry) == {"module", "was", "is", "reason"} | ({"in"} if entry["module"] != "any" else set())
+        assert not entry["reason"].endswith(".")
+
+
+def test_a_table_keeps_its_columns_whatever_a_line_holds():
+    row = copy.deepcopy(ROW)
+    row["survivors"] = [{"in": "f", "line": 3, "was": "a | b", "is": "f`x`"}]
+    assert "| 3 | `f` | `a \\| b` | `` f`x` `` | - |" in mutants.page({"queue": row}, [])
