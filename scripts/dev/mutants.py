@@ -27,8 +27,6 @@ from typing import Any
 
 import yaml
 
-from commit import commit
-
 REPO = Path(__file__).resolve().parents[2]
 RECORD = REPO / "tests" / "recorded" / "mutants.json"
 EQUAL = REPO / "tests" / "mutants" / "equal.yaml"
@@ -146,7 +144,7 @@ def found(module: Module, home: Path) -> dict[str, Any]:
         if code in (_SURVIVED, _UNREACHED)
     ]
     return {
-        "path": f"{module.root}/{module.path}", "sha256": sha256(original), "commit": commit(),
+        "path": f"{module.root}/{module.path}", "sha256": sha256(original),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"), "tool": f"mutmut {metadata.version('mutmut')}",
         "mutants": len(codes), "survivors": sorted(survivors, key=lambda each: (each["line"], each["is"])),
     }  # fmt: skip
@@ -273,7 +271,7 @@ def _row(module: Module, row: Record | None, equal: Sequence[Mapping[str, str]])
     if row is None:
         return [name, "-", "-", "-", "-", "-", "not run yet"]
     unexplained, same, percent = score(module.name, row, equal)
-    when = f"{row['date']}, {row['commit']}"
+    when = f"{row['date']}, sha256 {row['sha256'][:12]}"
     if row["sha256"] != sha256(source(module)):
         when += _CHANGED
     shown = f"{percent:.0f} %" if percent >= AIM else f"**{percent:.0f} %**"

@@ -10,7 +10,7 @@ from hermetic import REPO
 import mutants
 
 ROW = {
-    "path": "py/x.py", "sha256": "0", "commit": "c", "date": "2026-01-31", "tool": "mutmut 3", "mutants": 20,
+    "path": "py/x.py", "sha256": "0" * 64, "date": "2026-01-31", "tool": "mutmut 3", "mutants": 20,
     "survivors": [
         {"in": "f", "line": 3, "was": "return a and b", "is": "return a or b"},
         {"in": "f", "line": 4, "was": 'open(x, encoding="utf-8")', "is": 'open(x, encoding="UTF-8")'},
@@ -46,10 +46,14 @@ def test_a_module_that_has_changed_is_out_of_date_on_the_page_and_fails_no_test(
     module = mutants.of("queue")
     fresh = {**ROW, "sha256": mutants.sha256(mutants.source(module))}
     now, stale = (mutants.page({"queue": row}, [EVERYWHERE]) for row in (fresh, ROW))
-    line = "| `py/verl_regress/worker/queue.py` | 20 | 18 | 1 | 1 | 95 % | 2026-01-31, c"
-    assert f"{line} |" in now
-    assert f"{line}, **out of date**: the module has changed |" in stale
-    assert mutants.is_page(stale, {"queue": fresh}, [EVERYWHERE])
+    line = "| `py/verl_regress/worker/queue.py` | 20 | 18 | 1 | 1 | 95 % | 2026-01-31, sha256 {}"
+    assert f"{line.format(fresh['sha256'][:12])} |" in now
+    assert f"{line.format('0' * 12)}, **out of date**: the module has changed |" in stale
+    assert mutants.is_page(
+        now.replace(f"{fresh['sha256'][:12]} |", f"{fresh['sha256'][:12]}{mutants._CHANGED} |"),
+        {"queue": fresh},
+        [EVERYWHERE],
+    )
     assert "| 3 | `f` | `return a and b` | `return a or b` | - |" in now
     assert '| 4 | `f` | `open(x, encoding="utf-8")` | `open(x, encoding="UTF-8")` | the same encoding |' in now
     assert "| `py/verl_regress/jobs/status.py` | - | - | - | - | - | not run yet |" in now
@@ -183,7 +187,7 @@ def test_the_reasons_are_sentences_without_a_period():
         assert not entry["reason"].endswith(".")
 
 
-def test_a_table_keeps_its_columns_whatever_a_line_holds():
+def test_a_table_keeps_its_columns_whatever_a_line_contains():
     row = copy.deepcopy(ROW)
     row["survivors"] = [{"in": "f", "line": 3, "was": "a | b", "is": "f`x`"}]
     assert "| 3 | `f` | `a \\| b` | `` f`x` `` | - |" in mutants.page({"queue": row}, [])
