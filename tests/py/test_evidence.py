@@ -40,6 +40,17 @@ def test_a_digest_is_of_every_path_and_every_byte(tree, change):
     assert evidence.digest(tree) != before
 
 
+def test_a_digest_is_of_what_is_in_a_file_and_not_of_its_time(tree):
+    file = tree / "a.txt"
+    os.utime(file, ns=(5, 5))
+    before = evidence.digest(tree)
+    os.utime(file, ns=(5, 6))
+    assert evidence.digest(tree) == before
+    write(file, "uno")
+    os.utime(file, ns=(5, 5))
+    assert evidence.digest(tree) != before
+
+
 def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
     monkeypatch.setattr(evidence, "_WHOLE", 3)
     large = write(tree / "large", "1234")
@@ -53,8 +64,10 @@ def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
     write(large, "43210")
     os.utime(large, ns=(5, 5))
     assert evidence.digest(tree) != before
+    os.utime(tree / "a.txt", ns=(5, 5))
     whole = evidence.digest(tree)
-    write(tree / "a.txt", "uno")  # three bytes are read
+    write(tree / "a.txt", "uno")  # a file of three bytes is read
+    os.utime(tree / "a.txt", ns=(5, 5))
     assert evidence.digest(tree) != whole
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import types
+from pathlib import Path
 
 import pytest
 from conftest import write
@@ -293,3 +294,19 @@ def test_a_launcher_makes_the_queue_again_if_it_is_gone(line):
     shutil.rmtree(job.root.queue("c").parent)
     assert line.waits(job) == ["turn"]
     assert names(job) == [f"{1:020d}-a"]
+
+
+def test_another_launcher_may_remove_a_link_first(line, monkeypatch):
+    over, job = line.job("over", is_alive=True), line.job("b", limit=1, is_alive=True)
+    line.dies(over)
+    remove = Path.unlink
+
+    def second(path, missing_ok=False):
+        remove(path, missing_ok=missing_ok)
+        if path.parent == job.root.queue("c"):
+            remove(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", second)
+    assert line.waits(job) == ["turn"]
+    queue.leave(job, "c")
+    assert names(job) == []
