@@ -87,6 +87,7 @@ def test_what_cannot_be_a_secret_is_not_held_back():
     assert redactor.feed(b"sk-abc") == b""
     assert redactor.end() == b"sk-abc"
     assert redactor.end() == b""
+    assert redactor.feed(b"step 2\n") == b"step 2\n"
 
 
 def test_without_secrets_nothing_changes():
