@@ -177,7 +177,7 @@ MOST = {
     "jobs": (["jobs", "--cluster=c"], 700),
     "status": (["status", "--profile=cpu", "--cluster=c"], 600),
     "latest": (["where", "latest"], 80),
-    "wait": (["wait", "{id}", "--deadlines=1,2,3"], 60),
+    "wait": (["wait", "{id}", "--deadlines=1,2,3"], 90),
     "logs": (["logs", "{id}"], 30),
     "stop": (["stop", "{id}", "--deadline=1"], 40),
 }
