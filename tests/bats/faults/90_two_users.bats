@@ -161,7 +161,7 @@ readonly LONG='trainer.nnodes=1 trainer.total_epochs=999 trainer.total_training_
     assert_status 0
     assert_line "changed ${user}s was RUNNING, is STOPPED .*"
   done
-  grep -qxF 'keys <secret SHORT_KEY> <secret SHORT_KEY>' "${shared}/jobs/anns/logs/driver.log" || fail "$(grep keys "${shared}/jobs/anns/logs/driver.log")"
+  grep -qxF 'keys <secret SHORT_KEY> <secret LONG_KEY>' "${shared}/jobs/anns/logs/driver.log" || fail "$(grep keys "${shared}/jobs/anns/logs/driver.log")"
 
   # Attempts of their own, one from a checkpoint whose critic is there.
   step=$(<"${shared}/jobs/anns/checkpoints/latest_checkpointed_iteration.txt")
@@ -210,12 +210,12 @@ readonly LONG='trainer.nnodes=1 trainer.total_epochs=999 trainer.total_training_
 @test "two users: the token and the secrets of one are in nothing that the other reads, and go nowhere that the other names" {
   local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway trap place
   gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
-  bob python3 -u -c 'import socket, sys
+  python3 -u -c 'import socket, sys
 server = socket.create_server((sys.argv[1], 0))
 print(server.getsockname()[1])
 while True: print(server.accept()[0].recv(65536))' "$gateway" >"${BATS_TEST_TMPDIR}/heard" 2>&1 3>&- &
   trap=$!
-  wait::until 10 - test -s "${BATS_TEST_TMPDIR}/heard"
+  wait::until 10 - test -s "${BATS_TEST_TMPDIR}/heard" || fail 'nobody listens'
   place="${gateway}:$(head -n 1 "${BATS_TEST_TMPDIR}/heard")"
   docker exec vrfault-ann-head python3 -c 'import socket, sys
 socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap works")' "${place%:*}" "${place##*:}"
