@@ -31,6 +31,8 @@ setup() {
   shared=${HOUSE-}/shared
 }
 
+teardown() { [[ -z ${listener-} ]] || kill "$listener" 2>/dev/null || true; }
+
 ann() { as ann "$ANN" 18301 "$@"; }
 
 bob() { as bob "$BOB" 18302 "$@"; }
@@ -208,13 +210,13 @@ readonly LONG='trainer.nnodes=1 trainer.total_epochs=999 trainer.total_training_
 
 # bats test_tags=turn:0
 @test "two users: the token and the secrets of one are in nothing that the other reads, and go nowhere that the other names" {
-  local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway trap place
+  local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway place
   gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
   python3 -u -c 'import socket, sys
 server = socket.create_server((sys.argv[1], 0))
 print(server.getsockname()[1])
 while True: print(server.accept()[0].recv(65536))' "$gateway" >"${BATS_TEST_TMPDIR}/heard" 2>&1 3>&- &
-  trap=$!
+  listener=$!
   wait::until 10 - test -s "${BATS_TEST_TMPDIR}/heard" || fail 'nobody listens'
   place="${gateway}:$(head -n 1 "${BATS_TEST_TMPDIR}/heard")"
   docker exec vrfault-ann-head python3 -c 'import socket, sys
@@ -226,7 +228,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   two::refused "a JobSpec whose address is the other's" 2 \
     "error   http://${place} \(from the JobSpec's ray\.address, or address of the Ray base config\) is not this cluster's head, the only one that gets its Ray token: use http://127\.0\.0\.1:8265\." \
     ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/trap.yaml"
-  kill "$trap"
+  kill "$listener"
   [[ $(tail -n +2 "${BATS_TEST_TMPDIR}/heard") == "b'the trap works'" ]] || fail "$(<"${BATS_TEST_TMPDIR}/heard")"
 
   printf 'workload: sft\nsecrets: [{name: KEY, file: %s}]\n' "${HOUSE}/bob/link" | bob tee link.yaml >/dev/null
