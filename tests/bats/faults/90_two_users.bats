@@ -114,7 +114,7 @@ two::of_ann() { find "$shared" -user "$ANN" -type f ! -path "${shared}/ray/*" -p
 
 # two::await_checkpoint ID: a running job has saved a step.
 two::await_checkpoint() {
-  wait::until 120 - two::has_checkpoint_or_end "$1" || fail "$1 has no checkpoint after 120 s"
+  wait::until 240 - two::has_checkpoint_or_end "$1" || fail "$1 has no checkpoint after 240 s"
   [[ ! -s ${shared}/jobs/$1/state/ended ]] || fail "$1 ended: $(tail -n 20 "${shared}/jobs/$1/logs/driver.log")"
 }
 two::has_checkpoint_or_end() { [[ -s ${shared}/jobs/$1/state/ended || -s ${shared}/jobs/$1/checkpoints/latest_checkpointed_iteration.txt ]]; }
