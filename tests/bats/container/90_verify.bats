@@ -27,7 +27,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   copy_of_a planted
   sed -i 's/advantages = verl_F.masked_whiten(advantages, response_mask)$/advantages = -verl_F.masked_whiten(advantages, response_mask)/' \
     "${BATS_FILE_TMPDIR}/planted/verl/trainer/ppo/core_algos.py"
-  # suites/rehearsal.yaml without GRPO, and with SFT resumed: four minutes less, and nothing less is shown.
+  # suites/rehearsal.yaml without GRPO, and with SFT resumed: two minutes less, and one PPO shows what two would.
   sed '/^  grpo:/,/workload: grpo/d; s/continues: ppo/continues: sft/' suites/rehearsal.yaml >"${BATS_TEST_TMPDIR}/suite.yaml"
   SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" run scripts/60_verify.sh
   assert_status 9
@@ -43,8 +43,8 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_b ppo_a sft_b sft_a resume_b resume_a' ]]
   grep -q '^# regressed: B breaks what A does (ppo' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]
-  # 3 decisive metrics of SFT, and at least 8 of each PPO.
-  (($(grep -o '<svg ' "${session}/report.html" | wc -l) >= 19))
+  # 3 decisive metrics of each SFT, and at least 8 of PPO.
+  (($(grep -o '<svg ' "${session}/report.html" | wc -l) >= 14))
   grep -q '>first difference: step 1<' "${session}/report.html"
   grep -q 'tests="16" failures="[12]"' "${session}/junit.xml"
   # What the session costs in addition to its bare jobs: printed, not asserted.
