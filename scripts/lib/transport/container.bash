@@ -67,11 +67,14 @@ transport::_exec() {
     shift
   fi
   (
-    ended=0 engine=''
+    ended=0 engine='' said=0
     exec {engine}> >(transport::_without_engine >&2)
     hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
     exec {engine}>&-
-    wait "$!" || ((ended == 0)) || ended=137 # the engine lost the container: as if it had killed the command
+    wait "$!" || said=$?
+    ((said != 2)) ||
+      cli::die 8 "The connection to the host of $(hosts::describe "$node") was lost while '$1' ran there: check the host, then run this again."
+    ((said == 0 || ended == 0)) || ended=137 # the engine lost the container: as if it had killed the command
     exit "$ended"
   ) || status=$?
   ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" || {
@@ -82,14 +85,16 @@ transport::_exec() {
   return "$status"
 }
 
-# transport::_without_engine: passes stdin on as it comes, without the engine's first line about a removed container; returns 1 if that
-# line came. Writes the first line in one piece, because stdout is another pipe; a live line has no end to wait for.
+# transport::_without_engine: passes stdin on as it comes, without what the engine's client says of a removed container in the first line;
+# returns 1 if that line came. It returns 2 if the client said, in any line, that its ssh to a host has ended. Writes the first line in one
+# piece, because stdout is another pipe; a live line has no end to wait for.
 transport::_without_engine() {
-  local first='' rest='' end='' gone='^(: | response from daemon: ).*([Nn]o such container| is not running|container state improper|no such exec session)'
+  local first='' rest='' end='' lost='command [[]ssh .* has exited with exit status ' gone='^(: | response from daemon: ).*([Nn]o such container| is not running|container state improper|no such exec session)'
   IFS= read -r -N 5 first || true
-  if [[ ${first,,} == error ]]; then
+  if [[ ${first,,} == error || ($first == comma && -n $HOSTS_FILE) ]]; then
     IFS= read -r rest || true
-    if [[ $rest =~ $gone || $rest =~ ^' during connect: '.*' command [ssh ' ]]; then
+    [[ ! ${first,,}${rest} =~ ^('error during connect: '.*)?$lost ]] || return 2
+    if [[ $rest =~ $gone ]]; then
       cat
       return 1
     fi
@@ -98,7 +103,7 @@ transport::_without_engine() {
     [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
     printf '%s' "${first}${rest}${end}"
   fi
-  exec cat
+  if hosts::are_several; then exec sed --unbuffered "/^${lost}/Q2"; else exec cat; fi
 }
 
 # transport::_is_gone NODE STATUS: it does not run, or was restarted since we listed it. An engine that removes a container kills

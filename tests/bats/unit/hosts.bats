@@ -163,6 +163,26 @@ CASES
   assert_called 'ssh -F /my/config -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15'
 }
 
+@test "ssh to a host ends while a command runs there: one sentence and exit 8, whatever was said before, and no word of the engine" {
+  stub docker - <<'STUB'
+    [[ $* != *inspect* ]] || { echo true && exit; }
+    case $* in *'exec mine-head said'*) printf 'step 1\nstep 2\n' >&2 ;; *'exec mine-head ends'*) echo 'a word' >&2 && exit 3 ;; esac
+    [[ $* != *refused* ]] || printf 'error during connect: Get "http://docker.example.com/v1.41/exec/1/json": ' >&2
+    echo 'command [ssh -o ConnectTimeout=30 -T -l me -- 10.0.0.1 docker system dial-stdio] has exited with exit status 255, make sure' >&2
+    exit 1
+STUB
+  for command in said silent refused; do
+    on_hosts node::exec head "$command"
+    assert_status 8
+    assert_line "error   The connection to the host of head (ssh://me@10.0.0.1, line 1 of env/hosts) was lost while '${command}' ran there: check the host, then run this again."
+    refute_text 'dial-stdio'
+    [[ $command != said ]] || assert_line 'step 2'
+  done
+  on_hosts node::exec head ends
+  assert_status 3
+  assert_line 'a word'
+}
+
 @test "a host that sees another directory at the shared root is refused before anything is changed" {
   mkdir -p "${BOX}/work dir/shared"
   on_hosts HOSTS_FILE=env/hosts hosts::need_shared_root
