@@ -12,7 +12,7 @@ capture::page() { python3 "${REPO_DIR}/scripts/dev/page.py" "$@"; }
 
 capture::shorten() {
   sed -E "s|$(cd "$REPO_DIR" && pwd)/||g; s|[^ (]*/(workdir/)|\1|g" "$1" |
-    grep -vE '^ok      (helper|Compose|no container|the names|port|[0-9]+ GiB|no GPU|shared root|[^ ]+ is writable|verl comes)|^(make|real|user|sys)|^ *$' |
+    grep -vE '^ok      (helper|Compose|no container|the names|port|[0-9]+ GiB|no GPU|shared root|[^ ]+ (is writable|has locks)|verl comes)|^(make|real|user|sys)|^ *$' |
     awk '/ step [3-8] of 10/ { if (!left++) print "        …"; next } { print }' | sed 's/^/    /; s/ *$//'
 }
 
