@@ -57,7 +57,7 @@ slurm_nodes::_munged() {
 
 slurm_nodes::_end_munged() {
   local pid
-  pid=$(<"${SLURM_RUN}/pid") && [[ $(<"/proc/${pid}/comm") == munged ]] && kill "$pid"
+  if pid=$(cat "${SLURM_RUN}/pid" 2>/dev/null) && [[ $(cat "/proc/${pid}/comm" 2>/dev/null) == munged ]]; then kill "$pid"; fi
 }
 
 slurm_nodes::_configure() {
