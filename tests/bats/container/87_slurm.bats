@@ -9,7 +9,7 @@ setup_file() {
   load slurm_nodes
   source "${REPO}/scripts/lib/wait.bash"
   container::use slurm 18287
-  container::quietly slurm scripts/dev/bootstrap_host.sh --slurm
+  container::quietly installed scripts/dev/bootstrap_host.sh --slurm
   slurm_nodes::make "$BATS_FILE_TMPDIR"
   export SHARED_ROOT=/private NODES_PATH=/opt/venv/bin WORKDIR="${BATS_FILE_TMPDIR}/workdir" HOSTS_OF=$CLUSTER_NAME
   unset DASHBOARD_PORT CLUSTER_NAME
