@@ -133,9 +133,9 @@ def test_what_a_job_read_is_by_content(make_job, tmp_path):
     [
         ({"submitted": {"accepted": False}}, True),
         ({"submitted": {"accepted": True}}, False),
-        ({"ended": {"exit_code": 0}, "observed": {"status": "SUCCEEDED"}}, True),
-        ({"ended": {"exit_code": 0}, "observed": {"status": "RUNNING"}}, False),
-        ({"ended": {"exit_code": 0}}, False),
+        ({"ended": {"exit_code": 0, "reason": "the trainer ended"}, "observed": {"status": "SUCCEEDED"}}, True),
+        ({"ended": {"exit_code": 0, "reason": "the trainer ended"}, "observed": {"status": "RUNNING"}}, False),
+        ({"ended": {"exit_code": 0, "reason": "the trainer ended"}}, False),
         ({"observed": {"status": "STOPPED"}}, False),
     ],
 )
