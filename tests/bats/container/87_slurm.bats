@@ -132,7 +132,9 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   scancel "$id"
   wait::until 60 - state_of "$id" CANCELLED
   [[ -z $(ours) ]] || fail "$(ours)"
-  BATCH_DO=resume JOB=cancelled OVERRIDES=trainer.total_training_steps=5 run scripts/45_slurm.sh
+  step=$(find "${SLURM_SHARED}/jobs/cancelled/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
+  ((step >= 2))
+  BATCH_DO=resume JOB=cancelled OVERRIDES="trainer.total_training_steps=$((step + 2))" run scripts/45_slurm.sh
   id=$(grep -xE '[0-9]+' <<<"$output")
   wait::until 240 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
   output=$(<"${WORKDIR}/slurm/${id}.log")
