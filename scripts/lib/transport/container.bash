@@ -68,7 +68,7 @@ transport::_exec() {
   fi
   (
     ended=0 engine='' said=0
-    exec {engine}> >(transport::_without_engine >&2)
+    exec {engine}> >(transport::_without_client >&2)
     hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
     exec {engine}>&-
     wait "$!" || said=$?
@@ -85,16 +85,24 @@ transport::_exec() {
   return "$status"
 }
 
-# transport::_without_engine: passes stdin on as it comes, without what the engine's client says of a removed container in the first line;
-# returns 1 if that line came. It returns 2 if the client said, in any line, that its ssh to a host has ended. Writes the first line in one
-# piece, because stdout is another pipe; a live line has no end to wait for.
+# transport::_without_client: passes stdin on without what the engine's client itself says; returns 1 if it said that the container is gone,
+# and 2 if, of several hosts, it said in any line that its ssh to this one has ended.
+transport::_without_client() {
+  if hosts::are_several; then
+    sed --unbuffered -E '/^(error during connect: .*)?command \[ssh .* has exited with exit status /IQ2' | transport::_without_engine
+  else
+    transport::_without_engine
+  fi
+}
+
+# transport::_without_engine: passes stdin on as it comes, without the engine's first line about a removed container; returns 1 if that
+# line came. Writes the first line in one piece, because stdout is another pipe; a live line has no end to wait for.
 transport::_without_engine() {
-  local first='' rest='' end='' lost='command [[]ssh .* has exited with exit status ' gone='^(: | response from daemon: ).*([Nn]o such container| is not running|container state improper|no such exec session)'
+  local first='' rest='' end='' gone='^(: | response from daemon: ).*([Nn]o such container| is not running|container state improper|no such exec session)'
   IFS= read -r -N 5 first || true
-  if [[ ${first,,} == error || ($first == comma && -n $HOSTS_FILE) ]]; then
+  if [[ ${first,,} == error ]]; then
     IFS= read -r rest || true
-    [[ ! ${first,,}${rest} =~ ^('error during connect: '.*)?$lost ]] || return 2
-    if [[ $rest =~ $gone ]]; then
+    if [[ $rest =~ $gone || $rest =~ ^' during connect: '.*' command [ssh ' ]]; then
       cat
       return 1
     fi
@@ -103,7 +111,7 @@ transport::_without_engine() {
     [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
     printf '%s' "${first}${rest}${end}"
   fi
-  if hosts::are_several; then exec sed --unbuffered "/^${lost}/Q2"; else exec cat; fi
+  exec cat
 }
 
 # transport::_is_gone NODE STATUS: it does not run, or was restarted since we listed it. An engine that removes a container kills
