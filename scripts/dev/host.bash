@@ -270,11 +270,11 @@ host::_stop_engine() {
 
 # host::list_clusters: the clusters that have containers here, running or stopped, or only a network.
 host::list_clusters() {
-  local what
-  for what in 'ps --all' 'network ls'; do
-    # shellcheck disable=SC2086  # two words
-    docker $what --filter "label=${COMPOSE_LABEL}" --format "{{.Label \"${COMPOSE_LABEL}\"}}" 2>/dev/null || true
-  done | sort -u
+  local labels=(--filter "label=${COMPOSE_LABEL}" --format "{{.Label \"${COMPOSE_LABEL}\"}}")
+  {
+    docker ps --all "${labels[@]}" || true
+    docker network ls "${labels[@]}" || true
+  } 2>/dev/null | sort -u
 }
 
 # The package is a source archive around one binary: take that, build nothing.
