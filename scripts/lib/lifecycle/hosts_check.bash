@@ -30,7 +30,10 @@ readonly HOSTS_QUESTIONS='
   echo "memory $(awk "/^MemAvailable:/ { print int(\$2 / 1048576) }" /proc/meminfo)"
   echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
-  if [ -n "$2" ]; then echo "nonce $(cat "$2" 2>/dev/null)"; test -w "${2%/*}" && echo "writable yes"; fi
+  if [ -n "$2" ]; then
+    echo "nonce $(cat "$2" 2>/dev/null)"; test -w "${2%/*}" && echo "writable yes"
+    echo "lock $({ set -- "$2"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
+  fi
   true'
 
 hosts::_ask_all() {
@@ -55,8 +58,6 @@ hosts::_ask() {
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
   hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_NONCE:-}" </dev/null >"$file" ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
-  [[ -z ${HOSTS_NONCE:-} ]] ||
-    printf 'lock %s\n' "$(hosts::on "$node" "$SHARED_QUESTION" "$HOSTS_NONCE" </dev/null 2>/dev/null || true)" >>"$file"
   engine=$(hosts::need_engine "$node")
   read -r version api arch <<<"$engine"
   printf 'engine %s\narch %s\n' "$version" "$arch" >>"$file"
