@@ -138,8 +138,7 @@ def owning(file: Path, who: str, seconds: float) -> Iterator[None]:
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if not take_within(descriptor, seconds):
-            holder = _text(descriptor) or "another process"
-            raise RegressError(f"{file} has been locked for {seconds:.0f} s by {holder}: {_CURE}.")
+            raise _locked(file, seconds, [_text(descriptor)])
         _sign(descriptor, who)
         yield
     finally:
@@ -161,7 +160,7 @@ def sharing(directory: Path, seconds: float) -> Iterator[bool]:
         except OSError:
             has_locks = False
         if descriptor is not None and has_locks and not is_ours:
-            raise _locked(directory, seconds, [_text(descriptor)])
+            raise _locked(directory, seconds, _known(directory, [_text(descriptor)]))
         yield is_ours
     finally:
         if descriptor is not None:
@@ -187,7 +186,7 @@ def alone(directory: Path, who: str, seconds: float, sharers: Callable[[], list[
         if not is_ours:
             if is_shared := _take_within(descriptor, fcntl.LOCK_SH, 0):  # then what is written there is old
                 take(descriptor, fcntl.LOCK_UN)
-            raise _locked(directory, seconds, sharers() if is_shared else [_text(descriptor)])
+            raise _locked(directory, seconds, _known(directory, sharers() if is_shared else [_text(descriptor)]))
         _sign(descriptor, who)
         try:
             yield
@@ -207,11 +206,15 @@ def holder_in(file: Path) -> str | None:
     return None
 
 
-def _locked(directory: Path, seconds: float, holders: list[str]) -> RegressError:
-    known = [holder for holder in holders if holder] or _of_this_machine(file_of(directory))
+def _locked(path: Path, seconds: float, holders: list[str]) -> RegressError:
     return RegressError(
-        f"{directory} has been locked for {seconds:.0f} s by {first(known) or 'another process'}: {_CURE}."
+        f"{path} has been locked for {seconds:.0f} s by {first(holders) or 'another process'}: {_CURE}."
     )
+
+
+def _known(directory: Path, recorded: list[str]) -> list[str]:
+    """Those who recorded themselves; if nobody did, those whom this machine's kernel knows."""
+    return [holder for holder in recorded if holder] or _of_this_machine(file_of(directory))
 
 
 def _of_this_machine(path: Path) -> list[str]:

@@ -19,6 +19,7 @@ from verl_regress.cluster import ray_private, ray_processes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.store import uses
 from verl_regress.store.artefact import sha256_of
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
@@ -51,14 +52,10 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
     """
     if names is None:
         newest = islice(find.newest(root, find.ids_of(root)), _AMONG)
-        over = list(islice((job for job in newest if _is_mine(job) and _is_over(job)), _EARLIER))
+        over = list(islice((job for job in newest if uses.is_mine(job.path) and _is_over(job)), _EARLIER))
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
     return {job.submission_id: digest(job.first.path) for job in over}
-
-
-def _is_mine(job: JobDir) -> bool:
-    return job.path.stat().st_uid == os.geteuid()
 
 
 def _is_over(job: JobDir) -> bool:

@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
-    with _uncollected(args):
+    with submit.uncollected(SharedRoot(args.shared_root)):
         return _resume(args, _until(args))
 
 
@@ -57,13 +56,8 @@ def _resume(args: argparse.Namespace, before: list[JobDir]) -> int:
 
 def run_retry(args: argparse.Namespace) -> int:
     """Start again, from the first step."""
-    with _uncollected(args):
+    with submit.uncollected(SharedRoot(args.shared_root)):
         return _begin(args, _until(args), None)
-
-
-def _uncollected(args: argparse.Namespace) -> AbstractContextManager[bool]:
-    """Keep `make gc` from removing what the plan refers to until Ray has the attempt."""
-    return submit.uncollected(SharedRoot(args.shared_root))
 
 
 def _until(args: argparse.Namespace) -> list[JobDir]:
