@@ -51,11 +51,10 @@ is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") 
 
 @test "the next gets a slot when the first is over, and leaves the queue empty" {
   JOB=turn-three timeout 300 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  follower=$!
   wait::until 60 - grep -q 'turn-three is QUEUED' "${BATS_TEST_TMPDIR}/told"
   JOB=turn-one scripts/54_stop.sh
-  status=0
-  wait "$!" || status=$?
-  output=$(<"${BATS_TEST_TMPDIR}/told")
+  container::ended "$follower" "${BATS_TEST_TMPDIR}/told"
   assert_status 3
   assert_line ' +turn-three is QUEUED \(position 1 of 1: behind turn-one \(MAX_RUNNING=1\)\)'
   assert_line 'error   turn-three FAILED .*'

@@ -120,9 +120,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   run .venv/bin/python tests/bats/container/dap.py "$(jq --arg host "$(container::ip "$node")" --argjson port "$port" '.connect = {host: $host, port: $port}' <<<"$attach")" 'seen[0] = "attached"'
   assert_status 0
   assert_line "compute_score .*/stops\.py:1[01]"
-  status=0
-  wait "$follower" || status=$?
-  output=$(<"${BATS_TEST_TMPDIR}/told")
+  container::ended "$follower" "${BATS_TEST_TMPDIR}/told"
   assert_status 0
   assert_line ' +stops goes on'
   assert_line 'ok      stops SUCCEEDED \(the trainer ended\)'

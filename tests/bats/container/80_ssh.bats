@@ -111,9 +111,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   run curl --silent --noproxy '*' "http://127.0.0.1:18286/api/version" --header @<(printf 'Authorization: Bearer %s\n' "$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")")
   [[ $output == *'"ray_version"'* ]] || fail 'not Ray'
   kill -INT -- "-${holder}"
-  status=0
-  wait "$holder" || status=$?
-  output=$(<"${BATS_TEST_TMPDIR}/told")
+  container::ended "$holder" "${BATS_TEST_TMPDIR}/told"
   assert_status 130
   assert_line ' +the tunnel is closed'
   [[ -z $(on port::holder 18286 2>/dev/null) ]] || fail 'something still listens'

@@ -34,6 +34,13 @@ container::listing() {
   (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
+# container::ended PID FILE: waits for the end of a command in the background, which writes into FILE; sets status and output.
+container::ended() {
+  status=0
+  wait "$1" || status=$?
+  output=$(<"$2")
+}
+
 # container::looks_into JOB: `make debug` of that job, and a session with the checks that say where jobs and drivers run, and with which
 # code. Wherever the nodes are, this is the same.
 container::looks_into() {

@@ -88,9 +88,7 @@ storage::fill_all() { storage::fill && storage::fill_rest; }
   is_recorded() { compgen -G "${WORKDIR}/shared/verify/*/evidence/job-loss_a.json" >/dev/null; }
   wait::until 300 is_over is_recorded || fail "$(<"$said")"
   fault::inject storage::fill_all
-  status=0
-  wait "$running" || status=$?
-  output=$(<"$said")
+  container::ended "$running" "$said"
   session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1)
   fault::answered "$status" "$(grep -m 1 'The reports of the session' <<<"$output")"
   assert_status 1

@@ -44,11 +44,7 @@ session::await() { wait::until 300 session::is_over "$@" || fail "$*: it did not
 session::is_over() { ! kill -0 "$SESSION_PID" 2>/dev/null; }
 
 # session::ended [PID FILE]: waits for its end; sets status and output.
-session::ended() {
-  status=0
-  wait "${1:-$SESSION_PID}" || status=$?
-  output=$(<"${2:-$SESSION_OUT}")
-}
+session::ended() { container::ended "${1:-$SESSION_PID}" "${2:-$SESSION_OUT}"; }
 
 # session::trains N: a job of the session is at that step.
 session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }

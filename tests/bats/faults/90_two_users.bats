@@ -173,9 +173,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
     resumed[$user]=$!
   done
   for user in ann bob; do
-    status=0
-    wait "${resumed[$user]}" || status=$?
-    output=$(<"${BATS_TEST_TMPDIR}/${user}")
+    container::ended "${resumed[$user]}" "${BATS_TEST_TMPDIR}/${user}"
     assert_status 0
     assert_line "        attempt 2 of ${user}s, as asked for ${user}s, from ${HOUSE}/${user}/workdir/shared/jobs/${user}s/checkpoints/global_step_${step[$user]} \(step ${step[$user]}\)"
     assert_line "ok      ${user}s\.a2 SUCCEEDED \(the trainer ended\)"

@@ -124,10 +124,8 @@ END
 
 # fault::reports STATUS LINE: waits for `make wait` to end. Sets status, output, LINE and SECONDS_TO_TELL.
 fault::reports() {
-  status=0
-  wait "$FOLLOWER" || status=$?
+  container::ended "$FOLLOWER" "${BATS_TEST_TMPDIR}/told"
   SECONDS_TO_TELL=$(fault::_since "$INJECTED")
-  output=$(<"${BATS_TEST_TMPDIR}/told")
   assert_status "$1"
   assert_line "$2"
   LINE=$(grep -m 1 -E -- "^$2\$" <<<"$output")
