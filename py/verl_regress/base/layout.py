@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -396,7 +395,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def _object_in(path: Path) -> dict[str, Any]:
     """Raises OSError, ValueError, RecursionError or Unreadable."""
-    with opened(path, _LONGEST_JSON, _no_json) as file:
+    # A pipe in the file's place must not make us wait for its writer.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_json(path)
+        if found.st_size > _LONGEST_JSON:
+            raise _too_long(path, found.st_size)
         content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _no_json(path)
@@ -430,22 +435,20 @@ def _no_json(path: Path) -> Unreadable:
     )
 
 
-def _not_regular(path: Path) -> Unreadable:
-    why = f"cannot be read: {path.parent.name}/{path.name} is no regular file"
-    return Unreadable(f"{path} cannot be read: it is no regular file: remove it.", why)
-
-
-def opened(path: Path, most: int | None = None, not_regular: Callable[[Path], Unreadable] = _not_regular) -> BinaryIO:
+def opened(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file of at most `most` bytes, to be read: a pipe or a device in its place could be read for ever.
 
-    Raises OSError, and Unreadable: what `not_regular` makes of its path where it is no regular file.
+    Raises OSError and Unreadable.
     """
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  # returned
     found = os.fstat(file.fileno())
     if stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most):
         return file
     file.close()
-    raise _too_long(path, found.st_size) if stat.S_ISREG(found.st_mode) else not_regular(path)
+    if stat.S_ISREG(found.st_mode):
+        raise _too_long(path, found.st_size)
+    why = f"cannot be read: {path.parent.name}/{path.name} is no regular file"
+    raise Unreadable(f"{path} cannot be read: it is no regular file: remove it.", why)
 
 
 def _too_long(path: Path, size: int) -> Unreadable:
