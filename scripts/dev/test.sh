@@ -6,11 +6,12 @@
 #   scripts/dev/test.sh unit-slow py-slow   the long ones: property tests, a kill or a signal at every step, deadlines that pass
 #   scripts/dev/test.sh py-again         the same as py, with its own report; also unit-again and contract-again
 #   scripts/dev/test.sh container        real containers on a real engine
-#   scripts/dev/test.sh faults           faults on them; without the long ones, which are tagged `full`
+#   scripts/dev/test.sh faults           faults on them; without the longest ones, which are tagged ninth:N
 #   scripts/dev/test.sh faults-full      all faults; if all pass, docs/reliability.md is written
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
-# Of the container and fault tests with a tag turn:N, TEST_TURN=N runs that third (CI chooses it by the commit); without it all run.
+# TEST_TURN=0 to 8 runs a third of the container and fault tests with a tag turn:N (N is TEST_TURN modulo 3), and the faults with the tag
+# ninth:TEST_TURN. CI chooses it by the commit. Without it all thirds run.
 # Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR TEST_TURN
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
@@ -35,16 +36,20 @@ suite::py-slow() { suite::_pytest py-slow -m slow; }
 suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::contract-again() { suite::_bats contract contract-again "${PARALLEL[@]}"; }
 suite::py-again() { suite::_pytest py-again -m 'not slow'; }
-suite::faults() { suite::_faults report faults --filter-tags "!full,$(suite::_in_turn)"; }
+suite::faults() { suite::_faults report faults --filter-tags "$(suite::_in_turn),$(suite::_in_ninth)"; }
 suite::faults-full() { suite::_faults write faults-full; }
 
 # suite::_in_turn: the tags that leave out the tests of the two other turns; with TEST_TURN empty, a tag that no test has.
 suite::_in_turn() {
-  local turn others=()
-  for turn in 0 1 2; do [[ -z ${TEST_TURN-} || $TEST_TURN == "$turn" ]] || others+=("!turn:${turn}"); done
-  ((${#others[@]})) || others=('!never')
-  (IFS=, && printf '%s\n' "${others[*]}")
+  [[ -n ${TEST_TURN-} ]] || { printf '!never\n' && return; }
+  suite::_without turn:0 turn:1 turn:2 "turn:$((TEST_TURN % 3))"
 }
+
+# suite::_in_ninth: the same for the longest tests; with TEST_TURN empty, none of them.
+suite::_in_ninth() { suite::_without ninth:{0..8} ${TEST_TURN:+"ninth:${TEST_TURN}"}; }
+
+# suite::_without TAG...: leaves out the tests of all tags that are given once.
+suite::_without() { printf '%s\n' "$@" | sort | uniq -u | sed 's/^/!/' | paste -sd,; }
 
 # suite::_bats DIRECTORY REPORT OPTION...
 suite::_bats() {

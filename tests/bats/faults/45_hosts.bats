@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # Several hosts (HOSTS_FILE): one loses its power or its engine while a job trains there, and the way to them by ssh is slow or
 # breaks. The hosts are network namespaces with engines of their own (hosts_lab.bash).
-# bats file_tags=full
+# bats file_tags=ninth:8
 
 setup_file() {
   load fault_helper

@@ -81,7 +81,7 @@ END
   status=1 fault::recovered # the status of the refusal, like its sentence
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:0
 @test "a live container with only part of Ray: make up starts all of Ray again" {
   local node program tries=0
   fault::begin 'part of Ray is killed -9 in a live container'
@@ -100,7 +100,7 @@ END
   fault::recovered "tries=${tries}"
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:3
 @test "the cluster is taken down under a job: it is LOST, and a new one works" {
   local began
   UNREACHABLE_TIMEOUT=10 fault::train 'make down under a job' 60
@@ -116,7 +116,7 @@ END
   fault::recovered
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:6
 @test "the head restarts under a job, GCS in memory, and make up is run at once: LOST, and why" {
   UNREACHABLE_TIMEOUT=300 fault::train 'the head restarts, GCS in memory, make up at once' 60
   fault::inject docker restart --time 0 vrfault-cluster-head
@@ -127,7 +127,7 @@ END
   fault::recovered
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:5
 @test "the head restarts under a job, GCS in memory, and nobody comes: LOST within two minutes, and why" {
   local gcs
   gcs="$(container::ip head):6379"
@@ -162,7 +162,7 @@ has_clock_of() {
   printf '# %d processes with another clock\n' "$count" >&3
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:6
 @test "a worker's clock is five minutes behind, also for the job's processes there: make up reports it, and the job trains" {
   local library behind='-(299|30[0-9])'
   library=$(faketime) || skip 'libfaketime is neither installed nor in the distribution'

@@ -114,7 +114,7 @@ secret::is_swept() {
   secret::is_gone
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:3
 @test "the worker with the driver of a job with a secret is killed: make gc removes the file when the job is lost" {
   secret::submit 'the worker with the driver of a job with a secret is killed' 60
   fault::find_driver

@@ -72,7 +72,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   [[ $(session::newest) == "$SESSION_DIR" ]]
 }
 
-# bats test_tags=full
+# bats test_tags=ninth:5
 @test "the head restarts in mid-session, and make up is run at once: the run is made again, and the session ends with its verdict" {
   fault::begin 'the head restarts in the middle of a session, make up at once'
   UNREACHABLE_TIMEOUT=300 session::start repaired 'loss: {workload: sft, steps: 20}'

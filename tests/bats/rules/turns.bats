@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The long container and fault tests, of which CI runs a third each time (TEST_TURN, scripts/dev/test.sh).
+# The long container and fault tests, of which CI runs a third each time, and a ninth of the longest (TEST_TURN, scripts/dev/test.sh).
 
 setup() { load rules_helper; }
 
@@ -23,4 +23,20 @@ fail() {
     printf '# %s: %d tags\n' "$suite" "$all" >&3
     [[ $(cat "${files[@]}" | grep -c 'turn:') == "$all" ]] || fail "a tag with 'turn:' in tests/bats/${suite} is neither right above a test nor one for its file"
   done
+}
+
+@test "each of the longest faults is in exactly one of the nine parts, and CI comes to each" {
+  for ninth in {0..8}; do
+    found=$(grep -lxE "# bats (test|file)_tags=ninth:${ninth}" tests/bats/faults/*.bats || true)
+    [[ -n $found ]] || fail "ninth:${ninth} has no test in tests/bats/faults"
+    for file in $found; do
+      turn=$(sed -nE 's/^# bats file_tags=turn:([0-2])$/\1/p' "$file")
+      [[ -z $turn || $turn == $((ninth % 3)) ]] || fail "${file} has the turn ${turn}, in which ninth:${ninth} never runs"
+    done
+  done
+  all=$(cat tests/bats/faults/*.bats | grep -c 'ninth:')
+  one=$(grep -hxEA 1 '# bats test_tags=ninth:[0-8]' tests/bats/faults/*.bats | grep -c '^@test "')
+  whole=$(grep -hcxE '# bats file_tags=ninth:[0-8]' tests/bats/faults/*.bats | grep -cx 1)
+  printf '# faults: %d tags\n' "$all" >&3
+  [[ $all == $((one + whole)) ]] || fail "a tag with 'ninth:' in tests/bats/faults is neither right above a test nor one for its file"
 }
