@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,9 @@ _OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR",
 _HOOKS = "VERL_REGRESS_HOOKS"
 # These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, one records its memory.
 _BESIDE_TRAINING = ("job_secrets", "process_memory")
-_OWN_KEYS = re.compile(r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|resume_))")
+_OWN_KEYS = re.compile(
+    r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|rollout_data_dir|resume_))"
+)
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"
 _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
@@ -66,6 +69,7 @@ def _read(directory: Path) -> Run:
         code=resolved.get("code_id"),
         facts=_facts(directory, resolved, overrides),
         config=_config(directory / "config/verl_config.yaml", resolved),
+        hashes=_hashes(attempts),
         memory=memory_records.read(attempts),
     )
 
@@ -86,6 +90,24 @@ def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
             starts.append(int(parent.get("step") or 0))
         texts.append(text)
     return texts, starts
+
+
+def _hashes(attempts: Iterable[Path]) -> dict[str, str]:
+    """The hash of what was sampled at all steps. A step counts as its last attempt made it.
+
+    verl 0.7.1 to 0.9.1 write `samples/N.jsonl` for step N, with an object for each answer, in the order in which the answers
+    came. Empty if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
+    """
+    steps = {path.stem: path for attempt in attempts for path in (attempt / "samples").glob("*.jsonl")}
+    known = hashlib.sha256()
+    try:
+        for step, path in sorted(steps.items()):
+            with path.open(encoding="utf-8") as file:
+                answers = [json.loads(line) for line in file]
+            known.update(json.dumps([step, sorted([each["input"], each["output"]] for each in answers)]).encode())
+    except (LookupError, TypeError, ValueError):
+        return {}
+    return {records.TOKENS: known.hexdigest()} if steps else {}
 
 
 def _failure(attempt: Path) -> str | None:

@@ -278,8 +278,8 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
 
 
 def _other_hashes(pair: Pair) -> list[str]:
-    """The names of the hashes that both sides have, and that differ."""
-    a = pair.a[0].hashes
+    """The names of the hashes that both sides have, that are equal in all runs of A, and that differ in B."""
+    a = {name: hash for name, hash in pair.a[0].hashes.items() if all(each.hashes.get(name) == hash for each in pair.a)}
     return sorted({name for b in pair.b for name in a.keys() & b.hashes.keys() if a[name] != b.hashes[name]})
 
 

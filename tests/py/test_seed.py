@@ -24,6 +24,7 @@ RELEASES = {
 def snapshot_with(shared, *keys):
     """Make codeA a release whose PPO trainer has these keys, and whose SFT trainer has those of every release."""
     config = yaml.safe_load(CONFIG)
+    config["trainer"]["rollout_data_dir"] = None
     for key in keys:
         node, parts = config, key.split(".")
         for part in parts[:-1]:
@@ -67,6 +68,23 @@ def test_sft_gets_its_seeds_and_one_for_the_choice_of_rows(submit, shared):
         "changed submitted me (sft, code codeA, profile cpu)\n"
     )
     assert seeds_of(JobDir(shared.jobs / "me")) == {"trainer.seed=0", "engine.seed=0", "++data.seed=0"}
+
+
+@pytest.mark.parametrize("workload", ["ppo", "grpo"])
+def test_a_run_with_a_seed_writes_what_it_sampled_into_its_own_directory(submit, shared, workload):
+    snapshot_with(shared)
+    assert submit("--submission-id=me", "--seed=3", spec=f"workload: {workload}\n").status == 0
+    job = JobDir(shared.jobs / "me")
+    assert f"trainer.rollout_data_dir={job.path}/samples" in read(job, "resolved.json")["argv"]
+
+
+def test_without_a_seed_or_if_the_user_says_otherwise_nothing_is_written(submit, shared):
+    snapshot_with(shared)
+    assert submit("--submission-id=one").status == 0
+    assert not [word for word in read(JobDir(shared.jobs / "one"), "resolved.json")["argv"] if "rollout_data" in word]
+    assert submit("--submission-id=two", "--seed=3", "--overrides=trainer.rollout_data_dir=null").status == 0
+    argv = read(JobDir(shared.jobs / "two"), "resolved.json")["argv"]
+    assert [word for word in argv if "rollout_data" in word] == ["trainer.rollout_data_dir=null"]
 
 
 def test_one_line_says_which_keys_the_release_lacks(submit, shared):

@@ -459,6 +459,15 @@ def test_other_tokens_are_a_change_even_if_all_metrics_agree_but_for_rounding(tm
     )
 
 
+def test_tokens_that_differ_between_two_runs_of_a_say_nothing_about_b(tmp_path):
+    a = [
+        dataclasses.replace(run, hashes={"sampled tokens": tokens})
+        for run, tokens in zip(recorded(tmp_path, *PPO), ("1", "2"), strict=True)
+    ]
+    (b,) = recorded(tmp_path, "ppo-main-v1")
+    assert judge.case(a, [dataclasses.replace(b, hashes={"sampled tokens": "3"})]).word is Word.SAME
+
+
 def test_the_hashes_of_every_pair_are_compared(tmp_path):
     a1, a2 = recorded(tmp_path, *GRPO)
     b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[1], to="b2")]

@@ -175,6 +175,40 @@ def test_the_seed_of_a_job_pairs_it_whatever_keys_its_release_has(tmp_path):
     assert jobdir.read(job).seed == "data.seed=7 seed=0"
 
 
+def write_samples(directory, step, *answers):
+    (directory / "samples").mkdir(exist_ok=True)
+    text = "".join(
+        json.dumps({"input": "1+1=", "output": answer, "score": 0.5, "step": step}) + "\n" for answer in answers
+    )
+    (directory / f"samples/{step}.jsonl").write_text(text)
+
+
+def test_what_was_sampled_is_hashed_over_steps_and_attempts_whatever_the_order_of_the_answers(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-resumed")
+    assert jobdir.read(job).hashes == {}
+    write_samples(job, 4, "2", "3")
+    one = jobdir.read(job).hashes
+    assert list(one) == ["sampled tokens"]
+    write_samples(job, 4, "3", "2")
+    assert jobdir.read(job).hashes == one
+    write_samples(job / "attempts/2", 5, "2")
+    two = jobdir.read(job).hashes
+    write_samples(job / "attempts/2", 5, "3")
+    assert len({*one.values(), *two.values(), *jobdir.read(job).hashes.values()}) == 3
+    write_samples(job / "attempts/2", 4, "9")  # made again by the later attempt
+    again = jobdir.read(job).hashes
+    write_samples(job, 4, "5")
+    assert jobdir.read(job).hashes == again
+
+
+@pytest.mark.parametrize("text", ['{"input": "1+1=", "out', '{"input": "1+1="}\n', "7\n"])
+def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path, text):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
+    write_samples(job, 1, "2")
+    (job / "samples/2.jsonl").write_text(text)
+    assert jobdir.read(job).hashes == {}
+
+
 def test_the_resolved_config_names_neither_the_job_nor_its_seeds(tmp_path):
     a, b = recorded(tmp_path, "ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2")
     assert len(a.config) > 500

@@ -329,6 +329,11 @@ class JobDir:
         return self.path / "checkpoints"
 
     @property
+    def samples(self) -> Path:
+        """With TRAIN_SEED, the prompts and answers of each step: `N.jsonl`, by verl."""
+        return self.path / "samples"
+
+    @property
     def debug(self) -> Path:
         """Debug bundles: Ray and the nodes at key moments of the job, one directory each (verl_regress.jobs.debug)."""
         return self.path / "debug"

@@ -166,7 +166,8 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],
-        "entries": sorted(path.name for path in found.path.iterdir()),
+        # The trainer of SFT samples nothing.
+        "entries": sorted(path.name for path in found.path.iterdir() if path != found.samples),
         "config": sorted(path.name for path in found.config.iterdir()),
         "digest": digest(found.path),
         "secrets": _secret_reports(found, ray),

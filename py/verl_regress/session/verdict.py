@@ -100,7 +100,7 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
     return dataclasses.replace(
         run,
         facts=facts,
-        hashes={judged.WEIGHTS: job["weights"]} if job.get("weights") else {},
+        hashes={**run.hashes, **({judged.WEIGHTS: job["weights"]} if job.get("weights") else {})},
         failure=stalled or run.failure,
         unfinished=None if stalled else run.unfinished,
     )

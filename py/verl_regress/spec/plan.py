@@ -269,6 +269,7 @@ def _overrides(root: SharedRoot, request: Request, code: Code, paths: JobPaths) 
     reward = f"{reward_fn.key_of(code.path)}={paths.reward_fn}" if paths.reward_fn is not None else None
     return merge(
         [Override(text, "verl-regress") for text in workload.overrides(paths)],
+        request.samples(paths.job),
         *of_profile(root, workload, base.trainer_overrides, base.origin),
         [] if reward is None else [Override(reward, spec.origin)],
         [Override(root.fill_in(text), spec.origin) for text in spec.trainer_overrides],

@@ -94,6 +94,13 @@ class Request:
             return []
         return [Override(f"{key}={self.said.seed}", TRAIN_SEED, optional=True) for key in self.workload.seed_keys]
 
+    def samples(self, job: JobDir) -> list[Override]:
+        """What TRAIN_SEED adds, too: such a run is to be compared, so its trainer writes what it sampled."""
+        key = self.workload.samples_key
+        if self.said.seed is None or not key:
+            return []
+        return [Override(f"{key}={job.samples}", TRAIN_SEED, optional=True)]
+
     @property
     def deterministic(self) -> Deterministic:
         """What DETERMINISTIC=1 adds if it was asked for. Raises BadInput if the base config does not say it."""

@@ -36,6 +36,7 @@ class Workload:
     overrides: Callable[[JobPaths], list[str]]
     has_reward: bool = True
     dataset_suffix: str = ""
+    samples_key: str = ""
     hooks: tuple[str, ...] = ()
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,6 +101,9 @@ _SFT_SEEDS = ("trainer.seed", "engine.seed", "++data.seed")
 
 _RL_FILES = ("train.parquet", "test.parquet")
 
+# Where the trainer writes the prompts and answers of each step; in verl 0.7.1 to 0.9.1 and main at 1dda039b, V0 and V1.
+_RL_SAMPLES = "trainer.rollout_data_dir"
+
 WORKLOADS: dict[str, Workload] = {
     "ppo": Workload(
         "verl.trainer.main_ppo",
@@ -107,10 +111,17 @@ WORKLOADS: dict[str, Workload] = {
         (*_RL_SEEDS, *_CRITIC_SEEDS),
         _RL_FILES,
         _ppo,
+        samples_key=_RL_SAMPLES,
         hooks=("transfer_queue_names",),
     ),
     "grpo": Workload(
-        "verl.trainer.main_ppo", ("rl", "grpo"), _RL_SEEDS, _RL_FILES, _grpo, hooks=("transfer_queue_names",)
+        "verl.trainer.main_ppo",
+        ("rl", "grpo"),
+        _RL_SEEDS,
+        _RL_FILES,
+        _grpo,
+        samples_key=_RL_SAMPLES,
+        hooks=("transfer_queue_names",),
     ),
     "sft": Workload(
         "verl.trainer.sft_trainer_ray",

@@ -47,6 +47,10 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   (($(grep -o '<svg ' "${session}/report.html" | wc -l) >= 14))
   grep -q '>first difference: step 1<' "${session}/report.html"
   grep -q 'tests="16" failures="[12]"' "${session}/junit.xml"
+  # Both began with the same weights, so they sampled the same at step 1, and something else at the end.
+  sampled() { jq -c '[.input, .output]' "${WORKDIR}/shared/jobs/$(jq -r ".jobs.ppo_$1.submission_id" "${session}/report.json")/samples/$2.jsonl" | sort; }
+  (($(sampled a 1 | grep -c .) >= 16))
+  [[ $(sampled a 1) == "$(sampled b 1)" && $(sampled a 10) != "$(sampled b 10)" ]]
   # What the session costs in addition to its bare jobs: printed, not asserted.
   printf '# jobs: %s s, session: %s\n' "$(jq '[.jobs[].seconds] | add' "${session}/report.json")" \
     "$(grep -oE '60_verify: done in [0-9.]+ s|exit 9 .* after [0-9.]+ s' <<<"$output")" >&3
