@@ -26,7 +26,7 @@ from pathlib import Path
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find, liveness
 from verl_regress.worker import queue
-queue._LOOK_EVERY, queue._LOOK_WHOLE_EVERY = 0.02, float(sys.argv[2])
+queue._LOOK_EVERY, queue._LOOK_AT_LEAST_EVERY = 0.02, float(sys.argv[2])
 job = JobDir(Path(sys.argv[1]))
 liveness.hold(job)
 queue.wait(job, find.plan_of(job), lambda place: print(place, flush=True))
@@ -50,12 +50,12 @@ class Jobs:
         self._made += 1
         moment = job.config.stat().st_mtime_ns + self._made * 1000
         os.utime(job.config, ns=(moment, moment))
-        queue.line_up(job, cluster)
+        queue.line_up(job, cluster, count)
         return job
 
-    def launch(self, job, look_whole_every=10.0):
+    def launch(self, job, look_at_least_every=10.0):
         self._processes[job] = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, job.path, str(look_whole_every)],
+            [sys.executable, "-c", LAUNCHER, job.path, str(look_at_least_every)],
             env={"PYTHONPATH": str(HELPER)},
             stdout=subprocess.PIPE,
             text=True,
@@ -93,7 +93,7 @@ def jobs(make_job):
 
 
 def queue_of(job):
-    return sorted(path.name[21:] for path in job.root.queue("c").iterdir() if path.name != ".lock")
+    return sorted(path.name[21:] for path in job.root.queue("c").iterdir() if not path.name.startswith("."))
 
 
 def test_a_job_alone_gets_a_slot_at_once(jobs):
@@ -150,7 +150,7 @@ def test_a_killed_waiting_job_leaves_the_queue(jobs):
         (c, "position 2 of 3: behind b"),
         (d, "position 3 of 3: behind c"),
     ):
-        jobs.launch(job, look_whole_every=0.1)
+        jobs.launch(job, look_at_least_every=0.1)
         assert jobs.says(job) == said
     jobs.end(c)
     assert jobs.says(d) == "position 2 of 2: behind b"
@@ -187,14 +187,14 @@ def test_a_launcher_that_does_not_start_is_waited_for_only_so_long(jobs, monkeyp
     """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
     last, grace = jobs.make("last", limit=1), queue._LAUNCHER_SECONDS
-    jobs.launch(job, look_whole_every=0.1)
+    jobs.launch(job, look_at_least_every=0.1)
     assert jobs.says(job) == "position 2 of 3: behind late"
-    [link] = late.root.queue("c").glob("*-late")
+    [link] = late.root.queue("c").glob("[0-9]*-late")
     long_ago = time.time() - grace
     os.utime(link, (long_ago, long_ago), follow_symlinks=False)
     assert jobs.says(job) == "turn"
     assert queue_of(job) == ["b", "last"]
-    jobs.launch(last, look_whole_every=0.1)
+    jobs.launch(last, look_at_least_every=0.1)
     assert jobs.says(last) == "position 1 of 1: behind b (MAX_RUNNING=1)"
     jobs.launch(late)
     assert jobs.says(late) == "position 1 of 2: behind b (MAX_RUNNING=1)"
@@ -244,7 +244,7 @@ def test_many_at_once_are_served_one_by_one_in_order(jobs):
 def test_a_link_says_the_same_from_wherever_the_shared_root_is_seen(jobs, tmp_path):
     job = jobs.make("a")
     (tmp_path / "elsewhere").symlink_to(job.root.path)
-    [link] = (tmp_path / "elsewhere" / "queue" / "c").iterdir()
+    [link] = (tmp_path / "elsewhere" / "queue" / "c").glob("[0-9]*")
     assert not link.readlink().is_absolute()
     assert (link / "config" / "resolved.json").is_file()
 

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 from conftest import write
+from counting import counted
 
+from verl_regress.base import lock
 from verl_regress.jobs import find, liveness
 from verl_regress.worker import queue
+
+ALSO_THERE = (".lock", ".waits-", ".runs-")
 
 
 class Sleeps(Exception):
@@ -22,10 +26,10 @@ class Sleeps(Exception):
 
 
 class Line:
-    """The jobs of the cluster `c`; `clock` is what the launchers read."""
+    """The jobs of the cluster `c`; `clock` is what the launchers read. Without marks, version 1.1 submitted the others."""
 
-    def __init__(self, make_job, monkeypatch):
-        self._make_job, self._held, self._made = make_job, {}, 0
+    def __init__(self, make_job, monkeypatch, has_marks):
+        self._make_job, self._held, self._made, self._has_marks = make_job, {}, 0, has_marks
         self.slept, self.on_sleep, self.clock, self.late = [], {}, 1000.0, 0.02
         fake = types.SimpleNamespace(sleep=self._sleep, monotonic=lambda: self.clock)
         monkeypatch.setattr(queue, "time", fake)
@@ -44,7 +48,12 @@ class Line:
         write(job.config / "resolved.json", json.dumps({"cluster": "c", "max_running": limit, "devices": devices}))
         self._made += 1
         os.utime(job.config, ns=(self._made, self._made))
-        queue.line_up(job, "c")
+        queue.line_up(job, "c", count)
+        waits = job.root.queue("c") / f".waits-{count}-{self._made:020d}-{name}"
+        if not self._has_marks:
+            waits.unlink()
+        elif has_slot:
+            waits.replace(waits.with_name(waits.name.replace("waits", "runs", 1)))
         if is_alive or has_slot:
             self._held[name] = liveness.hold(job)
         return job
@@ -68,23 +77,28 @@ class Line:
             os.close(descriptor)
 
 
-@pytest.fixture
-def line(make_job, monkeypatch):
-    one = Line(make_job, monkeypatch)
+@pytest.fixture(params=[True, False], ids=["marks", "version 1.1"])
+def line(make_job, monkeypatch, request):
+    one = Line(make_job, monkeypatch, request.param)
     yield one
     one.end()
 
 
+FROM_BEFORE = pytest.mark.parametrize("line", [False], indirect=True, ids=["version 1.1"])
+
+
 def names(job):
-    return sorted(path.name for path in job.root.queue("c").iterdir() if path.name != ".lock")
+    return sorted(path.name for path in job.root.queue("c").iterdir() if not path.name.startswith(ALSO_THERE))
 
 
 def test_a_link_has_the_time_of_the_reservation_in_20_digits_and_the_id(line):
     job = line.job("a")
     assert names(job) == [f"{1:020d}-a"]
-    [link] = job.root.queue("c").iterdir()
-    assert str(link.readlink()) == "../../jobs/a"
-    assert queue.line_up(job, "c") == link
+    assert str((job.root.queue("c") / names(job)[0]).readlink()) == "../../jobs/a"
+    for _again in range(2):
+        queue.line_up(job, "c", 3)
+    assert {path.name for path in job.root.queue("c").iterdir()} >= {f"{1:020d}-a", f".waits-3-{1:020d}-a"}
+    assert names(job) == [f"{1:020d}-a"]
 
 
 def test_a_slot_is_recorded_with_the_seconds_waited(line):
@@ -141,6 +155,7 @@ def test_the_devices_of_those_that_wait_before_are_reserved(line):
     assert line.waits(line.job("c", count=1)) == ["position 3 of 3: behind b"]
 
 
+@FROM_BEFORE
 def test_a_job_without_a_plan_counts_but_takes_no_devices(line):
     first = line.job("a", has_slot=True, count=8)
     (first.config / "resolved.json").unlink()
@@ -160,20 +175,24 @@ def test_a_position_is_said_when_it_changes_only(line):
     assert len(line.slept) == 5
 
 
-@pytest.mark.parametrize(("dies_at", "noticed_at"), [(1, 10), (10, 10), (11, 20)])
-def test_who_is_not_next_looks_at_an_unchanged_queue_every_10_seconds(line, dies_at, noticed_at):
+@pytest.mark.parametrize(
+    ("position", "dies_at", "noticed_at"),
+    [(2, 1, 2), (2, 2, 2), (2, 3, 4), (5, 1, 5), (5, 6, 10), (10, 1, 10), (12, 1, 10), (12, 11, 20)],
+)
+def test_an_unchanged_queue_is_listed_less_often_the_later_the_position(line, position, dies_at, noticed_at):
     line.job("runs", has_slot=True)
-    a, job = line.job("a", is_alive=True), line.job("b", limit=1)
-    line.on_sleep = {dies_at: lambda: line.dies(a), 30: lambda: None}
+    *_, last = [line.job(f"a{number:02}", is_alive=True) for number in range(position - 1)]
+    job = line.job("b", limit=1)
+    line.late, line.on_sleep = 0.0, {dies_at: lambda: line.dies(last), 30: lambda: None}
     changed = []
 
     def when(place):
-        changed.append((str(place), len(line.slept)))
+        changed.append((place.position, len(line.slept)))
 
     line._held["b"] = liveness.hold(job)
     with pytest.raises(Sleeps):
         queue.wait(job, find.plan_of(job), when)
-    assert changed == [("position 2 of 2: behind a", 0), ("position 1 of 1: behind runs (MAX_RUNNING=1)", noticed_at)]
+    assert changed == [(position, 0), (position - 1, noticed_at)]
 
 
 def test_who_is_next_looks_each_time(line):
@@ -211,7 +230,7 @@ def test_a_launcher_may_come_for_a_minute(line, state, age, may_come):
     late, job = line.job("late", **state), line.job("b", limit=1)
     line._held["b"] = liveness.hold(job)
     now = job.launcher.stat().st_mtime
-    [link] = late.root.queue("c").glob("*-late")
+    [link] = late.root.queue("c").glob("[0-9]*-late")
     os.utime(link, (now - age, now - age), follow_symlinks=False)
     assert line.waits(job) == (["position 2 of 2: behind late"] if may_come else ["turn"])
     assert len(names(job)) == 1 + may_come
@@ -221,13 +240,14 @@ def test_the_minute_goes_on_while_a_launcher_waits(line):
     late, job = line.job("late"), line.job("b", limit=1)
     line._held["b"] = liveness.hold(job)
     now = job.launcher.stat().st_mtime
-    [link] = late.root.queue("c").glob("*-late")
+    [link] = late.root.queue("c").glob("[0-9]*-late")
     os.utime(link, (now - 55, now - 55), follow_symlinks=False)
     line.on_sleep = {30: lambda: None}
     assert line.waits(job) == ["position 2 of 2: behind late", "turn"]
-    assert len(line.slept) == 10
+    assert len(line.slept) == 6  # the second in line looks every 2 s
 
 
+@FROM_BEFORE
 def test_what_no_submission_made_is_left_alone_and_not_waited_for(line, tmp_path):
     a = line.job("a")
     directory = a.root.queue("c")
@@ -250,6 +270,7 @@ def test_a_link_that_was_removed_comes_back_in_its_place(line):
     assert f"{2:020d}-b" in names(job)
 
 
+@FROM_BEFORE
 def test_only_a_job_that_has_a_slot_is_named_with_its_breakpoint(line):
     record = {
         "task": "t", "file": "/r.py", "line": 1, "function": "f", "exception": None, "node": "n", "host": "h", "port": 1, "pid": 7,
@@ -272,15 +293,6 @@ def test_leaving_takes_ones_own_link_only(line):
     queue.leave(a, "c")
     queue.leave(a, "c")
     assert names(a) == [f"{2:020d}-b-a"]
-
-
-def test_ten_seconds_are_not_more_than_ten(line):
-    line.job("runs", has_slot=True)
-    a, job = line.job("a", is_alive=True), line.job("b", limit=1)
-    line.late, line.on_sleep = 0.0, {1: lambda: line.dies(a), 10: lambda: None}
-    assert line.waits(job) == ["position 2 of 2: behind a"]
-    line.on_sleep = {11: lambda: None}
-    assert line.waits(job)[-1] == "position 1 of 1: behind runs (MAX_RUNNING=1)"
 
 
 def test_a_name_with_a_period_in_front_is_no_place_in_the_queue(line):
@@ -310,3 +322,115 @@ def test_another_launcher_may_remove_a_link_first(line, monkeypatch):
     assert line.waits(job) == ["turn"]
     queue.leave(job, "c")
     assert names(job) == []
+
+
+WITH_MARKS = pytest.mark.parametrize("line", [True], indirect=True, ids=["marks"])
+
+
+@WITH_MARKS
+@pytest.mark.parametrize("position", [1, 2, 100])
+def test_the_cost_of_waiting_does_not_grow_with_the_jobs_that_wait(line, monkeypatch, position):
+    """Before: each that waited read every job of the queue."""
+    cost = {}
+    for number in range(4):
+        line.job(f"runs{number}", has_slot=True)
+    for size in (100, 200):
+        others = [line.job(f"a{size}-{number:03}", is_alive=True, limit=4) for number in range(100)]
+        if size == 100:
+            job = others[position - 1]
+        asks = queue._Queue(job, find.plan_of(job))
+        with counted(monkeypatch) as calls:
+            assert str(asks.ask()).startswith(f"position {position} of {size}: ")
+        cost[size] = calls.total()
+    assert cost[200] == cost[100]
+    assert cost[200] <= (60 if position == 1 else 15)  # the first in line checks the four that run
+
+
+@WITH_MARKS
+def test_the_cost_of_a_start_does_not_grow_with_the_jobs_that_wait(line, monkeypatch):
+    runs = line.job("runs", has_slot=True)
+    job = line.job("next", limit=1)
+    for number in range(200):
+        line.job(f"a{number:03}", is_alive=True, limit=1)
+    line._held["next"] = liveness.hold(job)
+    asks = queue._Queue(job, find.plan_of(job))
+    line.dies(runs)
+    with counted(monkeypatch) as calls:
+        assert asks.ask() is None
+    assert calls.total() <= 50, calls
+
+
+@WITH_MARKS
+def test_who_is_behind_another_needs_no_lock(line, monkeypatch):
+    line.job("runs", has_slot=True)
+    line.job("a", is_alive=True)
+    monkeypatch.setattr(queue, "_LOCK_SECONDS", 0.0)
+    with lock.owning(line.job("b", limit=1).root.queue("c") / ".lock", "the test", 0):
+        assert line.waits(line.job("c", limit=1)) == ["position 3 of 3: behind b"]
+
+
+@WITH_MARKS
+def test_all_dead_launchers_in_front_are_removed_at_once(line):
+    line.job("runs", has_slot=True)
+    dead = [line.job(name, is_alive=True) for name in "abcd"]
+    job = line.job("e", limit=1)
+    line.on_sleep = {1: lambda: [line.dies(each) for each in dead[1:]], 6: lambda: None}
+    assert line.waits(job) == ["position 5 of 5: behind d", "position 2 of 2: behind a"]
+    assert {path.name for path in job.root.queue("c").iterdir()} == {
+        ".lock", f"{1:020d}-runs", f".runs-1-{1:020d}-runs", f"{2:020d}-a", f".waits-1-{2:020d}-a", f"{6:020d}-e", f".waits-1-{6:020d}-e"
+    }  # fmt: skip
+
+
+@WITH_MARKS
+def test_a_mark_says_that_a_job_waits_until_right_before_it_has_a_slot(line, monkeypatch):
+    job = line.job("a", count=4)
+    marks = []
+    record = type(job).write_state
+
+    def recorded(self, name, content):
+        marks.extend(path.name for path in job.root.queue("c").glob(".[rw]*"))
+        record(self, name, content)
+
+    monkeypatch.setattr(type(job), "write_state", recorded)
+    assert line.waits(job) == ["turn"]
+    assert marks == [f".runs-4-{1:020d}-a"]
+    queue.leave(job, "c")
+    assert [path.name for path in job.root.queue("c").iterdir()] == [".lock"]
+
+
+@WITH_MARKS
+def test_as_long_as_no_launcher_in_front_is_up_those_that_run_are_checked(line):
+    runs, other = (line.job(name, has_slot=True) for name in ("runs", "other"))
+    line.job("late")
+    job = line.job("b", limit=2)
+    line.on_sleep = {1: lambda: line.dies(runs), 2: lambda: line.dies(other), 3: lambda: None}
+    assert line.waits(job) == ["position 2 of 2: behind late", "turn"]
+
+
+@WITH_MARKS
+def test_a_job_of_a_higher_limit_starts_though_one_before_it_waits(line):
+    runs, other = (line.job(name, has_slot=True) for name in ("runs", "other"))
+    line.job("one", is_alive=True, limit=1)
+    job = line.job("many", limit=3)
+    line.on_sleep = {1: lambda: queue.leave(other, "c")}
+    assert line.waits(job) == ["position 2 of 2: behind one", "turn"]
+    assert names(runs) == [f"{1:020d}-runs", f"{3:020d}-one", f"{4:020d}-many"]
+
+
+@WITH_MARKS
+def test_several_places_that_are_free_are_all_taken_though_the_first_has_not_asked_yet(line):
+    runs = line.job("runs", has_slot=True, count=8)
+    line.job("a", is_alive=True, count=2)
+    job = line.job("b", count=2)
+    line.on_sleep = {1: lambda: queue.leave(runs, "c")}
+    assert line.waits(job) == ["position 2 of 2: behind a", "turn"]
+
+
+@WITH_MARKS
+@pytest.mark.parametrize(
+    "name", [".waits-x-{link}", ".runs--{link}", ".waits-9-", ".runs-9-0-a", ".waits-9-{link}x", "waits-9-{link}"]
+)
+def test_what_is_no_mark_says_nothing(line, name):
+    job = line.job("b", limit=1)
+    (job.root.queue("c") / name.format(link=f"{1:020d}-b")).touch()
+    assert line.waits(job) == ["turn"]

@@ -18,6 +18,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import liveness
 from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.secrets import job_secrets
+from verl_regress.worker import queue
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
 
@@ -204,3 +205,48 @@ def test_commands_on_a_slow_file_system_ask_it_for_little(mounted, ray, capsys, 
         assert disk.most_at_once >= 4 or name not in ("jobs", "status")  # several jobs are read at once
     with capsys.disabled():
         print(f"\n{count} jobs, 5 ms a call: {took}")
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_the_queue_on_a_slow_file_system_asks_it_for_little(mounted, capsys, count):
+    """8 jobs run and `count` wait. The calls of one look of the last, of the first, and of the first once there is room."""
+    disk = mounted(valid=3)
+    at_server = SharedRoot(disk.backing)
+    at_server.ensure()
+    here, there = (SharedRoot(place) for place in disk.mounts)
+    held, plans = [], {}
+    for number in range(8 + count):
+        name = f"job{number:03}"
+        plans[name] = {
+            "cluster": "c",
+            "max_running": None,
+            "devices": {"count": 1, "cluster_has": 8, "resource": "GPU"},
+        }
+        job = job_of(at_server, name)
+        write(job.config / "resolved.json", json.dumps(plans[name]))
+        os.utime(job.config, ns=(number, number))
+        held.append(liveness.hold(job_of(there, name)))
+        if number < 8:
+            assert queue._Queue(job_of(there, name), plans[name]).ask() is None
+        else:
+            queue.line_up(job, "c", 1)
+    first, last = (queue._Queue(JobDir(here.jobs / name), plans[name]) for name in ("job008", f"job{count + 7:03}"))
+    said, took = [], {}
+    for who, asks in (("the last", last), ("the first", first), ("the first, room", first)):
+        if who.endswith("room"):
+            queue.leave(JobDir(there.jobs / "job003"), "c")
+        disk.becomes(delay=0.005)
+        began = time.monotonic()
+        said.append(str(asks.ask()))
+        seconds, calls = time.monotonic() - began, disk.becomes(delay=0)
+        took[who] = f"{calls.total()} calls, {seconds:.2f} s"
+        assert calls.total() <= (30 if who == "the last" else 120), (who, calls)
+    with capsys.disabled():
+        print(f"\n{count} waiting jobs, 5 ms a call: {took}")
+    assert said == [
+        f"position {count} of {count}: behind job{count + 6:03}",
+        f"position 1 of {count}: behind {', '.join(f'job{number:03}' for number in range(8))} (8 of 8 GPU are taken, 1 are wanted)",
+        "None",
+    ]
+    for descriptor in held:
+        os.close(descriptor)

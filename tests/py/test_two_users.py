@@ -48,7 +48,7 @@ def submission(root, name, cluster, *, ends):
     }  # fmt: skip
     write(job.config / "resolved.json", json.dumps(plan))
     with job_secrets.written(job_secrets.file_of(root, cluster, job), {"KEY": "0123456789"}):
-        queue.line_up(job, cluster)
+        queue.line_up(job, cluster, 1)
     job.write_state("submitted", {"accepted": True})
     if ends:
         write(job.checkpoints / "global_step_1" / "model.pt", "weights")
@@ -191,7 +191,7 @@ def test_both_submit_and_neither_touches_what_the_other_made(both):
         assert mode(job) == f"{uid}:{TEAM} 2755"
         assert mode(both.root.secrets / cluster) == f"{uid}:{TEAM} 2700"
         assert mode(both.root.secrets / cluster / name) == f"{uid}:{TEAM} 0600"
-        assert [link.name[21:] for link in both.root.queue(cluster).iterdir()] == [name]
+        assert [link.name[21:] for link in both.root.queue(cluster).glob("[0-9]*")] == [name]
     for argv in (
         ("rm", "-r", both.root.jobs / "anns"),
         ("mv", both.root.jobs / "anns", both.root.jobs / "mine"),
@@ -371,7 +371,7 @@ def test_a_foreign_link_in_the_queue_is_passed_over(both):
         print(queue._Queue(JobDir(job), JobDir(job).read_config("resolved.json")).ask())
 
     assert both.calls(BOB, asks) == (0, "None\n", "")
-    assert len(list(links.iterdir())) == 5  # and the lock
+    assert len(list(links.iterdir())) == 6  # and the lock, and the mark of the one that runs
 
 
 def test_each_user_has_a_place_for_the_caches_of_hugging_face(both):

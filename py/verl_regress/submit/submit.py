@@ -200,7 +200,7 @@ def send(
         print(job.ray_id, flush=True)
     with submission_of(job), job_secrets.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
-        queue.line_up(job, cluster)
+        queue.line_up(job, cluster, planned.composed.devices.count)
         try:
             _hand_over(planned, api, via, origin)
         except RegressError as error:
