@@ -103,10 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
     given = sys.argv[1:] if argv is None else argv
     asked = next((word for word in given if word in SUBCOMMANDS), None)
-    for name, subcommand in SUBCOMMANDS.items():
-        subparser = subparsers.add_parser(name, help=subcommand.help)
-        if name == asked:
-            subcommand.function(subcommand.add)(subparser)
+    if asked is not None:  # only its parser: making those of all takes longer than many a subcommand
+        subcommand = SUBCOMMANDS[asked]
+        subcommand.function(subcommand.add)(subparsers.add_parser(asked, help=subcommand.help))
+    else:
+        for name, subcommand in SUBCOMMANDS.items():
+            subparsers.add_parser(name, help=subcommand.help)
     try:
         _check_words(given)
         args = parser.parse_args(given)
