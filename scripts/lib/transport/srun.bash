@@ -61,7 +61,9 @@ transport::exec() { srun::_run none "$@"; }
 transport::exec_in() { srun::_run all "$@"; }
 
 # srun::_run INPUT NODE ARGV...: the command's stderr has a channel of its own, apart from srun's own messages, which go to a file.
-# srun reports the exit status of a command that has ended; without that report the status is srun's.
+# srun reports the exit status of a command that has ended; without that report the status is srun's. Of a step that is cancelled
+# Slurm kills one process after the other: a shell whose child was killed first may still end by itself, with 137. What Slurm
+# writes to the command's stderr then tells it from a command that was killed alone.
 srun::_run() {
   local input=$1 node=$2 said status=0 words=()
   shift
@@ -70,17 +72,23 @@ srun::_run() {
   srun::_words words "$node"
   (
     ended=0 own=''
-    exec {own}> >(exec cat >&2)
+    exec {own}> >(exec tee -- "${said}.own" >&2)
     "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append /bin/sh -c "$(existing::command "$@")" 2>"$said" || ended=$?
     exec {own}>&-
     wait "$!"
     exit "$ended"
   ) || status=$?
-  if ((status != 0)) && ! grep -q "^srun: error: .*: task 0: Exited with exit code ${status}$" "$said"; then
+  if ((status != 0)) && ! srun::_is_own_status "$status" "$said"; then
     cli::die 8 "The step on the node '${node}' ($(srun::where "$node")) was lost while '$2' ran there ($(srun::_last_words "$said")): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
   fi
-  rm -f -- "$said"
+  rm -f -- "$said" "${said}.own"
   return "$status"
+}
+
+# srun::_is_own_status STATUS SAID: the command ended by itself, with this status, in a step that was not cancelled (Slurm 22.05).
+srun::_is_own_status() {
+  grep -q "^srun: error: .*: task 0: Exited with exit code ${1}$" "$2" &&
+    ! grep -qE '^slurmstepd[^:]*: error: \*\*\* STEP .* \*\*\*$' "${2}.own"
 }
 
 # transport::spawn NODE LOG ARGV...: a step that lasts as long as anything that the command starts (py/verl_regress/cluster/hold.py),
