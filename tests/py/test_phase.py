@@ -21,7 +21,7 @@ def phases_of(name):
     """The driver's phases line by line in a recorded log, without repetitions; no step was recorded elsewhere."""
     driver, seen, step = phase.Driver(), [], 0
     for line in (LOGS / name).read_bytes().splitlines():
-        driver.feed([line])
+        driver.feed(line)
         row = phase.progress.console_line(line)
         step = max(step, json.loads(row)["step"] if row else 0)
         words = driver.does(step, None)
@@ -97,18 +97,20 @@ def test_sft_records_a_step_before_its_checkpoint(name):
 def test_the_actors_show_what_a_driver_waits_for(has, words):
     """Class names and states as listed by Ray 2.60 for verl 0.7.1 and 0.8.0."""
     driver = phase.Driver()
-    driver.feed([b"INFO worker.py:2029 -- Connected to Ray cluster.", b"dataset len: 512"])
+    for line in [b"INFO worker.py:2029 -- Connected to Ray cluster.", b"dataset len: 512"]:
+        driver.feed(line)
     assert driver.does(0, has) == words
 
 
 def test_a_job_that_continues_from_a_checkpoint():
     driver = phase.Driver()
-    driver.feed([b"Connected to Ray cluster", b"dataset len: 8", b"Total training steps: 20"])
-    driver.feed([b"(TaskRunner pid=1) Load from checkpoint folder: /private/jobs/a/checkpoints/global_step_10"])
+    for line in [b"Connected to Ray cluster", b"dataset len: 8", b"Total training steps: 20"]:
+        driver.feed(line)
+    driver.feed(b"(TaskRunner pid=1) Load from checkpoint folder: /private/jobs/a/checkpoints/global_step_10")
     assert driver.does(10, []) == "loading the checkpoint global_step_10"
-    driver.feed([b"(TaskRunner pid=1) Setting global step to 10"])
+    driver.feed(b"(TaskRunner pid=1) Setting global step to 10")
     assert driver.does(10, []) == "training step 11 of 20"
-    driver.feed([b"(TaskRunner pid=1) test_gen_batch meta info: {'validate': True, 'global_steps': 10}"])
+    driver.feed(b"(TaskRunner pid=1) test_gen_batch meta info: {'validate': True, 'global_steps': 10}")
     assert driver.does(10, []) == "validating after step 10"
 
 

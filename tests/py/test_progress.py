@@ -1,5 +1,6 @@
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -230,9 +231,25 @@ def test_loggers_that_write_no_steps_here_are_named_instead_of_a_count(make_job,
 
 def test_a_file_that_grows_is_read_once(tmp_path):
     tail = progress.Tail(tmp_path / "log")
-    assert tail.new_lines() == []
+    assert list(tail.new_lines()) == []
     write(tmp_path / "log", "a\nb")
-    assert tail.new_lines() == [b"a"]
+    assert list(tail.new_lines()) == [b"a"]
     with (tmp_path / "log").open("a") as log:
         log.write("c\nd\n")
-    assert (tail.new_lines(), tail.new_lines(), tail.size) == ([b"bc", b"d"], [], 7)
+    assert (list(tail.new_lines()), list(tail.new_lines()), tail.size) == ([b"bc", b"d"], [], 7)
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_huge_log_is_never_in_memory_whole(tmp_path, end):
+    """100 MiB, as many lines or as a single one without an end."""
+    with (tmp_path / "log").open("wb") as log:
+        for _ in range(100 * 1024):
+            log.write(b"x" * (1024 - len(end)) + end)
+    tail = progress.Tail(tmp_path / "log")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in tail.new_lines()) == len(end) * 100 * 1024
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert tail.size == 100 << 20

@@ -37,12 +37,8 @@ class Driver:
         self._busy = ""  # with something other than a step
         self._busy_until: int | None = None  # the step whose record ends it
 
-    def feed(self, lines: Iterable[bytes]) -> None:
-        """Take in the next lines of the log."""
-        for line in lines:
-            self._feed(line)
-
-    def _feed(self, line: bytes) -> None:
+    def feed(self, line: bytes) -> None:
+        """Take in the next line of the log."""
         self.total = progress.total_in(line) or self.total
         if any(word in line for word in _LATE_WORDS):
             return

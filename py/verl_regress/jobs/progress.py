@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ _CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
 _NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
 # Rows with nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
+_PIECE = 4 << 20  # bytes of a file in memory at once, and of a line without an end
 _LOG_BYTES = 4 << 20  # of a log: many times what comes before the first step, or between two
 _MOST_METRICS = 1 << 29  # bytes of a metrics.jsonl: a million steps
 _TAIL_BYTES = 1 << 18  # many times the longest line
@@ -186,20 +187,22 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._rest = b""
+        self.rest = b""  # after the last newline
         self.size = 0  # bytes read so far
 
-    def new_lines(self) -> list[bytes]:
-        """The lines added since the last call; none if there is no such file yet."""
+    def new_lines(self) -> Iterator[bytes]:
+        """The lines added since the last call, which must have been read to the end; none if there is no such file yet."""
         try:
-            with opened(self._path) as file:
-                file.seek(self.size)
-                new = file.read()
+            file = opened(self._path)
         except FileNotFoundError:
-            return []
-        self.size += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        return lines
+            return
+        with file:
+            file.seek(self.size)
+            while piece := file.read(_PIECE):
+                self.size += len(piece)
+                *lines, rest = (self.rest + piece).split(b"\n")
+                self.rest = rest[-_PIECE:]
+                yield from lines
 
 
 def loggers(job: JobDir) -> str | None:
@@ -231,9 +234,8 @@ def taken(job: JobDir) -> str:
 
 def log_lines(job: JobDir, prefix: str) -> list[str]:
     """The lines of the driver's log that begin with `prefix`."""
-    try:
-        with opened(job.driver_log) as file:
-            text = file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return []
-    return [line for line in text.splitlines() if line.startswith(prefix)]
+    log, begin = Tail(job.driver_log), prefix.encode()
+    found = [line for line in log.new_lines() if line.startswith(begin)]
+    if log.rest.startswith(begin):
+        found.append(log.rest)
+    return [line.decode("utf-8", "replace").rstrip("\r") for line in found]

@@ -231,13 +231,13 @@ class _Life:
     def has_moved(self) -> bool:
         """Was there progress since the last call?"""
         before = self._log.size
-        lines = self._log.new_lines()
-        self._driver.feed(lines)
-        rows = (
-            [progress.checked(self._file, line) for line in self._metrics.new_lines() if line.strip()]
-            if self._writes_file
-            else [row for line in lines if (row := progress.console_line(line)) is not None]
-        )
+        rows = []
+        for line in self._log.new_lines():
+            self._driver.feed(line)
+            if not self._writes_file and (row := progress.console_line(line)) is not None:
+                rows.append(row)
+        if self._writes_file:
+            rows = [progress.checked(self._file, line) for line in self._metrics.new_lines() if line.strip()]
         new = progress.steps(rows)
         for step in new:
             self.step, self._is_training = step.number, True
