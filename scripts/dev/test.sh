@@ -10,8 +10,8 @@
 #   scripts/dev/test.sh faults-full      all faults; if all pass, docs/reliability.md is written
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
-# TEST_TURN=0 to 8 runs a third of the container and fault tests with a tag turn:N (N is TEST_TURN modulo 3), and the faults with the tag
-# ninth:TEST_TURN. CI chooses it by the commit. Without it all thirds run.
+# TEST_TURN=0 to 8 runs a third of the container and fault tests with a tag turn:N (N is TEST_TURN modulo 3), and a ninth of those with
+# a tag ninth:N. CI chooses it by the commit. Without it all run, but for the faults with a tag ninth:N.
 # Knobs: FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR TEST_TURN
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
@@ -29,7 +29,7 @@ suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
 suite::contract() { suite::_bats contract contract "${PARALLEL[@]}"; }
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
-suite::container() { suite::_bats container container --filter-tags "$(suite::_in_turn)"; } # one machine, one cluster at a time
+suite::container() { suite::_bats container container --filter-tags "$(suite::_in_turn)${TEST_TURN:+,$(suite::_in_ninth)}"; } # one machine, one cluster at a time
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow; }
 # The same suites as `make test`, once more while a cluster with the default name and port is up (.ci/run): no test may touch it.
@@ -45,7 +45,7 @@ suite::_in_turn() {
   suite::_without turn:0 turn:1 turn:2 "turn:$((TEST_TURN % 3))"
 }
 
-# suite::_in_ninth: the same for the longest tests; with TEST_TURN empty, none of them.
+# suite::_in_ninth: the same for the tests that take turns of nine; with TEST_TURN empty, none of them runs.
 suite::_in_ninth() { suite::_without ninth:{0..8} ${TEST_TURN:+"ninth:${TEST_TURN}"}; }
 
 # suite::_without TAG...: leaves out the tests of all tags that are given once.

@@ -84,7 +84,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   assert_line "error   OPEN=1 \(from the command line or environment\) has nothing to hold with TRANSPORT=container: the dashboard is on this host already \(http://127\.0\.0\.1:${DASHBOARD_PORT}\); type the line that 'make tunnel' prints where you sit\."
 }
 
-# bats test_tags=turn:0
+# bats test_tags=ninth:6
 @test "a breakpoint in a reward function: told, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {
   export STALL_TIMEOUT=20
   DEBUGGER=1 SUBMISSION_ID=stops run scripts/44_submit_sdk.sh "${BATS_FILE_TMPDIR}/stops.yaml"

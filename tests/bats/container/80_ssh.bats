@@ -154,7 +154,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   [[ $(jq -r .submitted_from_ip "${SHARED}/jobs/over-ssh/state/submitted") == "$(container::ip head)" ]]
 }
 
-# bats test_tags=turn:0
+# bats test_tags=ninth:0
 @test "make debug and make verify over ssh" { container::looks_into over-ssh; }
 
 @test "a Ray that died on a living node is back after make up" {

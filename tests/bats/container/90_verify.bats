@@ -82,7 +82,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_line "error   SESSION=${session##*/} \\(${session##*/}\\) is over: read .*/report.md, or leave SESSION empty for a new one."
 }
 
-# bats test_tags=turn:2
+# bats test_tags=ninth:2
 @test "make bisect over 16 commits with real runs, interrupted: the planted one, confirmed by fresh runs" {
   history="${BATS_FILE_TMPDIR}/history"
   copy_of_a history

@@ -83,5 +83,5 @@ load::run() {
 # bats test_tags=turn:0
 @test "six at once" { load::run 6; }
 
-# bats test_tags=ninth:2
+# bats test_tags=ninth:1
 @test "fifty at once" { load::run 50; }
