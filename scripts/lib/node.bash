@@ -48,6 +48,19 @@ node::read_list() {
   WORKERS=$count
 }
 
+# node::ask_all DIR COMMAND ARG...: runs COMMAND NODE ARG... for all nodes at once, so that the slowest decides, not the sum. Writes what
+# each prints to DIR/NODE. If it fails for a node, which says why, the script ends with that status once all are done.
+node::ask_all() {
+  local dir=$1 command=$2 node pid pids=() failed=0
+  shift 2
+  for node in $(node::list); do
+    "$command" "$node" "$@" </dev/null >"${dir}/${node}" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=$((failed ? failed : $?)); done
+  ((failed == 0)) || exit "$failed"
+}
+
 # node::exec NODE ARGV...: runs the words unchanged; output and exit status are those of the command. No stdin.
 node::exec() { transport::exec "$@" </dev/null; }
 

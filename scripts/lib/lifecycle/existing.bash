@@ -115,22 +115,28 @@ nodes::owners() {
 
 # nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
 nodes::ensure_up() {
-  local node state other
+  local node states other
   other=$(owner::other)
   owner::need_own_or_adopt "$other"
   [[ -z $other ]] || nodes::_end_ray_of_other
+  cli::temp_dir states
+  node::ask_all "$states" nodes::_put_token
   for node in $(node::list); do
-    # shellcheck disable=SC2016  # expanded on the node; the token itself comes on stdin
-    state=$(node::exec_in "$node" sh -c '
-      set -e; umask 077; file=$RAY_AUTH_TOKEN_PATH; token=$(cat)
-      mkdir -p "${file%/*}"; chmod 700 "${file%/*}"
-      printf "%s\n" "$1" >"${file%.token}.owner"
-      [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; echo same; exit; }
-      printf %s "$token" >"$file.tmp"; mv "$file.tmp" "$file"; echo put' token "${OWNER_ID}|${OWNER_USER}|${WORKDIR}" \
-      <"${WORKDIR}/secrets/${CLUSTER_NAME}.token")
-    [[ $state == same ]] || log::changed "${node}: put Ray's token at $(nodes::_token_shown) (mode 600)"
+    [[ $(<"${states}/${node}") == same ]] || log::changed "${node}: put Ray's token at $(nodes::_token_shown) (mode 600)"
   done
   log::ok "nodes: $(node::list | paste -sd' ')"
+}
+
+# nodes::_put_token NODE: prints same if the node had it.
+nodes::_put_token() {
+  # shellcheck disable=SC2016  # expanded on the node; the token itself comes on stdin
+  node::exec_in "$1" sh -c '
+    set -e; umask 077; file=$RAY_AUTH_TOKEN_PATH; token=$(cat)
+    mkdir -p "${file%/*}"; chmod 700 "${file%/*}"
+    printf "%s\n" "$1" >"${file%.token}.owner"
+    [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; echo same; exit; }
+    printf %s "$token" >"$file.tmp"; mv "$file.tmp" "$file"; echo put' token "${OWNER_ID}|${OWNER_USER}|${WORKDIR}" \
+    <"${WORKDIR}/secrets/${CLUSTER_NAME}.token"
 }
 
 # nodes::ensure_down: nothing that we started runs on any node, and the token is removed. If a node does not answer, the others are
@@ -173,10 +179,12 @@ nodes::_release() {
 
 # nodes::_end_ray_of_other: with ADOPT=1 the nodes are now ours, and a Ray that was started with another token is useless.
 nodes::_end_ray_of_other() {
-  local node stopped
+  local node stopped counts
   job::need_idle "Taking ${CLUSTER_NAME} over (ADOPT=1) restarts Ray on every node and" 'let that checkout stop them'
+  cli::temp_dir counts
+  node::ask_all "$counts" cluster::stop_ray
   for node in $(node::list); do
-    stopped=$(cluster::stop_ray "$node")
+    stopped=$(<"${counts}/${node}")
     ((stopped == 0)) || log::changed "${node}: stopped the Ray of the other checkout (${stopped} processes)"
   done
 }
@@ -187,17 +195,22 @@ nodes::_check_owner() {
 }
 
 nodes::_check_reach() {
-  local node
-  for node in $(node::list); do transport::_need "$node"; done
+  local node answers
+  transport::_need head # which asks for the addresses of all where the transport knows them together
+  cli::temp_dir answers
+  node::ask_all "$answers" transport::_need
+  for node in $(node::list); do transport::_need "$node"; done # remembers it
   log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
 }
 
 nodes::_check_tools() {
-  local node missing
+  local node missing answers
+  cli::temp_dir answers
+  # shellcheck disable=SC2016  # expanded on the node
+  node::ask_all "$answers" node::exec sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
+    python3 ray tar setsid flock bash grep
   for node in $(node::list); do
-    # shellcheck disable=SC2016  # expanded on the node
-    missing=$(node::exec "$node" sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
-      python3 ray tar setsid flock bash grep | paste -sd' ')
+    missing=$(paste -sd' ' "${answers}/${node}")
     [[ -z $missing ]] ||
       cli::die 1 "${node} ($(nodes::_where "$node")) lacks: ${missing}: install them there, or $(nodes::_path_cure their)."
   done
@@ -206,11 +219,11 @@ nodes::_check_tools() {
 
 # Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
 nodes::_check_ray() {
-  local node said version older first=''
+  local node version older answers first=''
+  cli::temp_dir answers
+  node::ask_all "$answers" nodes::_ask_ray
   for node in $(node::list); do
-    said=$(cluster::ask_host "$node" ray 2.54) ||
-      cli::die 1 "${node} ($(nodes::_where "$node")): its python3 has no Ray, as it says above: $(nodes::_path_cure "the right one's")."
-    read -r version older <<<"$said"
+    read -r version older <"${answers}/${node}"
     [[ -z $older ]] ||
       cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
     [[ $version == "${first:=$version}" ]] ||
@@ -219,10 +232,17 @@ nodes::_check_ray() {
   log::ok "every node has Ray ${first}"
 }
 
+nodes::_ask_ray() {
+  cluster::ask_host "$1" ray 2.54 ||
+    cli::die 1 "$1 ($(nodes::_where "$1")): its python3 has no Ray, as it says above: $(nodes::_path_cure "the right one's")."
+}
+
 nodes::_check_addresses() {
-  local node address seen=' '
+  local node address answers seen=' '
+  cli::temp_dir answers
+  node::ask_all "$answers" node::address
   for node in $(node::list); do
-    address=$(node::address "$node")
+    address=$(<"${answers}/${node}")
     [[ $address != 127.* && $address != ::1 && -n $address ]] ||
       cli::die 1 "${node} sees itself at '${address}', where no other node reaches it: $(nodes::_address_cure)."
     [[ $seen != *" ${address} "* ]] ||
@@ -234,7 +254,7 @@ nodes::_check_addresses() {
 
 # Every worker must read what the head writes, and with the same user's rights also write there.
 nodes::_check_shared_root() {
-  local node nonce file uid gid
+  local node nonce file uid gid seen answers
   if [[ -n $SHARED_GROUP ]]; then
     uid=$(node::exec head id -u)
     gid=$(node::exec head getent group "$SHARED_GROUP" | cut -d: -f3) || gid=$SHARED_GROUP
@@ -248,18 +268,17 @@ nodes::_check_shared_root() {
   node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$3"/*) echo "${RAY_AUTH_TOKEN_PATH%/*} is on the shared root, where Ray'\''s token must not be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
     nonce "$file" "$nonce" "$SHARED_ROOT" ||
     cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT), as it says above: mount it there, writable for $(nodes::_user)."
-  for node in $(node::list_workers); do
-    [[ $(node::exec "$node" cat "$file" 2>/dev/null) == "$nonce" ]] || {
-      node::exec head rm -f "$file"
-      cli::die 1 "${node} does not see at ${SHARED_ROOT} (SHARED_ROOT) what the head wrote there: mount the same directory on every node."
-    }
-    # shellcheck disable=SC2016  # expanded on the node
-    node::exec "$node" sh -c 'test -w "$1"' writable "$SHARED_ROOT" || {
-      node::exec head rm -f "$file"
-      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT): make it writable for $(nodes::_user)."
-    }
-  done
+  cli::temp_dir answers
+  # shellcheck disable=SC2016  # expanded on the node
+  node::ask_all "$answers" node::exec sh -c 'cat "$1" 2>/dev/null; [ ! -w "$2" ] || printf " writable"' seen "$file" "$SHARED_ROOT"
   node::exec head rm -f "$file"
+  for node in $(node::list_workers); do
+    seen=$(<"${answers}/${node}")
+    [[ ${seen% writable} == "$nonce" ]] ||
+      cli::die 1 "${node} does not see at ${SHARED_ROOT} (SHARED_ROOT) what the head wrote there: mount the same directory on every node."
+    [[ $seen == *" writable" ]] ||
+      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT): make it writable for $(nodes::_user)."
+  done
   log::ok "${SHARED_ROOT} is one directory on every node"
   shared::need_on_nodes
   log::ok "${SHARED_ROOT} has links and renames, and its locks hold between the nodes"
@@ -274,14 +293,21 @@ nodes::_check_clocks() {
 
 # Ports that Ray listens on at fixed numbers; if our own Ray runs there, it uses them.
 nodes::_check_ports() {
-  local node ports taken
+  local node taken answers
+  cli::temp_dir answers
+  node::ask_all "$answers" nodes::_taken_port
   for node in $(node::list); do
-    ! cluster::is_ray_running "$node" || continue
-    ports=(52365) # Ray's agent on every node
-    [[ $node != head ]] || ports+=("$GCS_PORT" 8265)
-    taken=$(cluster::ask_host "$node" ports "${ports[@]}")
+    taken=$(<"${answers}/${node}")
     [[ -z $taken ]] ||
       cli::die 1 "Port ${taken} of ${node} ($(nodes::_where "$node")) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
   done
   log::ok "the ports that Ray needs are free, or our own Ray's"
+}
+
+# nodes::_taken_port NODE: prints one that Ray needs and another process has.
+nodes::_taken_port() {
+  local ports=(52365) # Ray's agent on every node
+  ! cluster::is_ray_running "$1" || return 0
+  [[ $1 != head ]] || ports+=("$GCS_PORT" 8265)
+  cluster::ask_host "$1" ports "${ports[@]}"
 }

@@ -207,6 +207,31 @@ as_hosts() {
   assert_line "error   The cluster mvp11 names no owner (an older version made it, or another tool): ${cure} if it is yours."
 }
 
+@test "make check asks all nodes at once: each answers only when all have been asked" {
+  printf '%s\n' 'head me@10.0.0.1' worker-{0..5} | awk '{ print $1, "me@10.0.0." NR }' >"${HERE}/env/nodes"
+  mkfifo "${BOX}/never"
+  cat >"${BOX}/all-asked" <<'SH'
+    mkdir -p "${BOX}/asked-$1" && touch "${BOX}/asked-$1/${HOST}"
+    for ((i = 0; i < 100; i++)); do
+      asked=("${BOX}/asked-$1"/*)
+      ((${#asked[@]} < 7)) || return 0
+      read -rt 0.1 <>"${BOX}/never" || true
+    done
+    echo "${HOST} was not asked with the others" >&2
+    exit 1
+SH
+  stub printenv '. "${BOX}/all-asked" address && printf "%s\n" "$HOST"'
+  stub python3 'case "$*" in "- ray "*) . "${BOX}/all-asked" ray && echo 2.60.0 ;; "- ports "*) . "${BOX}/all-asked" ports ;; *) exit 1 ;; esac'
+  on_ssh nodes::_check_ray
+  assert_status 0
+  assert_line 'ok      every node has Ray 2.60.0'
+  on_ssh nodes::_check_addresses
+  assert_status 0
+  assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6 10.0.0.7'
+  on_ssh nodes::_check_ports
+  assert_status 0
+}
+
 @test "the shared root of a group is checked on the head, with the group that the head knows by that name" {
   local shared="${BATS_TEST_TMPDIR}/shared" group
   group=$(id -g)
