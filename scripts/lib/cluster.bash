@@ -116,8 +116,10 @@ cluster::ensure_workers() {
 
 # cluster::await_ready: waits until Ray lists one head without CPU and GPU and every worker as ALIVE; prints the nodes.
 cluster::await_ready() {
-  local node nodes=() gpus=() unlisted
-  for node in $(node::list); do nodes+=("${node}=$(node::address "$node")"); done
+  local node nodes=() gpus=() unlisted addresses
+  cli::temp_dir addresses
+  node::ask_all "$addresses" node::address
+  for node in $(node::list); do nodes+=("${node}=$(<"${addresses}/${node}")"); done
   [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they the expected ones?
   unlisted=$(helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
     "${gpus[@]}" "${nodes[@]}")
