@@ -112,7 +112,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_line ' +what tells them apart: loss, step 1, train/loss: GOOD [0-9.]+, BAD [0-9.]+'
   assert_line ' +[0-9a-f]{12} is skipped: .*no_such_module.*'
   assert_line 'the first bad commit is [0-9a-f]{12} \(commit 11\); fresh runs of it and of its parent confirm it'
-  search=$(find "${WORKDIR}/shared/bisect" -mindepth 1 -maxdepth 1)
+  search=$(find "${WORKDIR}/shared/bisect" -mindepth 1 -maxdepth 1 | sort | tail -n 1) # a name is a time
   [[ $(jq -r .found "${search}/report.json") == $(git -C "$history" rev-parse HEAD~5) ]]
   (($(jq '[.commits[] | select(.job != "")] | length' "${search}/report.json") <= 6))
   [[ $(jq -r '[.commits[] | select(.word == "skip")] | length' "${search}/report.json") == 1 ]]
