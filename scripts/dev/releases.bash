@@ -25,8 +25,7 @@ releases::find_rows() {
   IFS=', ' read -r -a words <<<"${RELEASES-}"
   [[ -n ${VERL_MAIN-} || " ${words[*]}" != *' main'* ]] ||
     cli::die 2 "RELEASES='${RELEASES}' (from ${ENV_ORIGIN[RELEASES]}) names rows of main, and VERL_MAIN is empty: set VERL_MAIN=git:URL@REF or VERL_MAIN=path:DIR."
-  mapfile -t found < <(releases::python rows "${words[@]}")
-  wait "$!"
+  answer::lines found releases::python rows "${words[@]}"
   for row in "${found[@]}"; do
     if [[ $row == main-* && -z ${VERL_MAIN-} ]]; then
       log::skip "${row} (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)"
@@ -37,16 +36,17 @@ releases::find_rows() {
 }
 
 # releases::settle: resets the knobs that the rows do not set to their defaults; WORKDIR and CLUSTER_NAME stay the user's. Exported
-# variables count as given, so the knobs are loaded in a separate process.
+# variables count as given, so the knobs are loaded in a subshell.
 releases::settle() {
   local found=()
   export PROFILE=cpu FORCE='' JOBSPEC='' OVERRIDES='' OVERRIDES_FILE='' DRY_RUN='' JSON='' MAX_RUNNING=''
   unset CODE_ID CODE_A CODE_B WORKLOAD JOB WAIT SUBMISSION_ID VERL_SOURCE
-  mapfile -t found < <(env::load && printf '%s\n' "$CLUSTER_NAME" "$WORKDIR" "$(image::name)")
-  wait "$!"
+  answer::lines found releases::_defaults
   export CLUSTER_NAME=${found[0]} WORKDIR=${found[1]}
   IMAGE=${found[2]}
 }
+
+releases::_defaults() { env::load && printf '%s\n' "$CLUSTER_NAME" "$WORKDIR" "$(image::name)"; }
 
 # releases::ensure_cluster: CLUSTER_NAME is up and prepared; if it was not up before, it is removed at the end.
 releases::ensure_cluster() {

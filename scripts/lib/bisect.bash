@@ -23,8 +23,7 @@ bisect::begin() {
 bisect::open() {
   local words=()
   verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC STEP DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
-  mapfile -d '' -t words < <(helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME")
-  wait "$!"
+  answer::words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
   BISECT_SEARCH=${words[0]}
   bisect::_clone "${words[@]:1}"
 }
@@ -104,8 +103,7 @@ bisect::_tree() { bisect::_git rev-parse --quiet --verify "$1:verl" || true; }
 # bisect::_tell_cost: the commits, and how many runs it takes at most if each of them can be judged.
 bisect::_tell_cost() {
   local commits=() steps=0 line
-  mapfile -t commits < <(bisect::_list)
-  wait "$!"
+  answer::lines commits bisect::_list
   while ((1 << steps < ${#commits[@]})); do steps=$((steps + 1)); done
   for line in "${commits[@]::20}"; do log::info "$line"; done
   ((${#commits[@]} <= 20)) || log::info "and $((${#commits[@]} - 20)) more"
@@ -159,8 +157,7 @@ bisect::_snapshot() { snapshot::of_commit 'verl-{tree}' "git:${BISECT_REPO#*:}@$
 bisect::walk() {
   local word commit
   bisect::_git bisect start --no-checkout "$BISECT_BAD" "$BISECT_GOOD" -- verl >/dev/null
-  while read -r word commit; do bisect::_mark "$word" "$commit"; done < <(bisect::_helper replay)
-  wait "$!"
+  bisect::_helper replay | while read -r word commit; do bisect::_mark "$word" "$commit"; done
   while ! bisect::_is_over; do
     commit=$(bisect::_git rev-parse --verify BISECT_HEAD)
     word=$(bisect::_try "$commit")
@@ -191,8 +188,7 @@ bisect::_try() {
     bisect::_helper decide "${said[@]}" --refused 'it has no verl/__init__.py'
     return
   fi
-  mapfile -d '' -t plan < <(bisect::_helper try --commit "$commit")
-  wait "$!"
+  answer::words plan bisect::_helper try --commit "$commit"
   if [[ ${plan[0]} == session ]]; then
     bisect::_session "$commit" "$BISECT_GOOD" "$commit"
   else
@@ -231,8 +227,7 @@ bisect::finish() {
   local commit parent about possible=()
   commit=$(bisect::_first_bad)
   if [[ -z $commit ]]; then
-    mapfile -t possible < <(bisect::_possible)
-    wait "$!"
+    answer::lines possible bisect::_possible
     bisect::_helper finish "--possible=${possible[*]}" </dev/null
     return
   fi

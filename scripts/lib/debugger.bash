@@ -4,8 +4,7 @@
 # debugger::show JOB: the breakpoints, and how to reach those that VS Code can attach to.
 debugger::show() {
   local forwards=() said=()
-  mapfile -d '' -t said < <(helper::run head breakpoints "$1" "--first-port=${DEBUGGER_PORT}" --with-ports)
-  wait "$!"
+  answer::words said helper::run head breakpoints "$1" "--first-port=${DEBUGGER_PORT}" --with-ports
   printf '%s\n' "${said[0]}"
   ((${#said[@]} > 1)) || return 0 # all of them wait for `ray debug`
   tunnel::of_ports forwards "$(printf '%s\n' "${said[@]:1}")"

@@ -132,8 +132,7 @@ job::_is_sent() { ! kill -0 "$1" 2>/dev/null; }
 # job::need_idle DOING CURE: no job of this cluster runs, waits or is being submitted; or FORCE=1 ends the live ones.
 job::need_idle() {
   local live=() shown
-  mapfile -t live < <(job::list_live)
-  wait "$!" || {
+  answer::lines live job::list_live || {
     [[ $FORCE == 1 ]] ||
       cli::die 1 "Which jobs are live on ${CLUSTER_NAME} is unknown, as it says above: fix that, or set FORCE=1."
     log::warn "which jobs are live on ${CLUSTER_NAME} is unknown: FORCE=1"

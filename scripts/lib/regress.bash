@@ -1,7 +1,7 @@
 # The only `source` of every script: strict mode, then the libraries. Sourcing it does nothing else.
 # shellcheck shell=bash
 set -euo pipefail
-shopt -s inherit_errexit
+shopt -s inherit_errexit lastpipe # lastpipe: answer.bash
 
 # Variables by which the tools that we run take options, configuration or code. Whoever wants those writes them into the tools' own
 # files (~/.gitconfig, pip.conf): none comes from the shell, the git hook or the CI job that we were started in.
@@ -14,7 +14,7 @@ unset _name
 REPO_DIR=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 readonly REPO_DIR
 
-for _noun in log word knob env cli wait lock venv owner port node look made cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
+for _noun in log word answer knob env cli wait lock venv owner port node look made cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced
   source "${REPO_DIR}/scripts/lib/${_noun}.bash"
 done

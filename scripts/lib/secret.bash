@@ -14,8 +14,7 @@ secret::read_all() {
   local - spec=$1 name file named=()
   set +x
   shift
-  mapfile -d '' -t named < <(helper::run_in head secrets "$@")
-  wait "$!"
+  answer::words named helper::run_in head secrets "$@"
   set -- "${named[@]}"
   while (($# > 0)); do
     name=$1 file=$2

@@ -25,8 +25,7 @@ verify::begin() {
 verify::open() {
   local words=()
   verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
-  mapfile -d '' -t words < <(helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME")
-  wait "$!"
+  answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME"
   VERIFY_SESSION=${words[0]}
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }
@@ -104,8 +103,7 @@ verify::suite_file() {
 # verify::_check_suite FILE: the suite can be used, and its JobSpecs exist. Nothing is created before.
 verify::_check_suite() {
   local specs=() spec file
-  mapfile -d '' -t specs < <(helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$1")
-  wait "$!"
+  answer::words specs helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$1"
   for spec in "${specs[@]}"; do
     file=${spec/#\~\//${HOME}/}
     [[ -f $file || -f ${REPO_DIR}/${file} ]] ||
@@ -219,7 +217,6 @@ verify::_next() {
   local -n _words=$1
   local args=(--session "$VERIFY_SESSION")
   verify::_budget args
-  mapfile -d '' -t _words < <(helper::run head verify next "${args[@]}")
-  wait "$!" || exit "$?" # errexit is off behind `while`
+  answer::words _words helper::run head verify next "${args[@]}" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))
 }

@@ -67,11 +67,9 @@ transport::_exec() {
     shift
   fi
   (
-    ended=0 engine='' said=0
-    exec {engine}> >(transport::_without_client >&2)
-    hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&"$engine" {engine}>&- || ended=$?
-    exec {engine}>&-
-    wait "$!" || said=$?
+    exec {out}>&1
+    hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&1 >&"$out" {out}>&- | transport::_without_client >&2 {out}>&-
+    read -r ended said <<<"${PIPESTATUS[*]}" # errexit is off before `||`
     ((said != 2)) ||
       cli::die 8 "The connection to the host of $(hosts::describe "$node") was lost while '$1' ran there: check the host, then run this again."
     ((said == 0 || ended == 0)) || ended=137 # the engine lost the container: as if it had killed the command
@@ -111,7 +109,7 @@ transport::_without_engine() {
     [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
     printf '%s' "${first}${rest}${end}"
   fi
-  exec cat
+  cat
 }
 
 # transport::_is_gone NODE STATUS: it does not run, or was restarted since we listed it. An engine that removes a container kills

@@ -71,12 +71,12 @@ srun::_run() {
   said="${SRUN_FILES}/${BASHPID}.said"
   srun::_words words "$node"
   (
-    ended=0 own=''
-    exec {own}> >(exec tee -- "${said}.own" >&2)
-    "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append /bin/sh -c "$(existing::command "$@")" 2>"$said" || ended=$?
-    exec {own}>&-
-    wait "$!"
-    exit "$ended"
+    exec {out}>&1
+    {
+      exec {own}>&1 1>&"$out" {out}>&-
+      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append /bin/sh -c "$(existing::command "$@")" 2>"$said"
+    } | tee -- "${said}.own" >&2 {out}>&-
+    exit "${PIPESTATUS[0]}" # errexit is off before `||`
   ) || status=$?
   if ((status != 0)) && ! srun::_is_own_status "$status" "$said"; then
     cli::die 8 "The step on the node '${node}' ($(srun::where "$node")) was lost while '$2' ran there ($(srun::_last_words "$said")): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."

@@ -21,6 +21,12 @@ setup() { load rules_helper; }
   rules::none '(^|[;&|({]|do|then|else) *wait *([;)]|$)'
 }
 
+@test "no status of a process substitution: 'wait' sometimes fails although the command did not (answer.bash)" {
+  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::leave_out '^scripts/lib/answer\.bash$'
+  rules::none '(^|[^A-Za-z_])wait "?\$!'
+}
+
 @test "no 'ray stop' and no killing by name: on a host they end other people's processes, containers included" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' Makefile '.ci/*'
   rules::none 'ray stop|pkill|killall|"ray", *"stop"'
