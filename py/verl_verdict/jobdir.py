@@ -32,11 +32,14 @@ _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memo
 
 def load(path: Path) -> Run:
     """The run at `path`: a metrics.jsonl, or a job directory."""
-    return read(path) if path.is_dir() else records.read(path)
+    if not path.is_dir():
+        return records.read(path)
+    found = sampled(path)
+    return dataclasses.replace(read(path), hashes={records.TOKENS: found} if found else {})
 
 
 def read(directory: Path) -> Run:
-    """The run of a job directory."""
+    """The run of a job directory, without hashes: what was sampled may be large, so a session hashes it once (`sampled`)."""
     try:
         return _read(directory)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -46,7 +49,7 @@ def read(directory: Path) -> Run:
 
 
 def _read(directory: Path) -> Run:
-    attempts = [directory, *sorted((directory / "attempts").glob("[0-9]*"), key=lambda path: int(path.name))]
+    attempts = _attempts(directory)
     last = attempts[-1]
     resolved = _json(directory / "config/resolved.json")
     failure, unfinished = _failure(last), _unfinished(last)
@@ -69,9 +72,13 @@ def _read(directory: Path) -> Run:
         code=resolved.get("code_id"),
         facts=_facts(directory, resolved, overrides),
         config=_config(directory / "config/verl_config.yaml", resolved),
-        hashes=_hashes(attempts),
         memory=memory_records.read(attempts),
     )
+
+
+def _attempts(directory: Path) -> list[Path]:
+    """Their directories: the first one's is the job's own."""
+    return [directory, *sorted((directory / "attempts").glob("[0-9]*"), key=lambda path: int(path.name))]
 
 
 def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
@@ -92,13 +99,13 @@ def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
     return texts, starts
 
 
-def _hashes(attempts: Iterable[Path]) -> dict[str, str]:
-    """The hash of what was sampled at all steps. A step counts as its last attempt made it.
+def sampled(directory: Path) -> str | None:
+    """The hash of what a job sampled at all steps. A step counts as its last attempt made it.
 
     verl 0.7.1 to 0.9.1 write `samples/N.jsonl` for step N, with an object for each answer, in the order in which the answers
-    came. Empty if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
+    came. None if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
     """
-    steps = {path.stem: path for attempt in attempts for path in (attempt / "samples").glob("*.jsonl")}
+    steps = {path.stem: path for attempt in _attempts(directory) for path in (attempt / "samples").glob("*.jsonl")}
     known = hashlib.sha256()
     try:
         for step, path in sorted(steps.items()):
@@ -106,8 +113,8 @@ def _hashes(attempts: Iterable[Path]) -> dict[str, str]:
                 answers = [json.loads(line) for line in file]
             known.update(json.dumps([step, sorted([each["input"], each["output"]] for each in answers)]).encode())
     except (LookupError, TypeError, ValueError):
-        return {}
-    return {records.TOKENS: known.hexdigest()} if steps else {}
+        return None
+    return known.hexdigest() if steps else None
 
 
 def _failure(attempt: Path) -> str | None:

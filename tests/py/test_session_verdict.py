@@ -188,12 +188,15 @@ def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):
     assert found[1].reason == "more_a and more_b did not run: ppo_b, which it continues, left no checkpoint"
 
 
-def test_other_final_weights_are_a_change_although_every_metric_is_equal(root):
+@pytest.mark.parametrize(
+    ("recorded", "told"), [("weights", "the final weights are not"), ("sampled", "the sampled tokens are not")]
+)
+def test_other_final_weights_or_samples_are_a_change_although_every_metric_is_equal(root, recorded, told):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
-    session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), "weights": "0" * 16})
-    session.write_job("ppo_a", {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "weights": "1" * 16})
+    session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), recorded: "0" * 16})
+    session.write_job("ppo_a", {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), recorded: "1" * 16})
     found = verdict.of_session(session.evidence())[0]
-    assert (found.word.value, found.reason) == ("changed", "all metrics are bit-equal, but the final weights are not")
+    assert (found.word.value, found.reason) == ("changed", f"all metrics are bit-equal, but {told}")
 
 
 def test_a_checkpoint_that_was_collected_meanwhile_is_said_to_be_gone(root):

@@ -185,20 +185,21 @@ def write_samples(directory, step, *answers):
 
 def test_what_was_sampled_is_hashed_over_steps_and_attempts_whatever_the_order_of_the_answers(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-resumed")
-    assert jobdir.read(job).hashes == {}
+    assert jobdir.sampled(job) is None
     write_samples(job, 4, "2", "3")
-    one = jobdir.read(job).hashes
-    assert list(one) == ["sampled tokens"]
+    one = jobdir.sampled(job)
+    assert jobdir.load(job).hashes == {"sampled tokens": one}
+    assert jobdir.read(job).hashes == {}  # a session reads a run after each other one, and its samples once
     write_samples(job, 4, "3", "2")
-    assert jobdir.read(job).hashes == one
+    assert jobdir.sampled(job) == one
     write_samples(job / "attempts/2", 5, "2")
-    two = jobdir.read(job).hashes
+    two = jobdir.sampled(job)
     write_samples(job / "attempts/2", 5, "3")
-    assert len({*one.values(), *two.values(), *jobdir.read(job).hashes.values()}) == 3
+    assert len({one, two, jobdir.sampled(job)}) == 3
     write_samples(job / "attempts/2", 4, "9")  # made again by the later attempt
-    again = jobdir.read(job).hashes
+    again = jobdir.sampled(job)
     write_samples(job, 4, "5")
-    assert jobdir.read(job).hashes == again
+    assert jobdir.sampled(job) == again
 
 
 @pytest.mark.parametrize("text", ['{"input": "1+1=", "out', '{"input": "1+1="}\n', "7\n"])
@@ -206,7 +207,7 @@ def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path, text):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     write_samples(job, 1, "2")
     (job / "samples/2.jsonl").write_text(text)
-    assert jobdir.read(job).hashes == {}
+    assert jobdir.sampled(job) is None
 
 
 def test_the_resolved_config_names_neither_the_job_nor_its_seeds(tmp_path):

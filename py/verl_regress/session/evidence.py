@@ -21,6 +21,7 @@ from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 from verl_regress.store import uses
 from verl_regress.store.artefact import sha256_of
+from verl_verdict import jobdir
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _PIECE = 4 << 20  # bytes of a file in memory
@@ -163,6 +164,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
         "checkpoints": checkpoints.names(found),
         "weights": _last_weights(found),
+        "sampled": jobdir.sampled(found.path),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],

@@ -97,10 +97,11 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
     if lists:
         facts["packages"] = "; ".join(sorted({_packages(each) for each in lists}))
     stalled = "it stalled: it made no step for STALL_TIMEOUT, and was stopped" if job.get("stalled") else None
+    hashes = {judged.WEIGHTS: job.get("weights"), judged.TOKENS: job.get("sampled")}
     return dataclasses.replace(
         run,
         facts=facts,
-        hashes={**run.hashes, **({judged.WEIGHTS: job["weights"]} if job.get("weights") else {})},
+        hashes={name: found for name, found in hashes.items() if found},
         failure=stalled or run.failure,
         unfinished=None if stalled else run.unfinished,
     )
