@@ -123,7 +123,7 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
-test-slow: ## property tests with thousands of cases, a kill or a signal at every step, the pages in Chromium
+test-slow: ## files that take seconds, thousands of cases of bad input, a kill or a signal at every step, the pages in Chromium
 	@scripts/dev/test.sh unit-slow py-slow
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine

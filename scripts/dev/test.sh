@@ -3,7 +3,7 @@
 #
 #   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
 #   scripts/dev/test.sh unit py          only these
-#   scripts/dev/test.sh unit-slow py-slow   the long ones: property tests, a kill or a signal at every step, deadlines that pass
+#   scripts/dev/test.sh unit-slow py-slow   the slow ones: files that take seconds, property tests, a kill or a signal at every step
 #   scripts/dev/test.sh py-again         the same as py, with its own report; also unit-again and contract-again
 #   scripts/dev/test.sh container        real containers on a real engine
 #   scripts/dev/test.sh faults           faults on them; without the longest ones, which are tagged ninth:N

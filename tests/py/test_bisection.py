@@ -12,6 +12,8 @@ from verl_regress.session import bisect, bisect_report, bisection, report, suite
 from verl_regress.session.bisection import BAD, GOOD, SKIP, Bisection, Signature
 from verl_regress.session.checks import Verdict as Checked
 
+pytestmark = pytest.mark.slow
+
 SUITE = "title: mine\npairs: 1\ncases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n  resume: {continues: ppo, steps: 2}\n"
 VALUE = Signature("ppo", "value", 1, "critic/advantages/max", 1.5, -0.5)
 

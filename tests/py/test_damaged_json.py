@@ -7,6 +7,8 @@ from conftest import write
 
 from verl_regress import cli
 
+pytestmark = pytest.mark.slow
+
 DEADLINES = "--deadlines=300,900,60"
 COMMANDS = {
     "status": ["status", "--profile=cpu", "--cluster=c"],
@@ -23,8 +25,7 @@ COMMANDS = {
 }
 ON_ONE = ("wait", "logs", "metrics", "stop", "debug")
 MISSING = object()
-QUICK = (MISSING, 7)
-SLOW = (None, True, "text", [], ["text"], {}, {"key": "value"})
+INSTEAD = (MISSING, 7, None, True, "text", [], ["text"], {}, {"key": "value"})
 
 STATES = {
     "submitted": {"accepted": True, "time": "2026-11-23T05:00:00+00:00"},
@@ -64,10 +65,10 @@ def places(content, home=()):
             yield from places(value, (*home, key))
 
 
-def variants(content, instead):
+def variants(content):
     """The object with one key missing, or of another type."""
     for place in places(content):
-        for wrong in instead:
+        for wrong in INSTEAD:
             changed = json.loads(json.dumps(content))
             inner = changed
             for key in place[:-1]:
@@ -82,14 +83,13 @@ def variants(content, instead):
 FILES = [*(f"state/{name}" for name in STATES), "config/resolved.json", "config/runtime_env.json"]
 
 
-@pytest.mark.parametrize("instead", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
 @pytest.mark.parametrize("name", FILES)
-def test_no_command_ends_with_a_traceback(job, ray, shared, capsys, name, instead, monkeypatch):
+def test_no_command_ends_with_a_traceback(job, ray, shared, capsys, name, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
     ray.answers["/api/jobs/job"] = (404, b"does not exist")
     file = job.path / name
     tried = 0
-    for changed in variants(json.loads(file.read_text()), instead):
+    for changed in variants(json.loads(file.read_text())):
         for command, args in COMMANDS.items():
             file.write_text(json.dumps(changed))
             status = cli.main(["--shared-root", str(shared.path), "--owner=ann:0123456789abcdef", *args])
@@ -100,7 +100,7 @@ def test_no_command_ends_with_a_traceback(job, ray, shared, capsys, name, instea
                 assert line.startswith(f"error   {file} cannot be read: "), (command, changed)
                 assert line.endswith(": restore it from a backup.")
                 assert (status, len(errors)) == (1, 1)
-    assert tried >= len(instead) * len(COMMANDS)
+    assert tried >= len(INSTEAD) * len(COMMANDS)
 
 
 @pytest.mark.parametrize(

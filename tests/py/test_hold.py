@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HOLD = Path(__file__).parents[2] / "py/verl_regress/cluster/hold.py"
 
 

@@ -23,6 +23,8 @@ from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs.sweep import sweep
 from verl_regress.secrets import job_secrets
 
+pytestmark = pytest.mark.slow
+
 FILE = "my/ppo.yaml"
 VALUES = {"API_KEY": "sk-0123456789", "HF_TOKEN": "hf_ünïcode"}
 NAMED = f"{SPEC}secrets:\n  - name: API_KEY\n  - {{name: HF_TOKEN, file: ~/token}}\n"

@@ -21,6 +21,8 @@ from verl_regress.jobs import liveness
 from verl_regress.worker import aftermath, launcher, queue
 from verl_regress.worker.tee import Tee
 
+pytestmark = pytest.mark.slow
+
 RAY = """\
 import types
 is_initialized = lambda: True
@@ -240,7 +242,6 @@ def test_a_launcher_that_is_killed_takes_the_trainer_with_it_and_records_no_end(
     assert launched.ended is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "work", ["time.sleep(30)", "[(print('x' * 10_000, flush=True), time.sleep(0.001)) for _ in range(30_000)]"]
 )
@@ -326,7 +327,6 @@ def refused(launched, reason):
     assert launched.bundles == ["failed"]
 
 
-@pytest.mark.slow
 def test_a_ray_that_does_not_answer_does_not_fail_the_job(launched):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         launched.address = f"http://127.0.0.1:{silent.getsockname()[1]}"

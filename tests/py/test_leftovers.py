@@ -13,6 +13,8 @@ from conftest import write
 
 from verl_regress.jobs import leftovers
 
+pytestmark = pytest.mark.slow
+
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 STUBBORN = [
     sys.executable,

@@ -18,7 +18,9 @@ from verl_regress.jobs import find
 from verl_regress.session import evidence
 from verl_regress.store import retention
 
-SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
+pytestmark = pytest.mark.slow
+
+SIZES = [1000, 10_000]
 BEGIN = 1_700_000_000
 
 

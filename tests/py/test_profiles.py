@@ -21,6 +21,8 @@ from verl_regress.spec.compose import Composed
 from verl_regress.spec.devices import Devices
 from verl_regress.spec.request import CommandLine, Defaults, Request
 
+pytestmark = pytest.mark.slow
+
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
 # What a profile leaves to the machine or to a build.

@@ -18,6 +18,8 @@ from verl_regress.jobs import liveness
 from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.worker import queue
 
+pytestmark = pytest.mark.slow
+
 HELPER = Path(queue.__file__).parents[2]
 # A launcher that launches nothing: it prints each position, then that it has a slot, and runs until it is ended.
 LAUNCHER = """
@@ -182,7 +184,6 @@ def test_a_launcher_that_cannot_start_is_not_waited_for(jobs, state):
     assert queue_of(job) == ["b"]
 
 
-@pytest.mark.slow
 def test_a_launcher_that_does_not_start_is_waited_for_only_so_long(jobs, monkeypatch):
     """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
     late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)

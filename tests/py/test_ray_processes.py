@@ -10,6 +10,8 @@ import pytest
 from verl_regress.cluster import ray_processes
 from verl_regress.cluster.ray_processes import MARK, main, ours, running, stop
 
+pytestmark = pytest.mark.slow
+
 # Clusters of this run alone: other processes with our mark on this machine belong to another run or to a user's
 # cluster.
 HERE, THERE = f"here-{os.getpid()}", f"there-{os.getpid()}"

@@ -12,6 +12,8 @@ from streams import tar
 from verl_regress.base.layout import JobDir
 from verl_regress.session.evidence import digest
 
+pytestmark = pytest.mark.slow
+
 
 def read(path):
     return json.loads(path.read_text(encoding="utf-8"))

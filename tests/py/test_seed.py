@@ -10,6 +10,8 @@ from streams import state_of
 from verl_regress.base.layout import JobDir
 from verl_regress.spec.request import of_job
 
+pytestmark = pytest.mark.slow
+
 # The keys for seeds of each release, as its configuration has them (trainer/config/_generated_ppo_trainer.yaml).
 ACTOR = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.actor.fsdp_config.seed")
 RL = (*ACTOR, "actor_rollout_ref.ref.fsdp_config.seed")

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system"),
+]
 
 REPO = Path(__file__).parents[2]
 # Two nodes, of which the worker has the second mount. The knobs' origins are those of env::load.

@@ -20,7 +20,10 @@ from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.secrets import job_secrets
 from verl_regress.worker import queue
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system"),
+]
 
 
 @pytest.fixture
@@ -184,7 +187,7 @@ MOST = {
 }
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, 10_000])
 def test_commands_on_a_slow_file_system_ask_it_for_little(mounted, ray, capsys, count):
     disk = mounted(valid=3)
     at_server = SharedRoot(disk.backing)
@@ -207,7 +210,7 @@ def test_commands_on_a_slow_file_system_ask_it_for_little(mounted, ray, capsys, 
         print(f"\n{count} jobs, 5 ms a call: {took}")
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, 200])
 def test_the_queue_on_a_slow_file_system_asks_it_for_little(mounted, capsys, count):
     """8 jobs run and `count` wait. The calls of one look of the last, of the first, and of the first once there is room."""
     disk = mounted(valid=3)

@@ -2,6 +2,8 @@
 # The git half of 62_bisect: real git walks a made history; this machine's own Python plays the head, and what a commit says is read from
 # its files.
 
+# bats file_tags=slow
+
 setup_file() {
   export HISTORY="${BATS_FILE_TMPDIR}/history" HOME="$BATS_FILE_TMPDIR" GIT_CONFIG_NOSYSTEM=1
   mkdir -p "${HISTORY}/verl" "${BATS_FILE_TMPDIR}/bin"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # bootstrap_host: checks first, changes nothing if it cannot finish, and says skip the second time.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # Which container engine a script uses (CONTAINER_ENGINE), how it is reached, and every message about one that is not there.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

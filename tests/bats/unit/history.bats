@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # make history: on the head if it is ours and runs, with the judge's packages; else on this host, which changes nothing but the page.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

@@ -2,6 +2,8 @@
 # Several hosts: their file, and why hosts are refused; stubs of ssh and docker answer as the host that was asked for.
 # shellcheck disable=SC2016  # text in single quotes is expanded on the host
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # 10_build_image: the tag, the wheelhouse, the base, and every message that it can end with.
 
+# bats file_tags=slow
+
 setup() {
   bats_require_minimum_version 1.5.0
   load ../test_helper

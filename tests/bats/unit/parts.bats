@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # cli::part: steps that run at the same time; a failure or an interrupt ends all of them, and each cleans up after itself.
 
+# bats file_tags=slow
+
 setup() {
   bats_require_minimum_version 1.5.0
   load ../test_helper

@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # Checks before anything changes: version 1, the shared root, verl's source; and removing what version 1 left.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

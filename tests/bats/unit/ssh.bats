@@ -3,6 +3,8 @@
 # asked for.
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

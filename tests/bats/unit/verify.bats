@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # `make verify` on this side: only one shell drives a session. The head is this machine here: its engine runs the helper as it is.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   source "${REPO}/scripts/lib/wait.bash"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 RAY = """\
 import types

@@ -12,6 +12,8 @@ import pytest
 import process_memory
 from verl_verdict import memory_records
 
+pytestmark = pytest.mark.slow
+
 HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 MIB = 2**20
 # The test sets the deadline of these waits.
