@@ -17,8 +17,8 @@ from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 
 _SEED = re.compile(r"(^|[._])seed$")
-# Variables and config keys that name the job itself, or where its files are.
-_OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS")
+# Variables and config keys that name the job itself, or where its files are; and whether a breakpoint waits for a person.
+_OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS", "RAY_DEBUG")
 _HOOKS = "VERL_REGRESS_HOOKS"
 # These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, one records its memory.
 _BESIDE_TRAINING = ("job_secrets", "process_memory")

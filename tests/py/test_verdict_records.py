@@ -321,6 +321,17 @@ def test_a_line_that_is_too_deep_is_refused(tmp_path):
         records.read(path)
 
 
+def test_a_run_of_a_version_without_the_debugger_can_be_compared(tmp_path):
+    job = unpack(tmp_path, "sft-0.9.1-1")
+    before = jobdir.read(job)
+    file = job / "config/runtime_env.json"
+    content = json.loads(file.read_text())
+    assert "RAY_DEBUG" not in content["env_vars"]
+    content["env_vars"] |= {"RAY_DEBUG": "0"}
+    file.write_text(json.dumps(content))
+    assert jobdir.read(job).facts == before.facts
+
+
 def test_whether_a_job_has_secrets_does_not_make_runs_incomparable(tmp_path):
     with_secrets, without = (unpack(tmp_path, "sft-0.9.1-1", name) for name in ("with", "without"))
     for job, hooks in ((with_secrets, "job_secrets,identity"), (without, "identity")):
