@@ -3,10 +3,10 @@
 
 calibrate::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/calibrate.py" "$@"; }
 
-# calibrate::next NAME PAIRS: puts the next run's words into the array NAME; false if none is left.
+# calibrate::next NAME PAIRS [WORKLOAD]: puts the next run's words into the array NAME; false if none is left.
 calibrate::next() {
   local -n _words=$1
-  answer::words _words calibrate::python next "$2" || exit "$?" # errexit is off behind `while`
+  answer::words _words calibrate::python next "${@:2}" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))
 }
 

@@ -1,7 +1,7 @@
 """The runs of `make calibrate`, and docs/calibration.md: what the judge says of all that is recorded.
 
-calibrate.py cost PAIRS      what will be run, and how long it takes
-calibrate.py next PAIRS      the next run that lacks a record, as words that end with NUL; nothing if there is none
+calibrate.py cost PAIRS [WORKLOAD]      what will be run, and how long it takes
+calibrate.py next PAIRS [WORKLOAD]      the next run that lacks a record, as words that end with NUL; nothing if there is none
 calibrate.py record NAME JOB VERL COMMIT IMAGE      record the job directory of a run that has ended
 calibrate.py write           docs/calibration.md
 calibrate.py check           docs/calibration.md is what the records make; exits 1 where it is not
@@ -30,12 +30,12 @@ _MOST_PAIRS = 999
 # --- what to run
 
 
-def cost(pairs: int) -> str:
+def cost(pairs: int, only: str = "") -> str:
     """How many runs, and how long: as the recorded ones of the same workload took."""
-    lacking = calibration.lacking(pairs)
+    lacking = calibration.lacking(pairs, only)
     usual = {workload: statistics.median(took) for workload, took in _seconds().items()}
     seconds = sum(usual.get(run.recipe.workload, _UNKNOWN_SECONDS) for run in lacking)
-    recorded = len(list(calibration.planned(pairs))) - len(lacking)
+    recorded = len(list(calibration.planned(pairs, only))) - len(lacking)
     return f"{len(lacking)} runs, about {seconds / 60:.0f} minutes ({recorded} are recorded)"
 
 
@@ -51,9 +51,9 @@ def _abouts() -> list[dict[str, Any]]:
     return [calibration.about(name) for name in names]
 
 
-def words_of_next(pairs: int) -> list[str]:
+def words_of_next(pairs: int, only: str = "") -> list[str]:
     """NAME WORKLOAD PATCH SEED FURTHER OVERRIDES of the next run."""
-    run = next(iter(calibration.lacking(pairs)), None)
+    run = next(iter(calibration.lacking(pairs, only)), None)
     if run is None:
         return []
     recipe = run.recipe
@@ -200,9 +200,9 @@ def check() -> int:
 def main(action: str, *words: str) -> int:
     """One of cost, next, record, write, check; returns the exit status."""
     if action == "cost":
-        print(cost(int(words[0])))
+        print(cost(int(words[0]), *words[1:]))
     elif action == "next":
-        print("".join(f"{word}\0" for word in words_of_next(int(words[0]))), end="")
+        print("".join(f"{word}\0" for word in words_of_next(int(words[0]), *words[1:])), end="")
     elif action == "record":
         record(*words)
     elif action == "write":

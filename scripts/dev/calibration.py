@@ -163,17 +163,24 @@ def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
     return first, second
 
 
-def planned(pairs: int) -> Iterator[Run]:
-    """All runs, in the order in which they are made: A and B in turn, harmless changes and short runs first, then so many noisy pairs of each workload."""
+def planned(pairs: int, only: str = "") -> Iterator[Run]:
+    """All runs, in the order in which they are made: A and B in turn, harmless changes and short runs first, then so many noisy pairs of each workload.
+
+    `only` is a workload: then they are its noisy pairs alone."""
+    if not only:
+        yield from _of_mutations()
+    for number in range(1, pairs + 1):
+        for workload in (only,) if only else WORKLOADS:
+            yield from noisy_pair(workload, number)
+
+
+def _of_mutations() -> Iterator[Run]:
     seen = set()
     for mutation in sorted(mutations(), key=_order):
         for run in _in_turn(mutation.runs_of_a, mutation.runs):
             if run.name not in seen:
                 yield run
             seen.add(run.name)
-    for number in range(1, pairs + 1):
-        for workload in WORKLOADS:
-            yield from noisy_pair(workload, number)
 
 
 def _order(mutation: Mutation) -> tuple[int, bool, int]:
@@ -185,9 +192,9 @@ def _in_turn(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Run]:
         yield from (*a[number : number + 1], *b[number : number + 1])
 
 
-def lacking(pairs: int) -> list[Run]:
+def lacking(pairs: int, only: str = "") -> list[Run]:
     """The planned runs that have no record, or one of another patch."""
-    return [run for run in planned(pairs) if not is_recorded(run)]
+    return [run for run in planned(pairs, only) if not is_recorded(run)]
 
 
 # --- records

@@ -120,6 +120,9 @@ def test_runs_of_a_and_b_are_planned_in_turn(records):
     assert [run.name for run in calibration.planned(1)][-6:] == [
         f"noise-{workload}-1-{run}" for workload in ("sft", "grpo", "ppo") for run in (1, 2)
     ]
+    assert [run.name for run in calibration.planned(2, "sft")] == [
+        f"noise-sft-{pair}-{run}" for pair in (1, 2) for run in (1, 2)
+    ]
 
 
 def test_what_is_recorded_is_not_run_again(records, tmp_path):
@@ -144,6 +147,8 @@ def test_what_is_recorded_is_not_run_again(records, tmp_path):
     ]
     (tmp_path / "lost-sign.patch").write_text("another\n")
     assert calibrate.words_of_next(0)[0] == "lost-sign"
+    assert calibrate.words_of_next(2, "sft")[0] == "noise-sft-1-1"
+    assert calibrate.words_of_next(0, "sft") == []
 
 
 def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):

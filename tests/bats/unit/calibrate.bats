@@ -78,4 +78,7 @@ DID
   sandbox::run scripts/dev/calibrate.sh many
   assert_status 2
   assert_line "error   PAIRS='many' (the argument of calibrate.sh) is not a whole number up to 999: give one, or leave it out."
+  sandbox::run scripts/dev/calibrate.sh 60 sftt
+  assert_status 2
+  assert_line "error   WORKLOAD='sftt' (the second argument of calibrate.sh) is none of ppo, grpo, sft: give one of them, or leave it out."
 }
