@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The life of a job on a real cluster: resumed, retried, followed by a wait that is cut off, stopped with all its processes, and
 # listed while the cluster is down.
+# bats file_tags=turn:0
 
 setup_file() {
   load container_helper
@@ -61,7 +62,6 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   assert_line "error   JOB=half has all its 6 steps done \($(job_dir half)/attempts/2/checkpoints/global_step_6\): ask for more, as in OVERRIDES=trainer.total_training_steps=16\."
 }
 
-# bats test_tags=turn:0
 @test "make retry repeats the same request, and there is nothing to resume" {
   run env SUBMISSION_ID=fails OVERRIDES=data.train_files=/no/such.parquet WAIT=1 scripts/40_submit_ppo_epoch1.sh
   assert_status 3

@@ -18,7 +18,7 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
 # age JOB: makes the job look as if it had ended two hours ago and written nothing since.
 age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -exec touch -d '2 hours ago' {} +; }
 
-# bats test_tags=turn:0
+# bats test_tags=ninth:0
 @test "old checkpoints and an unused snapshot are removed, dry run and real run print the same, and a running job succeeds" {
   # Three jobs that are over: the first process that verl starts fails, and we add what a trainer would have left.
   for job in gc-1 gc-2 gc-3; do

@@ -67,6 +67,7 @@ setup() {
   [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-sft/state/submitted") == 10.213.77.11 ]]
 }
 
+# bats test_tags=ninth:7
 @test "make debug and make verify on two hosts" { container::looks_into hosts-sft; }
 
 @test "a worker whose packets a firewall drops becomes one sentence, and make up goes on once it is open" {
@@ -83,6 +84,7 @@ setup() {
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
 }
 
+# bats test_tags=ninth:4
 @test "a host that is down is named before anything is changed; after its reboot make up brings its node back" {
   hosts_lab::halt b
   run make --no-print-directory up
@@ -114,6 +116,7 @@ setup() {
   assert_line "skip    nothing has the label verl-regress.cluster=${CLUSTER_NAME}"
 }
 
+# bats test_tags=ninth:1
 @test "three hosts, the head on this machine: an SFT job trains, with its driver on one of the others" {
   printf '%s\n' "head local address=${HOSTS_IP[here]}" "worker-0 ssh://root@${HOSTS_IP[a]}" "worker-1 ssh://root@${HOSTS_IP[b]}" >"${LAB}/three"
   export HOSTS_FILE="${LAB}/three"

@@ -115,6 +115,7 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }
 
+# bats test_tags=ninth:8
 @test "make slurm BATCH_DO=verify: the session's checks in an allocation" {
   printf 'cases:\n  loss: {workload: sft, steps: 1}\n' >"${WORKDIR}/small.yaml"
   BATCH_DO=verify SUITE="${WORKDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA run scripts/45_slurm.sh
@@ -127,6 +128,7 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   [[ -z $(ours) ]] || fail "$(ours)"
 }
 
+# bats test_tags=ninth:5
 @test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
   WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=cancelled OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=40' run scripts/45_slurm.sh
   assert_status 0

@@ -80,7 +80,7 @@ load::run() {
   fault::recovered kind=load "tries=$1"
 }
 
-# bats test_tags=turn:0
+# bats test_tags=ninth:3
 @test "six at once" { load::run 6; }
 
 # bats test_tags=ninth:1

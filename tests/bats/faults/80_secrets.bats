@@ -95,7 +95,7 @@ secret::reached() {
   fault::recovered
 }
 
-# bats test_tags=turn:1
+# bats test_tags=ninth:4
 @test "the launcher of a job with a secret is killed: its file goes at once" {
   secret::submit 'the launcher of a job with a secret is killed -9' 60
   fault::inject fault::kill '^python3 .*run\.py launch'

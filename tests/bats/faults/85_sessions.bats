@@ -52,7 +52,7 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 # session::ids DIR: the jobs that it made itself, one per line.
 session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id' "$1/report.json" | sort; }
 
-# bats test_tags=turn:1
+# bats test_tags=ninth:7
 @test "the head restarts in mid-session and nobody comes: it ends with one sentence, and goes on after make up" {
   fault::begin 'the head restarts in the middle of a session, and nobody comes'
   UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20}'
@@ -91,7 +91,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   fault::recovered
 }
 
-# bats test_tags=turn:2
+# bats test_tags=ninth:5
 @test "B's snapshot is removed in mid-session: no verdict on B, and it goes on when the snapshot is there again" {
   local code snapshot
   fault::begin "B's snapshot is removed in the middle of a session"
@@ -117,7 +117,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   [[ $(session::ids "$SESSION_DIR" | wc -l) == 4 ]] || fail "it made $(session::ids "$SESSION_DIR")"
 }
 
-# bats test_tags=turn:2
+# bats test_tags=ninth:5
 @test "two sessions at once: both end with their verdict, share no job, and a third shell cannot drive one of them" {
   local first first_pid
   fault::begin 'two sessions of make verify at once'

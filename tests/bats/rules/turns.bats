@@ -37,7 +37,7 @@ fail() {
   done
   all=$(cat "${files[@]}" | grep -c 'ninth:')
   one=$(grep -hxEA 1 '# bats test_tags=ninth:[0-8]' "${files[@]}" | grep -c '^@test "')
-  whole=$(grep -hcxE '# bats file_tags=ninth:[0-8]' "${files[@]}" | grep -cx 1)
+  whole=$(grep -lxE '# bats file_tags=ninth:[0-8]' "${files[@]}" | wc -l)
   printf '# %d tags\n' "$all" >&3
   [[ $all == $((one + whole)) ]] || fail "a tag with 'ninth:' is neither right above a test nor one for its file"
 }
