@@ -5,6 +5,8 @@ import re
 import pytest
 from conftest import BASE, SPEC, TRAINER
 
+pytestmark = pytest.mark.slow
+
 FILE = "my/ppo.yaml"
 ID = "it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out to get a generated one."
 KEYS = (
@@ -471,7 +473,6 @@ def test_nul_in_overrides_file_is_refused(submit, ray):
     assert ray.seen == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["x", "$"])  # a value with a $ bypasses Ray, but each process gets it all the same
 def test_an_env_var_of_1_mb_is_refused(submit, ray, first):
     sentence = (

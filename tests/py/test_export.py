@@ -21,6 +21,8 @@ from streams import tar
 from verl_regress.export.formats import FORMATS
 from verl_regress.export.job import name_of
 
+pytestmark = pytest.mark.slow
+
 REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
 SCHEMA = REPO / "tests" / "recorded" / "kuberay" / "rayjob_v1.schema.json"

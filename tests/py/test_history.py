@@ -17,6 +17,8 @@ from verl_regress.session import past
 from verl_verdict import changes, exact, history, history_page, metrics, speed, trends
 from verl_verdict.history import Point
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):

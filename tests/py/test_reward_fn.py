@@ -10,6 +10,8 @@ from conftest import CONFIG, REWARD_CONFIG, SPEC, record, write
 from verl_regress.base.errors import BadInput
 from verl_regress.spec.reward_fn import check, key_of
 
+pytestmark = pytest.mark.slow
+
 GOOD = "def compute_score(**_):\n    return 0.0\n"
 # verl 0.7.1 has both keys; any legacy key that is set replaces the whole new mapping.
 BOTH = "custom_reward_function: {path: null, name: null}\nreward: {custom_reward_function: {path: null, name: compute_score}}\n"

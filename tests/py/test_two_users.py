@@ -27,6 +27,8 @@ from verl_regress.store import snapshot
 from verl_regress.submit import submit
 from verl_regress.worker import queue
 
+pytestmark = pytest.mark.slow
+
 ANN, BOB, TEAM = 41001, 41002, 42000
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")

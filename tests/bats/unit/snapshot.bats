@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # 31_snapshot_verl_code from a git checkout: what goes into the stream; this machine's own Python plays the head.
 
+# bats file_tags=slow
+
 setup() {
   bats_require_minimum_version 1.5.0
   command -v git >/dev/null || skip 'this machine has no git'
