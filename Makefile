@@ -28,26 +28,26 @@ help: ## print this menu
 	@scripts/dev/help.sh
 
 ##@ A cluster
-check: ## look before anything is touched: engine, ports, disk, memory, leftovers
+check: ## check the machine before anything changes: engine, ports, disk, memory, leftovers
 	@scripts/00_prereq_check.sh
-build: ## the node image (skipped when its inputs are unchanged)
+build: ## build the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
 # What the first of these scripts sees counts for the others (scripts/lib/look.bash).
 up: export REGRESS_LOOK := 1
-up: check ## containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
+up: check ## bring the cluster up: containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
 	@scripts/12_install_py_deps.sh
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
-down: ## remove exactly what bears our label; the shared directory stays
+down: ## remove the cluster: exactly what bears its label; the shared directory stays [FORCE=1]
 	@scripts/02_down.sh
-deps: ## the helper, and the Python packages that it needs where a node lacks them [WHEELHOUSE]
+deps: ## put the helper on the shared root, and the Python packages that it needs and a node lacks [WHEELHOUSE]
 	@scripts/12_install_py_deps.sh
 cleanup-legacy: ## remove the containers of version 1, named exactly as it named them
 	@scripts/03_cleanup_v1_legacy.sh
 dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
 	@scripts/64_dashboard.sh
-tunnel: ## the ssh command that forwards the dashboard to where you sit; JOB also forwards its breakpoints [JOB, OPEN=1, TUNNEL_VIA, TUNNEL_PORT]
+tunnel: ## the ssh command that forwards the dashboard to the machine in front of you, with JOB also that job's breakpoints [JOB, OPEN=1, TUNNEL_VIA, TUNNEL_PORT]
 	@scripts/65_tunnel.sh
 status: ## profile, nodes, jobs [JSON=1]
 	@scripts/50_status.sh
@@ -59,11 +59,11 @@ snapshot: ## an immutable copy of a verl source tree [CODE_ID, VERL_SOURCE=pypi:
 	@scripts/31_snapshot_verl_code.sh
 submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1, DEBUGGER]
 	@scripts/44_submit_sdk.sh
-submit-cli: ## the same through the command line `ray job submit` [JOBSPEC]
+submit-cli: ## the same, through the command `ray job submit` instead of Ray's Python SDK [JOBSPEC]
 	@scripts/43_submit_jobspec.sh
-export: ## print a file that runs the same job elsewhere [TO=kuberay|dstack|compose, and what submit takes]
+export: ## print a file that runs the same job elsewhere [TO=kuberay|dstack|compose|slurm, and what submit takes]
 	@scripts/46_export.sh
-slurm: ## a batch job of Slurm that does up, prepare, snapshot, submit (or verify, resume) and down [WORKLOAD, BATCH_*, DRY_RUN=1]
+slurm: ## submit a batch job to Slurm that does up, prepare, snapshot, submit (or verify, resume) and down [WORKLOAD, BATCH_*, DRY_RUN=1]
 	@scripts/45_slurm.sh
 ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
 	@scripts/40_submit_ppo_epoch1.sh
@@ -73,9 +73,9 @@ sft: ## a few steps of supervised fine-tuning on Ray [CODE_ID, WAIT=1]
 	@scripts/42_submit_sft_minimal.sh
 wait: ## follow a job to its end [JOB=latest]
 	@scripts/52_wait.sh
-resume: ## go on with a job from its newest whole checkpoint, as a new attempt [JOB, OVERRIDES, WAIT=1]
+resume: ## continue a job from its newest complete checkpoint, as a new attempt [JOB, OVERRIDES, WAIT=1]
 	@scripts/56_resume.sh
-retry: ## run a job once more from the first step, as a new attempt [JOB, OVERRIDES, WAIT=1]
+retry: ## run a job again from the first step, as a new attempt [JOB, OVERRIDES, WAIT=1]
 	@scripts/57_retry.sh
 stop: ## stop a job, running or waiting, and wait until it is over [JOB]
 	@scripts/54_stop.sh
@@ -123,26 +123,26 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
-test-slow: ## files that take seconds, thousands of cases of bad input, a kill or a signal at every step, the pages in Chromium
+test-slow: ## the unit tests that take seconds: thousands of cases of bad input, a kill or a signal at every step, the pages in Chromium
 	@scripts/dev/test.sh unit-slow py-slow
 test-container: ## the whole path on real containers with the real trainer
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh container
-test-faults: ## faults, hostile values and load on real clusters, as far as an hour's CI can hold them
+test-faults: ## faults, hostile values and load on real clusters, without the longest tests
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh faults
-test-faults-full: ## all of them, after the slow unit tests; writes docs/reliability.md
+test-faults-full: ## all fault tests, after the slow unit tests; writes docs/reliability.md
 	@scripts/dev/bootstrap_host.sh --engine
 	@scripts/dev/test.sh unit-slow py-slow faults-full
-bench: ## how fast it all is, against what one would type without us [BENCH_ROWS]
+bench: ## time our commands against what you would type without them [BENCH_ROWS]
 	@scripts/dev/bench.sh
 releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]
 	@scripts/dev/releases.sh
-calibrate: ## can the judge be trusted: planted regressions and harmless changes on a cluster that is up and prepared [VERL_SOURCE]
+calibrate: ## can the verdict be trusted? planted regressions and harmless changes, on a cluster that is up and prepared [VERL_SOURCE]
 	@scripts/dev/calibrate.sh
-mutants: ## do the tests notice a wrong change? mutation testing of the modules that decide; hours [MUTANTS]
+mutants: ## do the unit tests notice a planted bug? mutation testing of the modules that decide; takes hours [MUTANTS]
 	@scripts/dev/mutants.sh
-check-specs: ## every shipped JobSpec and Ray base config: schema, modeline, docs/jobspec.md
+check-specs: ## check every shipped JobSpec and Ray base config: schema, first line for editors, docs/jobspec.md
 	@scripts/dev/specs.sh
 lint: ## shellcheck, shfmt, ruff, mypy, import-linter, the CI workflow
 	@scripts/dev/lint.sh
