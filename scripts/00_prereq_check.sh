@@ -4,7 +4,7 @@
 #   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
 #                        shared root, node image, verl's source
 #                        with HOSTS_FILE on every host: it answers, its engine, address, ports, memory, GPUs, one shared root
-#   TRANSPORT=ssh        nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
+#   TRANSPORT=ssh, srun  nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
 #
 #   scripts/00_prereq_check.sh
 #

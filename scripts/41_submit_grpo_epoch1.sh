@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# 41_submit_grpo_epoch1: submit one epoch of GRPO (jobspecs/grpo.yaml). The submission id is the one line on
-# stdout.
+# 41_submit_grpo_epoch1: submit one epoch of GRPO (jobspecs/grpo.yaml). The submission id is the one line on stdout.
 #
 #   CODE_ID=codeA WAIT=1 scripts/41_submit_grpo_epoch1.sh
 #

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # 43_submit_jobspec: submit a JobSpec (YAML or JSON) through the command line `ray job submit` inside the head. The same
-# plan as 44_submit_sdk, a second and a half slower. The submission id is the one line on stdout.
+# plan as 44_submit_sdk, about a second slower. The submission id is the one line on stdout.
 #
 #   JOBSPEC=FILE scripts/43_submit_jobspec.sh          or scripts/43_submit_jobspec.sh FILE
 #
-# Knobs: JOBSPEC CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED ALLOW_MISMATCH DRY_RUN WAIT RAY_BASE_CONFIG
-#        MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: JOBSPEC CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED DEBUGGER ALLOW_MISMATCH DRY_RUN
+#        WAIT RAY_BASE_CONFIG MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '[JOBSPEC]' "$@"
 env::load

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# 53_fidelity: did a rehearsal train what it sampled from? Checks the correlation of rollout and actor, the hashes of their weights
-# after every update, gradients and weights of each model, rewards, the seeds of samples, and where the training actors ran, for
-# each workload from the job's own files. Exit status 9 if a check fails.
+# 53_fidelity: did a rehearsal train what it sampled from? Checks, in the job's own files, what its workload has: the correlation of
+# rollout and actor, the hashes of their weights after every update, the gradients and weights of each model, the rewards, the seeds
+# of the samples, and where the training actors ran. Exit status 9 if a check fails.
 #
 #   JOB=latest scripts/53_fidelity.sh
 #

@@ -4,7 +4,7 @@
 # (identical, same, improved), 9 if B regressed or a check failed, 10 changed, 11 inconclusive, 12 incomparable.
 #
 #   CODE_A=codeA CODE_B=git:URL@main scripts/60_verify.sh
-#   SESSION=latest scripts/60_verify.sh      goes on with a session that was interrupted
+#   SESSION=latest scripts/60_verify.sh      continues a session that was interrupted
 #
 # CODE_A and CODE_B are code ids, or sources of verl (pypi:VERSION, git:URL@REF, path:DIR): ids made from a source contain its tree
 # hash. SUITE is a name of suites/ or a file. Runs of A that an earlier session made under equal conditions are not made again.
@@ -13,7 +13,7 @@
 # only this script's memory has; afterwards all outputs are scanned for leaks. The session is stored in ${SHARED_ROOT}/verify/<time>/:
 # report.md, report.html, report.json, junit.xml and the evidence.
 #
-# Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC
+# Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# 66_debugger: the breakpoints in which a job waits that was submitted with DEBUGGER=1: task, file, line, node and port, a
+# 66_debugger: for a job that was submitted with DEBUGGER=1, the breakpoints in which it waits: task, file, line, node and port, a
 # configuration with which VS Code attaches, and the command that forwards the ports. Changes nothing.
 #
 #   JOB=latest scripts/66_debugger.sh          JSON=1 JOB=latest scripts/66_debugger.sh
 #
-# LEGACY=1 runs `ray debug` on the node where a job waits that was submitted with DEBUGGER=legacy. It needs a terminal.
+# For a job that was submitted with DEBUGGER=legacy, LEGACY=1 runs `ray debug` on the node where it waits. It needs a terminal.
 #
 # Knobs: JOB JSON LEGACY DEBUGGER_PORT TUNNEL_VIA
 source "$(dirname "$0")/lib/regress.bash"

@@ -3,8 +3,8 @@
 #
 #   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
-#   scripts/dev/bootstrap_host.sh --browser       the first again, and Chromium, in which `make test-slow` opens the pages
-#   scripts/dev/bootstrap_host.sh --slurm         the first again, and the commands of Slurm and munge, which a container test calls
+#   scripts/dev/bootstrap_host.sh --browser       as without an option, and Chromium, in which `make test-slow` opens the pages
+#   scripts/dev/bootstrap_host.sh --slurm         as without an option, and the commands of Slurm and munge, which a container test calls
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
 # CONTAINER_ENGINE=podman: --engine starts podman's socket, with the docker client and Compose v2; --stop-engine stops only that.
