@@ -3,7 +3,7 @@
 # one run a commit where the case is exact. Fresh runs of the commit and of its parent confirm the answer. Exit status: 0 if they
 # do, 2 if BAD trains as GOOD does, 11 if no commit is found for sure.
 #
-#   VERL_REPO=path:~/verl GOOD=v0.8.0 BAD=main scripts/62_bisect.sh
+#   VERL_REPO=path:~/verl GOOD=b9873ee9 BAD=HEAD scripts/62_bisect.sh
 #   BISECT=latest scripts/62_bisect.sh       continues a search that was interrupted
 #
 # GOOD and BAD are commits, branches or tags of VERL_REPO. Commits that change nothing in verl/ are left out, and one whose verl/
