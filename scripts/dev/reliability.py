@@ -67,13 +67,15 @@ def page(run: dict[str, Any]) -> str:
     rows: list[Record] = run["records"]
     parts = [
         "# Reliability",
-        "What was done to real clusters with real (tiny) jobs, and what was told. Written from the records that the tests of\n"
-        "`tests/bats/faults/` leave, each of which asserts the exit status and the whole sentence; `make test-faults-full` makes\n"
-        "all of it, `make test-faults` what an hour's CI can hold, in `build/reports/`.",
+        "What was done to real clusters with real (tiny) jobs, and what the commands answered. The tests of `tests/bats/faults/`\n"
+        "leave these records; each test asserts the exit status and the whole sentence. `make test-faults-full` runs all of them and\n"
+        "writes this page. `make test-faults` runs all but the longest ones; its records are only in `build/reports/`.\n"
+        "Messages are quoted as they were when the test ran.",
         f"Records up to {run['written']}, the last at commit {run['commit']}, on {run['machine']}.",
         "## Faults",
-        "*told after*: seconds from the fault until `make wait` ended. *finished jobs*: number of files of all jobs that had ended\n"
-        "before, and one hash over them, before and after. *make up*: its seconds afterwards, until all nodes were ALIVE.",
+        "*answer after*: seconds from the fault until `make wait` ended. *finished jobs*: the number of files of all jobs that had\n"
+        "ended before the fault, and one hash over them; *the same after* means that neither had changed. *make up*: how long it then\n"
+        "took until all nodes were ALIVE.",
         table(rows, "fault", FAULT_COLUMNS),
         "## Bad input",
         "Exit status 2, one sentence, no traceback, nothing created, nothing run by a shell; otherwise accepted and passed on unchanged.",
@@ -153,7 +155,7 @@ FAULT_COLUMNS = {
     "what": name,
     "tried": tried,
     "exit status and answer": answer,
-    "told after": seconds("seconds"),
+    "answer after": seconds("seconds"),
     "finished jobs": finished,
     "make up": up,
 }
