@@ -8,7 +8,7 @@ bisect::begin() {
   local file args
   verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   bisect::_need VERL_REPO GOOD BAD
-  [[ -z $STEP || -n $METRIC ]] || cli::die 2 "STEP='${STEP}' (from ${ENV_ORIGIN[STEP]}) says when and not what: name a METRIC, or leave both empty."
+  [[ -z $STEP || -n $METRIC ]] || cli::die 2 "STEP='${STEP}' (from ${ENV_ORIGIN[STEP]}) needs a METRIC to compare at that step: set METRIC, or leave STEP empty."
   file=$(verify::suite_file)
   bisect::_clone "$VERL_REPO" "$GOOD" "$BAD"
   bisect::_check_range
@@ -32,7 +32,7 @@ bisect::open() {
 bisect::_need() {
   local knob
   for knob in "$@"; do
-    [[ -n ${!knob} ]] || cli::die 2 "${knob} is empty: a search needs VERL_REPO, GOOD and BAD, for example 'make bisect VERL_REPO=path:~/verl GOOD=v0.8.0 BAD=main'."
+    [[ -n ${!knob} ]] || cli::die 2 "${knob} is empty: a search needs VERL_REPO, GOOD and BAD, for example 'make bisect VERL_REPO=path:~/verl GOOD=b9873ee9 BAD=HEAD'."
   done
 }
 
@@ -84,7 +84,7 @@ bisect::_check_range() {
   [[ $BISECT_GOOD != "$BISECT_BAD" ]] || cli::die 2 "GOOD and BAD are the same commit, ${BISECT_GOOD::12}: name two."
   if ! bisect::_git merge-base --is-ancestor "$BISECT_GOOD" "$BISECT_BAD"; then
     ! bisect::_git merge-base --is-ancestor "$BISECT_BAD" "$BISECT_GOOD" ||
-      cli::die 2 "GOOD='$(cli::shown "$GOOD")' comes after BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: exchange them, and a repair is found as a change."
+      cli::die 2 "GOOD='$(cli::shown "$GOOD")' comes after BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: exchange them; a commit that repairs something is found in the same way."
     base=$(bisect::_git merge-base "$BISECT_GOOD" "$BISECT_BAD") || base=''
     cli::die 2 "There is no path from GOOD='$(cli::shown "$GOOD")' to BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: ${base:+both come from ${base::12}, so try GOOD=${base::12}, or }name commits of one branch."
   fi
@@ -137,7 +137,7 @@ bisect::_session() {
   bisect::_script 60_verify.sh "${environment[@]}" >&2 || status=$?
   case $status in
     0 | 9 | 10 | 11 | 12) ;;
-    *) cli::die "$status" "The session of $1 did not come to its end: the reason is above; fix it, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
+    *) cli::die "$status" "The session of $1 did not come to its end: the reason is above; fix it, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
   esac
 }
 
@@ -211,13 +211,13 @@ bisect::_train() {
       sed -n 's/^error *//p' "${BISECT_TEMP}/said" | tail -n 1
       return
     fi
-    ((status == 0)) || cli::die 1 "The job of ${commit::12} was not submitted: the reason is above; fix it, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on."
+    ((status == 0)) || cli::die 1 "The job of ${commit::12} was not submitted: the reason is above; fix it, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'."
   fi
   job::follow "$id" "$step" >&2 || status=$?
   case $status in
     0 | 3 | 4 | 7) ((step == 0)) || job::stop "$id" >&2 ;;
     6) job::stop "$id" >&2 ;;
-    5) job::stop "$id" >&2 && cli::die 5 "The job ${id} could not be scheduled: when its devices are free, 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
+    5) job::stop "$id" >&2 && cli::die 5 "The job ${id} could not be scheduled: when its devices are free, continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
     *) cli::die "$status" "How the job ${id} ended is unknown, as it says above: fix that, then 'make bisect BISECT=${BISECT_SEARCH##*/}' goes on." ;;
   esac
 }

@@ -17,7 +17,7 @@ verify::begin() {
     log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session shows how far A differs from itself"
   identity=$(node::identity head)
   address=$(node::address head)
-  VERIFY_SESSION=$(log::while 'recording what there is' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
+  VERIFY_SESSION=$(log::while 'recording what exists before the session' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
     --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" <"$file")
 }
 
@@ -182,7 +182,7 @@ verify::_is_refused_by_b() {
   (verify::_submit "$2" B "$3" "$4" DRY_RUN 1) >/dev/null 2>"${said}/why" || status=$?
   ((status == 2)) || return 1 # a head that went away meanwhile refuses nothing
   sed -n 's/^error *//p' "${said}/why" | tail -n 1 | helper::run_in head verify refused --session "$VERIFY_SESSION" --name "$1" || return 1
-  log::info "$1: B refuses a job that A takes, which is the verdict on this case"
+  log::info "$1: B's config refuses a job that A's accepts, which decides this case"
 }
 
 # verify::_record NAME ID STATUS submit|follow

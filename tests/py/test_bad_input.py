@@ -260,7 +260,9 @@ def test_a_workload_and_a_jobspec_for_another(submit, monkeypatch):
     from verl_regress.spec import workloads
 
     monkeypatch.setitem(workloads.WORKLOADS, "sft", workloads.WORKLOADS["ppo"])
-    assert submit("--workload=sft").is_refusal(f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: name one.")
+    assert submit("--workload=sft").is_refusal(
+        f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: leave WORKLOAD out, or name another JobSpec."
+    )
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,11 @@ def test_a_legacy_breakpoint_is_for_ray_debug(run, job):
     ("debugger", "status", "sentence"),
     [
         ("1", "RUNNING", "job (RUNNING) waits in no breakpoint now: 'make wait JOB=job' says when it does."),
-        (None, "RUNNING", "job was submitted without DEBUGGER, so it stops nowhere: submit it with DEBUGGER=1."),
+        (
+            None,
+            "RUNNING",
+            "job was submitted without DEBUGGER, so it waits in no breakpoint: submit it with DEBUGGER=1.",
+        ),
         ("1", "STOPPED", "job is over (STOPPED), so it waits in no breakpoint: submit it again with DEBUGGER=1."),
     ],
 )

@@ -91,8 +91,9 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, 
         }
         assert json.loads(new[2])["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
     assert (
-        "checked 4 jobs (4 with checkpoints, of which the newest 2 keep them, 0 younger than an hour, 0 not surely over, 0 "
-        "read from by those, 0 of another checkout or cluster), 0 sessions (0 at work), " in said
+        "checked 4 jobs (4 with checkpoints, of which the newest 2 keep them, 0 younger than an hour, 0 that may still run, 0 "
+        "that those or sessions use, 0 of another checkout or cluster), 0 sessions (0 running or interrupted in the last week), "
+        in said
     )
     assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
     assert gc(run, "--keep=2").endswith("skip    gc (nothing to remove)\n")
@@ -224,7 +225,7 @@ def test_a_job_whose_launcher_holds_its_lock_stays(run, ray, old, known):
     held = liveness.hold(job)
     age(job.path, 5)
     before = state_of(job.path)
-    assert "1 not surely over" in gc(run, "--keep=0")
+    assert "1 that may still run" in gc(run, "--keep=0")
     assert state_of(job.path) == before
     os.close(held)
     gc(run, "--keep=0")
@@ -239,7 +240,7 @@ def test_a_job_that_is_being_submitted_stays(run, ray, old, known):
         ray.knows({"submission_id": "job", "status": known, "message": ""})
     with submission_of(job):
         age(job.path, 5)
-        assert "1 not surely over" in gc(run, "--keep=0")
+        assert "1 that may still run" in gc(run, "--keep=0")
     assert len(list(job.checkpoints.iterdir())) == 2
     gc(run, "--keep=0")
     assert list(job.checkpoints.iterdir()) == []
@@ -249,7 +250,7 @@ def test_a_lock_that_cannot_be_asked_for_counts_as_held(run, ray, old):
     job = old("job", 5)
     job.launcher.symlink_to("launcher")  # opening it is an error, as for a file that another user keeps for himself
     age(job.path, 5)
-    assert "1 not surely over" in gc(run, "--keep=0")
+    assert "1 that may still run" in gc(run, "--keep=0")
     assert len(list(job.checkpoints.iterdir())) == 2
 
 
@@ -335,7 +336,7 @@ def test_checkpoints_of_every_attempt_go_with_the_job(run, ray, old):
     age(job.path, 3)
     assert "removed" not in gc(run, "--keep=0", "--dry-run")
     ray.knows({"submission_id": "again.a2", "status": "RUNNING"})
-    assert "1 not surely over" in gc(run, "--keep=0")
+    assert "1 that may still run" in gc(run, "--keep=0")
     second.write_state("ended", {"exit_code": 1, "reason": "it failed"})
     age(job.path, 2)
     ray.knows({"submission_id": "again.a2", "status": "FAILED"})
@@ -387,7 +388,7 @@ def test_a_job_keeps_the_checkpoint_that_an_unfinished_job_reads(run, ray, old):
         child.config / "resolved.json", json.dumps({"argv": [f"trainer.resume_from_path={path}"], "code_id": "codeA"})
     )
     ray.knows({"submission_id": "child", "status": "PENDING"})
-    assert "1 read from by those" in gc(run, "--keep=0")
+    assert "1 that those or sessions use" in gc(run, "--keep=0")
     assert (path.is_dir(), list(other.checkpoints.iterdir())) == (True, [])
 
 
@@ -470,7 +471,7 @@ def session(root, name, hours, *, jobs=(), end=True):
 def test_a_running_session_keeps_its_jobs_and_both_codes(run, ray, old, snapshots):
     job = old("compared", 20, code="codeC")
     session(snapshots, "s1", 2, end=False)
-    assert "1 sessions (1 at work)" in gc(run, "--keep=0")
+    assert "1 sessions (1 running or interrupted in the last week)" in gc(run, "--keep=0")
     assert list(job.checkpoints.iterdir())
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB", "codeC"]
     age(snapshots.sessions / "s1", 7 * 24 + 1)  # nobody has continued it for a week

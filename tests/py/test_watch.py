@@ -482,5 +482,5 @@ def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(fol
     assert lines[:3] == [
         "job is RUNNING",
         f"job {waits} and keeps its slot: 'make debugger JOB=job' says how to attach",
-        "job goes on",
+        "job has left the breakpoint and continues",
     ]

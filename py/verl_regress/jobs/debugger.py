@@ -69,7 +69,9 @@ def _asked_for(job: JobDir, *, none_is_fine: bool) -> list[Breakpoint]:
             f"{job.ray_id} is over ({judgement.status.value}), so it waits in no breakpoint: submit it again with DEBUGGER=1."
         )
     if find.plan_of(job).get("debugger") is None:
-        raise BadInput(f"{job.ray_id} was submitted without DEBUGGER, so it stops nowhere: submit it with DEBUGGER=1.")
+        raise BadInput(
+            f"{job.ray_id} was submitted without DEBUGGER, so it waits in no breakpoint: submit it with DEBUGGER=1."
+        )
     found = breakpoints.of(job)
     if not found and not none_is_fine:
         raise BadInput(

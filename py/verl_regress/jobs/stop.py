@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             is_cancelled = _cancel(job, api)
         if waited > args.deadline:
             raise RegressError(
-                f"{job.ray_id} is still {now.status.value} {args.deadline:.0f} s (STOP_TIMEOUT) after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what holds it."
+                f"{job.ray_id} is still {now.status.value} {args.deadline:.0f} s (STOP_TIMEOUT) after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what it still does."
             )
         pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
         time.sleep(_LOOK_EVERY)

@@ -149,7 +149,7 @@ def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
     if now.debugged is not None and (before is None or before.debugged != now.debugged):
         say.info(f"{job.ray_id} {now.debugged} and keeps its slot: 'make debugger JOB={job.ray_id}' says how to attach")
     elif now.status is Status.RUNNING and before is not None and before.debugged and now.debugged is None:
-        say.info(f"{job.ray_id} goes on")
+        say.info(f"{job.ray_id} has left the breakpoint and continues")
 
 
 class _Clocks:

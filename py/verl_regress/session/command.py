@@ -203,7 +203,7 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
             say.skip(f"{following.name} (the run {job['submission_id']} of the session {before.path.name} is the same)")
             continue
         if budget is not None and schedule.spent(known) >= budget:
-            say.info(f"BUDGET={budget} runs are used up: the verdict is on what there is")
+            say.info(f"BUDGET={budget} runs are used up: the verdict is about the runs made so far")
             return
         _print(root, api, session, suite, following)
         return
@@ -260,7 +260,7 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
     now = status.judge(job, ray)
     if now.status.exit is None:
         raise RegressError(
-            f"The job {args.job} of {args.name} is {now.shown}, and is recorded when it is over: 'make verify SESSION={session.path.name}' goes on."
+            f"The job {args.job} of {args.name} is {now.shown}, and is recorded only when it is over: wait for that, then continue with 'make verify SESSION={session.path.name}'."
         )
     known = session.evidence()
     losses = sum(name.startswith("lost-") and each["run"] == args.name for name, each in known.items())

@@ -44,6 +44,6 @@ def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
             return session, report
     if name not in ("", LATEST):
         raise BadInput(
-            f"The session {shown(name)} has no report, because it is not over: 'make verify SESSION={shown(name)}' goes on."
+            f"The session {shown(name)} has no report, because it is not over: continue it with 'make verify SESSION={shown(name)}'."
         )
     raise BadInput(f"No session in {root.sessions} has a report: 'make verify' makes one.")

@@ -165,7 +165,9 @@ def _check_workload(request: Request) -> None:
             f"WORKLOAD={shown(given)} (from the command line) is unknown: use one of {', '.join(WORKLOADS)}."
         )
     if given != spec.workload:
-        raise BadInput(f"WORKLOAD={given} (from the command line) but {spec.origin} is for {spec.workload}: name one.")
+        raise BadInput(
+            f"WORKLOAD={given} (from the command line) but {spec.origin} is for {spec.workload}: leave WORKLOAD out, or name another JobSpec."
+        )
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:

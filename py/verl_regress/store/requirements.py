@@ -241,7 +241,7 @@ def _called(call: ast.Call) -> str | None:
 def _lines(directory: Path, name: str, depth: int = 0) -> list[str]:
     """The requirements in a requirements file: comments and pip's options are skipped, files that it names are included."""
     if depth > _DEEPEST:
-        raise _Unreadable(f"its {name} names itself")
+        raise _Unreadable(f"its {name} includes itself")
     found = []
     for line in _read(directory, name).splitlines():
         text = line.partition(" #")[0].strip()
@@ -258,7 +258,7 @@ def _read(directory: Path, name: str) -> str:
     path = directory / name
     try:
         if not path.resolve().is_relative_to(directory.resolve()):
-            raise _Unreadable(f"its {name} is not in it")
+            raise _Unreadable(f"its {name} is outside of it")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise _Unreadable(f"its {name} is missing") from None

@@ -172,8 +172,8 @@ def survey(
     ]
     checked = (
         f"checked {len(listed)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
-        f"younger than an hour, {len(going_on)} not surely over, {len(read_from)} read from by those, {len(foreign)} of another "
-        f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} at work), {len(_snapshots(root))} snapshots "
+        f"younger than an hour, {len(going_on)} that may still run, {len(read_from)} that those or sessions use, {len(foreign)} of another "
+        f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} running or interrupted in the last week), {len(_snapshots(root))} snapshots "
         f"({len(unused)} unused), {len(versions)} helpers"
     )
     return Survey(checked + _left_to_others(root, closed, listed), waste)

@@ -51,7 +51,7 @@ shared::refuse() {
     owners) cli::die 1 "${root} gives what user ${why% *} writes ${where} to user ${why#* }, and nobody runs another user's files: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
     locks) cli::die 1 "${root} has no locks ${where} (${why}), by which jobs queue: mount it by NFS 4, or start rpc.statd for NFS 3." ;;
     excludes) cli::die 1 "${root} gives one lock to two processes ${where}: put $3 on a file system whose locks exclude (a local disk, NFS 4)." ;;
-    *) cli::die 1 "${root} could not be tried ${where} ('${4:-nothing was said}'): run 'make check' again." ;;
+    *) cli::die 1 "${root} could not be checked ${where} ('${4:-no output}'): run 'make check' again." ;;
   esac
 }
 

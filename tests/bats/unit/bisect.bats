@@ -149,11 +149,11 @@ GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
 VERL_REPO=path:/nowhere|/nowhere (from VERL_REPO=path:/nowhere) is not a git repository that can be read, as git says above: name one.
 GOOD=nope|GOOD='nope' is not a commit, branch or tag of path:*: check the name, or fetch it there.
 BAD=-x|BAD='-x' is not the name of a commit: use a commit, a branch or a tag.
-GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: exchange them, and a repair is found as a change.
+GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: exchange them; a commit that repairs something is found in the same way.
 GOOD=aside|There is no path from GOOD='aside' to BAD='main' in path:*: both come from *, so try GOOD=*, or name commits of one branch.
 BAD=good|GOOD and BAD are the same commit, *: name two.
 GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl/ in path:*: name another range.
-STEP=3|STEP='3' (from the command line or environment) says when and not what: name a METRIC, or leave both empty.
+STEP=3|STEP='3' (from the command line or environment) needs a METRIC to compare at that step: set METRIC, or leave STEP empty.
 CASE=pppo|CASE=pppo is no case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
 OVERRIDES=a=b|OVERRIDES='a=b' (from the command line or environment) is not for this session: both ends and every commit run the case as the suite has it; leave it out.
