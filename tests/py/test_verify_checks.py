@@ -340,9 +340,9 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
         "harmless": ["numpy<2 (the nodes have 3): why"],
     }
     said = [
-        "A and B ran with other packages: numpy 2.4.6 with A, 1.26.4 with B.",
+        "A and B ran with different packages: numpy 2.4.6 with A, 1.26.4 with B.",
         "B was submitted with ALLOW_MISMATCH=1: verl wants it.",
-        "B declares what it does not need: numpy<2 (the nodes have 3): why.",
+        "B declares a requirement that it does not need: numpy<2 (the nodes have 3): why.",
     ]
     assert report.about_packages(evidence) == said
     outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))

@@ -184,13 +184,13 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     a, b = (packages.in_job(record) for record in records.values())
     other = mismatch.differences_between(a, b)
     found = [
-        f"A and B ran with other packages: {other}."
+        f"A and B ran with different packages: {other}."
         if other
         else f"A and B ran with the same {len(a) - 1} packages (sha256 {records['A']['sha256'][:12]})."
     ]
     for code, record in records.items():
         found += [f"{code} was submitted with {mismatch.ALLOW}: {problem}." for problem in record["mismatch"]]
-        found += [f"{code} declares what it does not need: {text}." for text in record["harmless"]]
+        found += [f"{code} declares a requirement that it does not need: {text}." for text in record["harmless"]]
     return found
 
 
