@@ -27,7 +27,7 @@ transport::load() {
   IFS='|' read -r state list extra <<<"$said"
   [[ $state == RUNNING && -n $list && -z $extra ]] ||
     cli::die 8 "The Slurm job ${SLURM_JOB_ID} (SLURM_JOB_ID) is ${state:-gone}, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
-  mapfile -t _SRUN_HOSTS < <(scontrol show hostnames "$list")
+  answer::lines _SRUN_HOSTS scontrol show hostnames "$list" || srun::_refuse_scontrol hostnames
   ((${#_SRUN_HOSTS[@]} >= 2)) ||
     cli::die 2 "The Slurm job ${SLURM_JOB_ID} has ${#_SRUN_HOSTS[@]} host (${list}), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
   ! env::is_given WORKERS || ((WORKERS == ${#_SRUN_HOSTS[@]} - 1)) ||
@@ -205,11 +205,11 @@ srun::_ensure_files() {
 # srun::_load_addresses: the address of each host, as another host of the allocation resolves Slurm's name for it: hosts often resolve
 # their own name to 127.0.1.1. Asked once for each allocation.
 srun::_load_addresses() {
-  local file="${SRUN_FILES}/${SLURM_JOB_ID}.addresses" node host address names=() status=0
+  local file="${SRUN_FILES}/${SLURM_JOB_ID}.addresses" line node address lines=() names=() status=0
   local -A name_of=()
   if [[ ! -s $file ]]; then
-    while read -r host address; do name_of[$host]=$address; done < <(scontrol show node --oneliner "$(IFS=, && printf '%s' "${_SRUN_HOSTS[*]}")" |
-      sed -nE 's/^NodeName=([^ ]+) .*NodeAddr=([^ ]+) .*/\1 \2/p')
+    answer::lines lines srun::_names || srun::_refuse_scontrol node
+    for line in "${lines[@]}"; do name_of[${line% *}]=${line#* }; done
     for node in $(node::list_workers); do names+=("$node" "${name_of[$(srun::host "$node")]:-}"); done
     { srun::_resolve head "${names[@]}" && srun::_resolve worker-0 head "${name_of[$(srun::host head)]:-}"; } >"${file}.${BASHPID}" || status=$?
     ((status == 0)) ||
@@ -217,6 +217,16 @@ srun::_load_addresses() {
     mv -- "${file}.${BASHPID}" "$file"
   fi
   while read -r node address; do _SRUN_ADDRESS[$node]=$address; done <"$file"
+}
+
+# srun::_names: "HOST NAME" for each host: the name by which Slurm reaches it.
+srun::_names() {
+  scontrol show node --oneliner "$(IFS=, && printf '%s' "${_SRUN_HOSTS[*]}")" | sed -nE 's/^NodeName=([^ ]+) .*NodeAddr=([^ ]+) .*/\1 \2/p'
+}
+
+# srun::_refuse_scontrol WHAT: a list that is not complete would be another cluster.
+srun::_refuse_scontrol() {
+  cli::die 8 "Slurm does not say which hosts the job ${SLURM_JOB_ID} (SLURM_JOB_ID) has ('scontrol show $1' fails, as it says above): run this again when Slurm answers."
 }
 
 # srun::_resolve NODE [OTHER NAME]...: prints the other nodes with the addresses that NODE's host has for them.

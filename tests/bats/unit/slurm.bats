@@ -83,6 +83,22 @@ in_slurm() {
   assert_line "error   'scontrol' is not on PATH, and TRANSPORT=srun (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
 }
 
+@test "scontrol that fails is one sentence with exit 8: neither half of the hosts nor an empty address is taken, or kept for later" {
+  local cure="run this again when Slurm answers."
+  rm "${BOX}/hosts" && stub scontrol '[[ $2 != hostnames ]] || printf "%s\n" gpu-0 gpu-1; echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1'
+  in_slurm node::list
+  assert_status 8
+  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show hostnames' fails, as it says above): ${cure}"
+  stub scontrol '[[ $2 != hostnames ]] && exit 1; printf "%s\n" gpu-0 gpu-1 gpu-2'
+  in_slurm node::address worker-0
+  assert_status 8
+  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show node' fails, as it says above): ${cure}"
+  stub scontrol '[[ $2 != hostnames ]] && printf "NodeName=gpu-%s Arch=x NodeAddr=gpu-%s Version=22\n" 0 0 1 1 2 2 || printf "%s\n" gpu-0 gpu-1 gpu-2'
+  in_slurm node::address worker-0
+  assert_status 0
+  assert_line 10.0.0.1
+}
+
 @test "srun's own failure is one sentence with exit 8, and not the command's exit status" {
   in_slurm node::exec worker-0 sh -c 'exit 143'
   assert_status 143
