@@ -160,6 +160,11 @@ in_slurm() {
   assert_status 2
   assert_line "error   BATCH_PARTITION='trian' (from the command line or environment) is not a partition of this Slurm: did you mean train? It has debug, train."
   refute_called sbatch
+  stub sinfo 'printf "debug\n"; exit 1' # half a list refuses nothing
+  sandbox::run BATCH_PARTITION=train scripts/45_slurm.sh
+  assert_status 0
+  assert_line 7
+  rm -r "${BOX}/work dir/slurm" && stub sinfo 'printf "train\ndebug\n"'
   sandbox::run BATCH_PARTITION=train SBATCH_EXPORT=ALL SLURM_JOB_ID=5 scripts/45_slurm.sh
   assert_status 0
   assert_line 7
