@@ -220,9 +220,9 @@ compose::_remove_all() {
 compose::_remove_at() {
   local ids=() names=() networks=()
   ! hosts::are_several || hosts::is_answering "$1" || return 0
-  mapfile -t ids < <(compose::list_at "$1" '{{.ID}}')
-  mapfile -t names < <(compose::list_at "$1" '{{.Names}}')
-  mapfile -t networks < <(hosts::docker "$1" network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}")
+  answer::lines ids compose::list_at "$1" '{{.ID}}'
+  answer::lines names compose::list_at "$1" '{{.Names}}'
+  answer::lines networks hosts::docker "$1" network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}"
   ((${#ids[@]} == 0)) || hosts::docker "$1" rm --force "${ids[@]}" >/dev/null
   ((${#networks[@]} == 0)) || hosts::docker "$1" network rm "${networks[@]}" >/dev/null
   ((${#names[@]} == 0)) || printf 'container %s\n' "${names[@]}"

@@ -19,6 +19,7 @@ setup() {
       'version '*) echo 20.10 ;;
       'ps --all --filter label=verl-regress.cluster=mine '*) cat "${BOX}/owners" 2>/dev/null || true ;;
       'ps --all --no-trunc '*'config-hash'*) cat "${BOX}/states" 2>/dev/null || true ;;
+      "$(cat "${BOX}/fails" 2>/dev/null || echo nothing)"*) echo 'Cannot connect to the Docker daemon.' >&2 && exit 1 ;;
       'ps --all --no-trunc '*'{{.ID}}') printf 'mine-head\tid1\nmine-worker-0\tid2\n' ;;
       'ps --all --no-trunc '*'{{.Names}}') printf 'mine-head\tmine-head\nmine-worker-0\tmine-worker-0\n' ;;
       'network ls --quiet '*) echo net1 ;;
@@ -246,6 +247,20 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   rm "${BOX}"/{containers,owners}
   mine scripts/02_down.sh
   assert_line 'skip    nothing has the label verl-regress.cluster=mine'
+}
+
+@test "make down ends if the engine does not list what there is to remove: nothing is removed, and the cluster is not forgotten" {
+  ours
+  mkdir -p "${WORK}/clusters/mine"
+  for list in 'ps --all --no-trunc' 'network ls --quiet'; do
+    printf '%s' "$list" >"${BOX}/fails"
+    mine scripts/02_down.sh
+    assert_status 1
+    assert_line 'Cannot connect to the Docker daemon.'
+    refute_text removed
+    refute_called 'docker rm'
+    [[ -e ${WORK}/clusters/mine ]] || fail 'the cluster was forgotten'
+  done
 }
 
 @test "make down removes the secrets and the GCS of this cluster, which has no more jobs, and nothing of another one" {
