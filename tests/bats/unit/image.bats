@@ -329,6 +329,36 @@ SH
   refute_called "docker commit"
 }
 
+# cannot_read TOOL WORDS: TOOL fails if its arguments end in WORDS.
+cannot_read() {
+  local real
+  real=$(type -P "$1")
+  stub "$1" "[[ \$* != *'$2' ]] || { echo '$1: Input/output error' >&2; exit 1; }; exec ${real} \"\$@\""
+}
+
+@test "a list of inputs that cannot be read ends the build: no image lacks its packages or its configuration" {
+  cannot_read grep docker/requirements.lock
+  build scripts/10_build_image.sh
+  assert_status 1
+  assert_line 'grep: Input/output error'
+  refute_called 'docker create'
+  nothing_is_left
+  ln -sf "$(type -P grep)" "${BOX}/bin/"
+  cannot_read find '-maxdepth 1 -name *.zip'
+  build scripts/10_build_image.sh
+  assert_status 1
+  assert_line 'find: Input/output error'
+  refute_called 'docker create'
+  nothing_is_left
+  ln -sf "$(type -P find)" "${BOX}/bin/"
+  cannot_read grep docker/config
+  build scripts/10_build_image.sh
+  assert_status 1
+  assert_line 'grep: Input/output error'
+  assert_called 'docker rm --force 1234abcd'
+  refute_called 'docker commit'
+}
+
 @test "an argument it does not know" {
   build scripts/10_build_image.sh --nmae
   assert_status 2
