@@ -257,7 +257,8 @@ nodes::_check_shared_root() {
   local node nonce file uid gid seen answers
   if [[ -n $SHARED_GROUP ]]; then
     uid=$(node::exec head id -u)
-    gid=$(node::exec head getent group "$SHARED_GROUP" | cut -d: -f3) || gid=$SHARED_GROUP
+    # shellcheck disable=SC2016  # expanded on the node
+    gid=$(node::exec head sh -c 'getent group "$1" || printf "::%s\n" "$1"' group "$SHARED_GROUP" | cut -d: -f3)
     [[ $gid =~ ^[0-9]+$ ]] ||
       cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is no group of the head: name one that every node has, or give its number."
     prereq::need_open_to_group "$uid" "$gid" "$SHARED_ROOT" node::exec head

@@ -117,20 +117,26 @@ readonly SHARED_ROOT_OF_GROUP=(. queue verify bisect secrets common common/code/
 # prereq::need_open_to_group UID GID ROOT [COMMAND...]: what exists of the shared root is open to SHARED_GROUP, or belongs to UID, who opens
 # it in `make up`; and no other user has a cluster of this name there. COMMAND comes before the one that reads ROOT.
 prereq::need_open_to_group() {
-  local us=$1 gid=$2 root=$3 owner group mode path theirs='' closed=() paths=()
+  local us=$1 gid=$2 root=$3 line owner group mode path theirs='' closed=() paths=() lines=() ask
   shift 3
   ((us != 0)) || return 0
+  # shellcheck disable=SC2016  # expanded where it runs; a path that is not there is no failure, a node that is gone is one
+  ask=("$@" sh -c 'stat -c "$@" 2>/dev/null || true' stat)
   for path in queue ray secrets; do paths+=("${root}/${path}/${CLUSTER_NAME}"); done
-  while read -r owner path; do
+  answer::lines lines "${ask[@]}" '%u %n' "${paths[@]}"
+  for line in "${lines[@]}"; do
+    read -r owner path <<<"$line"
     [[ $owner == "$us" ]] ||
       cli::die 2 "The cluster name ${CLUSTER_NAME} (from ${ENV_ORIGIN[CLUSTER_NAME]}) is taken on this shared root by user ${owner} (${path}): set another CLUSTER_NAME."
-  done < <("$@" stat -c '%u %n' "${paths[@]}" 2>/dev/null)
+  done
   paths=("${SHARED_ROOT_OF_GROUP[@]/#/${root}/}" "${SHARED_ROOT_DIRECTORIES[@]/#/${root}/}")
-  while read -r owner group mode path; do
+  answer::lines lines "${ask[@]}" '%u %g %a %n' "${paths[@]}"
+  for line in "${lines[@]}"; do
+    read -r owner group mode path <<<"$line"
     mode=$((8#$mode))
     [[ $owner != "$us" && $owner == "${theirs:-$owner}" ]] || continue
     (((group == gid && (mode & 8#1070) == 8#1070) || (mode & 8#1007) == 8#1007)) || closed+=("${path%/.}") theirs=$owner
-  done < <("$@" stat -c '%u %g %a %n' "${paths[@]}" 2>/dev/null)
+  done
   ((${#closed[@]} == 0)) ||
     cli::die 1 "The group ${SHARED_GROUP} (SHARED_GROUP) cannot use what belongs to user ${theirs}: let that user type 'chgrp ${SHARED_GROUP}$(printf ' %q' "${closed[@]}") && chmod g+rwxs,+t$(printf ' %q' "${closed[@]}")'."
 }

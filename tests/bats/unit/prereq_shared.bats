@@ -122,7 +122,7 @@ for path in SharedRoot(pathlib.Path("/r"))._modes(1): print(path.relative_to("/r
   cd "$REPO"
   # shellcheck disable=SC2016  # expanded by that shell
   run bash -c 'source scripts/lib/regress.bash
-    modes() { [[ $3 == "%u %n" ]] || for mode in {0..4095}; do printf "7 5 %o %d-5\n7 6 %o %d-6\n" "$mode" "$mode" "$mode" "$mode"; done; }
+    modes() { [[ $5 == "%u %n" ]] || for mode in {0..4095}; do printf "7 5 %o %d-5\n7 6 %o %d-6\n" "$mode" "$mode" "$mode" "$mode"; done; }
     SHARED_GROUP=5 CLUSTER_NAME=c
     prereq::need_open_to_group 1000 5 /r modes'
   assert_status 1

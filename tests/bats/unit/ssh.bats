@@ -251,4 +251,22 @@ SH
   on_ssh SHARED_GROUP=others nodes::_check_shared_root
   assert_status 2
   assert_line 'error   SHARED_GROUP=others (from the command line or environment) is no group of the head: name one that every node has, or give its number.'
+  on_ssh SHARED_GROUP="$group" nodes::_check_shared_root
+  assert_status 0
+}
+
+@test "a head that is lost for a moment while it is asked about the group: exit 8, and no answer is taken from that" {
+  local lost="error   The connection to the node 'head' (me@10.0.0.1, from env/nodes) was lost while 'sh' ran there (Connection to 10.0.0.1 closed): check the node, then run this again."
+  sed -i 's|^    exec bash -c|    [[ ! -e ${BOX}/lost ]] \|\| { rm "${BOX}/lost"; echo "Connection to ${HOST} closed." >"$said"; exit 255; }\n&|' "${BOX}/bin/ssh"
+  stub id '[[ ! -v HOST ]] || touch "${BOX}/lost"; echo 4242'
+  stub getent 'touch "${BOX}/lost"; echo team:x:42000:'
+  on_ssh SHARED_GROUP=team nodes::_check_shared_root
+  assert_status 8
+  assert_line "$lost"
+  refute_text 'no group of the head'
+  stub id 'echo 4242'
+  on_ssh SHARED_GROUP=team nodes::_check_shared_root
+  assert_status 8
+  assert_line "$lost"
+  refute_text 'cannot use'
 }
