@@ -140,7 +140,8 @@ cluster::_list_packages() {
 # cluster::_need_same_port: a changed GCS_PORT takes effect through a restart of Ray on all nodes.
 cluster::_need_same_port() {
   local changed
-  changed=$(made::changed head | grep '^GCS_PORT=') || return 0
+  changed=$(made::changed head GCS_PORT)
+  [[ -n $changed ]] || return 0
   job::need_idle "Restarting Ray on every node ($(made::describe "$changed"))" "give ${changed} again, wait for them"
   log::changed "Ray restarts on every node: $(made::describe "$changed")"
 }
@@ -149,7 +150,7 @@ cluster::_need_same_port() {
 cluster::tell_unused_knobs() {
   local node changed every=() nodes=()
   for node in $(node::list); do
-    mapfile -t changed < <(made::changed "$node")
+    answer::lines changed made::changed "$node"
     ((${#changed[@]} > 0)) || continue
     every+=("${changed[@]}") nodes+=("$node")
   done

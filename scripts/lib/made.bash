@@ -15,13 +15,17 @@ made::keep() {
 # made::forget: nothing is live any more.
 made::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
 
-# made::changed WHAT: KNOB=VALUE of each knob that had another value when WHAT was made; prints nothing if there is no record.
+# made::changed WHAT [KNOB]: KNOB=VALUE of each knob (or of that one) that had another value when WHAT was made; prints nothing if there
+# is no record.
 made::changed() {
-  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" line knob
+  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" only=${2-} line knob
   [[ -f $file ]] || return 0
+  [[ -r $file ]] ||
+    cli::die 1 "${file}, which has the knobs that ${CLUSTER_NAME} was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
   while IFS= read -r line; do
     [[ $line =~ ^[A-Z][A-Z0-9_]*= ]] || continue
     knob=${line%%=*}
+    [[ $knob == "${only:-$knob}" ]] || continue
     [[ ! -v $knob || ${!knob//$'\n'/ } == "${line#*=}" ]] || printf '%s\n' "$line"
   done <"$file"
 }

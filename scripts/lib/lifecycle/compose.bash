@@ -293,7 +293,7 @@ compose::_compare_at() {
 # compose::_why OTHER: says why existing containers cannot stay.
 compose::_why() {
   local changed
-  mapfile -t changed < <(made::changed containers)
+  answer::lines changed made::changed containers
   if [[ -n $1 ]]; then
     printf 'ADOPT=1 takes them over\n'
   elif ((${#changed[@]} > 0)); then
@@ -312,7 +312,7 @@ compose::_need_idle() {
   local changed doing=() cure='wait for them'
   ((${#remade[@]} == 0)) || doing+=("Recreating $(compose::_joined "${remade[@]}")")
   ((${#surplus[@]} == 0)) || doing+=("Removing $(compose::_joined "${surplus[@]}")")
-  mapfile -t changed < <(made::changed containers)
+  answer::lines changed made::changed containers
   ((${#changed[@]} == 0)) || cure="give ${changed[*]} again, wait for them"
   job::need_idle "$(printf '%s\n' "${doing[@]}" | paste -sd@ | sed 's/@R/ and r/') ($1)" "$cure"
 }

@@ -106,7 +106,8 @@ hosts::keep() {
 # hosts::need_same_file: the cluster was not brought up with another HOSTS_FILE, or without one.
 hosts::need_same_file() {
   local was
-  was=$(made::changed containers | grep '^HOSTS_FILE=') || return 0
+  was=$(made::changed containers HOSTS_FILE)
+  [[ -n $was ]] || return 0
   was=${was#*=}
   cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was}', and it is '${HOSTS_FILE}' now (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was}' first."
 }

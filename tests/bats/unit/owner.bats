@@ -308,6 +308,28 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_status 0
 }
 
+@test "a record of the knobs that the user may not read is refused, and not taken for one in which nothing differs" {
+  local what
+  ours
+  in_lib <<<$'made::keep containers HOSTS_FILE SHM_SIZE\nmade::keep head GCS_PORT'
+  assert_status 0
+  chmod 000 "${WORK}/clusters/mine"/*
+  # root without the capability to read everything
+  ((EUID != 0)) || stub bash "exec $(type -P setpriv) --bounding-set=-all $(type -P bash) \"\$@\""
+  while read -r what lines; do
+    in_lib GCS_PORT=6380 SHM_SIZE=3gb <<<"remade=(head) surplus=(); ${lines}"
+    assert_status 1
+    assert_line "error   ${WORK}/clusters/mine/${what}, which has the knobs that mine was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
+    refute_text 'not reached'
+  done <<'CASES'
+containers hosts::need_same_file; echo not reached
+containers compose::_why ''; echo not reached
+containers compose::_need_idle why; echo not reached
+head cluster::_need_same_port; echo not reached
+head cluster::tell_unused_knobs; echo not reached
+CASES
+}
+
 # bats test_tags=slow
 @test "a command that waits for the lock names the holder, also at the deadline" {
   mkdir -p "${WORK}/locks"
