@@ -22,7 +22,7 @@ if [[ ${1-} == --write ]]; then
   exit 0
 fi
 IFS=', ' read -r -a words <<<"${MUTANTS-}"
-mapfile -t names < <(mutants::python names "${words[@]}")
+answer::lines names mutants::python names "${words[@]}"
 mutants::ensure_tool
 for name in "${names[@]}"; do
   log::step "mutants of ${name} (what mutmut says is in ${MUTANTS_DIR}/${name}/log)"

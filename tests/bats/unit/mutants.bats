@@ -10,6 +10,7 @@ setup() {
   stub nice 'shift 2; exec "$@"'
   stub venv_python - <<'SH'
 case "$*" in
+  *'mutants.py names'*) if [[ -e ${BOX}/no-names ]]; then echo "error   'queue' has no tests." >&2; exit 2; fi ;;&
   *'mutants.py names '*) printf '%s\n' "${@:3}" ;;
   *'mutants.py names') printf '%s\n' status queue ;;
   *'mutants.py record '*) [[ ! -e ${BOX}/left ]] || { echo 'error   2 of 3 mutants of queue have not run.' >&2; exit 1; }; echo "$3: 2 of 3 mutants noticed" ;;
@@ -78,4 +79,12 @@ ran() { cat "${BOX}/ran"; }
   assert_status 0
   assert_called 'mutants.py write'
   [[ ! -e ${BOX}/ran && ! -e ${HERE}/build ]]
+}
+
+@test "modules that cannot be listed are an error, and not an empty list" {
+  touch "${BOX}/no-names"
+  sandbox::run scripts/dev/mutants.sh
+  assert_status 2
+  assert_line "error   'queue' has no tests."
+  [[ ! -e ${HERE}/build ]]
 }
