@@ -39,17 +39,16 @@ deps::_ensure_on() {
 # deps::_look DIR [NODE]: writes what each node lacks of the helper's to DIR/<node>; all are asked at once, except NODE, and those that
 # lacked nothing before.
 deps::_look() {
-  local node pids=() pid
+  local node asked=()
   for node in $(node::list); do
     [[ $node != "${2-}" && (! -e $1/${node} || -n $(<"$1/${node}")) ]] || continue
     if look::knows "${node}:missing" && [[ -z ${LOOK["${node}:missing"]} ]]; then
       : >"$1/${node}"
-      continue
+    else
+      asked+=("$node")
     fi
-    deps::missing "$node" helper >"$1/${node}" &
-    pids+=("$!")
   done
-  for pid in "${pids[@]}"; do wait "$pid"; done
+  node::ask "$1" "${asked[*]}" deps::missing helper
 }
 
 # deps::missing NODE SET: prints what is missing there, on stdout.

@@ -48,12 +48,15 @@ node::read_list() {
   WORKERS=$count
 }
 
-# node::ask_all DIR COMMAND ARG...: runs COMMAND NODE ARG... for all nodes at once, so that the slowest decides, not the sum. Writes what
-# each prints to DIR/NODE. If it fails for a node, which says why, the script ends with that status once all are done.
-node::ask_all() {
-  local dir=$1 command=$2 node pid pids=() failed=0
-  shift 2
-  for node in $(node::list); do
+# node::ask_all DIR COMMAND ARG...: node::ask for all nodes.
+node::ask_all() { node::ask "$1" "$(node::list)" "${@:2}"; }
+
+# node::ask DIR NODES COMMAND ARG...: runs COMMAND NODE ARG... for each word of NODES, all at once, so that the slowest decides, not the
+# sum. Writes what each prints to DIR/NODE. If it fails for a node, which says why, the script ends with that status once all are done.
+node::ask() {
+  local dir=$1 nodes=$2 command=$3 node pid pids=() failed=0
+  shift 3
+  for node in $nodes; do
     "$command" "$node" "$@" </dev/null >"${dir}/${node}" &
     pids+=("$!")
   done
