@@ -68,31 +68,29 @@ shared::need() {
 # shared::need_on_nodes: the head's can, and each worker sees the lock that the head holds. The head's part ends with its stdin, and then
 # removes the file.
 shared::need_on_nodes() {
-  local dir end said='' node answer report
+  local dir end said='' node answer
   cli::temp_dir dir
   exec {end}> >(exec >"${dir}/said" 2>/dev/null && node::exec_in head sh -c "$SHARED_TRIAL" trial "$SHARED_ROOT")
   SHARED_HOLDER=$!
   wait::until 30 shared::_has_holder_ended test -s "${dir}/said" || true
   said=$(<"${dir}/said")
-  report=$(exec {end}>&- && [[ $said == 'held '* ]] && shared::_ask_workers "${said#held }") || true
+  [[ $said != 'held '* ]] || node::ask "$dir" "$(node::list_workers)" shared::_ask "${said#held }"
   exec {end}>&-
   wait "$SHARED_HOLDER" || true
   [[ $said == 'held '* ]] || shared::refuse "$SHARED_ROOT" 'on the head' SHARED_ROOT "$said"
-  while read -r node answer; do
+  for node in $(node::list_workers); do
+    answer=$(<"${dir}/${node}")
     [[ $answer == held ]] ||
       cli::die 1 "${node} does not see a lock that the head holds in ${SHARED_ROOT} (SHARED_ROOT, from ${ENV_ORIGIN[SHARED_ROOT]}; it says '${answer}'): mount it on every node by NFS 4, without the options nolock and local_lock."
-  done < <(sort -V <<<"$report")
+  done
 }
 SHARED_HOLDER='' # the process that has the head hold the lock
 
 shared::_has_holder_ended() { ! kill -0 "$SHARED_HOLDER" 2>/dev/null; }
 
-# shared::_ask_workers FILE: "NODE ANSWER" for each worker, all at once.
-shared::_ask_workers() {
-  local node pids=()
-  for node in $(node::list_workers); do
-    { printf '%s %s\n' "$node" "$(node::exec "$node" sh -c "$SHARED_QUESTION" question "$1" 2>/dev/null || true)"; } &
-    pids+=("$!")
-  done
-  wait "${pids[@]}"
+# shared::_ask WORKER FILE: what it says of the lock; prints nothing if it does not answer. A connection that it opens and that outlives
+# us must not keep the head's stdin open.
+shared::_ask() {
+  exec {end}>&-
+  (node::exec "$1" sh -c "$SHARED_QUESTION" question "$2" 2>/dev/null) || true
 }

@@ -15,9 +15,11 @@ setup() {
       for ((i = 0; i < 300; i++)); do
         asked=("${BOX}/asked/$1"/*)
         ((${#asked[@]} < $2)) || return 0
+        [[ ! -e ${BOX}/late ]] || break
         read -rt 0.1 <>"${BOX}/never" || true
       done
       echo "${node} was not asked with the others" >&2
+      touch "${BOX}/late" # one is enough
       return 1
     }
     node=$(grep -oE -m 1 'mine-(head|worker-[0-9]+)' <<<"$*" | sed -n 1p)
@@ -34,6 +36,8 @@ setup() {
           all_asked again 63
         fi
         ;;
+      *' trial '*) echo held /private/lock && cat >/dev/null ;;
+      *' question /private/lock') all_asked question 63 && [[ $node != *-7 ]] && echo held ;;
       *' leftovers '*)
         all_asked leftovers "$(<"${BOX}/of")" || exit 1
         if [[ $node == *-7 ]]; then echo 2; else echo 0; fi
@@ -69,4 +73,11 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   assert_line "skip    worker-0: the helper's packages (all there)"
   assert_line "skip    worker-62: the helper's packages (all there)"
   [[ $(grep -c 'deps.py install helper' "$CALLS") == 1 ]] || fail 'it was installed more than once'
+}
+
+@test "the locks of the shared root: all workers are asked at once, and one that does not answer is named" {
+  sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh shared::need_on_nodes
+  assert_status 1
+  assert_line "error   worker-7 does not see a lock that the head holds in /private (SHARED_ROOT, from env/defaults.env; it says ''): mount it on every node by NFS 4, without the options nolock and local_lock."
+  refute_text 'was not asked'
 }
