@@ -163,23 +163,28 @@ prereq::shared_root() {
 
 # prereq::shared_mount: a running cluster's nodes see the shared root and can write to it.
 prereq::shared_mount() {
-  local node seen=()
-  local -A pids=()
+  local node answers seen=()
   look::await_nodes
+  cli::temp_dir answers
+  node::ask_all "$answers" prereq::_try_mount
   for node in $(node::list); do
-    ! look::knows "${node}:writable" || continue
-    # shellcheck disable=SC2016  # expanded on the node
-    node::exec "$node" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$node" 2>/dev/null &
-    pids[$node]=$!
-  done
-  for node in $(node::list); do
-    if look::knows "${node}:writable" || wait "${pids[$node]}"; then
-      seen+=("$node")
-    elif node::is_alive "$node"; then
-      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS."
-    fi
+    case $(<"${answers}/${node}") in
+      writable) seen+=("$node") ;;
+      refused) cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS." ;;
+    esac
   done
   log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"
+}
+
+# prereq::_try_mount NODE: prints writable or refused; prints nothing if it does not run.
+prereq::_try_mount() {
+  # shellcheck disable=SC2016  # expanded on the node
+  if look::knows "$1:writable" ||
+    (node::exec "$1" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$1" 2>/dev/null); then
+    printf 'writable\n'
+  elif node::is_alive "$1"; then
+    printf 'refused\n'
+  fi
 }
 
 # prereq::names: the containers with our names are ours.

@@ -18,14 +18,13 @@ setup() {
         [[ ! -e ${BOX}/late ]] || break
         read -rt 0.1 <>"${BOX}/never" || true
       done
-      echo "${node} was not asked with the others" >&2
-      touch "${BOX}/late" # one is enough
+      echo "${node} was not asked with the others" | tee "${BOX}/late" >&2 # one is enough
       return 1
     }
     node=$(grep -oE -m 1 'mine-(head|worker-[0-9]+)' <<<"$*" | sed -n 1p)
     case "$*" in
       'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-{0..62} ;;
-      'inspect --format {{.State.Running}} '*) [[ ! -e ${BOX}/gone-${node} ]] && echo true ;;
+      'inspect --format {{.State.Running}} '*) [[ ! -e ${BOX}/down ]] || all_asked alive 64; [[ ! -e ${BOX}/down && ! -e ${BOX}/gone-${node} ]] && echo true ;;
       inspect*) echo 'true since' ;;
       *' where '*) echo /private/jobs/job ;;
       *'/deps.py install '*) touch "${BOX}/installed" ;;
@@ -38,6 +37,7 @@ setup() {
         ;;
       *' trial '*) echo held /private/lock && cat >/dev/null ;;
       *' question /private/lock') all_asked question 63 && [[ $node != *-7 ]] && echo held ;;
+      *' writable /private '*) all_asked mount 64 && [[ ! -e ${BOX}/down && $node != *-7 ]] || exit 2 ;;
       *' leftovers '*)
         all_asked leftovers "$(<"${BOX}/of")" || exit 1
         if [[ $node == *-7 ]]; then echo 2; else echo 0; fi
@@ -79,5 +79,16 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh shared::need_on_nodes
   assert_status 1
   assert_line "error   worker-7 does not see a lock that the head holds in /private (SHARED_ROOT, from env/defaults.env; it says ''): mount it on every node by NFS 4, without the options nolock and local_lock."
-  refute_text 'was not asked'
+  [[ ! -e ${BOX}/late ]] || fail "$(<"${BOX}/late")"
+}
+
+@test "whether the shared root is writable: all nodes are asked at once, and again whether they run" {
+  sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh prereq::shared_mount
+  assert_status 1
+  assert_line "error   worker-7 cannot write to /private (SHARED_ROOT; ${BOX}/work dir/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS."
+  rm -r "${BOX}/asked" && touch "${BOX}/down"
+  sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh prereq::shared_mount
+  assert_status 0
+  assert_line 'ok      /private is writable from the nodes once they are up'
+  [[ ! -e ${BOX}/late ]] || fail "$(<"${BOX}/late")"
 }
