@@ -129,12 +129,18 @@ cluster::await_ready() {
 # cluster::_list_packages NODES: nodes whose Ray was started by a version that wrote no lists, or whose list is late. If a list
 # cannot be written, this and `make submit` report the reason.
 cluster::_list_packages() {
-  local node
-  for node in $1; do
-    log::while "listing the packages of ${node}" -- helper::run "$node" list-packages --cluster "$CLUSTER_NAME" --node "$node" \
-      --start "$(node::exec "$node" cat "$(cluster::_log_dir)/${node}.start")" || continue
-    log::changed "${node}: listed its packages"
-  done
+  local node listed
+  [[ -n $1 ]] || return 0
+  cli::temp_dir listed
+  log::while "listing the packages of $(paste -sd' ' <<<"$1")" -- node::ask "$listed" "$1" cluster::_list_packages_of
+  for node in $1; do [[ ! -s ${listed}/${node} ]] || log::changed "${node}: listed its packages"; done
+}
+
+# cluster::_list_packages_of NODE: prints listed if it did.
+cluster::_list_packages_of() {
+  helper::run "$1" list-packages --cluster "$CLUSTER_NAME" --node "$1" \
+    --start "$(node::exec "$1" cat "$(cluster::_log_dir)/$1.start")" || return 0
+  printf 'listed\n'
 }
 
 # cluster::_need_same_port: a changed GCS_PORT takes effect through a restart of Ray on all nodes.

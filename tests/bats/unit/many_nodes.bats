@@ -38,6 +38,9 @@ setup() {
       *' trial '*) echo held /private/lock && cat >/dev/null ;;
       *' question /private/lock') all_asked question 63 && [[ $node != *-7 ]] && echo held ;;
       *' writable /private '*) all_asked mount 64 && [[ ! -e ${BOX}/down && $node != *-7 ]] || exit 2 ;;
+      *' await-nodes '*) printf 'worker-%d\n' {0..62} ;;
+      *' cat /private/ray/mine/'*) echo 12-3 ;;
+      *' list-packages '*'--start 12-3') all_asked list 63 && [[ $node != *-7 ]] || { echo "error   ${node} has none." >&2 && exit 3; } ;;
       *' leftovers '*)
         all_asked leftovers "$(<"${BOX}/of")" || exit 1
         if [[ $node == *-7 ]]; then echo 2; else echo 0; fi
@@ -91,4 +94,12 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   assert_status 0
   assert_line 'ok      /private is writable from the nodes once they are up'
   [[ ! -e ${BOX}/late ]] || fail "$(<"${BOX}/late")"
+}
+
+@test "lists of packages that are missing: all nodes make theirs at once, and one that cannot says why" {
+  sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh cluster::await_ready
+  assert_status 0
+  [[ $(grep -c '^changed worker-[0-9]*: listed its packages$' <<<"$output") == 62 ]] || fail 'not 62'
+  assert_line 'error   mine-worker-7 has none.'
+  refute_text 'worker-7: listed'
 }
