@@ -78,6 +78,7 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   [[ $(grep -c 'deps.py install helper' "$CALLS") == 1 ]] || fail 'it was installed more than once'
 }
 
+# bats test_tags=slow
 @test "the locks of the shared root: all workers are asked at once, and one that does not answer is named" {
   sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh shared::need_on_nodes
   assert_status 1
@@ -85,6 +86,7 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   [[ ! -e ${BOX}/late ]] || fail "$(<"${BOX}/late")"
 }
 
+# bats test_tags=slow
 @test "whether the shared root is writable: all nodes are asked at once, and again whether they run" {
   sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh prereq::shared_mount
   assert_status 1
@@ -96,6 +98,7 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   [[ ! -e ${BOX}/late ]] || fail "$(<"${BOX}/late")"
 }
 
+# bats test_tags=slow
 @test "lists of packages that are missing: all nodes make theirs at once, and one that cannot says why" {
   sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh cluster::await_ready
   assert_status 0
