@@ -1,8 +1,9 @@
 # lifecycle/existing: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
 # nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_two_cure, nodes::_user,
-# nodes::_leave NODE (after Ray has ended there), nodes::shown, nodes::need_holdable; and in the transport existing::environment NODE and
-# existing::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this host to the node, as a user can type it.
+# nodes::_leave NODE (after Ray has ended there), nodes::shown, nodes::need_holdable; and in the transport existing::environment NODE,
+# existing::need_all (every node can be reached) and existing::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this
+# host to the node, as a user can type it.
 # shellcheck shell=bash
 
 # What the workers of the profile rocm get as environment, as docker-compose.rocm.yaml gives it to our own containers.
@@ -195,11 +196,7 @@ nodes::_check_owner() {
 }
 
 nodes::_check_reach() {
-  local node answers
-  transport::_need head # which asks for the addresses of all where the transport knows them together
-  cli::temp_dir answers
-  node::ask_all "$answers" transport::_need
-  for node in $(node::list); do transport::_need "$node"; done # remembers it
+  existing::need_all
   log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
 }
 

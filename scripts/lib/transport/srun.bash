@@ -197,6 +197,12 @@ transport::_need() {
   [[ -v _SRUN_ADDRESS[$1] ]] || srun::_load_addresses
 }
 
+# existing::need_all: their addresses are asked for together.
+existing::need_all() {
+  local node
+  for node in $(node::list); do transport::_need "$node"; done
+}
+
 srun::_ensure_files() {
   mkdir -m 700 -- "$SRUN_FILES" 2>/dev/null || [[ -d $SRUN_FILES && ! -L $SRUN_FILES && -O $SRUN_FILES ]] ||
     cli::die 1 "${SRUN_FILES}, where srun's messages are kept, belongs to another user: have it removed."

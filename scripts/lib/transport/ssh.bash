@@ -72,6 +72,15 @@ transport::_need() {
   _SSH_SEEN[$1]=1
 }
 
+# existing::need_all: connects to all nodes at once, the head first: what is wrong is often wrong for all of them.
+existing::need_all() {
+  local node answers
+  transport::_need head
+  cli::temp_dir answers
+  node::ask "$answers" "$(node::list_workers)" transport::_need
+  for node in $(node::list_workers); do _SSH_SEEN[$node]=1; done
+}
+
 transport::_need_listed() {
   [[ -v LOGIN_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
 }

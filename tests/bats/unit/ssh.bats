@@ -158,6 +158,39 @@ CASES
   assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
 }
 
+# all_asked COUNT: writes a file for stubs: `. all-asked WHAT` ends when so many hosts have been asked that.
+all_asked() {
+  mkfifo "${BOX}/never"
+  {
+    printf 'all=%d\n' "$1"
+    cat <<'SH'
+    mkdir -p "${BOX}/asked-$1" && touch "${BOX}/asked-$1/${HOST}"
+    for ((i = 0; i < 100; i++)); do
+      asked=("${BOX}/asked-$1"/*)
+      ((${#asked[@]} < all)) || return 0
+      read -rt 0.1 <>"${BOX}/never" || true
+    done
+    echo "${HOST} was not asked with the others" >&2
+    exit 1
+SH
+  } >"${BOX}/all-asked"
+}
+
+# seven_nodes: the head is 10.0.0.1, the last worker 10.0.0.7.
+seven_nodes() { printf '%s\n' head worker-{0..5} | awk '{ print $1, "me@10.0.0." NR }' >"${HERE}/env/nodes"; }
+
+@test "the nodes are asked once whether they can be reached, the workers at once, and no command asks again" {
+  seven_nodes
+  all_asked 6
+  sed -i 's|^ *-O) |&[[ ${HOST} == 10.0.0.1 ]] \|\| . "${BOX}/all-asked" reach; |' "${BOX}/bin/ssh"
+  on_ssh eval 'nodes::need; node::exec worker-5 ls >/dev/null'
+  assert_status 0
+  assert_line 'ok      7 nodes answer: head worker-0 worker-1 worker-2 worker-3 worker-4 worker-5 (from env/nodes)'
+  for host in 10.0.0.{1..7}; do
+    [[ $(grep -c " me@${host} -O check$" "$CALLS") == 1 ]] || fail "not once: ${host}; calls: $(<"$CALLS")"
+  done
+}
+
 # as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".
 as_hosts() {
   sed -i 's|^    exec bash -c|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec bash -c|' "${BOX}/bin/ssh"
@@ -210,18 +243,8 @@ as_hosts() {
 }
 
 @test "make check asks all nodes at once: each answers only when all have been asked" {
-  printf '%s\n' 'head me@10.0.0.1' worker-{0..5} | awk '{ print $1, "me@10.0.0." NR }' >"${HERE}/env/nodes"
-  mkfifo "${BOX}/never"
-  cat >"${BOX}/all-asked" <<'SH'
-    mkdir -p "${BOX}/asked-$1" && touch "${BOX}/asked-$1/${HOST}"
-    for ((i = 0; i < 100; i++)); do
-      asked=("${BOX}/asked-$1"/*)
-      ((${#asked[@]} < 7)) || return 0
-      read -rt 0.1 <>"${BOX}/never" || true
-    done
-    echo "${HOST} was not asked with the others" >&2
-    exit 1
-SH
+  seven_nodes
+  all_asked 7
   stub printenv '. "${BOX}/all-asked" address && printf "%s\n" "$HOST"'
   stub python3 'case "$*" in "- ray "*) . "${BOX}/all-asked" ray && echo 2.60.0 ;; "- ports "*) . "${BOX}/all-asked" ports ;; *) exit 1 ;; esac'
   on_ssh nodes::_check_ray
