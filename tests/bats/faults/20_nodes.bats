@@ -20,7 +20,7 @@ teardown_file() {
   fault::down
 }
 
-# bats test_tags=ninth:1
+# bats test_tags=ninth:7
 @test "the worker without the driver is killed: LOST, and which; a job submitted right after make up trains" {
   fault::train 'the worker without the driver is killed' 60
   fault::find_driver
