@@ -22,6 +22,7 @@ if [[ ${1-} == --write ]]; then
   exit 0
 fi
 IFS=', ' read -r -a words <<<"${MUTANTS-}"
+names=()
 answer::lines names mutants::python names "${words[@]}"
 mutants::ensure_tool
 for name in "${names[@]}"; do
