@@ -122,7 +122,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   assert_line "compute_score .*/stops\.py:1[01]"
   container::ended "$follower" "${BATS_TEST_TMPDIR}/told"
   assert_status 0
-  assert_line ' +stops goes on'
+  assert_line ' +stops has left the breakpoint and continues'
   assert_line 'ok      stops SUCCEEDED \(the trainer ended\)'
   [[ $(<"$(job_dir stops)/stopped") == attached ]]
   run make --no-print-directory debugger JOB=stops
