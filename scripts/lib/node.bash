@@ -104,21 +104,30 @@ node::spawn() {
     (setsid "$@" >"$log" 2>&1; echo $? >"$log.exit") >/dev/null 2>&1 </dev/null &' spawn "$log" "$@"
 }
 
-# node::clocks: each node's clock compared with ours, as "SECONDS NODE", the earliest first; all are asked at once.
-node::clocks() {
-  local node
+# node::clocks: each node's clock compared with ours, as "SECONDS NODE", the earliest first; all are asked at once. Fails if a node
+# does not answer, which says so.
+node::clocks() { node::_clocks | sort -n; }
+
+node::_clocks() {
+  local node pid pids=() failed=0
   for node in $(node::list); do
-    printf '%+d %s\n' "$(node::_ahead "$node")" "$node" &
-  done | sort -n
+    node::_clock "$node" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=$?; done
+  return "$failed"
 }
 
-# node::_ahead NODE: the seconds that its clock is ahead of ours.
-node::_ahead() {
+# node::_clock NODE: prints its line: the seconds that its clock is ahead of ours.
+node::_clock() {
+  local ahead=''
   if look::knows "$1:clock"; then
-    printf '%s\n' "${LOOK["$1:clock"]}"
+    ahead=${LOOK["$1:clock"]}
   else
-    printf '%s\n' "$(($(node::exec "$1" date +%s) - $(date +%s)))"
+    ahead=$(node::exec "$1" date +%s)
+    ahead=$((ahead - $(date +%s)))
   fi
+  printf '%+d %s\n' "$ahead" "$1"
 }
 
 # node::is_alive NODE: can we run a command there?

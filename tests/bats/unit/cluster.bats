@@ -251,3 +251,15 @@ LINES
   refute_text '0a1b'
   [[ $(grep -c 'made Ray' <<<"$output") == 1 ]]
 }
+
+@test "the clocks of all nodes, the earliest first; a node that is lost meanwhile ends the comparison, which would be wrong" {
+  in_lib WORKERS=2 <<'BODY'
+node::exec() { case $1 in head) date +%s ;; worker-0) date -d '90 seconds ago' +%s ;; *) [[ -z ${GONE-} ]] && date +%s || cli::die 8 'worker-1 is lost.' ;; esac; }
+cluster::tell_clocks
+GONE=1 cluster::tell_clocks
+BODY
+  assert_status 8
+  [[ $output =~ 'warning The clocks of the nodes differ by '(89|90|91)' s (worker-0 -'(89|90|91)', '[^$'\n']*'): times in logs' ]] || fail 'no such warning'
+  assert_line 'error   worker-1 is lost.'
+  [[ $(grep -c clocks <<<"$output") == 1 ]] || fail 'it compared without worker-1'
+}
