@@ -104,10 +104,11 @@ def sampled(directory: Path) -> str | None:
 
     verl 0.7.1 to 0.9.1 write `samples/N.jsonl` for step N, with an object for each answer, in the order in which the answers
     came. None if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
+    None too if the directory is damaged, which `read` reports.
     """
-    steps = {path.stem: path for attempt in _attempts(directory) for path in (attempt / "samples").glob("*.jsonl")}
     known = hashlib.sha256()
     try:
+        steps = {path.stem: path for attempt in _attempts(directory) for path in (attempt / "samples").glob("*.jsonl")}
         for step, path in sorted(steps.items()):
             with path.open(encoding="utf-8") as file:
                 answers = [json.loads(line) for line in file]

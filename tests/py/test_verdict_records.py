@@ -314,6 +314,19 @@ def test_a_job_directory_of_another_shape_is_refused(tmp_path, path, content):
         jobdir.read(job)
 
 
+def test_a_job_directory_with_an_attempt_made_by_hand_is_refused_before_its_samples_are_hashed(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
+    write_samples(job, 1, "2")
+    (job / "attempts/1x").mkdir(parents=True)
+    with pytest.raises(BadInput) as refused:
+        jobdir.load(job)
+    assert str(refused.value) == (
+        f"The job directory '{job}' is damaged (ValueError: invalid literal for int() with base 10: '1x'): "
+        "give its logs/metrics.jsonl."
+    )
+    assert jobdir.sampled(job) is None  # a session hashes them before it judges
+
+
 def test_a_line_that_is_too_deep_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text("[" * 200_000 + "\n" + line(1))
