@@ -18,10 +18,14 @@ from verl_verdict.records import Run
 
 _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files are; and whether a breakpoint waits for a person.
-_OWN_VARIABLES = ("PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS", "RAY_DEBUG")
+_OWN_VARIABLES = (
+    "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS",
+    "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
+)  # fmt: skip
 _HOOKS = "VERL_REGRESS_HOOKS"
-# These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, one records its memory.
-_BESIDE_TRAINING = ("job_secrets", "process_memory")
+# These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, one records its memory,
+# one records where it waits for a debugger.
+_BESIDE_TRAINING = ("job_secrets", "process_memory", "debugger")
 _OWN_KEYS = re.compile(
     r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|rollout_data_dir|resume_))"
 )

@@ -345,6 +345,28 @@ def test_a_run_of_a_version_without_the_debugger_can_be_compared(tmp_path):
     assert jobdir.read(job).facts == before.facts
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RAY_DEBUG": "1", "VERL_REGRESS_DEBUGGER_HOST": "127.0.0.1"},
+        {"RAY_DEBUG": "1", "RAY_DEBUG_POST_MORTEM": "1"},
+        {"RAY_DEBUG": "legacy"},
+    ],
+)
+def test_a_run_with_the_debugger_can_be_compared(tmp_path, variables):
+    """What each value of DEBUGGER adds to a job, as verl_regress.spec.environment has it."""
+    with_debugger, without = (unpack(tmp_path, "sft-0.9.1-1", name) for name in ("with", "without"))
+    for job, more, hooks in (
+        (with_debugger, variables, "identity,debugger"),
+        (without, {"RAY_DEBUG": "0"}, "identity"),
+    ):
+        file = job / "config/runtime_env.json"
+        content = json.loads(file.read_text())
+        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks, **more}
+        file.write_text(json.dumps(content))
+    assert jobdir.read(with_debugger).facts == jobdir.read(without).facts
+
+
 def test_whether_a_job_has_secrets_does_not_make_runs_incomparable(tmp_path):
     with_secrets, without = (unpack(tmp_path, "sft-0.9.1-1", name) for name in ("with", "without"))
     for job, hooks in ((with_secrets, "job_secrets,identity"), (without, "identity")):
