@@ -18,9 +18,11 @@ def job(tmp_path):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """New files get no bytes; existing ones can be written in place."""
+    """New files get no bytes; existing ones can be read, and written in place."""
 
-    def open_(path, *_args, **_options):
+    def open_(path, mode, **options):
+        if mode == "rb":
+            return open(path, mode, **options)  # noqa: PTH123
         Path(path).touch()
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 

@@ -250,7 +250,7 @@ def test_each_job_that_cannot_be_read_is_one_line(damaged):
         "cut ppo codeA UNKNOWN 1 - cannot be read: state/ended is cut off, or no JSON object",
         "no-object ? ? UNKNOWN 1 - cannot be read: config/resolved.json is cut off, or no JSON object",
         "strange ppo codeA UNKNOWN 1 - cannot be read: state/ended: it has no reason",
-        "pipe ppo codeA UNKNOWN 1 - cannot be read: state/ended is cut off, or no JSON object",
+        "pipe ppo codeA UNKNOWN 1 - cannot be read: state/ended is no regular file",
     ]
 
 

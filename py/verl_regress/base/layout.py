@@ -400,13 +400,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def _object_in(path: Path) -> dict[str, Any]:
     """Raises OSError, ValueError, RecursionError or Unreadable."""
-    # A pipe in the file's place must not make us wait for its writer.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise _no_json(path)
-        if found.st_size > _LONGEST_JSON:
-            raise _too_long(path, found.st_size)
+    with opened(path, _LONGEST_JSON) as file:
         content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _no_json(path)
