@@ -112,6 +112,31 @@ def test_a_bundle_asks_only_for_the_rows_of_its_job(full, make_job):
     assert {ACTORS, GROUPS, "/api/jobs/job", "/api/jobs/job.a2"} <= asked
 
 
+def test_a_bundle_asks_once_for_each_attempt_of_its_job(full, make_job):
+    """Before: four times for the job itself, two of them for the number by which its rows are asked for."""
+    job = make_job()
+    job.numbered(2).config.mkdir(parents=True)
+    write(job.driver_log, "a line\n")
+    bundle = debug.take(job, full.address, "running", logs=True)
+    assert content(bundle, "bundle.json")["errors"] == {}
+    asked = [path for path, _ in full.seen]
+    assert {path: asked.count(path) for path in asked if path.startswith("/api/jobs/")} == {
+        "/api/jobs/job": 1,
+        "/api/jobs/job.a2": 1,
+    }
+    assert [each["submission_id"] for each in content(bundle, "jobs.json")["answer"]] == ["job"]
+    assert content(bundle, "job_info.json")["answer"]["ray"]["job_id"] == "01"
+    assert content(bundle, "actors.json")["answer"]["result"][0]["pid"] == 7
+
+
+def test_what_is_asked_once_fails_for_all_who_need_it(full, make_job):
+    full.answers["/api/jobs/job"] = (500, b"no")
+    errors = content(debug.take(make_job(), full.address, "running"), "bundle.json")["errors"]
+    assert set(errors) == {"jobs.json", "job_info.json", "actors.json", "placement_groups.json"}
+    assert len(set(errors.values())) == 1
+    assert errors["actors.json"].startswith(f"Unreachable: Ray does not answer at {full.address} ")
+
+
 def test_a_job_whose_driver_has_not_connected_has_no_actors_in_its_bundle(full, make_job):
     full.knows({"submission_id": "job", "status": "PENDING", "job_id": None})
     bundle = debug.take(make_job(), full.address, "submitted")

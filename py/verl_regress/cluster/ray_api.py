@@ -170,12 +170,14 @@ class RayApi:
 
     def actors(self, submission_id: str) -> list[dict[str, Any]]:
         """Ray's actors of one job, dead ones too: class_name, state, node_id, pid, …"""
-        return self.of_job("actors", submission_id)
+        return self.of_job("actors", (self.job(submission_id) or {}).get("job_id"))
 
-    def of_job(self, kind: str, submission_id: str) -> list[dict[str, Any]]:
-        """The rows of one job in a table of Ray's state API, in detail; none until its driver has connected."""
-        job = self.job(submission_id)
-        if job is None or not job.get("job_id"):
+    def of_job(self, kind: str, job_id: str | None) -> list[dict[str, Any]]:
+        """The rows of one job in a table of Ray's state API, in detail.
+
+        `job_id` is Ray's number of the job, from its details: None until its driver has connected, when it has no rows.
+        """
+        if not job_id:
             return []
         query = urllib.parse.urlencode(
             {
@@ -183,7 +185,7 @@ class RayApi:
                 "detail": 1,
                 "filter_keys": _JOB_COLUMNS[kind],
                 "filter_predicates": "=",
-                "filter_values": job["job_id"],
+                "filter_values": job_id,
             }
         )
         return self._rows(f"/api/v0/{kind}?{query}")

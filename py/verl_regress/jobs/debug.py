@@ -16,6 +16,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -168,16 +169,18 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
             return {key: stripped(value) for key, value in content.items() if key not in left_out}
         return content
 
+    details = _asked_once(partial(api.job, job.ray_id))
+
     def own(kind: str) -> Callable[[], Any]:
-        return lambda: {"result": stripped(api.of_job(kind, job.ray_id))}
+        return lambda: {"result": stripped(api.of_job(kind, (details() or {}).get("job_id")))}
 
     def attempts() -> list[Any]:
-        known = (api.job(attempt.ray_id) for attempt in job.attempts())
-        return [stripped(details) for details in known if details is not None]
+        known = (details() if each.ray_id == job.ray_id else api.job(each.ray_id) for each in job.attempts())
+        return [stripped(of_one) for of_one in known if of_one is not None]
 
     def job_info() -> dict[str, Any]:
         names = ("submitted", "started", "ended", "observed")
-        return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(api.job(job.ray_id))}
+        return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(details())}
 
     return {
         "ray_status.txt": lambda: api.ask(ray_private.CLUSTER_STATUS)["data"]["clusterStatus"],
@@ -188,6 +191,20 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
         "placement_groups.json": own("placement_groups"),
         "node_facts.json": lambda: _node_facts(api, job),
     }
+
+
+def _asked_once(ask: Callable[[], Any]) -> Callable[[], Any]:
+    """Ask now, in parallel; the function returned waits for the answer, or raises the error. Several sources need it."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result
 
 
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
