@@ -24,6 +24,7 @@ _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
 _RESERVE_BYTES = 16384  # more than any state needs
 _LONGEST_JSON = 64 << 20  # bytes: no file of ours comes near
+_NO_JSON = "is cut off, or no JSON object"
 
 
 @dataclass(frozen=True)
@@ -394,7 +395,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
             if error.errno != errno.ESTALE or is_last:
                 raise unreadable(path, error) from error
         except (ValueError, RecursionError) as error:
-            raise _no_json(path) from error
+            raise _unusable(path, _NO_JSON) from error
     raise AssertionError
 
 
@@ -403,7 +404,7 @@ def _object_in(path: Path) -> dict[str, Any]:
     with opened(path, _LONGEST_JSON) as file:
         content = json.loads(file.read())
     if not isinstance(content, dict):
-        raise _no_json(path)
+        raise _unusable(path, _NO_JSON)
     return content
 
 
@@ -427,13 +428,6 @@ def _in_the_way(path: Path) -> tuple[Path, os.stat_result]:
     return path, Path("/").stat()
 
 
-def _no_json(path: Path) -> Unreadable:
-    return Unreadable(
-        f"{path} cannot be read: it is cut off, or no JSON object: restore it from a backup.",
-        f"cannot be read: {path.parent.name}/{path.name} is cut off, or no JSON object",
-    )
-
-
 def opened(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file of at most `most` bytes, to be read: a pipe or a device in its place could be read for ever.
 
@@ -445,16 +439,13 @@ def opened(path: Path, most: int | None = None) -> BinaryIO:
         return file
     file.close()
     if stat.S_ISREG(found.st_mode):
-        raise _too_long(path, found.st_size)
-    why = f"cannot be read: {path.parent.name}/{path.name} is no regular file"
-    raise Unreadable(f"{path} cannot be read: it is no regular file: remove it.", why)
+        raise _unusable(path, f"has {found.st_size} bytes, far more than the program writes there")
+    raise _unusable(path, "is no regular file", "remove it")
 
 
-def _too_long(path: Path, size: int) -> Unreadable:
-    why = f"has {size} bytes, far more than the program writes there"
+def _unusable(path: Path, problem: str, cure: str = "restore it from a backup") -> Unreadable:
     return Unreadable(
-        f"{path} cannot be read: it {why}: restore it from a backup.",
-        f"cannot be read: {path.parent.name}/{path.name} {why}",
+        f"{path} cannot be read: it {problem}: {cure}.", f"cannot be read: {path.parent.name}/{path.name} {problem}"
     )
 
 
