@@ -6,7 +6,7 @@ import re
 import secrets
 from datetime import datetime, timezone
 
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, shown
 
 SUBMISSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 # `<submission_id>.aN` is Ray's id of a job's attempt N.
@@ -18,11 +18,8 @@ def check(submission_id: str, origin: str) -> str:
     if submission_id == "latest":
         raise BadInput(f"submission_id 'latest' (from {origin}) is not usable: that word stands for the latest job.")
     if SUBMISSION_ID.fullmatch(submission_id) is None:
-        shown = (
-            submission_id if len(submission_id) <= 40 else f"{submission_id[:40]}… ({len(submission_id)} characters)"
-        )
         raise BadInput(
-            f"submission_id {shown!r} (from {origin}) is not usable: it must match "
+            f"submission_id '{shown(submission_id, 40)}' (from {origin}) is not usable: it must match "
             f"^{SUBMISSION_ID.pattern}$, or leave it out to get a generated one."
         )
     if ATTEMPT.fullmatch(submission_id) is not None:
