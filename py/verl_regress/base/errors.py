@@ -30,9 +30,9 @@ def shown(text: str, most: int = 200) -> str:
     return plain if len(plain) <= most else f"{plain[:most]}… ({len(text)} characters)"
 
 
-def first(names: Sequence[str], most: int = 3) -> str:
-    """The first of `names`, separated by commas, with an ellipsis where there are more."""
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+def first(names: Sequence[str]) -> str:
+    """The first three of `names`, separated by commas, with an ellipsis where there are more."""
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def last_line(text: str, otherwise: str = "nothing on stderr") -> str:

@@ -16,16 +16,12 @@ from verl_regress.base.errors import printable
 _WORD_WIDTH = 8
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
 @dataclass
 class _View:
     """How the user sees it: the terminal's width (0: a log), and how to show a path of the nodes."""
 
     columns: int = 0
-    shown: Callable[[str], str] = _as_it_is
+    shown: Callable[[str], str] = str
     lines: int = 0  # printed so far
 
 
@@ -38,7 +34,7 @@ def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> 
     `columns` is the width of the terminal that stderr goes to, 0 for a log. Paths under `shared_root` are shown under
     `shown_root`, if that is given.
     """
-    _view.columns, _view.shown = columns, _as_it_is
+    _view.columns, _view.shown = columns, str
     if shown_root and shown_root != shared_root:
         # Only whole paths: neither the value of a setting (name=/path) nor the end of a longer path.
         path = re.compile(rf"(?<![\w.:=/-]){re.escape(shared_root)}(?=/)")

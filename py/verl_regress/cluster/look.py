@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from verl_regress.base import layout
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.cluster import ray_processes
+from verl_regress.cluster import host, ray_processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +41,7 @@ def _facts(root: SharedRoot, group: int | None, node: str, log_dir: Path, gcs_po
         return
     if root.is_complete(group) and (root.user_code / "examples").is_dir():
         yield "layout", "1"
-    if _is_listening(gcs_port):
+    if host.taken([str(gcs_port)]):
         yield "gcs", "1"
         from verl_regress.cluster import nodes  # here: the workers need no HTTP
 
@@ -60,8 +59,3 @@ def _is_writable(directory: Path, node: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_listening(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0

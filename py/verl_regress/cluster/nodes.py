@@ -196,12 +196,12 @@ def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
             raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
 
 
-def _show_log(log_dir: Path, name: str, lines: int = 15) -> None:
+def _show_log(log_dir: Path, name: str) -> None:
     path = log_dir / f"{name}.log"
     say.info(f"the last lines of {path}:")
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         text = "(there is no such file)"
-    for line in text.splitlines()[-lines:]:
+    for line in text.splitlines()[-15:]:
         say.quote(line)

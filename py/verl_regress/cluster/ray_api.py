@@ -37,7 +37,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 # Ray's SDK and command would use these instead of the address that they are given (Ray 2.60).
 _MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-_CONNECT_SECONDS = 3.0  # to a raylet; a container that is gone is "no route to host" after about 3 s
+_CONNECT_SECONDS = 3.0  # to a raylet or the GCS; a container that is gone is "no route to host" after about 3 s
 _SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
 
 
@@ -97,11 +97,16 @@ class Raylet:
         """
         if not self.alive or self.port is None:
             return self.alive
-        try:
-            with socket.create_connection((self.address, self.port), _CONNECT_SECONDS):
-                return True
-        except OSError:
-            return False
+        return accepts(self.address, self.port)
+
+
+def accepts(host: str, port: int) -> bool:
+    """Does anything there accept a connection?"""
+    try:
+        with socket.create_connection((host, port), _CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def silent(raylets: Collection[Raylet]) -> list[Raylet]:

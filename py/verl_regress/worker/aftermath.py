@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster.ray_api import RayApi, Raylet, seen_from_here, silent
+from verl_regress.cluster.ray_api import RayApi, Raylet, accepts, seen_from_here, silent
 from verl_regress.jobs import causes
 
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
-_GCS_SECONDS = 3.0
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
 
 
@@ -29,7 +27,8 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
     if (problem := _disk_problem(job)) is not None:
         return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
     gcs = os.environ.get("RAY_ADDRESS", "")
-    if ":" in gcs and not _answers(gcs):
+    address, _, port = gcs.rpartition(":")
+    if address and not accepts(address.strip("[]"), int(port)):
         return {"reason": f"{reason}, and Ray's head, whose GCS was at {gcs}, is gone", "head_gone": True}
     return {}
 
@@ -57,16 +56,6 @@ def _disk_problem(job: JobDir) -> str | None:
     finally:
         probe.unlink(missing_ok=True)
     return None
-
-
-def _answers(address: str) -> bool:
-    """Does anything listen at HOST:PORT?"""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_GCS_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 # Key: does Ray still call the node ALIVE?
