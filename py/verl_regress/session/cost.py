@@ -127,22 +127,16 @@ def _known_of_a(sessions: Sequence[Evidence], case: Case, evidence: Evidence) ->
         for other in suites.of_recorded(before["suite"]).cases:
             if _recipe(other) == _recipe(case):
                 jobs = {run: jobs_of(theirs).get(run.name) for run in schedule.all_runs(other)}
-                found.update(run.seed for run, job in jobs.items() if job and _may_fit(job, begin["trees"]["A"], taken))
+                found.update(
+                    run.seed
+                    for run, job in jobs.items()
+                    if job and checks.may_be_reused(job, begin["trees"]["A"], taken) and Path(job["job_dir"]).is_dir()
+                )
     return found
 
 
 def _recipe(case: Case) -> tuple[object, ...]:
     return case.spec, case.overrides, case.steps, case.continues
-
-
-def _may_fit(job: Mapping[str, Any], tree: str, taken: set[str]) -> bool:
-    return (
-        "reused_from" not in job
-        and job["submission_id"] not in taken
-        and (job.get("code") or {}).get("tree_sha256") == tree
-        and checks.has_succeeded(job)
-        and Path(job["job_dir"]).is_dir()
-    )
 
 
 def _seconds(sessions: Sequence[Evidence], profile: str) -> dict[str, float]:

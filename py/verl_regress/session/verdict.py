@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.layout import SharedRoot
+from verl_regress.session import checks, schedule, suites
 from verl_regress.session import evidence as gathered
-from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
@@ -128,28 +128,16 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
             continue
         theirs = earlier.evidence_if_readable()
         for job in jobs_of(theirs).values():
-            is_candidate = (
-                "reused_from" not in job
-                and "artefacts" in job
-                and job["submission_id"] not in taken
-                and _tree(job) == tree
-            )
-            if is_candidate and _fits(job, mine, case.memory):
+            if checks.may_be_reused(job, tree, taken) and _fits(job, mine, case.memory):
                 return earlier, job
     return None
 
 
-def _tree(job: Mapping[str, Any]) -> str | None:
-    return (job.get("code") or {}).get("tree_sha256")
-
-
 def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
-    """Whether a job succeeded, is unchanged since, and is comparable with this run of B in every fact that either has recorded.
+    """Whether a job is unchanged since, and is comparable with this run of B in every fact that either has recorded.
 
     Where memory is judged, it must have recorded its own.
     """
-    if ((job["state"] or {}).get("ended") or {}).get("exit_code") != 0:
-        return False
     try:
         run = run_of(job)
     except (BadInput, OSError):  # its files were removed, or another user closed them
