@@ -122,11 +122,6 @@ def _time_in(submission_id: str) -> float:
         return -math.inf
 
 
-def _is_job(path: Path) -> bool:
-    """A job is a real directory. A link is not: a submission never makes one, and it may lead anywhere."""
-    return path.is_dir() and not path.is_symlink()
-
-
 def made(job: JobDir) -> float:
     """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs."""
     try:
@@ -149,7 +144,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
         return _latest(root, caller)
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
-    if not _is_job(job.path):
+    if not job.path.is_dir() or job.path.is_symlink():  # a submission never makes a link, which may lead anywhere
         known = ", ".join(printable(other.submission_id) for other in islice(newest(root, ids_of(root)), 5)) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
     _need_readable(job)

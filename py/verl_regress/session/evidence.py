@@ -61,7 +61,8 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
 
 def _is_over(job: JobDir) -> bool:
     try:
-        return _is_settled(job) or _is_refused(job)
+        is_refused = (job.read_state("submitted") or {}).get("accepted") is False  # nothing will change there
+        return is_refused or _is_settled(job)
     except Unreadable:  # it was damaged before this session
         return False
 
@@ -70,11 +71,6 @@ def _is_settled(job: JobDir) -> bool:
     """Its launcher is gone, and whoever follows it has recorded Ray's last word: another session may be about to do so."""
     is_seen = (job.read_state("observed") or {}).get("status") in ENDED_IN_RAY
     return is_seen and job.read_state("ended") is not None and launcher_of(job) is not Launcher.ALIVE
-
-
-def _is_refused(job: JobDir) -> bool:
-    """Ray never took it, so nothing will change in its directory."""
-    return (job.read_state("submitted") or {}).get("accepted") is False
 
 
 def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
@@ -156,7 +152,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "plan": {key: plan[key] for key in ("workload", "code_id", "code_path", "profile", "overrides")},
         "code": found.read_config("code.json"),
         "packages": found.read_config("packages.json"),
-        "ray": _without_environment(ray),
+        "ray": ray and {key: value for key, value in ray.items() if key != "runtime_env"},
         "state": {name: found.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")},
         "steps": [step.number for step in steps],
         "total_steps": progress.total_steps(found),
@@ -300,7 +296,3 @@ def _secret_reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[s
 def _bundle(path: Path) -> dict[str, Any]:
     bundle = read_json(path) or {}
     return {"name": path.parent.name, **{key: bundle.get(key) for key in ("phase", "asked", "files", "errors")}}
-
-
-def _without_environment(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if details is None else {key: value for key, value in details.items() if key != "runtime_env"}

@@ -158,7 +158,9 @@ def list_snapshots(root: SharedRoot) -> list[str]:
     if not root.snapshots.is_dir():
         return []
     return sorted(
-        path.name for path in root.snapshots.iterdir() if naming.NAME.fullmatch(path.name) and _is_snapshot(path)
+        path.name
+        for path in root.snapshots.iterdir()
+        if naming.NAME.fullmatch(path.name) and (path / RECORD_FILE).is_file()
     )
 
 
@@ -274,10 +276,6 @@ def need_unchanged(
 
 def _directory(root: SharedRoot, code_id: str) -> Path:
     return root.snapshots / naming.check(code_id, KNOB)
-
-
-def _is_snapshot(path: Path) -> bool:
-    return (path / RECORD_FILE).is_file()
 
 
 def _read_record(target: Path) -> Record:

@@ -41,17 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
     with submit.uncollected(SharedRoot(args.shared_root)):
-        return _resume(args, _until(args))
-
-
-def _resume(args: argparse.Namespace, before: list[JobDir]) -> int:
-    parent = next((job for job in reversed(before) if checkpoints.newest(job)), None)
-    if parent is None:
-        raise BadInput(
-            f"JOB={args.job} has no complete checkpoint under {before[0].path}: start it again with "
-            f"'make retry JOB={args.job}'."
-        )
-    return _begin(args, before, parent)
+        before = _until(args)
+        parent = next((job for job in reversed(before) if checkpoints.newest(job)), None)
+        if parent is None:
+            raise BadInput(
+                f"JOB={args.job} has no complete checkpoint under {before[0].path}: start it again with "
+                f"'make retry JOB={args.job}'."
+            )
+        return _begin(args, before, parent)
 
 
 def run_retry(args: argparse.Namespace) -> int:
