@@ -30,12 +30,8 @@ def take(descriptor: int, how: int) -> None:
     fcntl.flock(descriptor, how)
 
 
-def take_within(descriptor: int, seconds: float) -> bool:
-    """Lock an open file exclusively, waiting at most `seconds` for whoever holds it; False if that was not enough. Raises OSError."""
-    return _take_within(descriptor, fcntl.LOCK_EX, seconds)
-
-
-def _take_within(descriptor: int, how: int, seconds: float) -> bool:
+def take_within(descriptor: int, seconds: float, how: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file, waiting at most `seconds` for whoever holds it; False if that was not enough. Raises OSError."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -156,7 +152,7 @@ def sharing(directory: Path, seconds: float) -> Iterator[bool]:
     try:
         try:
             descriptor = _lock_file(directory)
-            is_ours = _take_within(descriptor, fcntl.LOCK_SH, seconds)
+            is_ours = take_within(descriptor, seconds, fcntl.LOCK_SH)
         except OSError:
             has_locks = False
         if descriptor is not None and has_locks and not is_ours:
@@ -184,7 +180,7 @@ def alone(directory: Path, who: str, seconds: float, sharers: Callable[[], list[
                 "disk, NFS 4)."
             ) from error
         if not is_ours:
-            if is_shared := _take_within(descriptor, fcntl.LOCK_SH, 0):  # then what is written there is old
+            if is_shared := take_within(descriptor, 0, fcntl.LOCK_SH):  # then what is written there is old
                 take(descriptor, fcntl.LOCK_UN)
             raise _locked(directory, seconds, _known(directory, sharers() if is_shared else [_text(descriptor)]))
         _sign(descriptor, who)

@@ -97,12 +97,6 @@ def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
     }
 
 
-def _last_weights(found: JobDir) -> str | None:
-    """The hash of the weights in the newest complete checkpoint."""
-    newest = checkpoints.newest(found)
-    return None if newest is None else checkpoints.weights_hash(newest)
-
-
 def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, str]:
     """What a job read, by content: hashes of its model, its data, its reward function and of what we add to its processes.
 
@@ -144,7 +138,7 @@ def nodes(api: RayApi) -> list[dict[str, Any]]:
 def job(found: JobDir, api: RayApi) -> dict[str, Any]:
     """Everything that the checks need of one finished job."""
     plan = find.plan_of(found)
-    steps = progress.steps(progress.joined(found))
+    steps, newest = progress.steps(progress.joined(found)), checkpoints.newest(found)
     ray = api.job(found.ray_id) or found.read_state("observed")  # Ray forgets its jobs when the head is made again
     return {
         "submission_id": found.submission_id,
@@ -159,7 +153,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "scores": [step.metrics.get(_SCORE) for step in steps],
         "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
         "checkpoints": checkpoints.names(found),
-        "weights": _last_weights(found),
+        "weights": newest and checkpoints.weights_hash(newest),
         "sampled": jobdir.sampled(found.path),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
