@@ -449,6 +449,13 @@ def _unusable(path: Path, problem: str, cure: str = "restore it from a backup") 
     )
 
 
+def end_of(path: Path, most: int) -> bytes:
+    """The last `most` bytes of a regular file, which may be growing. Raises OSError and Unreadable."""
+    with opened(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read(most)
+
+
 def as_json(content: Any) -> str:
     """`content` as a JSON document that people read, too: indented, not escaped, with a newline at the end."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -25,7 +25,7 @@ from typing import Any
 from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import say, this_node
-from verl_regress.base.layout import JobDir, as_json
+from verl_regress.base.layout import JobDir, as_json, end_of
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
 from verl_regress.jobs import find
@@ -252,7 +252,9 @@ def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict
     here = this_node.address()
     remote = {node["node_name"]: node["node_id"] for node in nodes if node["node_ip"] != here}
     own = next((node["node_name"] for node in nodes if node["node_ip"] == here), "here")
-    lists = _ask({name: _list_logs(api, node_id, job_id) for name, node_id in remote.items()}, time.monotonic() + 1)
+    lists = _ask(
+        {name: partial(_list_logs, api, node_id, job_id) for name, node_id in remote.items()}, time.monotonic() + 1
+    )
     found = [(own, name) for name in _local_names(job_id)]
     found += [(node, name) for node, answer in lists.items() for name in answer.content or ()]
     found.sort(
@@ -275,13 +277,10 @@ def _rows(answer: _Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def _list_logs(api: RayApi, node_id: str, job_id: str | None) -> Callable[[], list[str]]:
-    def ask() -> list[str]:
-        query = urllib.parse.urlencode({"node_id": node_id, "glob": f"worker-*-{job_id}-*", "timeout": 2})
-        kinds = api.ask(f"/api/v0/logs?{query}")["data"]["result"] if job_id else {}
-        return [*_EVERY_NODE, *(name for names in kinds.values() for name in names)]
-
-    return ask
+def _list_logs(api: RayApi, node_id: str, job_id: str | None) -> list[str]:
+    query = urllib.parse.urlencode({"node_id": node_id, "glob": f"worker-*-{job_id}-*", "timeout": 2})
+    kinds = api.ask(f"/api/v0/logs?{query}")["data"]["result"] if job_id else {}
+    return [*_EVERY_NODE, *(name for names in kinds.values() for name in names)]
 
 
 def _local_names(job_id: str | None) -> Iterable[str]:
@@ -318,10 +317,8 @@ def _remote_tail(api: RayApi, node_id: str, name: str) -> Callable[[], str]:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a file, however large it is. Raises OSError."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:])
+    """The last lines of a file, however large it is. Raises OSError and Unreadable."""
+    return "\n".join(end_of(path, _TAIL_BYTES).decode("utf-8", "replace").splitlines()[-_TAIL_LINES:])
 
 
 def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:

@@ -6,7 +6,6 @@ Formats as Ray 2.60, Hydra 1.3 and Python 3.11 write them; real ones are under t
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterator, Mapping
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import printable
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.errors import Unreadable, printable
+from verl_regress.base.layout import JobDir, SharedRoot, end_of
 from verl_regress.jobs import hints, progress
 
 TAIL_BYTES = 1 << 20  # bytes read from the end of a log: many times what all actors print when they fail
@@ -218,13 +217,10 @@ def in_log(log: bytes, roots: Mapping[str, str]) -> Failure | None:
 def _tail(path: Path) -> bytes:
     """The end of a log, from the start of a line; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            log = file.read(TAIL_BYTES)
-    except OSError:
+        log = end_of(path, TAIL_BYTES + 1)
+    except (OSError, Unreadable):
         return b""
-    return log.partition(b"\n")[2] if size > TAIL_BYTES else log
+    return log.partition(b"\n")[2] if len(log) > TAIL_BYTES else log
 
 
 def _lines(log: bytes) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from verl_regress.base import records
 from verl_regress.base.errors import shown
-from verl_regress.base.layout import JobDir, opened
+from verl_regress.base.layout import JobDir, end_of, opened
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
@@ -162,9 +161,7 @@ def _last_console_step(job: JobDir) -> list[int]:
 
 def _tail(path: Path, most: int) -> list[bytes]:
     """The lines in the last `most` bytes of a file; the text after the last newline is the last one."""
-    with opened(path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-        return file.read().split(b"\n")
+    return end_of(path, most).split(b"\n")
 
 
 def total_steps(job: JobDir) -> int | None:
