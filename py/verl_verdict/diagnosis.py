@@ -97,3 +97,8 @@ def number(value: float) -> str:
     """A value as people read it: four significant digits, and more if it needs them to be exact."""
     short = f"{value:.4g}"
     return short if float(short) == value else f"{value:.{_SHOWN}g}"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """The first of `names`, and how many more there are."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

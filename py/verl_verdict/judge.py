@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_verdict import comparable, diagnosis, exact, gate, metrics, pairing, sampled
-from verl_verdict.diagnosis import Diagnosis
+from verl_verdict.diagnosis import Diagnosis, listed
 from verl_verdict.errors import BadInput
 from verl_verdict.exact import Comparison, OneSided, Outcome
 from verl_verdict.metrics import Decisive
@@ -40,7 +40,7 @@ class _Case:
     @property
     def unexplained(self) -> str | None:
         """The metrics that only one side has, and that no release explains."""
-        return _listed([str(each) for each in self.one_sided if each.why is None]) or None
+        return listed([str(each) for each in self.one_sided if each.why is None]) or None
 
     @property
     def worst_pair(self) -> tuple[Pair, Comparison]:
@@ -160,41 +160,35 @@ def _notes(
     """What the reader must know to weigh the verdict."""
     found = []
     if accepted:
-        found.append(
-            f"{_listed([each.name for each in accepted])} also differ: the code is not the only possible cause"
-        )
+        found.append(f"{listed([each.name for each in accepted])} also differ: the code is not the only possible cause")
     if lacking := comparable.not_compared(runs_a[0], runs_b[0]):
         found.append(f"not compared, because it is not in the records: {', '.join(lacking)}")
     one_sided_hashes = {
         name for run_a in runs_a for run_b in runs_b for name in run_a.hashes.keys() ^ run_b.hashes.keys()
     }
     if one_sided_hashes:
-        found.append(f"not compared, because only one side has a hash of them: {_listed(sorted(one_sided_hashes))}")
+        found.append(f"not compared, because only one side has a hash of them: {listed(sorted(one_sided_hashes))}")
     if not all(run.seed for run in (*runs_a, *runs_b)):
         found.append("the records do not tell their seeds: the runs are paired in the given order")
     if paired.alone_a or paired.alone_b:
         names = [run.name for run in (*paired.alone_a, *paired.alone_b)]
-        found.append(f"without a partner of the same seed: {_listed(names)}")
+        found.append(f"without a partner of the same seed: {listed(names)}")
     if told := [str(each) for each in one_sided if each.why]:
-        found.append(f"only in the records of one side, as the releases do it: {_listed(told)}")
+        found.append(f"only in the records of one side, as the releases do it: {listed(told)}")
     if metrics.is_v1(runs_a[0].series) != metrics.is_v1(runs_b[0].series):
         found.append(
             "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
         )
     if ignore:
-        found.append(f"not compared, as asked: {_listed(list(ignore))}")
+        found.append(f"not compared, as asked: {listed(list(ignore))}")
     if unknown := [name for name in ignore if not any(name in run.series for run in (*runs_a, *runs_b))]:
-        found.append(f"no run has {_listed(unknown)}, which is not to be compared")
+        found.append(f"no run has {listed(unknown)}, which is not to be compared")
     found += [
         f"B does not repeat itself with seed {pair.seed}"
         for pair in paired.pairs
         if exact.repeats(pair.b, ignore) is False
     ]
     return found
-
-
-def _listed(names: Sequence[str], shown: int = 3) -> str:
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def _wrong_on_its_face(known: _Case) -> Verdict | None:
@@ -220,7 +214,7 @@ def _never_recorded(known: _Case, recorded: Collection[str]) -> Verdict | None:
         return None
     nearest = difflib.get_close_matches(lacking[0], sorted(recorded), n=1)
     meant = f"did you mean {nearest[0]}?" if nearest else "name one that is recorded"
-    reason = f"no run of A or B has {_listed(lacking)}, which decides this case: {meant}"
+    reason = f"no run of A or B has {listed(lacking)}, which decides this case: {meant}"
     return dataclasses.replace(known.says(Word.INCONCLUSIVE, reason, "nothing was decided"), pairs=0)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from verl_verdict import verdicts
-from verl_verdict.diagnosis import number
+from verl_verdict.diagnosis import listed, number
 from verl_verdict.verdicts import Verdict, Word
 
 _SHOWN = 5
@@ -32,7 +32,7 @@ def _case(verdict: Verdict) -> Iterable[str]:
         yield _line("first", str(verdict.first))
         yield _line("means", verdict.first.means)
         if verdict.first.others:
-            yield _line("also", f"in the same step: {_listed(verdict.first.others)}")
+            yield _line("also", f"in the same step: {listed(verdict.first.others, _SHOWN)}")
         for difference in verdict.first.config[:_SHOWN]:
             yield _line("explains?", f"verl's config differs in {difference}")
     repeats = {True: "; A repeats itself", False: "; A does not repeat itself", None: ""}[verdict.deterministic]
@@ -46,20 +46,16 @@ def _case(verdict: Verdict) -> Iterable[str]:
     if verdict.config:
         yield _line(
             "config",
-            f"{len(verdict.config)} keys of verl's resolved config differ: {_listed([each.name for each in verdict.config])}",
+            f"{len(verdict.config)} keys of verl's resolved config differ: {listed([each.name for each in verdict.config], _SHOWN)}",
         )
     if verdict.files:
-        yield _line("code", f"{len(verdict.files)} of the loaded files differ: {_listed(verdict.files)}")
+        yield _line("code", f"{len(verdict.files)} of the loaded files differ: {listed(verdict.files, _SHOWN)}")
     for note in verdict.notes:
         yield _line("note", note)
 
 
 def _line(label: str, said: str) -> str:
     return f"{label:<{_WIDTH}} {said}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def as_json(found: Sequence[Verdict], allow: Collection[Word]) -> str:

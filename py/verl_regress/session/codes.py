@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from verl_regress.store.snapshot import BYTECODE, MARKER_FILE, RECORD_FILE
+from verl_verdict.diagnosis import listed
 
 _OURS = {BYTECODE, MARKER_FILE, RECORD_FILE}
 _MOST_LINES = 2000
@@ -32,8 +33,7 @@ def difference(a: Path, b: Path) -> tuple[list[str], str]:
     left = names[whole:]
     told = f"{len(names)} {'file differs' if len(names) == 1 else 'files differ'}."
     if left:
-        shown = ", ".join(left[:20]) + (f" and {len(left) - 20} more" if len(left) > 20 else "")
-        told += f" The diff is cut after {whole} of them; also different: {shown}."
+        told += f" The diff is cut after {whole} of them; also different: {listed(left, 20)}."
     return lines, told
 
 

@@ -22,6 +22,7 @@ from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import report as judged
 from verl_verdict import verdicts
+from verl_verdict.diagnosis import listed
 from verl_verdict.verdicts import Verdict, Word
 
 _MEANING = {
@@ -226,7 +227,7 @@ def _length(parts: Sequence[tuple[str, Sequence[str]]], left: Sequence[str]) -> 
 
 def _left_out(left: Sequence[str]) -> list[str]:
     """The last lines of a report that was cut."""
-    shown = ", ".join(left[:10]) + (f" and {len(left) - 10} more" if len(left) > 10 else "")
+    shown = listed(left, 10)
     return ["", f"Left out, because a comment may have {_COMMENT} characters: {shown}. report.html has everything."]
 
 
