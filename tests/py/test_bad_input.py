@@ -193,7 +193,6 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--workload=pppo"], "WORKLOAD=pppo (from the command line) is unknown: use one of ppo, grpo, sft."),
         (["--submission-id="], f"submission_id '' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (
             ["--submission-id=../x"],
@@ -253,15 +252,6 @@ def test_another_shared_root(submit, shared):
     assert submit(spec=f"{SPEC}shared_root: /mnt/other\n").is_refusal(
         f"shared_root=/mnt/other (from {FILE}) is not this cluster's {shared.path} (SHARED_ROOT): "
         "leave it out, or set SHARED_ROOT and bring the cluster up again."
-    )
-
-
-def test_a_workload_and_a_jobspec_for_another(submit, monkeypatch):
-    from verl_regress.spec import workloads
-
-    monkeypatch.setitem(workloads.WORKLOADS, "sft", workloads.WORKLOADS["ppo"])
-    assert submit("--workload=sft").is_refusal(
-        f"WORKLOAD=sft (from the command line) but {FILE} is for ppo: leave WORKLOAD out, or name another JobSpec."
     )
 
 

@@ -60,9 +60,7 @@ ids = st.one_of(
 
 @fuzz(
     "ids and names on the command line",
-    option=st.sampled_from(
-        ["--submission-id", "--code-id", "--workload", "model", "dataset", "code_id", "--via", "--deadlines"]
-    ),
+    option=st.sampled_from(["--submission-id", "--code-id", "model", "dataset", "code_id", "--via", "--deadlines"]),
     given=ids,
 )
 def test_ids_and_names(submit, ray, option, given):
@@ -70,7 +68,7 @@ def test_ids_and_names(submit, ray, option, given):
         outcome = submit("--dry-run", f"{option}={given}")
     else:
         outcome = submit("--dry-run", **{option: given})
-    names = {"--submission-id": "submission_id", "--code-id": "CODE_ID", "--workload": "WORKLOAD", "code_id": "CODE_ID"}
+    names = {"--submission-id": "submission_id", "--code-id": "CODE_ID", "code_id": "CODE_ID"}
     if not is_refused(outcome, names.get(option, option), "command line"):
         plan = section(outcome.out, "resolved config")
         if option == "--submission-id":

@@ -19,7 +19,7 @@ from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
 from verl_regress.spec.request import Request
-from verl_regress.spec.workloads import WORKLOADS, JobPaths
+from verl_regress.spec.workloads import JobPaths
 from verl_regress.store import snapshot
 
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
@@ -142,7 +142,6 @@ def make(root: SharedRoot, request: Request) -> Plan:
 
     Precedence, highest first: command line, JobSpec, base config, knobs.
     """
-    _check_workload(request)
     _check_shared_root(root, request)
     code = _code(root, request)
     job = _job_dir(root, request, code)
@@ -156,18 +155,6 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose(code.path, code.record, request.workload.module, overrides)
     reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)
     return Plan(request, code, paths, driver, environment, composed)
-
-
-def _check_workload(request: Request) -> None:
-    spec, given = request.spec, request.said.workload or request.spec.workload
-    if given not in WORKLOADS:
-        raise BadInput(
-            f"WORKLOAD={shown(given)} (from the command line) is unknown: use one of {', '.join(WORKLOADS)}."
-        )
-    if given != spec.workload:
-        raise BadInput(
-            f"WORKLOAD={given} (from the command line) but {spec.origin} is for {spec.workload}: leave WORKLOAD out, or name another JobSpec."
-        )
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:

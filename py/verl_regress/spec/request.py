@@ -22,7 +22,6 @@ from verl_regress.spec.workloads import WORKLOADS, Workload
 class CommandLine:
     """What the command line (or a knob in the environment) said; None or empty for what it did not set."""
 
-    workload: str | None = None
     code_id: str | None = None
     submission_id: str | None = None
     overrides: tuple[Override, ...] = ()
@@ -136,6 +135,7 @@ def of_files(directory: Path) -> Request:
     asked = json.loads((directory / "asked.json").read_text(encoding="utf-8"))
     given = directory / "job_spec.yaml"
     origins, said = asked["origins"], {**asked["said"], "secrets": (), "debugger": None, "debugger_host": None}
+    said.pop("workload", None)  # what version 1.1 records of an option that nothing passed
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(

@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The scripts' arguments; the documents come as a tar stream on stdin, so that quoting cannot go wrong."""
     parser.add_argument("--spec-name", required=True, help="the JobSpec's file as the user knows it")
     parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
-    parser.add_argument("--workload", help="command line's WORKLOAD")
     parser.add_argument("--code-id", help="command line's CODE_ID")
     parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
     parser.add_argument("--profile", required=True, help="the profile's name")
@@ -115,7 +114,6 @@ def read_request(args: argparse.Namespace) -> Request:
         spec=JobSpec.of(documents.parse(texts[_SPEC], args.spec_name, "jobspec")),
         base=BaseConfig.of(documents.parse(texts[_BASE], args.base_name, "base_config")),
         said=CommandLine(
-            workload=args.workload,
             code_id=args.code_id,
             submission_id=args.submission_id,
             overrides=overrides.of_command_line(args.overrides_name, texts.get(_OVERRIDES, ""), args.overrides),
