@@ -24,7 +24,7 @@ import yaml
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPO / "py"))
-from verl_verdict import jobdir, judge, metrics, speed  # noqa: E402
+from verl_verdict import jobdir, judge, memory, metrics, speed  # noqa: E402
 from verl_verdict.records import Run as Recorded  # noqa: E402
 from verl_verdict.verdicts import Verdict, Word  # noqa: E402
 
@@ -34,11 +34,13 @@ NOISE = RECORDS / "noise.patch"
 WORKLOADS = ("sft", "grpo", "ppo")
 STEPS = 10
 FURTHER = 2  # steps after a resume
-SPEED_RUNS = 6  # of each side: fewer cannot show that B is slower
+MEASURED_RUNS = 6  # of each side: fewer cannot show that B is slower, or needs more memory
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
-WITHOUT_METRIC = ("crash", "stops", "speed", "memory")  # signals that no metric shows
 ALARMS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)
 CAUGHT = (Word.REGRESSED, Word.CHANGED)
+# Signals that the judge finds in what a run costs, and words of its sentence on them.
+MEASURED = {"speed": (speed.case, "a step takes"), "memory": (memory.case, "all processes")}
+WITHOUT_METRIC = ("crash", "stops", *MEASURED)  # signals that no metric shows
 # Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, and the step's time.
 _KEPT_OF_NOISY = (
     "critic/advantages/max",
@@ -58,12 +60,13 @@ class Recipe:
     overrides: tuple[str, ...] = ()
     steps: int = STEPS
     continues: bool = False  # resumed after `steps`, for FURTHER ones
+    measured: bool = False  # for its speed or memory: A and B run by turns, so that both have the same machine
 
     @property
     def name(self) -> str:
-        """`ppo-10`, `grpo-10-1f2e3d` with overrides, `ppo-10-resumed`."""
+        """`ppo-10`, `grpo-10-1f2e3d` with overrides, `ppo-10-resumed`, `ppo-10-measured`."""
         changed = f"-{_sha256(' '.join(self.overrides))[:6]}" if self.overrides else ""
-        return f"{self.workload}-{self.steps}{changed}{'-resumed' if self.continues else ''}"
+        return f"{self.workload}-{self.steps}{changed}{'-resumed' if self.continues else ''}{'-measured' if self.measured else ''}"
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -99,16 +102,16 @@ class Mutation:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Its runs: several if its speed is judged."""
+        """Its runs: several if they are measured."""
         patch = MUTATIONS / f"{self.name}.patch"
-        if not self.signal.get("speed"):
+        if not self.recipe.measured:
             return (Run(self.name, self.recipe, patch),)
-        return tuple(Run(f"{self.name}-{number}", self.recipe, patch) for number in range(1, SPEED_RUNS + 1))
+        return tuple(Run(f"{self.name}-{number}", self.recipe, patch) for number in range(1, MEASURED_RUNS + 1))
 
     @property
     def runs_of_a(self) -> tuple[Run, ...]:
         """The runs of A that it is compared with: two tell whether A repeats itself."""
-        count = SPEED_RUNS if self.signal.get("speed") else 2
+        count = MEASURED_RUNS if self.recipe.measured else 2
         return tuple(Run(f"A-{self.recipe.name}-{number}", self.recipe) for number in range(1, count + 1))
 
 
@@ -133,8 +136,9 @@ class Result:
     def is_named_right(self) -> bool:
         """The first difference is the expected one."""
         signal, first = self.mutation.signal, self.verdict.first
-        if "metrics" not in signal:  # a crash, an early end, or the speed: the verdict says it, or does not
-            said = {"crash": "the job failed", "stops": "the record ends at step", "speed": "a step takes"}
+        if "metrics" not in signal:  # the verdict says it, or does not
+            said = {"crash": "the job failed", "stops": "the record ends at step"}
+            said |= {key: text for key, (_, text) in MEASURED.items()}
             return self.is_caught and any(key in signal and text in self.verdict.reason for key, text in said.items())
         return first is not None and first.step == signal["step"] and first.metric.startswith(tuple(signal["metrics"]))
 
@@ -151,8 +155,8 @@ def mutations() -> list[Mutation]:
 
 def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
     steps = int(said.get("steps", STEPS))
-    recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")))
     signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
+    recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")), not MEASURED.keys().isdisjoint(signal))  # fmt: skip
     return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal)
 
 
@@ -253,6 +257,9 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
         shapes = [_some(node, ("is_head_node", "state", "resources_total")) for node in found]
         content[str(nodes.relative_to(job))] = {"answer": {"result": shapes}}
     texts = {name: _dumped(each) for name, each in content.items() if each}
+    if run.recipe.measured:
+        for path in job.glob("state/memory/*.txt"):
+            texts[str(path.relative_to(job))] = path.read_text(encoding="utf-8")
     if (job / "logs/metrics.jsonl").is_file():
         texts["logs/metrics.jsonl"] = _metrics((job / "logs/metrics.jsonl").read_text(encoding="utf-8"), run)
     return texts
@@ -312,9 +319,10 @@ def results() -> list[Result]:
 
 
 def judged(mutation: Mutation) -> Verdict:
-    """The verdict on a mutation; that on its speed if its signal is that."""
+    """The verdict on a mutation; that on its speed or memory if its signal is that."""
     a, b = ([load(run.name) for run in runs] for runs in (mutation.runs_of_a, mutation.runs))
-    return (speed.case if mutation.signal.get("speed") else judge.case)(a, b, name=mutation.name)
+    case = next((case for key, (case, _) in MEASURED.items() if key in mutation.signal), judge.case)
+    return case(a, b, name=mutation.name)
 
 
 def unrecorded() -> list[str]:

@@ -80,14 +80,15 @@ def test_the_bound_is_that_of_clopper_and_pearson(count, of, at_most):
 
 @pytest.fixture
 def records(tmp_path, monkeypatch):
-    """No records, and two mutations."""
+    """No records, and four mutations."""
     index = """
 lost-sign: {title: The sign is lost, workload: ppo, signal: {step: 1, metrics: [critic/advantages]}}
 slow: {title: Steps are slower, workload: grpo, steps: 4, overrides: [a.b=1], speed: true}
+leak: {title: Memory is kept, workload: grpo, steps: 4, overrides: [a.b=1], memory: true}
 resume: {title: The optimizer is lost, workload: ppo, continues: true, signal: {step: 5, metrics: [actor/]}}
 """
     (tmp_path / "index.yaml").write_text(index)
-    for name in ("lost-sign", "slow", "resume"):
+    for name in ("lost-sign", "slow", "leak", "resume"):
         (tmp_path / f"{name}.patch").write_text(f"patch {name}\n")
     monkeypatch.setattr(calibration, "MUTATIONS", tmp_path)
     monkeypatch.setattr(calibration, "RECORDS", tmp_path / "records")
@@ -107,6 +108,8 @@ def job(directory, workload="ppo"):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(json.dumps(content))
     rows = [{"step": 1, "data": {"critic/score/mean": 0.5, "critic/values/mean": 1.0, "timing_s/step": 2.0}}]
+    (directory / "state/memory").mkdir()
+    (directory / "state/memory/host-12.txt").write_text("1.5 100 python3\n2.5 120\n")
     (directory / "logs").mkdir()
     (directory / "logs/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return directory
@@ -115,7 +118,8 @@ def job(directory, workload="ppo"):
 def test_runs_of_a_and_b_are_planned_in_turn(records):
     assert [run.name for run in calibration.planned(0)] == [
         "A-ppo-10-1", "lost-sign", "A-ppo-10-2", "A-ppo-10-resumed-1", "resume", "A-ppo-10-resumed-2",
-        *(name for at in range(1, 7) for name in (f"A-grpo-4-67ec32-{at}", f"slow-{at}")),
+        *(name for at in range(1, 7) for name in (f"A-grpo-4-67ec32-measured-{at}", f"slow-{at}")),
+        *(f"leak-{at}" for at in range(1, 7)),
     ]  # fmt: skip
     assert [run.name for run in calibration.planned(1)][-6:] == [
         f"noise-{workload}-1-{run}" for workload in ("sft", "grpo", "ppo") for run in (1, 2)
@@ -164,6 +168,15 @@ def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):
         "state/ended": '{"exit_code": 0}',
     }
     assert content["logs/metrics.jsonl"] == (tmp_path / "job/logs/metrics.jsonl").read_text()
+
+
+def test_a_record_of_a_measured_run_has_the_memory_of_its_processes(records, tmp_path):
+    runs = {run.name: run for run in calibration.planned(0)}
+    for name in ("lost-sign", "leak-1"):
+        calibration.record(runs[name], job(tmp_path / name), {})
+    assert calibration.load.__wrapped__("lost-sign").memory.attempts == ()
+    ((process,),) = calibration.load.__wrapped__("leak-1").memory.attempts
+    assert (process.name, process.sizes) == ("python3", (100, 120))
 
 
 def test_a_record_of_a_noisy_run_has_the_decisive_metrics(records, tmp_path):
