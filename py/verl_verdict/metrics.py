@@ -17,7 +17,7 @@ _TIMES = re.compile(r"^timing_|(^|/)mfu(/|$)|^perf/(time_per_step|throughput)|(^
 
 # Other names of the same metric, and the releases that use them. The first that a record has is taken.
 _ALIASES = (
-    (re.compile(r"^training/num_turns/(.+)$"), r"num_turns/\1"),  # main's V1; 0.9.1's V1 writes both
+    (re.compile(r"^training/num_turns/(.+)$"), r"num_turns/\1"),  # V1 before 0.9.1; from then on it writes both
     (re.compile(r"^mismatch/mismatch_(.+)$"), r"rollout_corr/\1"),  # 0.6
     (re.compile(r"^actor/entropy_loss$"), "actor/entropy"),  # up to 0.4
 )
@@ -25,7 +25,9 @@ _ALIASES = (
 # What only some trainers of some releases write: a metric that A or B lacks for this reason says nothing about the code.
 _ONLY_IN = (
     (re.compile(r"^training/(off_policy|num_turns)/"), "only the V1 trainer writes it"),
-    (re.compile(r"^num_turns/"), "the V1 trainer of verl 0.10 writes training/num_turns instead"),
+    (re.compile(r"^num_turns/"), "the V1 trainer of verl 0.9.0 writes training/num_turns instead"),
+    # From validation: from 0.9.1 on V1's acc counts answers that failed as 0, and this one leaves them out.
+    (re.compile(r"^val-aux/.+/acc_success_only/"), "only the V1 trainer of verl 0.9.1 and later writes it"),
 )
 
 # What the V0 and the V1 trainer define in another way: V1 has no padding, so its longest possible length is the batch's own.

@@ -62,6 +62,19 @@ def test_grpo():
     ]
 
 
+def test_the_v1_trainer_with_a_checkpoint_to_continue_from():
+    """It has words of its own for loading and saving."""
+    assert phases_of("ppo-0.9.1-resumed.log") == [
+        *STARTUP,
+        WITHOUT_ACTORS,
+        "loading the checkpoint global_step_10",
+        "training step 1 of 12",
+        "training step 12 of 12",
+        "saving a checkpoint after step 12",
+        "finishing after the last step",
+    ]
+
+
 @pytest.mark.parametrize("name", ["sft-0.7.1.log", "sft-0.8.0.log"])
 def test_sft_records_a_step_before_its_checkpoint(name):
     assert phases_of(name) == [

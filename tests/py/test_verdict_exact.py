@@ -67,6 +67,19 @@ def test_v0_against_v1_says_what_is_not_comparable(tmp_path):
     assert "training/num_turns/max is not in B (only the V1 trainer writes it)" in "\n".join(verdict.notes)
 
 
+def test_what_only_0_9_1_writes_when_it_validates_is_no_change(tmp_path):
+    success_only = "val-aux/openai/gsm8k/acc_success_only/mean@1"
+    (b,) = recorded(tmp_path, "ppo-0.9.1-v1-resumed")
+    a = dataclasses.replace(
+        b, series={name: each for name, each in b.series.items() if name != success_only}, fingerprint="without"
+    )
+    assert success_only in b.series
+    verdict = judge.case([a], [b])
+    assert verdict.word is Word.IDENTICAL
+    why = "only the V1 trainer of verl 0.9.1 and later writes it"
+    assert f"{success_only} is not in A ({why})" in "\n".join(verdict.notes)
+
+
 # ---- planted regressions; each changes what the real one changes first
 
 

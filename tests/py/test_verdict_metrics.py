@@ -79,6 +79,9 @@ def test_a_record_with_both_names_keeps_both():
 
 def test_only_known_names_of_a_release_may_be_missing():
     assert metrics.why_one_sided("training/off_policy/trajectory_spans/mean") == "only the V1 trainer writes it"
+    success_only = "val-aux/openai/gsm8k/acc_success_only/mean@1"
+    assert metrics.why_one_sided(success_only) == "only the V1 trainer of verl 0.9.1 and later writes it"
+    assert metrics.why_one_sided("val-core/openai/gsm8k/acc/mean@1") is None
     assert metrics.why_one_sided("actor/kl_loss") is None
 
 

@@ -11,18 +11,26 @@ from verl_regress.jobs import progress
 from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.jobs.status import Status
 
-# What verl's drivers print before the first step (0.7.1 and 0.8.0; PPO and GRPO, then SFT where it differs).
+# What verl's drivers print before the first step (0.7.1 to 0.9.1; PPO and GRPO, then SFT where it differs).
 _STARTUP = (
     re.compile(rb"Connected to Ray cluster"),
     re.compile(rb"Using dataset class|dataset len: "),
     re.compile(rb"colocated worker base class|Size of train dataloader"),
-    re.compile(rb"Checkpoint tracker file does not exist|Training from scratch|Training Progress:|Epoch \d+/\d+:"),
+    re.compile(
+        rb"Checkpoint tracker file does not exist|Training from scratch|all initialize finished|Training Progress:|Epoch \d+/\d+:"
+    ),
 )
 _CONNECTED, _DATA, _WORKERS, _TRAINING = range(1, 5)
-_LOADS_CHECKPOINT = re.compile(rb"(?:Load from checkpoint folder|Found latest checkpoint): \S*(global_step_\d+)")
+# The V0 trainer's words, SFT's, and the V1 trainer's (0.9.1 and main at 1dda039b). V1 does not say when it validates.
+_LOADS_CHECKPOINT = re.compile(
+    rb"(?:Load from checkpoint folder:|Found latest checkpoint:|Resuming from) \S*(global_step_\d+)"
+)
 _VALIDATES = re.compile(rb"test_gen_batch meta info: .*'global_steps': (\d+)")
-_SAVES = re.compile(rb"(local_global_step_folder|Saving checkpoint to): \S*global_step_(\d+)")
-_IS_DONE = re.compile(rb"Initial validation metrics|Updated checkpoint tracker|Setting global step to")
+_SAVES = re.compile(rb"(local_global_step_folder:|Saving checkpoint to:?) \S*global_step_(\d+)")
+_SFT_SAVES = b"Saving checkpoint to:"
+_IS_DONE = re.compile(
+    rb"Initial validation metrics|Updated checkpoint tracker|Setting global step to|all initialize finished"
+)
 _WORKER = ("WorkerDict", "TrainingWorker")  # the actors that hold the model, RL's and SFT's
 _LATE_WORDS = (b"(WorkerDict", b"(TrainingWorker", b"(AgentLoopWorker")  # Ray forwards these with a delay
 
@@ -54,7 +62,7 @@ class Driver:
             step = int(match[2])
             self._has_stepped = True
             # RL records a step when its checkpoint is saved, SFT before that.
-            self._set_busy(f"saving a checkpoint after step {step}", step if match[1].startswith(b"local") else None)
+            self._set_busy(f"saving a checkpoint after step {step}", None if match[1] == _SFT_SAVES else step)
         elif _IS_DONE.search(line):
             self._set_busy("")
         elif (row := progress.console_line(line)) is not None:

@@ -9,10 +9,16 @@ from typing import Any
 # Maps verl's trainer.device to Ray's resource (single_controller/ray/base.py of 0.7.1); other names stay the same. From
 # 0.9.1 on the platform names the resource, which on every machine is the one of the right trainer.device.
 _RESOURCE = {"cuda": "GPU", "npu": "NPU"}
-# The pools that verl's trainers make (main_ppo.py and sft_trainer_ray.py of 0.7.1 to 0.9.1). A reward model has its own
-# if its config says so; that config moved in 0.7.1.
+# The pools that verl's trainers make (main_ppo.py, sft_trainer_ray.py and trainer/ppo/v1 of 0.7.1 to 0.9.1). A reward model
+# (its config moved in 0.7.1) and the teachers of distillation (from 0.8.0 on) have their own if the setting says so, and the
+# rollout has if the V1 trainer runs it apart from itself.
 _TRAINER = "trainer"
-_REWARD_MODELS = ("reward.reward_model", "reward_model")
+_IF_TRUE = {
+    "reward.reward_model": "reward.reward_model.enable_resource_pool",
+    "reward_model": "reward_model.enable_resource_pool",
+    "distillation": "distillation.enabled",
+}
+_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,9 @@ class Devices:
     @classmethod
     def of(cls, value: Callable[[str], Any]) -> Devices:
         """The devices of a job with verl's config; `value` gives the config's value at a dotted key, None if there is none."""
-        pools = [_TRAINER, *(pool for pool in _REWARD_MODELS if value(f"{pool}.enable_resource_pool") is True)]
+        pools = [_TRAINER, *(pool for pool, setting in _IF_TRUE.items() if value(setting) is True)]
+        if value("trainer.use_v1") is True and value("trainer.v1.trainer_mode") == "separate_async":
+            pools.append(_ROLLOUT)
         device = str(value("trainer.device") or "cuda")
         return cls(_RESOURCE.get(device, device), sum(_pool(value, pool) for pool in pools))
 
