@@ -34,7 +34,7 @@ _OURS = ("identity", "process_memory", "job_secrets", "env_vars")  # hooks witho
 
 @dataclass(frozen=True)
 class Row:
-    """What is compared, as issue and page name it; `side` is the other one."""
+    """What is compared, as the page names it; `side` is the other one."""
 
     name: str
     what: str
@@ -50,7 +50,7 @@ ROWS = (
     Row("up_at_once", "the same", "up", "all at once", "a bare `docker compose up` + all `ray start` at once, waited for by HTTP", 1.05),
     Row("up_workers", "`make up WORKERS=4`, nothing running → all ALIVE", "up_workers", "2 workers", "`make up` with 2 workers", 1.5),
     Row("up_hosts", "`make up` on two hosts, nothing running → all ALIVE", "up_hosts", "one host", "the head and one worker on one host", 1.5),
-    Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 0.5, is_difference=True),
+    Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 0.8, is_difference=True),
     Row("submit", "`make submit` returns, override check included", "submit", "ray job submit", "`ray job submit --no-wait` in the head", 0.6),
     Row("status", "`make status`", "status", "four commands", "`ray status` + `ray list nodes` + `ray job list` + `ray list actors`", 0.1),
     Row("status_many", "`make status`, 1,000 jobs", "status_many", "10 jobs", "10 jobs", 2.0),

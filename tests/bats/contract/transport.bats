@@ -9,7 +9,8 @@ setup() {
   # A copy, because the user's checkout has env/local.env and env/nodes; connections are kept below HOST_ROOT.
   REPO="${BATS_TEST_TMPDIR}/checkout"
   mkdir -p "$REPO" "${BATS_TEST_TMPDIR}/tmp"
-  cp -r "${BATS_TEST_DIRNAME}/../../.."/{scripts,env,py,jobspecs} "$REPO"
+  cp -r "${BATS_TEST_DIRNAME}/../../.."/{scripts,env,jobspecs} "$REPO"
+  ln -s "$(realpath "${BATS_TEST_DIRNAME}/../../../py")" "${REPO}/py"
   rm -f "${REPO}/env/local.env" "${REPO}/env/nodes"
   export CLUSTER_NAME=stand-in SHARED_ROOT=$BATS_TEST_TMPDIR HOST_ROOT=$BATS_TEST_TMPDIR
   mkdir "${BATS_TEST_TMPDIR}/bin"
