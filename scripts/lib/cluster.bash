@@ -168,7 +168,7 @@ cluster::tell_unused_knobs() {
 # cluster::tell_clocks: jobs train whatever the time is, but the times that their processes record would be misleading.
 cluster::tell_clocks() {
   local skew
-  skew=$(cluster::clock_skew)
+  cluster::clock_skew skew
   if [[ -z $skew ]]; then
     log::ok "the clocks of $(node::list | wc -l) nodes differ by at most ${CLUSTER_MAX_SKEW} s"
   else
@@ -176,14 +176,17 @@ cluster::tell_clocks() {
   fi
 }
 
-# cluster::clock_skew: which nodes' clocks differ, and by how much; prints nothing if they agree.
+# cluster::clock_skew VARIABLE: which nodes' clocks differ, and by how much, the earliest first; nothing if they agree.
 cluster::clock_skew() {
-  local clocks least most
-  clocks=$(node::clocks)
-  read -r least _ <<<"$clocks"
-  read -r most _ < <(tail -n 1 <<<"$clocks")
-  ((most - least <= CLUSTER_MAX_SKEW)) ||
-    printf 'The clocks of the nodes differ by %d s (%s)\n' "$((most - least))" "$(awk '{ print $2 " " $1 }' <<<"$clocks" | paste -sd, | sed 's/,/, /g')"
+  local -n _skew=$1
+  local answers clocks=() seconds
+  cli::temp_dir answers
+  node::ask_all "$answers" node::clock
+  mapfile -t clocks < <(sort -n -- "$answers"/*)
+  seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
+  _skew=''
+  ((seconds <= CLUSTER_MAX_SKEW)) ||
+    _skew="The clocks of the nodes differ by ${seconds} s ($(printf '%s\n' "${clocks[@]}" | awk '{ print $2 " " $1 }' | paste -sd, | sed 's/,/, /g'))"
 }
 
 # cluster::_have_joined WORKER...: all of them are in what was seen of the head; puts it into the caller's `alive`, one per line.

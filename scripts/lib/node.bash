@@ -104,22 +104,8 @@ node::spawn() {
     (setsid "$@" >"$log" 2>&1; echo $? >"$log.exit") >/dev/null 2>&1 </dev/null &' spawn "$log" "$@"
 }
 
-# node::clocks: each node's clock compared with ours, as "SECONDS NODE", the earliest first; all are asked at once. Fails if a node
-# does not answer, which says so.
-node::clocks() { node::_clocks | sort -n; }
-
-node::_clocks() {
-  local node pid pids=() failed=0
-  for node in $(node::list); do
-    node::_clock "$node" &
-    pids+=("$!")
-  done
-  for pid in "${pids[@]}"; do wait "$pid" || failed=$?; done
-  return "$failed"
-}
-
-# node::_clock NODE: prints its line: the seconds that its clock is ahead of ours.
-node::_clock() {
+# node::clock NODE: prints the seconds that its clock is ahead of ours, with a sign, and its name.
+node::clock() {
   local ahead=''
   if look::knows "$1:clock"; then
     ahead=${LOOK["$1:clock"]}

@@ -32,7 +32,8 @@ def shown(text: str, most: int = 200) -> str:
 
 def first(names: Sequence[str]) -> str:
     """The first three of `names`, separated by commas, with an ellipsis where there are more."""
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    few = names[:3]
+    return ", ".join(few) + (", …" if len(names) > len(few) else "")
 
 
 def last_line(text: str, otherwise: str = "nothing on stderr") -> str:

@@ -13,6 +13,7 @@ from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import packages, ray_private
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
+_LOG_LINES = 15  # of a node's log, if Ray did not start there
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
 _UNREACHED = "108"  # the exit status of py/ray_start.py for a head that does not answer
 ADDRESS = HEAD  # these commands run in the head
@@ -203,5 +204,5 @@ def _show_log(log_dir: Path, name: str) -> None:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         text = "(there is no such file)"
-    for line in text.splitlines()[-15:]:
+    for line in text.splitlines()[-_LOG_LINES:]:
         say.quote(line)

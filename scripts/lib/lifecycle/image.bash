@@ -14,12 +14,17 @@ readonly IMAGE_FETCHERS=4
 
 # image::name: the image of the nodes.
 image::name() {
+  local script config wheels
   if [[ -n ${NODE_IMAGE:-} && $ENGINE == podman ]]; then
     printf '%s\n' "${NODE_IMAGE#localhost/}" # the same image for podman: it looks there first for a name without a registry
   elif [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
   else
-    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$(<"${REPO_DIR}/docker/install.sh")" "$(<"${REPO_DIR}/docker/config")" "$(image::_wheels)")"
+    # One by one, because as an argument a file that cannot be read would be an empty one, and the name another image's.
+    script=$(<"${REPO_DIR}/docker/install.sh")
+    config=$(<"${REPO_DIR}/docker/config")
+    wheels=$(image::_wheels)
+    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$script" "$config" "$wheels")"
   fi
 }
 
@@ -69,7 +74,11 @@ image::_so_far() {
 
 # --- the wheelhouse: every package as a wheel, downloaded on the host with the host's own pip configuration
 
-image::_wheelhouse() { printf '%s/cache/wheelhouse/%s\n' "$WORKDIR" "$(image::_hash "$(image::_wheels)")"; }
+image::_wheelhouse() {
+  local wheels
+  wheels=$(image::_wheels)
+  printf '%s/cache/wheelhouse/%s\n' "$WORKDIR" "$(image::_hash "$wheels")"
+}
 
 # The inputs that decide which wheels are downloaded.
 image::_wheels() {

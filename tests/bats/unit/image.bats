@@ -359,6 +359,14 @@ cannot_read() {
   refute_called 'docker commit'
 }
 
+@test "an input that is missing: no name is made without it" {
+  rm "${HERE}/docker/config"
+  build scripts/10_build_image.sh --name
+  assert_status 1
+  [[ $output == *"docker/config: No such file or directory"* ]] || fail "$output"
+  refute_text verl-regress-node:
+}
+
 @test "an argument it does not know" {
   build scripts/10_build_image.sh --nmae
   assert_status 2
