@@ -2,10 +2,10 @@
 # Two real users (uids) on one shared root, each with a checkout and a cluster: both submit, see, stop, resume and collect their own
 # jobs, and what one of them prepares for the other is refused or harmless. Setting all this up takes a minute, so the whole file is in
 # one turn.
+# bats file_tags=turn:0
 
 setup_file() {
   load fault_helper
-  [[ -z ${TEST_TURN-} || $TEST_TURN == 0 ]] || return 0
   fault::use work 18285
   [[ -d ${WORKDIR}/cache/verl/pypi-0.9.1 ]] || container::cluster # which fetches verl
   fault::down
@@ -20,7 +20,6 @@ setup_file() {
 
 teardown_file() {
   load fault_helper
-  [[ -n ${HOUSE-} ]] || return 0
   ann make --no-print-directory down FORCE=1 >/dev/null 2>&1
   bob make --no-print-directory down FORCE=1 >/dev/null 2>&1
   rm -rf "$HOUSE"
@@ -124,7 +123,6 @@ two::age() { find "${shared}/jobs/$1" -exec touch --no-dereference -d '2 hours a
 
 readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 trainer.total_training_steps=9999'
 
-# bats test_tags=turn:0
 @test "two users: a copy of the helper that one puts where the other's should be is not run" {
   output=$(<"${HOUSE}/first") status=$(<"${HOUSE}/first.status")
   # What make runs ends with 1, and make itself with 2 for any error.
@@ -135,7 +133,6 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ $(stat -c %u "$(two::place)") == "$ANN" ]]
 }
 
-# bats test_tags=turn:0
 @test "two users: both train at once, see both jobs, and stop and resume their own" {
   local -A step=() resumed=()
   run ann env OVERRIDES="$LONG" SUBMISSION_ID=anns scripts/44_submit_sdk.sh spec.yaml
@@ -180,7 +177,6 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   done
 }
 
-# bats test_tags=turn:0
 @test "two users: code of the other is not run: a snapshot, bytecode, a git checkout, and what the environment tells tar" {
   two::refused "training with the other's snapshot" 2 \
     "error   CODE_ID=codeA \(from the command line\) is refused, because ${HOUSE}/bob/workdir/shared/common/code/verl/codeA belongs to user ${ANN}, and what is there would run as you: set TRUSTED_UIDS=${ANN} if you trust that user, or make a snapshot of your own under another CODE_ID\." \
@@ -207,7 +203,6 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ ! -e ${HOUSE}/ann/ran && ! -e ${shared}/jobs/refused && ! -e ${shared}/common/code/verl/codeG ]]
 }
 
-# bats test_tags=turn:0
 @test "two users: the token and the secrets of one are in nothing that the other reads, and go nowhere that the other names" {
   local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway place
   gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
@@ -256,7 +251,6 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   done
 }
 
-# bats test_tags=turn:0
 @test "two users: gc removes the caller's own old checkpoints, and nothing that a link leads to or the other has" {
   local before
   # A job of each that leads to checkpoints of a job that is kept, or of the other.
@@ -278,7 +272,6 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   [[ -z $(ls -A "${shared}/jobs/anns/checkpoints") && -s ${shared}/jobs/bobs/logs/driver.log ]]
 }
 
-# bats test_tags=turn:0
 @test "two users: another attempt of the other's job and a cluster name of the other are refused, and nothing of it changes" {
   local before
   before=$(two::of_ann)
