@@ -5,6 +5,7 @@
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
 #   scripts/dev/bootstrap_host.sh --browser       as without an option, and Chromium, in which `make test-slow` opens the pages
 #   scripts/dev/bootstrap_host.sh --slurm         as without an option, and the commands of Slurm and munge, which a container test calls
+#   scripts/dev/bootstrap_host.sh --rootless      as without an option, and what podman runs without root, for a container test
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
 # CONTAINER_ENGINE=podman: --engine starts podman's socket, with the docker client and Compose v2; --stop-engine stops only that.
@@ -15,7 +16,7 @@
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
 source "$(dirname "$0")/host.bash"
-cli::begin_with '--engine --browser --slurm --stop-engine' "$@"
+cli::begin_with '--engine --browser --slurm --rootless --stop-engine' "$@"
 env::check
 
 if [[ ${1:-} == --stop-engine ]]; then
@@ -27,6 +28,7 @@ fi
 host::look_for_tools
 [[ ${1:-} != --browser ]] || host::look_for_browser
 [[ ${1:-} != --slurm ]] || host::look_for_slurm
+[[ ${1:-} != --rootless ]] || host::look_for_rootless
 [[ ${1:-} != --engine ]] || host::look_for_engine
 host::print_plan
 host::need_means

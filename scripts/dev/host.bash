@@ -34,6 +34,12 @@ host::look_for_slurm() {
   host::_want munge eval 'command -v munged || command -v /usr/sbin/munged'
 }
 
+# What podman without root runs: for its ids, and for its network.
+host::look_for_rootless() {
+  host::_want uidmap command -v newuidmap
+  host::_want slirp4netns command -v slirp4netns
+}
+
 host::look_for_engine() {
   host::_want openssh-client command -v ssh # the container tests log in to their own nodes
   [[ ${CONTAINER_ENGINE-} != podman || -n ${DOCKER_HOST:-} ]] || host::_choose_podman
@@ -75,7 +81,7 @@ host::_look_for_stopped_podman() {
   if (($(id -u) == 0)); then
     host::_want mmdebstrap command -v mmdebstrap
   else
-    host::_want slirp4netns command -v slirp4netns
+    host::look_for_rootless
     host::is_systemd ||
       cli::die 1 "podman does not answer at ${DOCKER_HOST}, and without systemd only root's is started here: run 'podman system service --time=0 ${DOCKER_HOST}' as $(host::_user), then run this again. Nothing was changed."
   fi

@@ -47,13 +47,42 @@ stub_ssh() {
         -E) said=$2 && shift ;;
         -G) echo "hostname ${HOST}" && exit ;;
         -O) [[ $HOST != 10.0.0.9 ]] && exit ;;
-        me@*) export HOST=${1#me@} ;;
+        me@* | gpu-*) export HOST=${1#me@} ;;
       esac
       shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
     done
     export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
     exec bash -c "${*:2}"
 STUB
+}
+
+# stub_slurm: Slurm's commands, and a step that runs the words on this machine: the job 3012 has the hosts gpu-0, gpu-1 and gpu-2, whose addresses
+# are 10.0.0.0 to 10.0.0.2. The files "job", "hosts" and "gpus" say what it says; "lost" makes each step fail.
+# shellcheck disable=SC2016  # expanded when a stub runs
+stub_slurm() {
+  stub squeue 'cat "${BOX}/job" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }'
+  stub scontrol '[[ $2 != hostnames ]] && printf "NodeName=gpu-%s Arch=x NodeAddr=gpu-%s Version=22\n" 0 0 1 1 2 2 || printf "%s\n" gpu-0 gpu-1 gpu-2 | head -n "$(cat "${BOX}/hosts")"'
+  stub srun - <<'STUB'
+    error=/dev/stderr status=0
+    while [[ $1 == --* ]]; do
+      case $1 in
+        --nodelist=*) export ON=${1#*=} ;;
+        --error=*) error=${1#*=} ;;
+        --export=*) IFS=, read -r -a names <<<"${1#*=}" ;;
+      esac
+      shift
+    done
+    [[ ! -e ${BOX}/lost ]] || { echo "srun: error: Node failure on ${ON}" >&2; exit 143; }
+    words=(env -i)
+    for name in "${names[@]}"; do [[ ! -v $name ]] || words+=("${name}=${!name}"); done
+    [[ ! -e ${BOX}/gpus ]] || words+=({ROCR_VISIBLE_DEVICES,SLURM_STEP_GPUS}="$(<"${BOX}/gpus")") # Slurm's own
+    "${words[@]}" "$@" 2>>"$error" || status=$?
+    ((status == 0)) || echo "srun: error: ${ON}: task 0: Exited with exit code ${status}" >&2
+    exit "$status"
+STUB
+  stub getent 'printf "10.0.0.%s STREAM x\n" "${2#gpu-}"'
+  printf 'RUNNING|gpu-[0-2]\n' >"${BOX}/job"
+  echo 3 >"${BOX}/hosts"
 }
 
 # sandbox::venv: the copy has a .venv that needs nothing; its python is the stub "venv_python", created with `stub` afterwards.

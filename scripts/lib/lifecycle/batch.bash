@@ -1,10 +1,15 @@
 # lifecycle/batch: a batch job of Slurm that brings the cluster up in its allocation, does its work there, and takes it down.
 # shellcheck shell=bash
 
-# batch::load: reads the knobs. Nodes are not asked: they are those of an allocation to come.
+# batch::load: reads the knobs. Nodes are not asked: they are those of an allocation to come: bare hosts, or with HOSTS_FILE=slurm our
+# containers there.
 batch::load() {
-  export TRANSPORT=srun # the nodes of the job
+  env::check
+  env::give TRANSPORT srun
+  [[ ! -v HOSTS_FILE || -z $HOSTS_FILE ]] || env::give TRANSPORT container
   env::load_knobs
+  [[ -z $HOSTS_FILE ]] || hosts::are_allocated ||
+    cli::die 2 "HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) names hosts, and those of a batch job come from Slurm: set HOSTS_FILE=slurm for our containers on them, or HOSTS_FILE= for Ray on the bare hosts."
   WORKDIR=$(realpath -m -- "$WORKDIR")
   [[ ${WORKDIR}${REPO_DIR} != *[$'\n"\\']* ]] ||
     cli::die 2 "WORKDIR='$(cli::shown "$WORKDIR")' or this checkout ($(cli::shown "$REPO_DIR")) has a line break, a double quote or a backslash in its path, which sbatch does not take: use another path."
@@ -29,7 +34,7 @@ batch::print() {
   printf '\n# Written by make slurm of verl-regress. The first host is the head, each other one a worker.\n'
   printf 'cd %q || exit 1\n' "$REPO_DIR"
   for name in PATH HOME USER LANG; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
-  printf 'export TRANSPORT=srun WAIT=1\n'
+  printf 'export TRANSPORT=%s WAIT=1\n' "$TRANSPORT"
   for name in "${KNOB_NAMES[@]}"; do
     [[ $name == BATCH_* || $name == TO || $name == TRANSPORT || $name == WAIT || $name == DRY_RUN || $name == WORKERS ]] || ! env::is_given "$name" ||
       printf 'export %s=%q\n' "$name" "${!name}"
@@ -47,7 +52,8 @@ exit "\$status"
 BODY
 }
 
-# batch::_goals VARIABLE: what make does in the allocation. A snapshot that the user only names exists already.
+# batch::_goals VARIABLE: what make does in the allocation. A snapshot that the user only names exists already. The first host's engine may
+# not have the node image yet; the others get it from there.
 batch::_goals() {
   local -n _goals=$1
   case $BATCH_DO in
@@ -58,6 +64,7 @@ batch::_goals() {
       ! env::is_given CODE_ID || env::is_given VERL_SOURCE || _goals='up prepare submit'
       ;;
   esac
+  ! hosts::are_allocated || _goals="build ${_goals}"
 }
 
 # batch::submit: keeps the script under WORKDIR and gives it to Slurm; its job id is on stdout.

@@ -284,7 +284,7 @@ nodes::_check_shared_root() {
 
 nodes::_check_clocks() {
   local skew
-  skew=$(cluster::clock_skew)
+  cluster::clock_skew skew
   [[ -z $skew ]] || cli::die 1 "${skew}: synchronise them (NTP) to within ${CLUSTER_MAX_SKEW} s."
   log::ok "the clocks of the nodes differ by at most ${CLUSTER_MAX_SKEW} s"
 }

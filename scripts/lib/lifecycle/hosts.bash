@@ -1,7 +1,8 @@
 # lifecycle/hosts: the hosts of our containers where they are several (HOSTS_FILE). Each has an engine of its own, is reached by that
 # engine's own remote access over ssh, and runs one node with the host's network: Ray's processes find each other by address, and a
-# driver attaches to the first raylet that has its address. Without HOSTS_FILE every function here means this host's engine. Here is which
-# hosts there are, and how they are reached; hosts_check and hosts_put have the rest.
+# driver attaches to the first raylet that has its address. Without HOSTS_FILE every function here means this host's engine. With the
+# word slurm in it they are those of the allocation that we are in. Here is which hosts there are, and how they are reached;
+# hosts_check and hosts_put have the rest.
 # shellcheck shell=bash
 
 # Of each node, by name; a name with an @ is a host that HOSTS_FILE no longer names, and on which `make up` put a node.
@@ -9,12 +10,35 @@ declare -gA _HOSTS_WHERE=() _HOSTS_ADDRESS=() _HOSTS_GPUS=() _HOSTS_DEVICES=() _
 
 hosts::are_several() { [[ -n $HOSTS_FILE ]]; }
 
-# hosts::load: reads HOSTS_FILE; sets WORKERS to match. It may be called again.
+hosts::are_allocated() { [[ $HOSTS_FILE == slurm ]]; }
+
+# hosts::load: reads HOSTS_FILE, or asks Slurm; sets WORKERS to match. It may be called again.
 hosts::load() {
   hosts::are_several || return 0
   [[ ${#_HOSTS_WHERE[@]} == 0 ]] || return 0
-  node::read_list HOSTS_FILE hosts ssh://user@host _HOSTS_WHERE hosts::_take_line
-  hosts::_take_gone
+  if hosts::are_allocated; then
+    hosts::_take_allocation
+  else
+    node::read_list HOSTS_FILE hosts ssh://user@host _HOSTS_WHERE hosts::_take_line
+    hosts::_take_gone
+  fi
+}
+
+# hosts::_take_allocation: the hosts that Slurm gave, as `make up` has kept them, so that a job that has ended can be taken down.
+hosts::_take_allocation() {
+  local node host kept
+  kept=$(hosts::_kept)
+  if [[ -f $kept ]]; then allocation::load_kept "$kept"; else allocation::load; fi
+  for node in $(node::list); do
+    host=$(allocation::host "$node")
+    if allocation::is_here "$node"; then
+      host=local
+    else
+      login::take "$node" "$host"
+      host="ssh://${host}"
+    fi
+    _HOSTS_WHERE[$node]="${host}, $(allocation::where "$node")" _HOSTS_ADDRESS[$node]='' _HOSTS_GPUS[$node]='' _HOSTS_DEVICES[$node]=''
+  done
 }
 
 # hosts::_take_line LINE WHERE: NAME local|ssh://[USER@]HOST[:PORT] [address=IP] [gpus=IDS] [devices=PATHS]
@@ -84,7 +108,8 @@ hosts::_refuse_two() {
 
 # hosts::_take_gone: the hosts that the last `make up` used and HOSTS_FILE does not name any more.
 hosts::_take_gone() {
-  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/hosts" name host
+  local file name host
+  file=$(hosts::_kept)
   [[ -f $file ]] || return 0
   while read -r name host; do
     [[ " ${_HOSTS_WHERE[*]/%, line */ }" != *" ${host} "* && ${host#ssh://} =~ $LOGIN_FORM ]] || continue
@@ -94,10 +119,17 @@ hosts::_take_gone() {
   done <"$file"
 }
 
-# hosts::keep: records which hosts `make up` used; they are forgotten with the cluster (made::forget).
+# hosts::_kept: where `make up` records which hosts it used; they are forgotten with the cluster (made::forget).
+hosts::_kept() { printf '%s/clusters/%s/hosts\n' "$WORKDIR" "$CLUSTER_NAME"; }
+
+# hosts::keep: records them. An allocation keeps its hosts: they are recorded before anything is put there (hosts::prepare).
 hosts::keep() {
-  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/hosts" node
-  if hosts::are_several; then
+  local file node
+  file=$(hosts::_kept)
+  if hosts::are_allocated; then
+    mkdir -p -- "${file%/*}"
+    allocation::keep "$file"
+  elif hosts::are_several; then
     for node in $(node::list); do printf '%s %s\n' "$node" "${_HOSTS_WHERE[$node]%%, *}"; done >"${file}.$$"
     mv -- "${file}.$$" "$file"
   fi

@@ -1,8 +1,8 @@
 # lifecycle/hosts_check: what the hosts of HOSTS_FILE say about themselves, and what must be true of them before anything is changed.
 # shellcheck shell=bash
 
-declare -gA _HOSTS_SEEN    # of hosts.bash
-declare -gA _HOSTS_FACT=() # what a host says about itself, as NODE:NAME
+declare -gA _HOSTS_SEEN _HOSTS_ADDRESS _HOSTS_GPUS # of hosts.bash
+declare -gA _HOSTS_FACT=()                         # what a host says about itself, as NODE:NAME
 # The oldest API of an engine that these files need, and the Docker that came with it.
 readonly HOSTS_OLDEST_API='1.41' HOSTS_OLDEST='20.10'
 
@@ -10,11 +10,34 @@ readonly HOSTS_OLDEST_API='1.41' HOSTS_OLDEST='20.10'
 hosts::need() {
   local node
   hosts::are_several || return 0
+  ! hosts::are_allocated || hosts::_take_given
   log::while 'asking the hosts' -- hosts::_ask_all
   for node in $(node::list); do
     [[ -n ${_HOSTS_FACT["${node}:address"]:-} ]] || hosts::_resolve "$node"
   done
   hosts::_need_other_addresses
+}
+
+# hosts::_take_given: what Slurm says about the hosts that it gave: their addresses, and their GPUs where the profile has some.
+hosts::_take_given() {
+  local node
+  allocation::need_running
+  allocation::load_addresses
+  for node in $(node::list); do _HOSTS_ADDRESS[$node]=$(allocation::address "$node"); done
+  [[ $PROFILE != gpu && $PROFILE != rocm ]] || hosts::_take_given_gpus
+}
+
+hosts::_take_given_gpus() {
+  local node answers given=() ids
+  cli::temp_dir answers
+  node::ask "$answers" "$(node::list_workers)" allocation::gpus
+  for node in $(node::list_workers); do
+    ids=$(<"${answers}/${node}") given=()
+    [[ ! $ids =~ ^[0-9]{1,3}(,[0-9]{1,3})*$ ]] || mapfile -d, -t given < <(printf %s "$ids")
+    ((${#given[@]} >= GPUS_PER_WORKER)) ||
+      cli::die 2 "Slurm gave ${#given[@]} GPUs on $(allocation::where "$node") (SLURM_STEP_GPUS='$(cli::shown "$ids")'), but GPUS_PER_WORKER=${GPUS_PER_WORKER} (from ${ENV_ORIGIN[GPUS_PER_WORKER]}): allocate as many, as with 'salloc --gpus-per-node=${GPUS_PER_WORKER}', or lower GPUS_PER_WORKER."
+    _HOSTS_GPUS[$node]=$(IFS=, && printf '%s' "${given[*]::GPUS_PER_WORKER}")
+  done
 }
 
 # What a host says about itself. Its own address is where our connection ended; `client` is where it began. /proc/net/tcp has the
@@ -80,12 +103,15 @@ hosts::_is_new_enough() {
 }
 
 # hosts::_resolve NODE: its address: address= of its line, or where our connection to it ended. For this machine, where the first of
-# our connections to another host began.
+# our connections to another host began. In an allocation it is Slurm's.
 hosts::_resolve() {
-  local node=$1 address=${_HOSTS_ADDRESS[$1]:-} own=" ${_HOSTS_FACT["$1:addresses"]:-} "
+  local node=$1 address=${_HOSTS_ADDRESS[$1]:-} own=" ${_HOSTS_FACT["$1:addresses"]:-} " cure='use one of those' missing='add address=IP to its line'
+  ! hosts::are_allocated || { cure=$(allocation::address_cure) && missing=$cure; }
   if [[ -n $address ]]; then
     [[ $own == *[0-9a-f]* && $own != *" ${address} "* ]] &&
-      cli::die 2 "address=${address} of $(hosts::describe "$node") is not an address of that host, which has:${own% }: use one of those."
+      cli::die 2 "address=${address} of $(hosts::describe "$node") is not an address of that host, which has:${own% }: ${cure}."
+  elif hosts::are_allocated; then
+    : # refused below
   elif hosts::_is_remote "$node"; then
     hosts::_need_one_address "$node"
     address=${_HOSTS_FACT["${node}:reached"]:-}
@@ -93,7 +119,7 @@ hosts::_resolve() {
     address=$(hosts::_client)
   fi
   if [[ -z $address ]] || hosts::_is_loopback "$address"; then
-    cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): add address=IP to its line."
+    cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): ${missing}."
   fi
   _HOSTS_FACT["${node}:address"]=$address
 }
@@ -229,7 +255,8 @@ hosts::_check_gpus() {
   esac
   ids=$(hosts::gpus "$1")
   highest=$(tr , '\n' <<<"$ids" | sort -n | tail -n 1)
-  ((highest < count)) ||
+  # In an allocation ids are Slurm's, and what our login sees may be only the job's GPUs (pam_slurm_adopt).
+  hosts::are_allocated || ((highest < count)) ||
     cli::die 1 "$(hosts::describe "$1") has ${count} ${what}, but ${1} is to get those with the ids ${ids} (profile ${PROFILE}): lower GPUS_PER_WORKER, or name others with gpus= in its line."
   [[ $PROFILE == rocm ]] || {
     # shellcheck disable=SC2016  # a template of Go's

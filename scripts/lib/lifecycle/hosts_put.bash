@@ -67,7 +67,8 @@ hosts::ensure_tokens() {
       own() { [ "$(id -u)" != 0 ] || chown "$2" "$1"; }
       own "${file%.token}.gcs" "$2"
       [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; own "$file" "$2"; echo same; exit; }
-      printf %s "$token" >"$file.tmp"; own "$file.tmp" "$2"; mv "$file.tmp" "$file"; echo put' "$CLUSTER_NAME" "$RUN_AS" \
+      new=$(mktemp "$file.XXXXXX") # hosts may share this home
+      printf %s "$token" >"$new"; own "$new" "$2"; mv "$new" "$file"; echo put' "$CLUSTER_NAME" "$RUN_AS" \
       <"${WORKDIR}/secrets/${CLUSTER_NAME}.token" >"${dir}/${node}" &
     asked[$node]=$!
   done
@@ -82,6 +83,7 @@ hosts::ensure_tokens() {
 # hosts::prepare: all that the hosts need before the first container, in this order: they share the directory, and have the image and
 # Ray's token.
 hosts::prepare() {
+  ! hosts::are_allocated || hosts::keep
   hosts::need_shared_root
   hosts::ensure_images
   hosts::ensure_tokens

@@ -3,6 +3,7 @@
 # shellcheck shell=bash
 
 declare -gA LOGIN_TARGET=() LOGIN_PORT=()
+_LOGIN_MASTER=no # ssh's ControlMaster
 # Short, because the path of a socket has at most 107 bytes. Only tests set HOST_ROOT.
 readonly LOGIN_SOCKETS="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
 # [USER@]HOST[:PORT], where HOST is a name or [IPv6].
@@ -17,13 +18,14 @@ login::take() {
 login::forget() { LOGIN_TARGET=() LOGIN_PORT=(); }
 
 # login::connect NAME FILE: all commands share one connection for each name; it closes five minutes after the last one. ssh's own
-# words go into FILE.
+# words go into FILE. `auto` removes the socket of one that was killed, which `yes` (-M) would keep, and then share nothing.
 login::connect() {
+  local _LOGIN_MASTER=auto
   login::ensure_sockets
   login::is_connected "$1" || (
     # The connection outlives this script, and would keep our locks if it inherited them.
     [[ -z ${CLUSTER_LOCK:-} ]] || exec {CLUSTER_LOCK}>&-
-    login::client "$1" -E "$2" -M -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
+    login::client "$1" -E "$2" -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
   )
 }
 
@@ -50,7 +52,7 @@ login::client() {
 # login::options: puts ssh's options into the caller's `options`: no questions, no terminal, none of our keys forwarded.
 login::options() {
   options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR
-    -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes -o RemoteCommand=none -o ControlMaster=no
+    -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes -o RemoteCommand=none -o ControlMaster="$_LOGIN_MASTER"
     -o ControlPath="${LOGIN_SOCKETS}/%C")
   [[ -z $SSH_CONFIG ]] || options=(-F "$SSH_CONFIG" "${options[@]}")
 }

@@ -13,11 +13,11 @@ nodes::need_holdable() {
 }
 
 nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }
-nodes::_where() { srun::where "$1"; }
+nodes::_where() { allocation::where "$1"; }
 nodes::_user() { printf 'your user\n'; }
 nodes::_token_shown() { printf '%s/ray.token\n' "$(srun::directory)"; }
 nodes::_path_cure() { printf 'name %s directory in NODES_PATH\n' "$1"; }
-nodes::_address_cure() { printf "correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf\n"; }
+nodes::_address_cure() { allocation::address_cure; }
 
 # nodes::_leave NODE: Ray has ended there.
 nodes::_leave() { node::exec "$1" rm -rf -- "$(srun::directory)"; }

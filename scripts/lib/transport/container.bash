@@ -1,6 +1,9 @@
 # transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; works with every engine that has docker's commands.
 # shellcheck shell=bash
 
+# transport::set_knobs: the knobs that follow from an allocation.
+transport::set_knobs() { ! hosts::are_allocated || allocation::set_knobs HOSTS_FILE; }
+
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.
 transport::load() {

@@ -7,7 +7,6 @@
 setup_file() {
   load container_helper
   load slurm_nodes
-  source "${REPO}/scripts/lib/wait.bash"
   container::use slurm 18287
   container::quietly installed scripts/dev/bootstrap_host.sh --slurm
   slurm_nodes::make "$BATS_FILE_TMPDIR"
@@ -24,8 +23,8 @@ teardown_file() {
 
 setup() {
   load container_helper
+  load slurm_nodes
   load ../contract/transport_contract
-  source "${REPO}/scripts/lib/wait.bash"
 }
 
 teardown() { [[ -z ${SLURM_JOB_ID:-} ]] || scancel "$SLURM_JOB_ID"; }
@@ -45,8 +44,27 @@ ours() {
   done
 }
 
-state_of() { [[ $(squeue --noheader --states=all --jobs="$1" --format=%T) == "$2" ]]; }
-log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
+# begin_long_training ID SAVE_FREQ: submits that job, which would train for many minutes, and sets `batch` to Slurm's once it has trained for
+# three steps.
+begin_long_training() {
+  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=$1 OVERRIDES="trainer.save_freq=$2 trainer.total_training_steps=4000 trainer.total_epochs=200" \
+    run scripts/45_slurm.sh
+  assert_status 0
+  batch=$(grep -xE '[0-9]+' <<<"$output")
+  wait::until 240 - slurm_nodes::log_has "$batch" 'step 3 of 4000' || fail "$(tail -n 30 "${WORKDIR}/slurm/${batch}.log")"
+}
+
+# goes_on ID: nothing of ours runs on any host, and that job goes on in another allocation from its newest checkpoint.
+goes_on() {
+  [[ -z $(ours) ]] || fail "$(ours)"
+  step=$(find "${SLURM_SHARED}/jobs/$1/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
+  ((step >= 2))
+  BATCH_DO=resume JOB=$1 OVERRIDES="trainer.total_training_steps=$((step + 2))" run scripts/45_slurm.sh
+  batch=$(grep -xE '[0-9]+' <<<"$output")
+  wait::until 240 - slurm_nodes::state_of "$batch" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${batch}.log")"
+  output=$(<"${WORKDIR}/slurm/${batch}.log")
+  assert_line "ok      $1.* SUCCEEDED \(the trainer ended\)"
+}
 
 @test "the transport contract over steps of an allocation, and a step that is lost" {
   allocate 3
@@ -81,7 +99,7 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   assert_status 2
   assert_line "error   The Slurm job ${SLURM_JOB_ID} has 1 host \(gpu-0\), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'\."
   scancel "$SLURM_JOB_ID"
-  wait::until 30 - state_of "$SLURM_JOB_ID" CANCELLED
+  wait::until 30 - slurm_nodes::state_of "$SLURM_JOB_ID" CANCELLED
   run scripts/00_prereq_check.sh
   assert_status 8
   assert_line "error   The Slurm job ${SLURM_JOB_ID} \(SLURM_JOB_ID\) is CANCELLED, not RUNNING: allocate hosts again with 'salloc --nodes=3'\."
@@ -103,7 +121,7 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   assert_status 0
   id=${lines[-2]}
   [[ $id =~ ^[0-9]+$ ]] || id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 420 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  wait::until 420 - slurm_nodes::state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
   output=$(<"${WORKDIR}/slurm/${id}.log")
   assert_line "ok      head is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-0): CPU 0, GPU 0"
   assert_line "ok      worker-1 is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2): .*"
@@ -121,7 +139,7 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
   BATCH_DO=verify SUITE="${WORKDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA run scripts/45_slurm.sh
   assert_status 0
   id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 420 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  wait::until 420 - slurm_nodes::state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
   output=$(<"${WORKDIR}/slurm/${id}.log")
   assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 2 jobs\)'
   assert_line '3 of 3 checks passed'
@@ -130,18 +148,20 @@ log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
 
 # bats test_tags=ninth:5
 @test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
-  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=cancelled OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=40' run scripts/45_slurm.sh
-  assert_status 0
-  id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 240 - log_has "$id" 'step 3 of 40' || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
-  scancel "$id"
-  wait::until 60 - state_of "$id" CANCELLED
-  [[ -z $(ours) ]] || fail "$(ours)"
-  step=$(find "${SLURM_SHARED}/jobs/cancelled/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
-  ((step >= 2))
-  BATCH_DO=resume JOB=cancelled OVERRIDES="trainer.total_training_steps=$((step + 2))" run scripts/45_slurm.sh
-  id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 240 - state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
-  output=$(<"${WORKDIR}/slurm/${id}.log")
-  assert_line 'ok      cancelled.* SUCCEEDED \(the trainer ended\)'
+  begin_long_training cancelled 1
+  scancel "$batch"
+  wait::until 60 - slurm_nodes::state_of "$batch" CANCELLED
+  goes_on cancelled
+}
+
+# Slurm checks time limits every half minute, and sends the signal two minutes before one, or up to a minute earlier.
+# bats test_tags=ninth:2
+@test "the time limit in training: the job takes its cluster down before it, and goes on in another allocation from its checkpoint" {
+  BATCH_TIME=00:05:00 begin_long_training limited 20
+  wait::until 360 - slurm_nodes::log_has "$batch" '02_down: done' || fail "$(tail -n 30 "${WORKDIR}/slurm/${batch}.log")"
+  wait::until 30 - slurm_nodes::state_of "$batch" FAILED
+  [[ $(scontrol show job "$batch") == *' ExitCode=143:0'* ]] || fail "$(scontrol show job "$batch")"
+  output=$(<"${WORKDIR}/slurm/${batch}.log")
+  assert_line 'changed .*stopped Ray.*'
+  goes_on limited
 }

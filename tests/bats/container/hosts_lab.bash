@@ -67,8 +67,7 @@ SetEnv DOCKER_HOST=unix://${dir}/docker.sock
 CONFIG
   cat >"${dir}/init" <<'INIT'
 dir=$1 lab=$2
-mount --bind "${lab}/passwd" /etc/passwd
-mount --bind "${lab}/shadow" /etc/shadow
+mount --bind "${lab}/etc" /etc # not a file in it: who replaces that (useradd) ends its mount
 mount --bind "${dir}/home" "$HOME"
 mount -t tmpfs -o mode=755 none /run/sshd
 [ ! -d /run/containerd ] || mount -t tmpfs none /run/containerd # the engine starts its own
@@ -125,6 +124,7 @@ hosts_lab::remove() {
       hosts_lab::halt "$host"
       ip netns delete "vrt-${host}"
     }
+    ip link delete "vrt-${host}" 2>/dev/null || true # what still holds the namespace would keep it for a while
   done
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT 2>/dev/null; do :; done
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP 2>/dev/null; do :; done
@@ -152,9 +152,10 @@ hosts_lab::_sshd() {
     -o Debug::NoLocking=1 install openssh-server >/dev/null
   for deb in "${dir}"/debs/*.deb; do dpkg-deb --extract "$deb" "${dir}/sshd"; done
   find "${dir}/sshd/usr/lib" "${dir}/sshd/lib" -name 'lib*.so.*' -exec cp --no-clobber -t "${dir}/sshd/lib" {} + 2>/dev/null
+  cp -a /etc "${dir}/etc"
   {
     grep -v '^sshd:' /etc/passwd
     echo 'sshd:x:101:65534::/run/sshd:/usr/sbin/nologin'
-  } >"${dir}/passwd"
-  sed 's/^root:[^:]*:/root:*:/' /etc/shadow >"${dir}/shadow"
+  } >"${dir}/etc/passwd"
+  sed -i 's/^root:[^:]*:/root:*:/' "${dir}/etc/shadow"
 }

@@ -2,6 +2,7 @@
 # first. This machine is their login node: it has Slurm's commands and the same munge key. No registry, no network in the build.
 # shellcheck shell=bash
 source "${BASH_SOURCE[0]%/*}/node_image.bash"
+source "${BASH_SOURCE[0]%/*}/../../../scripts/lib/wait.bash"
 
 SLURM_HOSTS=(gpu-0 gpu-1 gpu-2)
 # The socket of munged has the same path on every host, because the path is in slurm.conf.
@@ -10,11 +11,8 @@ SLURM_RUN=/tmp/vrtest-slurm
 # slurm_nodes::make DIR: the hosts are idle in Slurm's table; SLURM_CONF and SLURM_SHARED (the shared root, here) are exported.
 slurm_nodes::make() {
   local dir=$1 host
-  mkdir -p "${dir}/slurm" "${dir}/shared" "$SLURM_RUN"
-  [[ ! -e "${SLURM_RUN}/pid" ]] || slurm_nodes::_end_munged # of a run that was killed
-  head -c 1024 /dev/urandom >"${dir}/slurm/munge.key"
-  chmod 400 "${dir}/slurm/munge.key"
-  slurm_nodes::_munged "${dir}/slurm"
+  mkdir -p "${dir}/slurm" "${dir}/shared"
+  slurm_nodes::munged "${dir}/slurm"
   slurm_nodes::_image "$dir"
   docker network create --label "verl-regress.cluster=${CLUSTER_NAME}" "$CLUSTER_NAME" >/dev/null
   for host in "${SLURM_HOSTS[@]}"; do
@@ -34,7 +32,7 @@ slurm_nodes::make() {
       [[ $2 != "$(hostname)" ]] || slurmctld
       slurmd' start "${dir}/slurm" "${SLURM_HOSTS[0]}" "$SLURM_RUN"
   done
-  wait::until 30 - slurm_nodes::_are_idle
+  wait::until 30 - slurm_nodes::are_idle "${#SLURM_HOSTS[@]}"
 }
 
 # slurm_nodes::remove DIR: removes the hosts, the network, the image, our munged, and files that read-only snapshots would keep.
@@ -42,49 +40,73 @@ slurm_nodes::remove() {
   docker rm --force "${SLURM_HOSTS[@]/#/${CLUSTER_NAME}-}" >/dev/null 2>&1
   docker network rm "$CLUSTER_NAME" >/dev/null 2>&1
   docker image rm --force "$CLUSTER_NAME" >/dev/null 2>&1
-  slurm_nodes::_end_munged
-  rm -rf -- "$SLURM_RUN"
+  slurm_nodes::end_munged
   chmod -R u+w "$1/shared"
 }
 
-slurm_nodes::_are_idle() { [[ $(sinfo --noheader --format='%T %D' 2>/dev/null) == "idle ${#SLURM_HOSTS[@]}" ]]; }
+slurm_nodes::are_idle() { [[ $(sinfo --noheader --format='%T %D' 2>/dev/null) == "idle $1" ]]; }
 
-slurm_nodes::_munged() {
+# slurm_nodes::state_of ID STATE: that job is in this state.
+slurm_nodes::state_of() { [[ $(squeue --noheader --states=all --jobs="$1" --format=%T) == "$2" ]]; }
+
+# slurm_nodes::log_has ID PATTERN: a line of what the batch job has printed.
+slurm_nodes::log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
+
+# slurm_nodes::munged DIR: munged runs on this machine, with a new key, DIR/munge.key.
+slurm_nodes::munged() {
+  slurm_nodes::end_munged # of a run that was killed
+  mkdir -p "$SLURM_RUN"
+  head -c 1024 /dev/urandom >"$1/munge.key"
+  chmod 400 "$1/munge.key"
   install -m 400 "$1/munge.key" "${SLURM_RUN}/munge.key"
   PATH="${PATH}:/usr/sbin" munged --force --key-file "${SLURM_RUN}/munge.key" --socket "${SLURM_RUN}/socket" \
     --pid-file "${SLURM_RUN}/pid" --seed-file "${SLURM_RUN}/seed" --log-file "${SLURM_RUN}/log" 3>&- 2>/dev/null
 }
 
-slurm_nodes::_end_munged() {
+slurm_nodes::end_munged() {
   local pid
-  if pid=$(cat "${SLURM_RUN}/pid" 2>/dev/null) && [[ $(cat "/proc/${pid}/comm" 2>/dev/null) == munged ]]; then kill "$pid"; fi
+  if pid=$(cat "${SLURM_RUN}/pid" 2>/dev/null) && slurm_nodes::_is_munged "$pid"; then
+    kill "$pid"
+    wait::until 10 - slurm_nodes::_is_gone "$pid" # at its end it writes a file there
+  fi
+  rm -rf -- "$SLURM_RUN"
 }
+
+slurm_nodes::_is_munged() { [[ $(cat "/proc/$1/comm" 2>/dev/null) == munged ]]; }
+slurm_nodes::_is_gone() { ! slurm_nodes::_is_munged "$1"; }
 
 slurm_nodes::_configure() {
   local host address=()
   for host in "${SLURM_HOSTS[@]}"; do address+=("$(container::ip "$host")"); done
+  slurm_nodes::configure "${SLURM_HOSTS[0]}(${address[0]})"
   cat <<CONFIGURATION
-ClusterName=vrtest
-SlurmctldHost=${SLURM_HOSTS[0]}(${address[0]})
-AuthInfo=socket=${SLURM_RUN}/socket
-SlurmUser=root
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
 SlurmctldLogFile=/var/log/slurmctld.log
 SlurmdLogFile=/var/log/slurmd.log
+KillWait=15
+CONFIGURATION
+  for host in "${!SLURM_HOSTS[@]}"; do
+    printf 'NodeName=%s NodeAddr=%s CPUs=%d State=UNKNOWN\n' "${SLURM_HOSTS[host]}" "${address[host]}" "$(nproc)"
+  done
+  printf 'PartitionName=train Nodes=ALL Default=YES OverSubscribe=YES:4 State=UP\n'
+}
+
+# slurm_nodes::configure CONTROLLER: what every slurm.conf of ours has.
+slurm_nodes::configure() {
+  cat <<CONFIGURATION
+ClusterName=vrtest
+SlurmctldHost=$1
+AuthInfo=socket=${SLURM_RUN}/socket
+SlurmUser=root
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none
 ReturnToService=2
-KillWait=15
 OverTimeLimit=0
 CONFIGURATION
-  for host in "${!SLURM_HOSTS[@]}"; do
-    printf 'NodeName=%s NodeAddr=%s CPUs=%d State=UNKNOWN\n' "${SLURM_HOSTS[host]}" "${address[host]}" "$(nproc)"
-  done
-  printf 'PartitionName=train Nodes=ALL Default=YES OverSubscribe=YES:4 State=UP\n'
 }
 
 slurm_nodes::_image() {

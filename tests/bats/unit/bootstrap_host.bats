@@ -77,6 +77,19 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
   refute_called "apt-get"
 }
 
+@test "--rootless installs what podman runs without root, unless it is there" {
+  bootstrap scripts/dev/bootstrap_host.sh --rootless
+  assert_status 0
+  assert_called "apt-get install --yes --no-install-recommends uidmap slirp4netns"
+  : >"$CALLS"
+  stub newuidmap
+  stub slirp4netns
+  bootstrap scripts/dev/bootstrap_host.sh --rootless
+  assert_status 0
+  assert_line "skip    packages (all there)"
+  refute_called "apt-get"
+}
+
 @test "--browser installs Chromium, unless a browser of that kind is there" {
   bootstrap scripts/dev/bootstrap_host.sh --browser
   assert_status 0
@@ -276,6 +289,7 @@ SH
   no_engine
   podman_has_parts
   stub podman
+  stub newuidmap
   stub slirp4netns
   mkdir -p "${BOX}/root/run/systemd/system"
   stub systemctl "printf '#!/bin/bash\necho 4.3.1\n' >'${BOX}/bin/docker'"
@@ -307,7 +321,7 @@ SH
 @test "an argument it does not know" {
   bootstrap scripts/dev/bootstrap_host.sh --engin
   assert_status 2
-  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --browser or --slurm or --stop-engine."
+  assert_line "error   '--engin' is not an argument of bootstrap_host.sh: did you mean --engine? It takes --engine or --browser or --slurm or --rootless or --stop-engine."
 }
 
 @test "clusters that are here: those with a container, and those of which only a network is left" {

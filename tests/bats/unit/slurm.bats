@@ -6,29 +6,7 @@ setup() {
   load ../test_helper
   sandbox::make
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
-  stub squeue 'cat "${BOX}/job" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }'
-  stub scontrol '[[ $2 != hostnames ]] && printf "NodeName=gpu-%s Arch=x NodeAddr=gpu-%s Version=22\n" 0 0 1 1 2 2 || printf "%s\n" gpu-0 gpu-1 gpu-2 | head -n "$(cat "${BOX}/hosts")"'
-  stub srun - <<'STUB'
-    error=/dev/stderr status=0
-    while [[ $1 == --* ]]; do
-      case $1 in
-        --nodelist=*) export ON=${1#*=} ;;
-        --error=*) error=${1#*=} ;;
-        --export=*) IFS=, read -r -a names <<<"${1#*=}" ;;
-      esac
-      shift
-    done
-    [[ ! -e ${BOX}/lost ]] || { echo "srun: error: Node failure on ${ON}" >&2; exit 143; }
-    words=(env -i)
-    for name in "${names[@]}"; do [[ ! -v $name ]] || words+=("${name}=${!name}"); done
-    [[ ! -e ${BOX}/gpus ]] || words+=(ROCR_VISIBLE_DEVICES="$(<"${BOX}/gpus")") # Slurm's own
-    "${words[@]}" "$@" 2>>"$error" || status=$?
-    ((status == 0)) || echo "srun: error: ${ON}: task 0: Exited with exit code ${status}" >&2
-    exit "$status"
-STUB
-  stub getent 'printf "10.0.0.%s STREAM x\n" "${2#gpu-}"'
-  printf 'RUNNING|gpu-[0-2]\n' >"${BOX}/job"
-  echo 3 >"${BOX}/hosts"
+  stub_slurm
 }
 
 # in_slurm [KNOB=VALUE...] ARGV...: a function of the libraries in the allocation 3012.
@@ -42,7 +20,7 @@ in_slurm() {
   in_slurm node::list
   assert_status 0
   [[ $output == $'head\nworker-0\nworker-1'* ]] || fail 'other nodes'
-  in_slurm srun::where worker-1
+  in_slurm allocation::where worker-1
   assert_line 'gpu-2 of the Slurm job 3012'
   in_slurm node::address head
   assert_line '10.0.0.0'
@@ -51,6 +29,14 @@ in_slurm() {
   assert_line 'slurm-3012 23012 2'
   in_slurm CLUSTER_NAME=mine GCS_PORT=6380 bash -c 'echo "$CLUSTER_NAME $GCS_PORT"'
   assert_line 'mine 6380'
+}
+
+@test "a program that a person types into gets a terminal of Slurm's on the node's host" {
+  in_slurm node::exec_tty worker-1 printf '<%s>\n' 'a b'
+  assert_status 0
+  assert_line '<a b>'
+  assert_called '--nodelist=gpu-2'
+  assert_called '--pty'
 }
 
 @test "no allocation, a wrong number, one that has ended, one host, other WORKERS, a missing command: each is refused" {

@@ -1,0 +1,194 @@
+# lifecycle/allocation: the hosts of a Slurm allocation, which SLURM_JOB_ID names, as nodes: the head on the first host, a worker on each
+# other one. For bare hosts (TRANSPORT=srun) and for our containers on them (HOSTS_FILE=slurm).
+# shellcheck shell=bash
+
+declare -ga ALLOCATION_HOSTS=()
+declare -gA _ALLOCATION_ADDRESS=() # of each node
+_ALLOCATION_LIST=''                # the hosts as Slurm writes them, such as gpu-[0-2]
+# Only tests set HOST_ROOT.
+readonly ALLOCATION_FILES="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
+# Names of the environment variables that a command on a host gets from here. Nothing else of ours goes there, no secret above all.
+readonly ALLOCATION_EXPORT=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH
+
+# allocation::set_knobs KNOB: several jobs may share a host and a home, so their clusters have names and GCS ports of their own. KNOB
+# is what asks for an allocation.
+allocation::set_knobs() {
+  local slot
+  allocation::_need_one "$1"
+  slot=$((10#$SLURM_JOB_ID % 12000))
+  # Above the ports of Ray's workers (10002 to 19999), below those that the kernel hands out (32768 and above).
+  allocation::_set_unless_given CLUSTER_NAME "slurm-${SLURM_JOB_ID}" GCS_PORT "$((20000 + slot))"
+}
+
+allocation::_need_one() {
+  local tool
+  [[ ${SLURM_JOB_ID-} =~ ^[1-9][0-9]{0,9}$ ]] ||
+    cli::die 2 "$1=${!1} (from ${ENV_ORIGIN[$1]}) is for a Slurm allocation, and there is none here (SLURM_JOB_ID='$(cli::shown "${SLURM_JOB_ID-}")'): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
+  for tool in srun squeue scontrol; do
+    command -v "$tool" >/dev/null ||
+      cli::die 1 "'${tool}' is not on PATH, and $1=${!1} (from ${ENV_ORIGIN[$1]}) needs it: run this where Slurm's commands are, or load their module."
+  done
+}
+
+# allocation::_set_unless_given KNOB VALUE...
+allocation::_set_unless_given() {
+  while (($#)); do
+    if ! env::is_given "$1"; then
+      declare -g "$1=$2"
+      ENV_ORIGIN[$1]="the Slurm job ${SLURM_JOB_ID}"
+    fi
+    shift 2
+  done
+}
+
+# allocation::load: asks Slurm for the hosts; sets WORKERS to match. It may be called again.
+allocation::load() {
+  [[ -z ${ALLOCATION_HOSTS[*]:-} ]] || return 0 # an allocation keeps its hosts
+  _ALLOCATION_LIST=$(allocation::_running_on)
+  answer::lines ALLOCATION_HOSTS scontrol show hostnames "$_ALLOCATION_LIST" || allocation::_refuse_scontrol hostnames
+  allocation::_set_workers
+}
+
+# allocation::_running_on: prints the hosts of the job as Slurm writes them, if it runs.
+allocation::_running_on() {
+  local said state list extra
+  said=$(squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format='%T|%N' 2>&1) ||
+    cli::die 8 "Slurm does not know the job ${SLURM_JOB_ID} (SLURM_JOB_ID) any more, or does not answer (squeue: $(tail -n 1 <<<"$said")): allocate hosts again with 'salloc --nodes=3'."
+  IFS='|' read -r state list extra <<<"$said"
+  [[ $state == RUNNING && -n $list && -z $extra ]] ||
+    cli::die 8 "The Slurm job ${SLURM_JOB_ID} (SLURM_JOB_ID) is ${state:-gone}, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
+  printf '%s\n' "$list"
+}
+
+allocation::_set_workers() {
+  ((${#ALLOCATION_HOSTS[@]} >= 2)) ||
+    cli::die 2 "The Slurm job ${SLURM_JOB_ID} has ${#ALLOCATION_HOSTS[@]} host (${_ALLOCATION_LIST}), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
+  ! env::is_given WORKERS || ((WORKERS == ${#ALLOCATION_HOSTS[@]} - 1)) ||
+    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but the Slurm job ${SLURM_JOB_ID} has ${#ALLOCATION_HOSTS[@]} hosts (${_ALLOCATION_LIST}), one of them for the head: leave WORKERS out, it follows from the allocation."
+  WORKERS=$((${#ALLOCATION_HOSTS[@]} - 1))
+}
+
+# allocation::keep FILE: the hosts, for allocation::load_kept: Slurm forgets them when the job ends, and our containers may still be there.
+allocation::keep() {
+  printf '%s\n' "$_ALLOCATION_LIST" "${ALLOCATION_HOSTS[@]}" >"$1.$$"
+  mv -- "$1.$$" "$1"
+}
+
+# allocation::load_kept FILE: as allocation::load, from FILE.
+allocation::load_kept() {
+  mapfile -t ALLOCATION_HOSTS <"$1"
+  _ALLOCATION_LIST=${ALLOCATION_HOSTS[0]}
+  ALLOCATION_HOSTS=("${ALLOCATION_HOSTS[@]:1}")
+  allocation::_set_workers
+}
+
+# allocation::need_running: the job runs, on the hosts that we know.
+allocation::need_running() {
+  local list
+  list=$(allocation::_running_on)
+  [[ $list == "$_ALLOCATION_LIST" ]] ||
+    cli::die 2 "The cluster ${CLUSTER_NAME} was brought up on ${_ALLOCATION_LIST}, and the Slurm job ${SLURM_JOB_ID} has ${list}: an earlier job had this number, so run 'make down' first."
+}
+
+# allocation::host NODE: the name of its host in Slurm.
+allocation::host() {
+  local index=0
+  [[ $1 == head ]] || index=$((${1#worker-} + 1))
+  printf '%s\n' "${ALLOCATION_HOSTS[index]:-}"
+}
+
+# allocation::where NODE: "gpu-1 of the Slurm job 12", for messages.
+allocation::where() { printf '%s of the Slurm job %s\n' "$(allocation::host "$1")" "$SLURM_JOB_ID"; }
+
+# allocation::is_here NODE: its host is this machine. Slurm names it where it has started us.
+allocation::is_here() {
+  local here
+  here=$(uname -n)
+  [[ $(allocation::host "$1") == "${SLURMD_NODENAME:-${here%%.*}}" ]]
+}
+
+# allocation::step ARRAY NODE: the words that run a command on its host as a step that shares it with all other steps, up to the options for
+# stdin and stderr. Options of other steps, which come from the environment of the job, are not ours: --cpus-per-task would give each
+# command only that many CPUs.
+allocation::step() {
+  local -n _words=$1
+  local name
+  _words=(env)
+  for name in "${!SLURM_@}" "${!SRUN_@}"; do [[ $name == SLURM_CONF ]] || _words+=(-u "$name"); done
+  _words+=(srun --jobid="$SLURM_JOB_ID" --overlap --nodes=1 --ntasks=1 --nodelist="$(allocation::host "$2")" --mem=0 --cpu-bind=none --mpi=none
+  --chdir=/tmp --quiet --quit-on-interrupt --export="$ALLOCATION_EXPORT")
+}
+
+allocation::ensure_files() {
+  mkdir -m 700 -- "$ALLOCATION_FILES" 2>/dev/null || [[ -d $ALLOCATION_FILES && ! -L $ALLOCATION_FILES && -O $ALLOCATION_FILES ]] ||
+    cli::die 1 "${ALLOCATION_FILES}, where srun's messages are kept, belongs to another user: have it removed."
+}
+
+# allocation::load_addresses: the address of each host, as another host of the allocation resolves Slurm's name for it: hosts often resolve
+# their own name to 127.0.1.1. Asked once for each allocation. It may be called again.
+allocation::load_addresses() {
+  local file="${ALLOCATION_FILES}/${SLURM_JOB_ID}.addresses" line node address lines=() names=() status=0
+  local -A name_of=()
+  ((${#_ALLOCATION_ADDRESS[@]} == 0)) || return 0
+  allocation::ensure_files
+  if [[ ! -s $file ]]; then
+    answer::lines lines allocation::_names || allocation::_refuse_scontrol node
+    for line in "${lines[@]}"; do name_of[${line% *}]=${line#* }; done
+    for node in $(node::list_workers); do names+=("$node" "${name_of[$(allocation::host "$node")]:-}"); done
+    { allocation::_resolve head "${names[@]}" && allocation::_resolve worker-0 head "${name_of[$(allocation::host head)]:-}"; } >"${file}.${BASHPID}" || status=$?
+    ((status == 0)) || allocation::_refuse_step "${file}.said"
+    mv -- "${file}.${BASHPID}" "$file"
+  fi
+  while read -r node address; do _ALLOCATION_ADDRESS[$node]=$address; done <"$file"
+}
+
+# allocation::address NODE: after allocation::load_addresses; prints nothing if that host has no address for Slurm's name.
+allocation::address() { printf '%s\n' "${_ALLOCATION_ADDRESS[$1]:-}"; }
+
+# allocation::address_cure: what to do where one of these addresses is wrong.
+allocation::address_cure() { printf "correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf\n"; }
+
+# allocation::_names: "HOST NAME" for each host: the name by which Slurm reaches it.
+allocation::_names() {
+  scontrol show node --oneliner "$(IFS=, && printf '%s' "${ALLOCATION_HOSTS[*]}")" | sed -nE 's/^NodeName=([^ ]+) .*NodeAddr=([^ ]+) .*/\1 \2/p'
+}
+
+# allocation::_resolve NODE [OTHER NAME]...: prints the other nodes with the addresses that NODE's host has for them.
+allocation::_resolve() {
+  local words=()
+  allocation::step words "$1"
+  # shellcheck disable=SC2016  # expanded on the node
+  "${words[@]}" --input=none /bin/sh -c 'while [ "$#" -gt 0 ]; do
+      found=$(getent ahostsv4 "$2") || found=$(getent ahosts "$2")
+      printf "%s %s\n" "$1" "${found%% *}"
+      shift 2
+    done' resolve "${@:2}" 2>"${ALLOCATION_FILES}/${SLURM_JOB_ID}.addresses.said"
+}
+
+# allocation::gpus NODE: prints the ids of the GPUs that Slurm gave on its host, as SLURM_STEP_GPUS has them (srun(1)): those of the host. Not as
+# CUDA_VISIBLE_DEVICES, which counts from 0 where Slurm hides the other devices.
+allocation::gpus() {
+  local words=() said="${ALLOCATION_FILES}/${SLURM_JOB_ID}.$1.gpus.said"
+  allocation::step words "$1"
+  # shellcheck disable=SC2016  # expanded on the host
+  "${words[@]}" --input=none /bin/sh -c 'printf "%s\n" "${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS}"' 2>"$said" || allocation::_refuse_step "$said"
+  rm -f -- "$said"
+}
+
+# allocation::_refuse_scontrol WHAT: a list that is not complete would be another cluster.
+allocation::_refuse_scontrol() {
+  cli::die 8 "Slurm does not say which hosts the job ${SLURM_JOB_ID} (SLURM_JOB_ID) has ('scontrol show $1' fails, as it says above): run this again when Slurm answers."
+}
+
+allocation::_refuse_step() {
+  cli::die 8 "The hosts of the Slurm job ${SLURM_JOB_ID} (${ALLOCATION_HOSTS[*]}) take no command ($(allocation::last_words "$1")): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
+}
+
+# allocation::last_words FILE: srun's last line, without its name and a full stop.
+allocation::last_words() {
+  local words
+  words=$(grep -v 'lacks support for cpu binding' -- "$1" 2>/dev/null | tail -n 1) || true
+  words=${words#srun: } words=${words#error: } words=${words%.}
+  printf '%s\n' "${words:-srun says nothing}"
+  rm -f -- "$1"
+}

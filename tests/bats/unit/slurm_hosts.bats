@@ -1,0 +1,141 @@
+#!/usr/bin/env bats
+# Our containers on the hosts of a Slurm allocation (HOSTS_FILE=slurm); stubs of Slurm's commands, ssh and docker answer as the hosts.
+# shellcheck disable=SC2016  # text in single quotes is expanded by a script, or when a stub runs
+
+# bats file_tags=slow
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  cp -r "${REPO}"/docker-compose*.yaml "$HERE"
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  stub_slurm
+  stub_ssh
+  stub docker 'case "$*" in *version*) echo "28.2.2 1.50 amd64" ;; *info*) echo "nvidia runc " ;; esac'
+  stub hostname 'echo 10.0.0.0 10.0.0.1 10.0.0.2'
+}
+
+# on_hosts [KNOB=VALUE...] ARGV...: a function of the libraries, in a batch job on the first host of the allocation 3012.
+on_hosts() {
+  local knobs=(HOSTS_FILE=slurm SLURM_JOB_ID=3012 SLURMD_NODENAME=gpu-0 MIN_MEMORY_GIB=0)
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+# after_need COMMAND...: the verb of on_hosts asks the hosts first.
+after_need() {
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nhosts::need\n%s\n' "$1" >"${HERE}/scripts/verb.sh"
+}
+
+@test "the nodes are on the hosts of the allocation: this one without ssh, and the cluster is named after the job" {
+  on_hosts eval 'for node in $(node::list); do hosts::describe "$node"; done; echo "$CLUSTER_NAME $GCS_PORT $WORKERS"'
+  assert_status 0
+  assert_line 'head (local, gpu-0 of the Slurm job 3012)'
+  assert_line 'worker-0 (ssh://gpu-1, gpu-1 of the Slurm job 3012)'
+  assert_line 'worker-1 (ssh://gpu-2, gpu-2 of the Slurm job 3012)'
+  assert_line 'slurm-3012 23012 2'
+  on_hosts SLURMD_NODENAME=login hosts::describe head
+  assert_line 'head (ssh://gpu-0, gpu-0 of the Slurm job 3012)'
+  stub uname 'echo gpu-2.cluster.example'
+  on_hosts SLURMD_NODENAME= hosts::describe worker-1
+  assert_line 'worker-1 (local, gpu-2 of the Slurm job 3012)'
+  refute_called srun
+}
+
+@test "their addresses are those that the other hosts have for Slurm's names, and must be the hosts' own" {
+  after_need 'for node in $(node::list); do echo "$node $(hosts::address "$node")"; done'
+  on_hosts
+  assert_status 0
+  assert_line 'head 10.0.0.0'
+  assert_line 'worker-1 10.0.0.2'
+  stub hostname 'echo 10.0.0.0 10.0.0.1 10.7.0.2'
+  on_hosts
+  assert_status 2
+  assert_line "error   address=10.0.0.2 of worker-1 (ssh://gpu-2, gpu-2 of the Slurm job 3012) is not an address of that host, which has: 10.0.0.0 10.0.0.1 10.7.0.2: correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf."
+  rm "${BOX}/root/tmp/verl-regress-${UID}/3012.addresses"
+  stub getent 'exit 2'
+  on_hosts
+  assert_status 2
+  assert_line "error   head (local, gpu-0 of the Slurm job 3012) has no address by which the other hosts reach it (found: ''): correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf."
+}
+
+@test "no allocation, one that is too small, other WORKERS, TRANSPORT=srun: each is refused before a host is asked" {
+  on_hosts SLURM_JOB_ID= node::list
+  assert_status 2
+  assert_line "error   HOSTS_FILE=slurm (from the command line or environment) is for a Slurm allocation, and there is none here (SLURM_JOB_ID=''): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
+  on_hosts WORKERS=1 node::list
+  assert_status 2
+  assert_line 'error   WORKERS=1 (from the command line or environment) but the Slurm job 3012 has 3 hosts (gpu-[0-2]), one of them for the head: leave WORKERS out, it follows from the allocation.'
+  on_hosts TRANSPORT=srun node::list
+  assert_status 2
+  assert_line 'error   HOSTS_FILE=slurm (from the command line or environment) is for our containers, and with TRANSPORT=srun (from the command line or environment) Ray runs on the bare hosts: leave one of them out (TRANSPORT=container HOSTS_FILE=slurm is for containers in an allocation).'
+  echo 1 >"${BOX}/hosts"
+  on_hosts node::list
+  assert_status 2
+  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
+  rm "${BOX}/bin/squeue"
+  on_hosts node::list
+  assert_status 1
+  assert_line "error   'squeue' is not on PATH, and HOSTS_FILE=slurm (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
+  refute_called ssh
+  refute_called docker
+}
+
+@test "after the job its hosts are still known, to take down what is left there, but nothing is brought up" {
+  after_need 'hosts::keep'
+  on_hosts
+  assert_status 0
+  printf 'CANCELLED|gpu-2\n' >"${BOX}/job"
+  on_hosts
+  assert_status 8
+  assert_line "error   The Slurm job 3012 (SLURM_JOB_ID) is CANCELLED, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  on_hosts hosts::engines
+  assert_status 0
+  assert_line worker-1
+  printf 'RUNNING|gpu-[5-7]\n' >"${BOX}/job"
+  on_hosts hosts::need
+  assert_status 2
+  assert_line "error   The cluster slurm-3012 was brought up on gpu-[0-2], and the Slurm job 3012 has gpu-[5-7]: an earlier job had this number, so run 'make down' first."
+}
+
+@test "a worker gets GPUs that Slurm gave on its host, and no others; too few are refused; without a GPU profile none is asked for" {
+  echo 4,6,7 >"${BOX}/gpus"
+  after_need 'compose::render worker-1'
+  on_hosts PROFILE=gpu GPUS_PER_WORKER=2
+  assert_status 0
+  assert_line '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["4", "6"], capabilities: [gpu]}]}}}'
+  on_hosts PROFILE=rocm GPUS_PER_WORKER=3
+  assert_line '    environment: {HIP_VISIBLE_DEVICES: "4,6,7", ROCR_VISIBLE_DEVICES: "4,6,7", CUDA_VISIBLE_DEVICES: "4,6,7"}'
+  on_hosts PROFILE=gpu
+  assert_status 2
+  assert_line "error   Slurm gave 3 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS='4,6,7'), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate as many, as with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
+  rm "${BOX}/gpus"
+  on_hosts PROFILE=gpu
+  assert_status 2
+  assert_line "error   Slurm gave 0 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS=''), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate as many, as with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
+  : >"$CALLS"
+  on_hosts
+  assert_status 0
+  refute_called srun # the addresses are known already
+}
+
+@test "make slurm HOSTS_FILE=slurm: the batch job builds the image and runs containers; a file of hosts is refused" {
+  sandbox::run DRY_RUN=1 HOSTS_FILE=slurm CODE_ID=codeA WORKERS=2 scripts/45_slurm.sh
+  assert_status 0
+  assert_line '#SBATCH --nodes=3'
+  assert_line 'export TRANSPORT=container WAIT=1'
+  assert_line 'export HOSTS_FILE=slurm'
+  assert_line 'make --no-print-directory build up prepare submit &'
+  refute_text 'srun'
+  echo HOSTS_FILE=slurm >"${HERE}/env/local.env"
+  sandbox::run DRY_RUN=1 BATCH_DO=verify scripts/45_slurm.sh
+  assert_line 'export TRANSPORT=container WAIT=1'
+  assert_line 'make --no-print-directory build verify &'
+  sandbox::run DRY_RUN=1 HOSTS_FILE= scripts/45_slurm.sh
+  assert_line 'export TRANSPORT=srun WAIT=1'
+  assert_line 'make --no-print-directory up prepare snapshot submit &'
+  sandbox::run DRY_RUN=1 HOSTS_FILE=env/hosts scripts/45_slurm.sh
+  assert_status 2
+  assert_line 'error   HOSTS_FILE=env/hosts (from the command line or environment) names hosts, and those of a batch job come from Slurm: set HOSTS_FILE=slurm for our containers on them, or HOSTS_FILE= for Ray on the bare hosts.'
+}
