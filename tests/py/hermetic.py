@@ -110,12 +110,24 @@ def _processes(marks):
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            command, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+            command, environment = _words(path)
         except OSError:  # it has ended, or is not ours
             continue
         if int(path.name) != os.getpid() and any(mark in command + environment for mark in marks):
             found[int(path.name)] = command.replace(b"\0", b" ").decode(errors="replace")[:200]
     return found
+
+
+def _words(path):
+    """The command line and the environment of a process.
+
+    Popen returns when exec closes its pipe, and the kernel shows the new program's command line and environment a
+    moment later. Raises OSError for zombies and threads of the kernel, which have none.
+    """
+    end = time.monotonic() + 1
+    while not any(words := ((path / "cmdline").read_bytes(), (path / "environ").read_bytes())) and time.monotonic() < end:
+        time.sleep(0.001)
+    return words
 
 
 def _files():
