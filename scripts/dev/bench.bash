@@ -139,6 +139,7 @@ row::up_workers() {
 # Two hosts with engines of their own on this machine (tests/bats/container/hosts_lab.bash); each side has a head and one worker.
 row::up_hosts() {
   local round
+  local -x PROFILE=cpu # auto looks only at this machine's devices
   if ((EUID != 0)); then
     log::skip 'up_hosts (its network namespaces need root)'
     return

@@ -158,4 +158,7 @@ hosts_lab::_sshd() {
     echo 'sshd:x:101:65534::/run/sshd:/usr/sbin/nologin'
   } >"${dir}/etc/passwd"
   sed -i 's/^root:[^:]*:/root:*:/' "${dir}/etc/shadow"
+  # This machine's name server does not answer them, and Ray would wait for it. Here nobody listens, and says so.
+  rm -f "${dir}/etc/resolv.conf"
+  echo 'nameserver 127.0.0.1' >"${dir}/etc/resolv.conf"
 }
