@@ -77,6 +77,7 @@ knob::is_of() {
     variables) [[ $value =~ ^[A-Za-z_][A-Za-z0-9_]*(\ [A-Za-z_][A-Za-z0-9_]*)*$ ]] ;;
     batch) [[ $value =~ ^[A-Za-z0-9][A-Za-z0-9_.,:@+/-]*$ ]] ;;
     options) [[ $value =~ ^--[a-z][a-z-]*(=[][A-Za-z0-9_.,:@+/\&\|\(\)*-]+)?(\ --[a-z][a-z-]*(=[][A-Za-z0-9_.,:@+/\&\|\(\)*-]+)?)*$ ]] ;;
+    words) [[ $value =~ ^[A-Za-z0-9_./-][A-Za-z0-9_.,:@%+/=#-]*(\ [A-Za-z0-9_.,:@%+/=#-]+)*$ ]] ;;
     directories) [[ $value =~ ^/[A-Za-z0-9_./+@-]*(:/[A-Za-z0-9_./+@-]*)*$ ]] ;;
     devices) [[ $value =~ ^/dev/[A-Za-z0-9_./-]+(\ /dev/[A-Za-z0-9_./-]+)*$ ]] ;;
     resources) knob::_is_resources "$value" ;;
@@ -198,6 +199,7 @@ knob::_cure() {
     variables) printf 'use names of environment variables, separated by one space\n' ;;
     batch) printf 'use letters, digits and _.,:@+/- alone\n' ;;
     options) printf 'use options as --name or --name=value, separated by one space, without quotes\n' ;;
+    words) printf 'use words of letters, digits and _.,:@%%+/=#-, separated by one space, without quotes\n' ;;
     directories) printf 'use absolute paths without spaces, separated by colons\n' ;;
     devices) printf 'use paths under /dev, separated by one space\n' ;;
     resources) printf 'use a JSON object of numbers with "worker_node" above 0, such as {"worker_node": 100}\n' ;;

@@ -1,5 +1,5 @@
 # transport/srun: the hosts of a Slurm allocation, which SLURM_JOB_ID names. The head is on the first host, a worker on each other
-# one. Every command is a step of its own, which shares the hosts with all other steps.
+# one. Every command is a step of its own, which shares the hosts with all other steps; with NODES_CONTAINER in a container that is there.
 # shellcheck shell=bash
 
 # transport::set_knobs: the knobs that follow from the allocation.
@@ -9,7 +9,10 @@ transport::set_knobs() {
   allocation::set_knobs TRANSPORT
 }
 
-transport::load() { allocation::load; }
+transport::load() {
+  allocation::load
+  read -r -a SRUN_CONTAINER <<<"$NODES_CONTAINER"
+}
 
 transport::exec() { srun::_run none "$@"; }
 
@@ -29,7 +32,7 @@ srun::_run() {
     exec {out}>&1
     {
       exec {own}>&1 1>&"$out" {out}>&-
-      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append /bin/sh -c "$(existing::command "$@")" 2>"$said"
+      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" /bin/sh -c "$(existing::command "$@")" 2>"$said"
     } | tee -- "${said}.own" >&2 {out}>&-
     exit "${PIPESTATUS[0]}" # errexit is off before `||`
   ) || status=$?
@@ -57,7 +60,7 @@ transport::spawn() {
   (
     srun::_close_files
     # Slurm sends SIGTERM to the whole step: if the shell ended of it, Slurm would kill the others at once.
-    exec setsid "${words[@]}" --input=all /bin/sh -c "trap '' TERM; $(existing::command "$node" python3 - "$@")"
+    exec setsid "${words[@]}" --input=all "${SRUN_CONTAINER[@]}" /bin/sh -c "trap '' TERM; $(existing::command "$node" python3 - "$@")"
   ) <"${REPO_DIR}/py/verl_regress/cluster/hold.py" >"$said" 2>&1 &
   _SRUN_SPAWNING=$!
   wait::until "$CLUSTER_TIMEOUT" srun::_is_spawning_over grep -qx started "$said" || status=$?
@@ -81,7 +84,7 @@ transport::exec_tty() {
   local words=()
   transport::_need "$1"
   allocation::step words "$1"
-  "${words[@]}" --pty /bin/sh -c "$(existing::command "$@")"
+  "${words[@]}" --pty "${SRUN_CONTAINER[@]}" /bin/sh -c "$(existing::command "$@")"
 }
 
 # existing::forward ARRAY NODE LOCAL:HOST:PORT...
@@ -133,6 +136,14 @@ transport::_need() {
 
 # existing::need_all: their addresses are asked for together.
 existing::need_all() {
-  local node
+  local node answers
   for node in $(node::list); do transport::_need "$node"; done
+  [[ -n $NODES_CONTAINER ]] || return 0
+  cli::temp_dir answers
+  node::ask_all "$answers" srun::_need_container
+}
+
+srun::_need_container() {
+  transport::exec "$1" sh -c : ||
+    cli::die 1 "No command runs on the node '$1' ($(allocation::where "$1")) in NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}), as it says above: correct it, or leave it empty for the host's own Python."
 }

@@ -160,6 +160,15 @@ options or empty
 ---qos=a  --mem=0
 ---wrap="x y"
 ---comment=$(id)
+words or empty
++
++apptainer exec --nv --bind /fs:/fs /fs/verl.sif
++--container-image=/fs/verl.sqsh --container-name=verl
++--container-image=docker://nvcr.io#team/verl:1
+-a  b
+-a 'b c'
+-a;b
+-$(id)
 directories or empty
 +
 +/opt/venv/bin

@@ -115,6 +115,35 @@ in_slurm() {
   diff <(grep -E '^[A-Z_]+$' <<<"$output") <(sed -nE 's/^      ([A-Z_]+): \$\{\1\}$/\1/p' "${REPO}/docker-compose.rocm.yaml")
 }
 
+@test "NODES_CONTAINER: every command is a step in that container, with its environment set there" {
+  in_slurm NODES_CONTAINER='env VIA=container' NODES_PATH=/opt/ray/bin node::exec worker-0 sh -c 'echo "$VIA $RAY_TMPDIR ${PATH%%:*}"'
+  assert_line 'container /tmp/verl-regress-job3012 /opt/ray/bin'
+  in_slurm NODES_CONTAINER='env VIA=container' node::exec_tty worker-1 sh -c 'echo "$VIA"'
+  assert_line container
+  in_slurm NODES_CONTAINER='env VIA=container' eval 'echo in | node::exec_in head sh -c "read -r line; echo \$line \$VIA"'
+  assert_line 'in container'
+  in_slurm NODES_CONTAINER='--container-image=/fs/verl.sqsh --container-name=verl' node::exec head sh -c :
+  assert_status 0
+  assert_called '--container-image=/fs/verl.sqsh --container-name=verl /bin/sh -c'
+}
+
+@test "NODES_CONTAINER in which nothing runs, or which is no words: one sentence, before anything is changed" {
+  local words='apptainer exec /fs/verl.sif'
+  in_slurm NODES_CONTAINER="$words" nodes::need
+  assert_status 1
+  assert_line "env: 'apptainer': No such file or directory"
+  assert_line "error   No command runs on the node 'head' (gpu-0 of the Slurm job 3012) in NODES_CONTAINER='${words}' (from the command line or environment), as it says above: correct it, or leave it empty for the host's own Python."
+  in_slurm NODES_CONTAINER='env VIA=1' nodes::need
+  assert_status 0
+  assert_line 'ok      3 nodes answer: head worker-0 worker-1 (from the Slurm job 3012)'
+  in_slurm NODES_CONTAINER='apptainer exec "/fs/my image.sif"' node::list
+  assert_status 2
+  assert_line "error   NODES_CONTAINER='apptainer exec \"/fs/my image.sif\"' (from the command line or environment) is not usable: use words of letters, digits and _.,:@%+/=#-, separated by one space, without quotes, or leave it empty."
+  in_slurm TRANSPORT=container NODES_CONTAINER="$words" node::list
+  assert_status 2
+  assert_line "error   NODES_CONTAINER='${words}' (from the command line or environment) is for TRANSPORT=srun, and with TRANSPORT=container (from the command line or environment) nothing would run in it: change one of them."
+}
+
 @test "make slurm, DRY_RUN=1: every option and every given knob, quoted; nothing else of the environment" {
   sandbox::run DRY_RUN=1 HF_TOKEN=s3cret PROFILE=gpu WORKLOAD=grpo WORKERS=3 BATCH_ACCOUNT=team BATCH_PARTITION=a100,h100 BATCH_TIME=1-00:00:00 \
     BATCH_OPTIONS='--qos=high --constraint=a|b' OVERRIDES=$'a=\'x y\' b="$(id)"\nc' scripts/45_slurm.sh
