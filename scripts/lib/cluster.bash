@@ -182,7 +182,7 @@ cluster::clock_skew() {
   local answers clocks=() seconds
   cli::temp_dir answers
   node::ask_all "$answers" node::clock
-  mapfile -t clocks < <(sort -n -- "$answers"/*)
+  mapfile -t clocks < <(sort -g -- "$answers"/*) # -n takes "+10" for 0
   seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
   _skew=''
   ((seconds <= CLUSTER_MAX_SKEW)) ||

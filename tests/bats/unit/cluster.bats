@@ -252,6 +252,15 @@ LINES
   [[ $(grep -c 'made Ray' <<<"$output") == 1 ]]
 }
 
+@test "clocks that are ahead count in full, whatever their numbers begin with" {
+  in_lib WORKERS=2 <<'BODY'
+node::exec() { case $1 in worker-0) date -d '100 seconds' +%s ;; worker-1) date -d '30 seconds' +%s ;; *) date +%s ;; esac; }
+cluster::tell_clocks
+BODY
+  assert_status 0
+  [[ $output =~ 'warning The clocks of the nodes differ by '(99|100|101)' s (head '[+-][01]', worker-1 +'(29|30|31)', worker-0 +'(99|100|101)'): times in logs' ]] || fail 'no such warning'
+}
+
 @test "the clocks of all nodes, the earliest first; a node that is lost meanwhile ends the comparison, which would be wrong" {
   in_lib WORKERS=2 <<'BODY'
 node::exec() { case $1 in head) date +%s ;; worker-0) date -d '90 seconds ago' +%s ;; *) [[ -z ${GONE-} ]] && date +%s || cli::die 8 'worker-1 is lost.' ;; esac; }
