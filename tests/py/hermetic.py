@@ -122,12 +122,15 @@ def _words(path):
     """The command line and the environment of a process.
 
     Popen returns when exec closes its pipe, and the kernel shows the new program's command line and environment a
-    moment later. Raises OSError for zombies and threads of the kernel, which have none.
+    moment later. Zombies and threads of the kernel have none, and no program: OSError, not a second for each of them.
     """
+    (path / "exe").readlink()
     end = time.monotonic() + 1
-    while not any(words := ((path / "cmdline").read_bytes(), (path / "environ").read_bytes())) and time.monotonic() < end:
+    while True:
+        words = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+        if any(words) or time.monotonic() > end:
+            return words
         time.sleep(0.001)
-    return words
 
 
 def _files():

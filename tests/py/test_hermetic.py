@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hermetic
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -109,3 +110,11 @@ def test_a_run_that_leaves_a_process_fails(ended):
     assert re.search(
         r"^E +AssertionError: the tests left these processes: \{\d+: 'sleep 60 '\}$", ended, re.MULTILINE
     ), ended
+
+
+def test_what_has_no_program_is_not_waited_for(tmp_path):
+    """A zombie or a thread of the kernel, as older kernels show it: both files are empty, and there is no program."""
+    for name in ("cmdline", "environ"):
+        (tmp_path / name).touch()
+    with pytest.raises(FileNotFoundError):
+        hermetic._words(tmp_path)
