@@ -25,7 +25,7 @@ _ALIASES = (
 # What only some trainers of some releases write: a metric that A or B lacks for this reason says nothing about the code.
 _ONLY_IN = (
     (re.compile(r"^training/(off_policy|num_turns)/"), "only the V1 trainer writes it"),
-    (re.compile(r"^num_turns/"), "the V1 trainer of verl 0.9.0 writes training/num_turns instead"),
+    (re.compile(r"^num_turns/"), "before verl 0.9.1 the V1 trainer writes training/num_turns instead"),
     # From validation: from 0.9.1 on V1's acc counts answers that failed as 0, and this one leaves them out.
     (re.compile(r"^val-aux/.+/acc_success_only/"), "only the V1 trainer of verl 0.9.1 and later writes it"),
 )

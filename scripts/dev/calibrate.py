@@ -91,7 +91,7 @@ def page() -> str:
         _sentence_on_noise(),
         "## Planted regressions",
         f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
-        f"the index of the mutations names. One run of B is enough, except for speed and memory, which take {MEASURED_RUNS} of each side, by turns.",
+        f"the index of the mutations names. One run of B is enough, except for speed and memory, which take {MEASURED_RUNS} of each side, in turn.",
         _table(("mutation", "workload", "steps", "verdict", "first difference", "as expected"), map(_planted, planted)),
         "## Harmless changes",
         _table(("mutation", "workload", "steps", "verdict", "reason"), map(_harmless, harmless)),

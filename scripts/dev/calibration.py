@@ -60,7 +60,7 @@ class Recipe:
     overrides: tuple[str, ...] = ()
     steps: int = STEPS
     continues: bool = False  # resumed after `steps`, for FURTHER ones
-    measured: bool = False  # for its speed or memory: A and B run by turns, so that both have the same machine
+    measured: bool = False  # for its speed or memory: A and B run in turn, so that both have the same machine
 
     @property
     def name(self) -> str:
