@@ -145,8 +145,11 @@ allocation::load_addresses() {
 # allocation::address NODE: after allocation::load_addresses; prints nothing if that host has no address for Slurm's name.
 allocation::address() { printf '%s\n' "${_ALLOCATION_ADDRESS[$1]:-}"; }
 
-# allocation::address_cure: what to do where one of these addresses is wrong.
-allocation::address_cure() { printf "correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf\n"; }
+# allocation::address_cure: what to do where one of these addresses is wrong. Forgets them all, so that the next command asks again.
+allocation::address_cure() {
+  rm -f -- "${ALLOCATION_FILES}/${SLURM_JOB_ID}.addresses"
+  printf "correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf, then run this again\n"
+}
 
 # allocation::_names: "HOST NAME" for each host: the name by which Slurm reaches it.
 allocation::_names() {

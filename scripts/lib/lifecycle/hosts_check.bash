@@ -105,11 +105,10 @@ hosts::_is_new_enough() {
 # hosts::_resolve NODE: its address: address= of its line, or where our connection to it ended. For this machine, where the first of
 # our connections to another host began. In an allocation it is Slurm's.
 hosts::_resolve() {
-  local node=$1 address=${_HOSTS_ADDRESS[$1]:-} own=" ${_HOSTS_FACT["$1:addresses"]:-} " cure='use one of those' missing='add address=IP to its line'
-  ! hosts::are_allocated || { cure=$(allocation::address_cure) && missing=$cure; }
+  local node=$1 address=${_HOSTS_ADDRESS[$1]:-} own=" ${_HOSTS_FACT["$1:addresses"]:-} "
   if [[ -n $address ]]; then
     [[ $own == *[0-9a-f]* && $own != *" ${address} "* ]] &&
-      cli::die 2 "address=${address} of $(hosts::describe "$node") is not an address of that host, which has:${own% }: ${cure}."
+      cli::die 2 "address=${address} of $(hosts::describe "$node") is not an address of that host, which has:${own% }: $(hosts::_address_cure 'use one of those')."
   elif hosts::are_allocated; then
     : # refused below
   elif hosts::_is_remote "$node"; then
@@ -119,10 +118,13 @@ hosts::_resolve() {
     address=$(hosts::_client)
   fi
   if [[ -z $address ]] || hosts::_is_loopback "$address"; then
-    cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): ${missing}."
+    cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): $(hosts::_address_cure 'add address=IP to its line')."
   fi
   _HOSTS_FACT["${node}:address"]=$address
 }
+
+# hosts::_address_cure OTHERWISE: what to do where an address is wrong: in an allocation Slurm's answer, OTHERWISE with a file of hosts.
+hosts::_address_cure() { if hosts::are_allocated; then allocation::address_cure; else printf '%s\n' "$1"; fi; }
 
 # hosts::_client: this machine's address, as the first other host sees it, if this machine really has it.
 hosts::_client() {
