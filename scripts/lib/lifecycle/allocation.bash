@@ -70,15 +70,17 @@ allocation::_set_workers() {
 
 # allocation::keep FILE: the hosts, for allocation::load_kept: Slurm forgets them when the job ends, and our containers may still be there.
 allocation::keep() {
-  printf '%s\n' "$_ALLOCATION_LIST" "${ALLOCATION_HOSTS[@]}" >"$1.$$"
+  printf '%s\n' "${SLURM_JOB_ID} ${_ALLOCATION_LIST}" "${ALLOCATION_HOSTS[@]}" >"$1.$$"
   mv -- "$1.$$" "$1"
 }
 
-# allocation::load_kept FILE: as allocation::load, from FILE.
+# allocation::load_kept FILE: as allocation::load, from FILE. With a CLUSTER_NAME of the user's it may be another job's, which may still run:
+# nothing of that may be touched.
 allocation::load_kept() {
-  mapfile -t ALLOCATION_HOSTS <"$1"
-  _ALLOCATION_LIST=${ALLOCATION_HOSTS[0]}
-  ALLOCATION_HOSTS=("${ALLOCATION_HOSTS[@]:1}")
+  local job
+  { read -r job _ALLOCATION_LIST && mapfile -t ALLOCATION_HOSTS; } <"$1"
+  [[ $job == "$SLURM_JOB_ID" ]] ||
+    cli::die 2 "The cluster ${CLUSTER_NAME} (CLUSTER_NAME, from ${ENV_ORIGIN[CLUSTER_NAME]}) was brought up in the Slurm job ${job} on ${_ALLOCATION_LIST}, and this is the job ${SLURM_JOB_ID} (SLURM_JOB_ID): leave CLUSTER_NAME out, it follows from the job; 'SLURM_JOB_ID=${job} make down' takes that cluster down."
   allocation::_set_workers
 }
 

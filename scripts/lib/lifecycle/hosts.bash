@@ -28,7 +28,12 @@ hosts::load() {
 hosts::_take_allocation() {
   local node host kept
   kept=$(hosts::_kept)
-  if [[ -f $kept ]]; then allocation::load_kept "$kept"; else allocation::load; fi
+  if [[ -f $kept ]]; then
+    hosts::need_same_file
+    allocation::load_kept "$kept"
+  else
+    allocation::load
+  fi
   for node in $(node::list); do
     host=$(allocation::host "$node")
     if allocation::is_here "$node"; then

@@ -98,6 +98,24 @@ after_need() {
   assert_line "error   The cluster slurm-3012 was brought up on gpu-[0-2], and the Slurm job 3012 has gpu-[5-7]: an earlier job had this number, so run 'make down' first."
 }
 
+@test "with a CLUSTER_NAME of the user's: what another job, or a file of hosts, brought up under it is left alone, by make down too" {
+  after_need 'hosts::keep'
+  on_hosts CLUSTER_NAME=mine
+  assert_status 0
+  : >"$CALLS"
+  printf 'RUNNING|gpu-[5-7]\n' >"${BOX}/job"
+  sandbox::run HOSTS_FILE=slurm SLURM_JOB_ID=3013 SLURMD_NODENAME=gpu-5 CLUSTER_NAME=mine FORCE=1 scripts/02_down.sh
+  assert_status 2
+  assert_line "error   The cluster mine (CLUSTER_NAME, from the command line or environment) was brought up in the Slurm job 3012 on gpu-[0-2], and this is the job 3013 (SLURM_JOB_ID): leave CLUSTER_NAME out, it follows from the job; 'SLURM_JOB_ID=3012 make down' takes that cluster down."
+  printf 'head local\nworker-0 ssh://me@10.0.0.2\n' >"${BOX}/work dir/clusters/mine/hosts"
+  echo HOSTS_FILE=env/hosts >"${BOX}/work dir/clusters/mine/containers"
+  sandbox::run HOSTS_FILE=slurm SLURM_JOB_ID=3013 SLURMD_NODENAME=gpu-5 CLUSTER_NAME=mine FORCE=1 scripts/02_down.sh
+  assert_status 2
+  assert_line "error   The cluster mine was brought up with HOSTS_FILE='env/hosts', and it is 'slurm' now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=env/hosts' first."
+  refute_called docker
+  refute_called ssh
+}
+
 @test "a worker gets GPUs that Slurm gave on its host, and no others; too few are refused; without a GPU profile none is asked for" {
   echo 4,6,7 >"${BOX}/gpus"
   after_need 'compose::render worker-1'
