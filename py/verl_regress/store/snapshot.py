@@ -32,6 +32,8 @@ BYTECODE = "__pycache__"
 KNOB = "CODE_ID"
 TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
 
+# Processes that compile a snapshot: more would take longer to start than they save.
+_COMPILERS = 4
 _TREE_DIGITS = 8
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
@@ -372,6 +374,7 @@ def _compile(directory: Path, target: Path) -> None:
         quiet=2,
         stripdir=directory,
         prependdir=target,
+        workers=_COMPILERS,
         invalidation_mode=PycInvalidationMode.CHECKED_HASH,
     )
 
