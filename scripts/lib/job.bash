@@ -51,6 +51,7 @@ job::_request() {
   [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
   [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
   ! env::is_given CODE_ID || _words+=("--code-id=${CODE_ID}")
+  [[ -z $JOBSPEC || ${ENV_ORIGIN[WORKLOAD]} != 'the command line or environment' ]] || _words+=("--workload=${WORKLOAD}")
   ! env::is_given SUBMISSION_ID || _words+=("--submission-id=${SUBMISSION_ID}")
   job::_overrides "$1" "$2" "$stream"
 }

@@ -255,6 +255,13 @@ def test_another_shared_root(submit, shared):
     )
 
 
+def test_a_workload_and_a_jobspec_for_another(submit):
+    assert submit("--workload=ppo").status == 0
+    assert submit("--workload=sft").is_refusal(
+        f"WORKLOAD=sft (from the command line or environment), but {FILE} is for ppo: leave one of them out."
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "origin"),
     [({"dataset": "none"}, "the knob DATASET"), ({"spec": f"{SPEC}dataset: none\n"}, FILE)],

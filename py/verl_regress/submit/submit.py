@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The scripts' arguments; the documents come as a tar stream on stdin, so that quoting cannot go wrong."""
     parser.add_argument("--spec-name", required=True, help="the JobSpec's file as the user knows it")
     parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
+    parser.add_argument("--workload", help="command line's WORKLOAD, where it also names a JobSpec")
     parser.add_argument("--code-id", help="command line's CODE_ID")
     parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
     parser.add_argument("--profile", required=True, help="the profile's name")
@@ -110,8 +111,13 @@ def read_request(args: argparse.Namespace) -> Request:
     if args.overrides_name is not None:
         names[_OVERRIDES] = args.overrides_name
     texts = read_stream(names)
+    spec = JobSpec.of(documents.parse(texts[_SPEC], args.spec_name, "jobspec"))
+    if args.workload not in (None, spec.workload):
+        raise BadInput(
+            f"WORKLOAD={args.workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
+        )
     return Request(
-        spec=JobSpec.of(documents.parse(texts[_SPEC], args.spec_name, "jobspec")),
+        spec=spec,
         base=BaseConfig.of(documents.parse(texts[_BASE], args.base_name, "base_config")),
         said=CommandLine(
             code_id=args.code_id,
