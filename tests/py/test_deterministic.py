@@ -8,6 +8,8 @@ from streams import state_of
 
 from verl_regress.base.layout import JobDir
 
+pytestmark = pytest.mark.slow
+
 SECTION = """\
 deterministic:
   overrides: {rl: [trainer.save_freq=4, '?trainer.gone=1'], ppo: [critic.optim.lr=3], sft: [trainer.unread=1]}

@@ -16,6 +16,8 @@ from verl_verdict import curves, metrics, page
 from verl_verdict.markup import element, joined
 from verl_verdict.memory_records import Memory
 
+pytestmark = pytest.mark.slow
+
 
 class Parsed(HTMLParser):
     """The elements of a page with their attributes, and whether they are closed in order."""
