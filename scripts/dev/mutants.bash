@@ -1,4 +1,4 @@
-# mutants: the parts of `make mutants`: mutmut in a virtual environment of its own, and a copy of the checkout for each module.
+# mutants: the parts of `make mutants`: its tools in a virtual environment of their own, and a copy of the checkout for each module.
 # shellcheck shell=bash
 
 readonly MUTANTS_DIR="${REPO_DIR}/build/mutants"
@@ -34,14 +34,13 @@ mutants::run() {
   rm -rf -- "${home}/mutants/tests" # a test that was deleted stays deleted
   mkdir -p "${home}/mutants"
   files::copy_to "${home}/mutants"
-  mutants::python prepare "$1" "$home"
-  log::while "running the mutants of $1" mutants::_so_far "${home}/log" -- mutants::_mutmut "$home" ||
-    cli::die 1 "mutmut could not run the mutants of $1: read the end of ${home}/log."
+  log::while "running the mutants of $1" mutants::_so_far "${home}/log" -- mutants::_run_tool "$1" "$home" ||
+    cli::die 1 "The mutants of $1 could not be run: read the end of ${home}/log."
   said=$(mutants::python record "$1" "$home") || exit 1
   log::ok "$said"
 }
 
-# mutmut writes its progress, such as 12/394, over one line.
+# Both tools write their progress, such as 12/394; mutmut writes it over one line.
 mutants::_so_far() { tail -c 1000 -- "$1" 2>/dev/null | grep -oE '[0-9]+/[0-9]+' | tail -n 1 || true; }
 
-mutants::_mutmut() { (cd "$1" && nice -n 19 "${MUTANTS_DIR}/venv/bin/mutmut" run --max-children 1) >"$1/log" 2>&1 </dev/null; }
+mutants::_run_tool() { mutants::python run "$1" "$2" >"$2/log" 2>&1 </dev/null; }

@@ -1,13 +1,14 @@
 """Mutation testing of the modules that decide: which ones, and docs/mutants.md from what the tool found.
 
 mutants.py names [NAME...]    the modules to run, one a line
-mutants.py prepare NAME DIR   DIR/mutants has a copy of the checkout: make it what mutmut expects to find in DIR
-mutants.py record NAME DIR    take what mutmut found in DIR over into tests/recorded/mutants.json
+mutants.py run NAME DIR       DIR/mutants has a copy of the checkout: run what is left of the module's mutants there
+mutants.py record NAME DIR    take what was found in DIR over into tests/recorded/mutants.json
 mutants.py write              docs/mutants.md from the record and tests/mutants/equal.yaml
 mutants.py check              exits 1 where that page is not what they make
 
 mutmut 3.8 mutates only what is inside a function without a decorator (other than @staticmethod and @classmethod), calls
 the mutant in a process forked from one that has imported everything, and runs only the tests that reach its function.
+Bash libraries have their own tool, mutants_bash.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ast
 import difflib
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+import mutants_bash
 
 REPO = Path(__file__).resolve().parents[2]
 RECORD = REPO / "tests" / "recorded" / "mutants.json"
@@ -41,12 +45,29 @@ _NOT_RUN, _SURVIVED, _FAILED, _UNREACHED = None, 0, 1, 33
 
 @dataclass(frozen=True)
 class Module:
-    """A module, and the test files under tests/py that must notice its mutants; `root` is its place on sys.path."""
+    """A module, and the test files that must notice its mutants: under tests/py, or under tests/bats for a Bash library.
+
+    `root` is its place on sys.path, or the folder of the libraries.
+    """
 
     name: str
     path: str
     tests: tuple[str, ...]
     root: str = "py"
+
+    @property
+    def is_bash(self) -> bool:
+        """Is it a Bash library?"""
+        return self.path.endswith(".bash")
+
+    @property
+    def test_files(self) -> list[str]:
+        """Their paths."""
+        return [f"tests/bats/{test}.bats" if self.is_bash else f"tests/py/{test}.py" for test in self.tests]
+
+
+def _library(name: str, *tests: str, folder: str = "") -> Module:
+    return Module(name, f"{folder}{name}.bash", tests, root="scripts/lib")
 
 
 MODULES = (
@@ -62,6 +83,19 @@ MODULES = (
     Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_submit_killed")),
     Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_canary", "test_session_verdict")),
     Module("evidence", "verl_regress/session/evidence.py", ("test_verify_checks", "test_verify_canary", "test_session_faults")),
+    _library("answer", "unit/answer"),
+    _library("lock", "unit/lock"),
+    _library("port", "unit/tunnel"),
+    _library("made", "unit/made"),
+    _library("artefact", "unit/artefact"),
+    _library("owner", "unit/owner"),
+    _library("secret", "unit/secret"),
+    _library("knob", "unit/knob", "rules/knobs", "unit/words"),
+    _library("env", "unit/env"),
+    _library("look", "unit/look"),
+    _library("allocation", "unit/slurm", folder="lifecycle/"),
+    _library("hosts", "unit/hosts", folder="lifecycle/"),
+    _library("snapshot", "unit/snapshot"),
 )  # fmt: skip
 NAMES = tuple(module.name for module in MODULES)
 
@@ -81,6 +115,21 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+# --- run
+
+
+def run(module: Module, home: Path) -> None:
+    """Run the mutants that are left in `home`. Raises ValueError if a library's tests fail without one."""
+    os.nice(19)
+    if module.is_bash:
+        mutants_bash.run(f"{module.root}/{module.path}", module.test_files, home)
+    else:
+        prepare(module, home)
+        os.chdir(home)
+        mutmut = str(Path(sys.executable).with_name("mutmut"))
+        os.execv(mutmut, [mutmut, "run", "--max-children", "1"])
+
+
 # --- before and after mutmut
 
 
@@ -98,7 +147,7 @@ def prepare(module: Module, home: Path) -> None:
     only.parent.mkdir(parents=True)
     shutil.copy(source(module), only)
     home_of.unlink()  # mutmut writes it from that copy
-    tests = "\n    ".join(f"tests/py/{test}.py" for test in module.tests)
+    tests = "\n    ".join(module.test_files)
     config = {
         "source_paths": "src", "pytest_add_cli_args_test_selection": f"\n    {tests}",
         "pytest_add_cli_args": "\n    -p\n    no:cacheprovider\n    -m\n    not slow", "use_git_change_detection": "false",
@@ -126,28 +175,37 @@ def _forget_survivors(home: Path, meta: Path, tests: str) -> None:
 
 
 def found(module: Module, home: Path) -> dict[str, Any]:
-    """What mutmut found in `home`, as the record has it. Raises ValueError if it has not run every mutant."""
+    """What was found in `home`, as the record has it. Raises ValueError if not every mutant has run."""
+    if module.is_bash:
+        path = home / "mutants" / module.root / module.path
+        count, left, survivors = mutants_bash.found(f"{module.root}/{module.path}", home)
+    else:
+        path = home / "src" / module.path
+        count, left, survivors = _found_by_mutmut(module, home)
+    if left or not count:
+        raise ValueError(
+            f"{left} of {count} mutants of {module.name} have not run: run 'make mutants MUTANTS={module.name}' again."
+        )
+    return {
+        "path": f"{module.root}/{module.path}", "sha256": sha256(path),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "tool": "mutants_bash.py" if module.is_bash else f"mutmut {metadata.version('mutmut')}",
+        "mutants": count, "survivors": sorted(survivors, key=lambda each: (each["line"], each["is"])),
+    }  # fmt: skip
+
+
+def _found_by_mutmut(module: Module, home: Path) -> tuple[int, int, list[dict[str, Any]]]:
     mutated = home / "mutants" / module.root / module.path
     codes: dict[str, int | None] = json.loads(Path(f"{mutated}.meta").read_text(encoding="utf-8"))["exit_code_by_key"]
-    left = sum(code is _NOT_RUN for code in codes.values())
-    if left or not codes:
-        raise ValueError(
-            f"{left} of {len(codes)} mutants of {module.name} have not run: run 'make mutants MUTANTS={module.name}' again."
-        )
     spans = json.loads(Path(f"{mutated}.spans").read_text(encoding="utf-8"))["spans"]
     lines = mutated.read_text(encoding="utf-8").splitlines()
-    original = home / "src" / module.path
-    starts = _starts(original)
+    starts = _starts(home / "src" / module.path)
     survivors = [
         _survivor(key.rpartition(".")[2], spans, lines, starts)
         for key, code in codes.items()
         if code in (_SURVIVED, _UNREACHED)
     ]
-    return {
-        "path": f"{module.root}/{module.path}", "sha256": sha256(original),
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"), "tool": f"mutmut {metadata.version('mutmut')}",
-        "mutants": len(codes), "survivors": sorted(survivors, key=lambda each: (each["line"], each["is"])),
-    }  # fmt: skip
+    return len(codes), sum(code is _NOT_RUN for code in codes.values()), survivors
 
 
 def _starts(path: Path) -> dict[str, int]:
@@ -254,12 +312,15 @@ def page(records: Mapping[str, Record], equal: Sequence[Mapping[str, str]]) -> s
 _HEAD = f"""\
 # Do the tests notice a wrong change?
 
-`make mutants` changes one thing at a time in each module that decides something, and runs the unit tests that reach it. A change
-that fails no test survived. It takes hours, in the background, on one core; it goes on where it stopped, in `build/mutants/`.
-`MUTANTS=status,queue` runs these only. The tool is [mutmut](https://mutmut.readthedocs.io); this page is written by
-`scripts/dev/mutants.py` from `tests/recorded/mutants.json`. A survivor that behaves as the original has its reason in
-`tests/mutants/equal.yaml` and does not count; every other one counts against the score. The aim is {AIM} %. mutmut changes nothing
-outside functions or in functions with a decorator, and the container tests, which may notice more, do not run."""
+`make mutants` changes one thing at a time in each module that decides something, and runs its unit tests. A change that fails no test
+survived. It takes hours, in the background; it goes on where it stopped, in `build/mutants/`. `MUTANTS=status,owner` runs these
+only. This page is written by `scripts/dev/mutants.py` from `tests/recorded/mutants.json`. A survivor that behaves as the original
+has its reason in `tests/mutants/equal.yaml` and does not count; every other one counts against the score. The aim is {AIM} %. The
+container tests, which may notice more, do not run.
+
+[mutmut](https://mutmut.readthedocs.io) changes Python, on one core, and runs the tests that reach the function. It changes nothing
+outside functions or in functions with a decorator. `scripts/dev/mutants_bash.py` changes Bash, on all cores: operators, tests, numbers,
+words of `case`, quoted words without a `$`, a whole command (then `:`), `"${{list[@]}}"` (then nothing)."""
 
 
 _TITLES = ("module", "mutants", "noticed", "equal", "survived", "score", "recorded")
@@ -317,15 +378,17 @@ def check() -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One of names, prepare, record, write, check; returns the exit status."""
+    """One of names, run, record, write, check; returns the exit status."""
     action, words = arguments[0], list(arguments[1:])
     if action == "names":
         print("\n".join(name for name in NAMES if not words or name in words))
-    elif action == "prepare":
-        prepare(of(words[0]), Path(words[1]))
-    elif action == "record":
+    elif action in ("run", "record"):
+        module, home = of(words[0]), Path(words[1])
         try:
-            print(record(of(words[0]), Path(words[1])))
+            if action == "run":
+                run(module, home)
+            else:
+                print(record(module, home))
         except ValueError as error:
             print(f"error   {error}", file=sys.stderr)
             return 1

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# mutants: do the tests notice a wrong change? mutmut changes one thing at a time in each module that decides something, and runs the
-# unit tests that reach it (scripts/dev/mutants.py lists both). Writes tests/recorded/mutants.json and docs/mutants.md.
+# mutants: do the tests notice a wrong change? mutmut, and for Bash scripts/dev/mutants_bash.py, change one thing at a time in each module
+# that decides something, and run its unit tests (scripts/dev/mutants.py lists both). Writes tests/recorded/mutants.json and
+# docs/mutants.md.
 #
 #   scripts/dev/mutants.sh                        every module: hours
-#   MUTANTS=status,queue scripts/dev/mutants.sh   these
+#   MUTANTS=status,owner scripts/dev/mutants.sh   these
 #   scripts/dev/mutants.sh --write                only the page again, after a change of tests/mutants/equal.yaml
 #
-# It works on copies in build/mutants/, at the lowest priority and on one core. It goes on where it stopped: mutants of unchanged
-# functions that a test noticed do not run again. Delete build/mutants/NAME to run all of them.
+# It works on copies in build/mutants/ (of a Bash library also in TMPDIR, one for each core), at the lowest priority. It goes on where it
+# stopped: mutants of unchanged functions that a test noticed do not run again. Delete build/mutants/NAME to run all of them.
 #
 # Knobs: MUTANTS
 source "$(dirname "$0")/../lib/regress.bash"
@@ -26,7 +27,7 @@ names=()
 answer::lines names mutants::python names "${words[@]}"
 mutants::ensure_tool
 for name in "${names[@]}"; do
-  log::step "mutants of ${name} (what mutmut says is in ${MUTANTS_DIR}/${name}/log)"
+  log::step "mutants of ${name} (what the tool says is in ${MUTANTS_DIR}/${name}/log)"
   mutants::run "$name"
   mutants::python write
 done

@@ -67,8 +67,8 @@ def test_a_score_below_the_aim_is_bold():
 def test_every_module_of_the_list_and_its_tests_exist():
     for module in mutants.MODULES:
         assert mutants.source(module).is_file()
-        for name in module.tests:
-            assert (REPO / "tests" / "py" / f"{name}.py").is_file()
+        for name in module.test_files:
+            assert (REPO / name).is_file()
     assert set(mutants.read()) <= set(mutants.NAMES)
 
 
@@ -174,6 +174,20 @@ def test_what_no_test_noticed_runs_again_when_the_tests_have_changed(home):
     assert codes("as they were") == [0, 1, 33]
     assert codes("as they were") == [0, 1, 33]
     assert codes("changed") == [None, 1, None]
+
+
+def test_mutmut_runs_in_the_folder_that_was_prepared_for_it(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(mutants, "prepare", lambda module, home: called.append((module.name, home)))
+    monkeypatch.setattr(mutants.os, "nice", called.append)
+    monkeypatch.setattr(mutants.os, "execv", lambda program, words: called.append((program, words)))
+    monkeypatch.setattr(mutants.sys, "executable", "/tools/bin/python")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    mutants.run(mutants.of("queue"), tmp_path / "home")
+    run = ("/tools/bin/mutmut", ["/tools/bin/mutmut", "run", "--max-children", "1"])
+    assert called == [19, ("queue", tmp_path / "home"), run]
+    assert mutants.Path.cwd() == tmp_path / "home"
 
 
 def test_the_knob_takes_the_modules_of_the_list():
