@@ -1,0 +1,101 @@
+#!/usr/bin/env bats
+# The training data and the model: what the helper is asked to make, and which files of this machine it gets. The helper is a stub.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load_knobs \
+    'helper::run() { printf "%s\n" "$*" >>"${HOST_ROOT}/asked"; [[ $* != *--check ]] || cat -- "${HOST_ROOT}/state"; }' \
+    'helper::run_in() { printf "in %s\n" "$*" >>"${HOST_ROOT}/asked"; tar -x -C "${HOST_ROOT}/got"; }' '"$@"' >"${HERE}/scripts/verb.sh"
+  mkdir -p "${BOX}/root/got" "${BOX}/my files/.git"
+  MINE="${BOX}/my files"
+}
+
+# ensure WHAT [KNOB=VALUE...]
+ensure() {
+  rm -rf "${BOX}/root/asked" "${BOX}/root/got"
+  mkdir "${BOX}/root/got"
+  sandbox::run SEED=7 DATASET=sums MODEL=small "${@:2}" scripts/verb.sh "artefact::ensure_$1"
+}
+
+asked() { cat "${BOX}/root/asked"; }
+got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
+
+@test "data and a model that a node makes itself: the helper is asked once, and gets no file" {
+  ensure data DATASET_SOURCE=synthetic
+  assert_status 0
+  [[ $(asked) == 'worker-0 prepare-data --source synthetic --name sums --seed 7' ]]
+  ensure model MODEL_SOURCE=hub:a/b@main
+  assert_status 0
+  [[ $(asked) == 'worker-0 prepare-model --source hub:a/b@main --name small --seed 7' ]]
+}
+
+@test "data from a folder: its two files and no other, links resolved, under an absolute name" {
+  echo train >"${BOX}/elsewhere"
+  ln -s ../elsewhere "${MINE}/train.jsonl"
+  echo test >"${MINE}/test.jsonl"
+  echo private >"${MINE}/other"
+  ensure data DATASET_SOURCE="path:../my files"
+  assert_status 0
+  [[ $(asked) == "in worker-0 prepare-data --source path:${MINE} --name sums --seed 7" ]]
+  [[ $(got) == './test.jsonl ./train.jsonl ' && ! -L ${BOX}/root/got/train.jsonl && $(<"${BOX}/root/got/train.jsonl") == train ]]
+}
+
+@test "a folder without one of the two files is refused before the helper is asked" {
+  for missing in train test; do
+    echo x | tee "${MINE}/train.jsonl" >"${MINE}/test.jsonl"
+    rm "${MINE}/${missing}.jsonl"
+    mkdir "${MINE}/${missing}.jsonl"
+    ensure data DATASET_SOURCE="path:${MINE}"
+    assert_status 2
+    assert_line "error   ${MINE}/${missing}.jsonl (from DATASET_SOURCE=path:${MINE}) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl."
+    [[ ! -e ${BOX}/root/asked ]]
+    rmdir "${MINE}/${missing}.jsonl"
+  done
+}
+
+@test "a model from a folder: without its history, links resolved, and only if the shared root does not have it" {
+  echo '{}' >"${MINE}/config.json"
+  echo weights >"${BOX}/blob"
+  ln -s ../blob "${MINE}/model.safetensors"
+  echo history >"${MINE}/.git/HEAD"
+  echo absent >"${BOX}/root/state"
+  ensure model MODEL_SOURCE="path:../my files"
+  assert_status 0
+  [[ $(asked) =~ ^"worker-0 prepare-model --source path:${MINE} --name small --seed 7 --revision "([0-9a-f]{64})" --check"$'\n'(.*)$ ]] || fail "$(asked)"
+  local revision=${BASH_REMATCH[1]}
+  [[ ${BASH_REMATCH[2]} == "in worker-0 prepare-model --source path:${MINE} --name small --seed 7 --revision ${revision}" ]]
+  [[ $(got) == './config.json ./model.safetensors ' && ! -L ${BOX}/root/got/model.safetensors ]]
+  echo present >"${BOX}/root/state"
+  ensure model MODEL_SOURCE="path:${MINE}"
+  assert_status 0
+  [[ $(asked) == *" --revision ${revision} --check" && -z $(got) ]]
+}
+
+@test "the revision of a folder changes with names, sizes and times of its files, and not with its history" {
+  echo '{}' >"${MINE}/config.json"
+  echo present >"${BOX}/root/state"
+  local before
+  revision() {
+    ensure model MODEL_SOURCE="path:${MINE}"
+    assert_status 0
+    [[ $(asked) =~ --revision\ ([0-9a-f]{64})\ --check ]] || fail "$(asked)"
+    echo "${BASH_REMATCH[1]}"
+  }
+  before=$(revision)
+  echo changed >"${MINE}/.git/HEAD"
+  [[ $(revision) == "$before" ]]
+  touch -d '2026-01-31' "${MINE}/config.json"
+  [[ $(revision) != "$before" ]]
+  before=$(revision)
+  mv "${MINE}/config.json" "${MINE}/other" && cp -p "${MINE}/other" "${MINE}/config.json"
+  [[ $(revision) != "$before" ]]
+}
+
+@test "a folder without config.json is refused before the helper is asked" {
+  ensure model MODEL_SOURCE="path:${MINE}"
+  assert_status 2
+  assert_line "error   ${MINE} (from MODEL_SOURCE=path:${MINE}) has no config.json that can be read: name the folder of a Hugging Face model."
+  [[ ! -e ${BOX}/root/asked ]]
+}

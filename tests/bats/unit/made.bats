@@ -1,0 +1,59 @@
+#!/usr/bin/env bats
+# The knobs that a running cluster was made with: what is kept, what has changed since, and how that is said.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' env::load_knobs '"$@"' >"${HERE}/scripts/verb.sh"
+  KEPT="${BOX}/work dir/clusters/mine"
+}
+
+# verb [KNOB=VALUE...] WORD...
+verb() {
+  local knobs=(CLUSTER_NAME=mine)
+  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
+}
+
+@test "the knobs are kept as lines, for each thing and each cluster; make down forgets only this cluster's" {
+  verb SHM_SIZE=3gb OVERRIDES=$'a=1\nb=2' made::keep containers SHM_SIZE TUNNEL_VIA OVERRIDES
+  assert_status 0
+  [[ -z $output && $(<"${KEPT}/containers") == $'SHM_SIZE=3gb\nTUNNEL_VIA=\nOVERRIDES=a=1 b=2' ]]
+  verb made::keep head GCS_PORT
+  verb CLUSTER_NAME=other made::keep head GCS_PORT
+  [[ $(ls -A "$KEPT") == $'containers\nhead' && $(<"${KEPT}/head") == GCS_PORT=6379 ]]
+  verb made::forget
+  assert_status 0
+  [[ $(ls "${BOX}/work dir/clusters") == other ]]
+}
+
+@test "what has changed: each knob with another value now, or the one that is asked for; not what is no knob any more" {
+  verb made::changed containers
+  [[ $status == 0 && -z $output ]] || fail 'no record'
+  verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::keep containers SHM_SIZE WORKER_CPUS OVERRIDES
+  verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::changed containers
+  [[ $status == 0 && -z $output ]] || fail 'the same values'
+  printf 'GONE=1\nnot a knob\nsource=x\n' >>"${KEPT}/containers"
+  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers
+  [[ $status == 0 && $output == $'SHM_SIZE=3gb\nOVERRIDES=a=1 b=2' ]]
+  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers OVERRIDES
+  [[ $status == 0 && $output == 'OVERRIDES=a=1 b=2' ]]
+  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers WORKER_CPUS
+  [[ $status == 0 && -z $output ]]
+}
+
+@test "a change is said with both values and where the new one came from" {
+  verb SHM_SIZE=4gb made::describe SHM_SIZE=3gb
+  [[ $status == 0 && $output == 'SHM_SIZE was 3gb, is 4gb (from the command line or environment)' ]]
+  verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' TUNNEL_VIA=me@a
+  [[ $output == 'WORKER_CPUS was empty, is 4 (from the command line or environment); SHM_SIZE was 3gb, is 2gb (from env/defaults.env); '* ]]
+  [[ $output == *'; OVERRIDES was a=1 b=3, is a=1 b=2 (from the command line or environment); TUNNEL_VIA was me@a, is empty (from env/defaults.env)' ]]
+}
+
+@test "the image and the user of the containers have a value even if nobody has set one" {
+  verb made::describe RUN_AS=1000:1000 NODE_IMAGE=image:1
+  [[ $output == 'RUN_AS was 1000:1000, is empty (from the owner of WORKDIR); NODE_IMAGE was image:1, is empty (from the inputs of the image)' ]]
+  verb RUN_AS=7:7 NODE_IMAGE=image:2 made::describe RUN_AS=1000:1000 NODE_IMAGE=image:1
+  [[ $output == 'RUN_AS was 1000:1000, is 7:7 (from the command line or environment); NODE_IMAGE was image:1, is image:2 (from the command line or environment)' ]]
+}
