@@ -130,8 +130,10 @@ def _of_statement(node: Node) -> Iterator[Change]:
 
 
 def _of_operator(node: Node, source: bytes) -> Iterator[Change]:
-    """The opposite one; a test that has none is negated."""
+    """The opposite one; a test that has none is negated. '&& true' behaves as '|| true': neither lets `set -e` end the script."""
     operator, at, start = node["Op"], node["OpPos"]["Offset"], _span(node)[0]
+    if node["Type"] == "BinaryCmd" and source[slice(*_span(node["Y"]))] == b"true":
+        return
     if operator == "!":
         yield at, _span(node["X"])[0], ""
     elif operator in _SWAPPED and not (node["Type"] == "BinaryTest" and operator in "<>"):

@@ -67,7 +67,7 @@ CHANGED = {
     "printf '%s\\n' \"${words[@]}\" | it::other \\": {
         ": | it::other \\", "printf 'XX%s\\nXX' \"${words[@]}\" | it::other \\", "printf '%s\\n' | it::other \\",
     },
-    "--last || true": {"--last && true", "--last || false"},
+    "--last || true": {"--last || false"},
 }  # fmt: skip
 
 

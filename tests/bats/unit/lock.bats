@@ -32,7 +32,7 @@ setup() {
   sandbox::run scripts/verb.sh lock::holder "$FILE"
   [[ $status == 0 && $output == 'another script' ]]
   : >"$FILE"
-  sandbox::run scripts/verb.sh lock::holder "$FILE"
+  sandbox::run holder=mine scripts/verb.sh lock::holder "$FILE"
   [[ $status == 0 && $output == 'another script' ]]
   printf 'someone' >"$FILE" # a script was killed while it wrote
   sandbox::run scripts/verb.sh lock::holder "$FILE"

@@ -34,17 +34,28 @@ verb() {
   verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::keep containers SHM_SIZE WORKER_CPUS OVERRIDES
   verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::changed containers
   [[ $status == 0 && -z $output ]] || fail 'the same values'
-  printf 'GONE=1\nnot a knob\nsource=x\n' >>"${KEPT}/containers"
+  # shellcheck disable=SC2016  # hostile on purpose
+  printf '%s\n' GONE=1 'not a knob' file=x 'KNOB_NAMES[$(touch ran)]=x' >>"${KEPT}/containers"
   verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers
-  [[ $status == 0 && $output == $'SHM_SIZE=3gb\nOVERRIDES=a=1 b=2' ]]
+  [[ $status == 0 && $output == $'SHM_SIZE=3gb\nOVERRIDES=a=1 b=2' && ! -e ${HERE}/ran ]]
   verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers OVERRIDES
   [[ $status == 0 && $output == 'OVERRIDES=a=1 b=2' ]]
   verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers WORKER_CPUS
   [[ $status == 0 && -z $output ]]
 }
 
+@test "a record that the user may not read is refused, and is not taken for one in which nothing has changed" {
+  verb made::keep containers SHM_SIZE
+  chmod 000 "${KEPT}/containers"
+  # root without the capability to read everything
+  ((EUID != 0)) || stub bash "exec $(type -P setpriv) --bounding-set=-all $(type -P bash) \"\$@\""
+  verb made::changed containers
+  assert_status 1
+  assert_line "error   ${KEPT}/containers, which has the knobs that mine was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
+}
+
 @test "a change is said with both values and where the new one came from" {
-  verb SHM_SIZE=4gb made::describe SHM_SIZE=3gb
+  verb text=mine SHM_SIZE=4gb made::describe SHM_SIZE=3gb
   [[ $status == 0 && $output == 'SHM_SIZE was 3gb, is 4gb (from the command line or environment)' ]]
   verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' TUNNEL_VIA=me@a
   [[ $output == 'WORKER_CPUS was empty, is 4 (from the command line or environment); SHM_SIZE was 3gb, is 2gb (from env/defaults.env); '* ]]

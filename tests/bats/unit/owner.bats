@@ -75,6 +75,42 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   [[ $(grep '^id ' <<<"$output" | sort -u) == "id $(<"${WORK}/id")" && $(ls "$WORK") == id ]] || fail "$(ls "$WORK")"
 }
 
+@test "the id is readable for all users and belongs to the owner of WORKDIR; a file system without hard links cannot have one" {
+  local owner=$EUID
+  rm "${WORK}/id"
+  if ((EUID == 0)); then
+    owner=4242
+    chown "$owner" "$WORK"
+  fi
+  # shellcheck disable=SC2016  # expanded in the script
+  in_lib <<<'owner::ensure_id; echo "id $OWNER_ID ${OWNER_WORDS[*]}"'
+  assert_status 0
+  assert_line "id $(<"${WORK}/id") --owner=$(id -un):$(<"${WORK}/id") --owner-workdir=${WORK}"
+  [[ $(stat --format '%a %u' "${WORK}/id") == "644 ${owner}" ]] || fail "$(stat --format '%a %u' "${WORK}/id")"
+  rm "${WORK}/id"
+  stub ln 'exit 1'
+  in_lib <<<'owner::ensure_id; echo "not reached"'
+  assert_status 1
+  assert_line "error   ${WORK}/id cannot be made, because its file system has no hard links: point WORKDIR at another one."
+  refute_text 'not reached'
+}
+
+@test "who we are before WORKDIR has an id, with a user without a name, and with an id that make up did not write" {
+  # shellcheck disable=SC2016  # expanded in the script
+  local who='echo "[${OWNER_ID}] [${OWNER_USER}] [${OWNER_WORDS[*]}]"'
+  in_lib <<<"$who"
+  assert_line "[00000000000000aa] [$(id -un)] [--owner=$(id -un):00000000000000aa --owner-workdir=${WORK}]"
+  rm "${WORK}/id"
+  stub id '[[ $* != -un ]] || exit 1; echo 4242'
+  in_lib OWNER_ID=x <<<"$who"
+  assert_status 0
+  assert_line '[] [4242] []'
+  printf '00000000000000AA' >"${WORK}/id"
+  in_lib <<<"$who"
+  assert_status 1
+  assert_line "error   ${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
+}
+
 @test "every script that would change, stop or read in another's cluster is refused, and nothing is run on its nodes" {
   local script tried=0
   theirs

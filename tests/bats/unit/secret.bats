@@ -20,8 +20,11 @@ sent() {
     source "$1/scripts/lib/regress.bash" && cli::begin && ENV_ORIGIN[WORKLOAD]=env
     export WORKLOAD=ppo && NOT_EXPORTED=sk-not-exported
     helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root / "$@"; }
+    eval "$3"
+    open=(/proc/$$/fd/*)
     secret::read_all "my.yaml" --spec-name "my.yaml" <"$2"
-    secret::print_all | tr "\0" "|"' scripts/any "$REPO" "$SPEC"
+    left=(/proc/$$/fd/*) && [[ ${left[*]} == "${open[*]}" ]] || exit 9 # a file is still open
+    secret::print_all | tr "\0" "|"' scripts/any "$REPO" "$SPEC" "${FIRST-}"
 }
 
 refused() {
@@ -88,6 +91,9 @@ refused() {
   : >"${HOME}/token"
   sent
   refused 'The file of the secret API_KEY (from my.yaml) is empty: put the value into it.'
+  printf x >"${HOME}/token"
+  sent
+  [[ $status == 0 && $output == 'API_KEY=x||' ]]
   printf 'sk-01234\00056789\n' >"${HOME}/token"
   sent
   refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can hold: name a text file.'
@@ -111,9 +117,18 @@ refused() {
   head -c 65536 /dev/zero | tr '\0' x >"${HOME}/large"
   sent
   [[ $status == 0 && ${#output} == 65546 ]]
-  printf '0123456789' >>"${HOME}/large"
+  printf 0 >>"${HOME}/large"
   sent
-  refused 'The file of the secret API_KEY (from my.yaml) has 65546 bytes: name one with at most 65536, because no process can be started with more.'
+  refused 'The file of the secret API_KEY (from my.yaml) has 65537 bytes: name one with at most 65536, because no process can be started with more.'
+}
+
+@test "a file that is replaced after it was opened does not leave this machine" {
+  printf 'sk-0123456789\n' >"${HOME}/token"
+  printf 'mine\n' >"${HOME}/other"
+  spec '- {name: API_KEY, file: ~/token}'
+  # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
+  FIRST='stat() { command stat "$@" && mv "${HOME}/other" "${HOME}/token"; }' sent
+  refused 'The file of the secret API_KEY (from my.yaml) is a link, which may lead to any file: name the file itself.'
 }
 
 @test "a JobSpec that the schema refuses is refused before any value is read" {
@@ -127,6 +142,7 @@ refused() {
   plant=(bash -x -c '
     source "$1/scripts/lib/regress.bash" && cli::begin
     secret::plant A_CANARY
+    [[ ${_SECRETS_PLANTED[*]} == A_CANARY ]] # what scripts/lib/job.bash submits with
     { secret::print_all && secret::print A_CANARY; } | tr "\0" "|"' scripts/any "$REPO")
   run --separate-stderr "${plant[@]}"
   [[ $status == 0 && $output =~ ^A_CANARY=([0-9a-f]{40})\|\|([0-9a-f]{40})$ ]]
