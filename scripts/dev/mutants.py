@@ -90,7 +90,7 @@ MODULES = (
     _library("artefact", "unit/artefact"),
     _library("owner", "unit/owner"),
     _library("secret", "unit/secret"),
-    _library("knob", "unit/knob", "rules/knobs", "unit/words"),
+    _library("knob", "unit/knob", "unit/env"),
     _library("env", "unit/env"),
     _library("look", "unit/look"),
     _library("allocation", "unit/slurm", folder="lifecycle/"),

@@ -48,9 +48,9 @@ SHOW
     [[ $output != *'too long'* ]]
   done
   rm "${HERE}/env/local.env"
-  sandbox::run "OVERRIDES=a=$(head -c 70000 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
+  sandbox::run "OVERRIDES=a=$(head -c 65535 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
   assert_status 2
-  assert_line 'error   OVERRIDES (from the command line or environment) has 70002 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
+  assert_line 'error   OVERRIDES (from the command line or environment) has 65537 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
   sandbox::run "OVERRIDES=a=$(head -c 65534 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
   assert_status 0
 }
@@ -145,6 +145,12 @@ MIN_DISK_GIB=a[$(touch x)]|use a whole number from 0 to 999999
 MIN_MEMORY_GIB=08|use a whole number from 0 to 999999
 IMAGE_PULL_TIMEOUT=|use a whole number from 1 to 999999
 TORCH_NCCL_HIGH_PRIORITY=true|use one of 0, 1
+TUNNEL_VIA=-x|use user@host or user@host:port, or leave it empty
+SHARED_GROUP=a b|use the name or the number of a group, or leave it empty
+TRUSTED_UIDS=me|use numbers of users, separated by one space, as in 1000 1001, or leave it empty
+BATCH_TIME=$(id)|use letters, digits and _.,:@+/- alone, or leave it empty
+BATCH_OPTIONS=qos|use options as --name or --name=value, separated by one space, without quotes, or leave it empty
+NODES_PATH=bin|use absolute paths without spaces, separated by colons, or leave it empty
 CASES
   [[ ! -e x ]]
 }

@@ -129,6 +129,14 @@ group or empty
 --g
 -a:b
 -12345678901
+login
++host
++me@host.example.org:2200
+-
+-me@
+-a b
+-host:0
+-@host
 uids or empty
 +
 +0
@@ -265,6 +273,15 @@ TYPES
   assert_status 0
   [[ ${lines[0]} == "$(grep -c '^[+-]' "${BOX}/types") values" ]] || fail 'judged otherwise'
   [[ ! -e ran ]]
+}
+
+@test "a list is one line: its second line is not passed by" {
+  # shellcheck disable=SC2016
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' '"$@"' >"${HERE}/scripts/verb.sh"
+  sandbox::run scripts/verb.sh knob::is_of 'list of a b' $'a\nx'
+  assert_status 1
+  sandbox::run scripts/verb.sh knob::is_of 'list of a b' $'a b'
+  assert_status 0
 }
 
 @test "a type that knob.bash does not know is our own error" {
