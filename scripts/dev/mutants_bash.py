@@ -203,7 +203,9 @@ def run(library: str, tests: Sequence[str], home: Path) -> None:
 def _seen(home: Path, tests: Iterable[Path]) -> dict[str, Any]:
     now = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(tests))).hexdigest()
     file = home / "found.json"
-    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"tests": now, "noticed": {}}
+    before: dict[str, Any] = (
+        json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"tests": now, "noticed": {}}
+    )
     kept = {key: noticed for key, noticed in before["noticed"].items() if noticed or before["tests"] == now}
     return {"tests": now, "noticed": kept}
 

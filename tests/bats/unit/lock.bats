@@ -29,10 +29,10 @@ setup() {
 }
 
 @test "a file that is not there, is empty, or cannot be read names nobody, and fails nothing" {
-  sandbox::run scripts/verb.sh lock::holder "$FILE"
+  sandbox::run holder=mine scripts/verb.sh lock::holder "$FILE"
   [[ $status == 0 && $output == 'another script' ]]
   : >"$FILE"
-  sandbox::run holder=mine scripts/verb.sh lock::holder "$FILE"
+  sandbox::run scripts/verb.sh lock::holder "$FILE"
   [[ $status == 0 && $output == 'another script' ]]
   printf 'someone' >"$FILE" # a script was killed while it wrote
   sandbox::run scripts/verb.sh lock::holder "$FILE"
