@@ -122,13 +122,18 @@ refused() {
   refused 'The file of the secret API_KEY (from my.yaml) has 65537 bytes: name one with at most 65536, because no process can be started with more.'
 }
 
-@test "a file that is replaced after it was opened does not leave this machine" {
+@test "a file that is replaced after it was opened does not leave this machine, whenever that happens" {
   printf 'sk-0123456789\n' >"${HOME}/token"
   printf 'mine\n' >"${HOME}/other"
   spec '- {name: API_KEY, file: ~/token}'
   # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
-  FIRST='stat() { command stat "$@" && mv "${HOME}/other" "${HOME}/token"; }' sent
+  FIRST='stat() { local said && said=$(command stat "$@") && { [[ $1 != --dereference ]] || mv "${HOME}/other" "${HOME}/token"; } && echo "$said"; }' sent
   refused 'The file of the secret API_KEY (from my.yaml) is a link, which may lead to any file: name the file itself.'
+  printf 'sk-0123456789\n' >"${HOME}/token"
+  printf 'mine\n' >"${HOME}/other"
+  # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
+  FIRST='stat() { local said && said=$(command stat "$@") && { [[ $1 == --dereference ]] || mv "${HOME}/other" "${HOME}/token"; } && echo "$said"; }' sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
 }
 
 @test "a JobSpec that the schema refuses is refused before any value is read" {
@@ -137,16 +142,17 @@ refused() {
   refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or also with 'file: PATH' (a file on this machine), and never has a value."
 }
 
-@test "a canary secret is added to every JobSpec, is new each time, and is in no trace" {
+@test "a canary secret is added to every JobSpec, is new each time, and is in no trace, which goes on after it" {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
-  plant=(bash -x -c '
+  plant=(env _SECRETS_PLANTED=mine bash -x -c '
     source "$1/scripts/lib/regress.bash" && cli::begin
     secret::plant A_CANARY
     [[ ${_SECRETS_PLANTED[*]} == A_CANARY ]] # what scripts/lib/job.bash submits with
-    { secret::print_all && secret::print A_CANARY; } | tr "\0" "|"' scripts/any "$REPO")
+    { secret::print_all && secret::print A_CANARY && : after; } | tr "\0" "|"' scripts/any "$REPO")
   run --separate-stderr "${plant[@]}"
   [[ $status == 0 && $output =~ ^A_CANARY=([0-9a-f]{40})\|\|([0-9a-f]{40})$ ]]
   [[ ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" && $stderr != *"${BASH_REMATCH[1]}"* ]]
+  [[ $stderr == *'[[ A_CANARY == '* && $stderr == *'secret::print A_CANARY'* && $stderr == *': after'* ]]
   first=$output
   run --separate-stderr "${plant[@]}"
   [[ $status == 0 && $output != "$first" ]]
