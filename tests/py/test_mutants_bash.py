@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -139,8 +140,11 @@ def processes(word):
     return found
 
 
+@pytest.mark.slow
 def test_what_the_tests_notice_and_what_they_do_not(home, capfd, monkeypatch):
-    monkeypatch.setattr(mutants_bash, "SECONDS", (0.5, 2))
+    monkeypatch.setattr(mutants_bash, "SECONDS", (2, 5))
+    (home / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "tmp"))
     count, left, survivors = run(home)
     assert (count, left) == (6, 0)
     assert survivors == [
@@ -148,7 +152,7 @@ def test_what_the_tests_notice_and_what_they_do_not(home, capfd, monkeypatch):
     ]
     assert capfd.readouterr().out.splitlines() == [f"{done}/6" for done in range(1, 7)]
     assert (home / "mutants" / "scripts" / "lib" / "it.bash").read_text() == LIBRARY
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("mutants-*"))
+    assert not list((home / "tmp").iterdir())
 
 
 def test_only_what_is_left_runs_again(home, monkeypatch):

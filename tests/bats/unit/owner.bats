@@ -111,6 +111,12 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line "error   ${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
 }
 
+@test "only the nodes that are named are asked for their owner" {
+  in_lib <<<$'nodes::owners() { printf "asked: %s\\n" "$*" >&2; }\nowner::need_own head worker-0\nowner::need_own'
+  assert_status 0
+  [[ $(grep '^asked' <<<"$output") == $'asked: head worker-0\nasked: ' ]]
+}
+
 @test "every script that would change, stop or read in another's cluster is refused, and nothing is run on its nodes" {
   local script tried=0
   theirs
@@ -129,10 +135,10 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 }
 
 @test "neither id nor path alone makes it ours; without a label the owner is unknown" {
-  cluster_of 00000000000000aa me /moved/from/here
+  cluster_of 00000000000000aa me /moved/from/X/here
   in_lib <<<'owner::need_own'
   assert_status 2
-  assert_line "error   The cluster mine belongs to another checkout: /moved/from/here of user me: ${CURE} if that checkout was moved here."
+  assert_line "error   The cluster mine belongs to another checkout: /moved/from/X/here of user me: ${CURE} if that checkout was moved here."
   cluster_of 00000000000000bb me "$WORK"
   in_lib <<<'owner::need_own'
   assert_status 2
