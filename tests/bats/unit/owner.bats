@@ -135,10 +135,10 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 }
 
 @test "neither id nor path alone makes it ours; without a label the owner is unknown" {
-  cluster_of 00000000000000aa me /moved/from/X/here
+  cluster_of 00000000000000aa me /moved/from/here
   in_lib <<<'owner::need_own'
   assert_status 2
-  assert_line "error   The cluster mine belongs to another checkout: /moved/from/X/here of user me: ${CURE} if that checkout was moved here."
+  assert_line "error   The cluster mine belongs to another checkout: /moved/from/here of user me: ${CURE} if that checkout was moved here."
   cluster_of 00000000000000bb me "$WORK"
   in_lib <<<'owner::need_own'
   assert_status 2
