@@ -50,10 +50,11 @@ class Redactor:
 
     def __init__(self, secrets: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
         self._names = {
-            form.encode("utf-8", "surrogateescape"): name
+            form.encode("utf-8", errors): name
             for name, value in (secrets.items() if isinstance(secrets, Mapping) else secrets)
             if value
             for form in forms(value)
+            for errors in ("surrogateescape", "surrogatepass")  # as a stream has what is no UTF-8, and as `text` has it
         }
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None

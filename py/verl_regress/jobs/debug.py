@@ -313,12 +313,12 @@ def _died_of_itself(actor: Mapping[str, Any]) -> bool:
 
 def _remote_tail(api: RayApi, node_id: str, name: str) -> Callable[[], str]:
     query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": _TAIL_LINES, "timeout": 2})
-    return lambda: api.ask(f"/api/v0/logs/file?{query}", parse=bytes).decode("utf-8", "replace")[-_TAIL_BYTES:]
+    return lambda: api.ask(f"/api/v0/logs/file?{query}", parse=bytes).decode("utf-8", "surrogateescape")[-_TAIL_BYTES:]
 
 
 def tail(path: Path) -> str:
     """The last lines of a file, however large it is. Raises OSError and Unreadable."""
-    return "\n".join(end_of(path, _TAIL_BYTES).decode("utf-8", "replace").splitlines()[-_TAIL_LINES:])
+    return "\n".join(end_of(path, _TAIL_BYTES).decode("utf-8", "surrogateescape").splitlines()[-_TAIL_LINES:])
 
 
 def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:

@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import os
 import urllib.parse
 
 import pytest
@@ -37,6 +38,18 @@ def test_each_form_is_found(name):
     assert not any(form in clean for form in forms(VALUE))
     assert clean.startswith("before ")
     assert clean.endswith(" behind")
+
+
+def test_a_value_that_is_no_utf8_is_found():
+    """As Python reads it from the environment, and as programs write it."""
+    value = os.fsdecode(b"\xff\xfeabc 12345678")
+    redactor = Redactor({"KEY": value})
+    for text in (value, repr(value), json.dumps(value), "%FF%FEabc%2012345678", b"\xff\xfeabc 12345678".hex()):
+        clean = redactor.text(f"before {text} behind \ud800")
+        assert "<secret KEY>" in clean
+        assert "12345678" not in clean
+        assert clean.endswith(" behind \ud800")
+    assert redactor.feed(b"before " + os.fsencode(value) + b" behind\n") == b"before <secret KEY> behind\n"
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
