@@ -85,13 +85,13 @@ log::_pulse() {
     seconds=$((SECONDS - began))
     ((seconds >= next)) || continue
     if (($# > 0 && seconds >= asked)); then
-      said=", $("$@" 2>/dev/null)" || said=''
+      said=$("$@" 2>/dev/null) || said=''
       asked=$((seconds + 5))
     fi
     if ((columns > 0)); then
-      log::_live "$columns" "… ${what}${said}, ${seconds} s"
+      log::_live "$columns" "… ${what}${said:+, ${said}}, ${seconds} s"
     else
-      log::info "… ${what}${said}, ${seconds} s"
+      log::info "… ${what}${said:+, ${said}}, ${seconds} s"
       next=$((next + (next < 300 ? 9 : 60)))
     fi
   done
