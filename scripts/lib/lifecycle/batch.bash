@@ -48,6 +48,7 @@ wait "\$work" || status=\$?
 [[ -z \$told ]] || { wait "\$work"; status=143; }
 told=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
 make --no-print-directory down FORCE=1
+rm -f -- "${ALLOCATION_FILES}/\${SLURM_JOB_ID}".*
 exit "\$status"
 BODY
 }

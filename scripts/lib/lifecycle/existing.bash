@@ -304,8 +304,9 @@ nodes::_check_ports() {
 
 # nodes::_taken_port NODE: prints one that Ray needs and another process has.
 nodes::_taken_port() {
-  local ports=(52365) # Ray's agent on every node
+  local taken ports=(52365) # Ray's agent on every node
   ! cluster::is_ray_running "$1" || return 0
   [[ $1 != head ]] || ports+=("$GCS_PORT" 8265)
-  cluster::ask_host "$1" ports "${ports[@]}"
+  taken=$(cluster::ask_host "$1" ports "${ports[@]}")
+  printf '%s\n' "${taken%% *}"
 }

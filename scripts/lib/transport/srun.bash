@@ -118,12 +118,14 @@ transport::image() { :; }
 srun::directory() { printf '/tmp/verl-regress-job%s\n' "$SLURM_JOB_ID"; }
 
 # existing::environment NODE: the lines of sh that give a command there its environment. Slurm hands out AMD's GPUs by
-# ROCR_VISIBLE_DEVICES, which verl refuses (RAY_UNSET): HIP's own variable has the same meaning without it.
+# ROCR_VISIBLE_DEVICES, which verl refuses (RAY_UNSET): HIP's own variable has the same meaning without it. What verl, torch and Python leave
+# in TMPDIR goes with our directory; Slurm itself sets TMPDIR=/tmp.
 existing::environment() {
   # shellcheck disable=SC2016  # expanded on the node
   printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$(srun::directory)/ray.token RAY_USAGE_STATS_ENABLED=0
 export RAY_TMPDIR=$(srun::directory) VERL_REGRESS_NODE_IP=$(allocation::address "$1") PATH=\"${NODES_PATH:+${NODES_PATH}:}\$PATH\"" \
-    '[ -z "$ROCR_VISIBLE_DEVICES" ] || export HIP_VISIBLE_DEVICES="${HIP_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
+    '[ -z "$ROCR_VISIBLE_DEVICES" ] || export HIP_VISIBLE_DEVICES="${HIP_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"' \
+    '[ ! -d "$RAY_TMPDIR" ] || export TMPDIR="$RAY_TMPDIR"'
 }
 
 # transport::_need NODE: it has a host, and its address is known.

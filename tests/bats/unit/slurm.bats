@@ -115,6 +115,13 @@ in_slurm() {
   diff <(grep -E '^[A-Z_]+$' <<<"$output") <(sed -nE 's/^      ([A-Z_]+): \$\{\1\}$/\1/p' "${REPO}/docker-compose.rocm.yaml")
 }
 
+@test "temporary files of a job are in the directory that make down removes, once it exists: not in Slurm's TMPDIR" {
+  in_slurm node::exec worker-0 env
+  refute_text $'\nTMPDIR='
+  in_slurm NODES_CONTAINER='env TMPDIR=/tmp' eval "srun::directory() { echo '${BATS_TEST_TMPDIR}'; }; node::exec worker-0 env"
+  assert_line "TMPDIR=${BATS_TEST_TMPDIR}"
+}
+
 @test "NODES_CONTAINER: every command is a step in that container, with its environment set there" {
   in_slurm NODES_CONTAINER='env VIA=container' NODES_PATH=/opt/ray/bin node::exec worker-0 sh -c 'echo "$VIA $RAY_TMPDIR ${PATH%%:*}"'
   assert_line 'container /tmp/verl-regress-job3012 /opt/ray/bin'
@@ -153,6 +160,7 @@ in_slurm() {
     assert_line "#SBATCH --${option}"
   done
   assert_line 'make --no-print-directory up prepare snapshot submit &'
+  assert_line "rm -f -- \"${BOX}/root/tmp/verl-regress-${UID}/\${SLURM_JOB_ID}\".*"
   refute_text s3cret
   refute_text WORKERS
   sed -n '/^export/p' <<<"$output" >"${BOX}/exports"

@@ -129,7 +129,7 @@ CASES
 }
 
 @test "a port in use and clocks that differ are refused" {
-  printf '52365\n' >"${BOX}/ports-of-10.0.0.2"
+  printf '52365 8265\n' >"${BOX}/ports-of-10.0.0.2"
   on_ssh nodes::check
   assert_status 1
   assert_line 'error   Port 52365 of worker-0 (me@10.0.0.2, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
