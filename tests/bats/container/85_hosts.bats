@@ -57,18 +57,18 @@ setup() {
 @test "contract: put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
 @test "contract: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
 
-@test "an SFT job trains, and its driver runs on the second host" {
-  run make --no-print-directory submit WORKLOAD=sft WAIT=1 SUBMISSION_ID=hosts-sft OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1'
+@test "a PPO job trains, and its driver runs on the second host" {
+  run make --no-print-directory submit WORKLOAD=ppo WAIT=1 SUBMISSION_ID=hosts-ppo OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1'
   assert_status 0
   assert_line ' *driver_info.node_ip_address: 10.213.77.12'
-  assert_line 'ok      hosts-sft SUCCEEDED \(the trainer ended\)'
+  assert_line 'ok      hosts-ppo SUCCEEDED \(the trainer ended\)'
   run make --no-print-directory status
-  assert_line 'hosts-sft +codeA +SUCCEEDED +worker-0 \(10.213.77.12\)'
-  [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-sft/state/submitted") == 10.213.77.11 ]]
+  assert_line 'hosts-ppo +codeA +SUCCEEDED +worker-0 \(10.213.77.12\)'
+  [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-ppo/state/submitted") == 10.213.77.11 ]]
 }
 
 # bats test_tags=ninth:7
-@test "make debug and make verify on two hosts" { container::looks_into hosts-sft; }
+@test "make debug and make verify on two hosts" { container::looks_into hosts-ppo; }
 
 @test "a worker whose packets a firewall drops becomes one sentence, and make up goes on once it is open" {
   hosts_lab::docker b restart --time 0 "${CLUSTER_NAME}-worker-0" >/dev/null
@@ -117,17 +117,17 @@ setup() {
 }
 
 # bats test_tags=ninth:1
-@test "three hosts, the head on this machine: an SFT job trains, with its driver on one of the others" {
+@test "three hosts, the head on this machine: a PPO job trains on the two others, with its driver on one of them" {
   printf '%s\n' "head local address=${HOSTS_IP[here]}" "worker-0 ssh://root@${HOSTS_IP[a]}" "worker-1 ssh://root@${HOSTS_IP[b]}" >"${LAB}/three"
   export HOSTS_FILE="${LAB}/three"
   run make --no-print-directory up
   assert_status 0
   assert_line 'ok      head is ALIVE at 10.213.77.1: CPU 0, GPU 0'
   assert_line 'ok      worker-1 is ALIVE at 10.213.77.12: .*'
-  run make --no-print-directory submit WORKLOAD=sft WAIT=1 SUBMISSION_ID=three-sft OVERRIDES=trainer.total_training_steps=2
+  run make --no-print-directory submit WORKLOAD=ppo WAIT=1 SUBMISSION_ID=three-ppo OVERRIDES=trainer.total_training_steps=2
   assert_status 0
   assert_line ' *driver_info.node_ip_address: 10.213.77.1[12]'
-  assert_line 'ok      three-sft SUCCEEDED \(the trainer ended\)'
+  assert_line 'ok      three-ppo SUCCEEDED \(the trainer ended\)'
   run make --no-print-directory down
   assert_status 0
   assert_line 'changed removed 3 containers .*'

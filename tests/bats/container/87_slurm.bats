@@ -36,11 +36,12 @@ allocate() {
   export SLURM_JOB_ID TRANSPORT=srun
 }
 
-# ours: the processes of Ray and of jobs that run on the hosts, and what is left in /tmp there.
+# ours: the processes of Ray and of jobs that run on the hosts, and what is in /tmp there but Slurm's own and srun's messages to us.
 ours() {
   local host
   for host in gpu-0 gpu-1 gpu-2; do
-    docker exec "${HOSTS_OF}-${host}" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null | grep -E "^(raylet|gcs_server|ray|python)"; ls -d /tmp/verl-regress-job* 2>/dev/null'
+    docker exec "${HOSTS_OF}-${host}" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null | grep -E "^(raylet|gcs_server|ray|python)"
+      find /tmp -xdev -mindepth 1 \( ! -type d -o -empty \) ! -path "/tmp/vrtest-slurm/*" ! -path "/tmp/verl-regress-[0-9]*"'
   done
 }
 
@@ -118,12 +119,12 @@ goes_on() {
   assert_line 'ok      /private is one directory on every node'
 }
 
-@test "make slurm: up, prepare, an SFT job and down in an allocation of three hosts; no token and no secret is in its outputs" {
+@test "make slurm: up, prepare, a PPO job and down in an allocation of three hosts; no token and no secret is in its outputs" {
   allocate 2
   make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
   scancel "$SLURM_JOB_ID"
   unset SLURM_JOB_ID TRANSPORT
-  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job run scripts/45_slurm.sh
+  WORKLOAD=ppo CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES=trainer.total_training_steps=2 BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job run scripts/45_slurm.sh
   assert_status 0
   id=${lines[-2]}
   [[ $id =~ ^[0-9]+$ ]] || id=$(grep -xE '[0-9]+' <<<"$output")

@@ -99,8 +99,8 @@ is_shared() { ssh -F "$SSH_CONFIG" -o ControlPath="/tmp/verl-regress-${UID}/%C" 
   assert_status 0
 }
 
-@test "make slurm: build, up, prepare, an SFT job and down in containers on two hosts" {
-  WORKERS=1 WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=slurm-boxes OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1' BATCH_TIME=00:20:00 run scripts/45_slurm.sh
+@test "make slurm: build, up, prepare, a PPO job and down in containers on two hosts" {
+  WORKERS=1 WORKLOAD=ppo CODE_ID=codeA SUBMISSION_ID=slurm-boxes OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1' BATCH_TIME=00:20:00 run scripts/45_slurm.sh
   assert_status 0
   id=$(grep -xE '[0-9]+' <<<"$output")
   wait::until 420 - slurm_nodes::state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"

@@ -59,7 +59,6 @@ SlurmctldLogFile=$1/slurmctld.log
 SlurmdSpoolDir=$1/%n.spool
 SlurmdPidFile=$1/%n.pid
 SlurmdLogFile=$1/%n.log
-FirstJobId=$((1000 + RANDOM))
 GresTypes=gpu
 NodeName=gpu-a NodeAddr=${HOSTS_IP[a]} CPUs=$(nproc) Gres=gpu:4 State=UNKNOWN
 NodeName=gpu-b NodeAddr=${HOSTS_IP[b]} CPUs=$(nproc) Gres=gpu:4 State=UNKNOWN

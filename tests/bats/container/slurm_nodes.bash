@@ -92,10 +92,11 @@ CONFIGURATION
   printf 'PartitionName=train Nodes=ALL Default=YES OverSubscribe=YES:4 State=UP\n'
 }
 
-# slurm_nodes::configure CONTROLLER: what every slurm.conf of ours has.
+# slurm_nodes::configure CONTROLLER: what every slurm.conf of ours has. The ids of an earlier Slurm here may have files of ours in /tmp.
 slurm_nodes::configure() {
   cat <<CONFIGURATION
 ClusterName=vrtest
+FirstJobId=$((1000 + RANDOM))
 SlurmctldHost=$1
 AuthInfo=socket=${SLURM_RUN}/socket
 SlurmUser=root
