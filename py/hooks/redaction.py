@@ -54,7 +54,7 @@ class Redactor:
             for name, value in (secrets.items() if isinstance(secrets, Mapping) else secrets)
             if value
             for form in forms(value)
-            for errors in ("surrogateescape", "surrogatepass")  # as a stream has what is no UTF-8, and as `text` has it
+            for errors in ("surrogateescape", "surrogatepass")  # bytes that are not UTF-8: in a stream, and in `text`
         }
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None

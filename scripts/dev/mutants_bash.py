@@ -232,10 +232,8 @@ def _pass(tests: Sequence[str], copy: Path, seconds: float) -> bool:
             cwd=copy / "checkout", env={**os.environ, "TMPDIR": temporary}, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        for limit in (
-            resource.RLIMIT_AS,
-            resource.RLIMIT_FSIZE,
-        ):  # a loop that does not end shall not fill memory or disk
+        # A loop that does not end shall not fill memory or disk.
+        for limit in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
             resource.prlimit(process.pid, limit, (_BYTES, _BYTES))
         try:
             return process.wait(seconds) == 0

@@ -31,7 +31,7 @@ env::load_knobs() {
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are other machines: name the profile for them."
   [[ $asked != auto || -z $HOSTS_FILE ]] ||
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) the nodes are on other machines: name the profile for them."
-  [[ -z $NODES_CONTAINER || $TRANSPORT == srun ]] || # rule-ok: to run elsewhere than in it is not what was asked
+  [[ -z $NODES_CONTAINER || $TRANSPORT == srun ]] || # rule-ok: only that transport knows containers of the site's own
     cli::die 2 "NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}) is for the bare hosts of a Slurm allocation, and with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) nothing would run in it: change one of them."
 }
 
