@@ -15,6 +15,7 @@ source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with '--write' "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/files.bash"
+source "${REPO_DIR}/scripts/dev/memory.bash"
 source "${REPO_DIR}/scripts/dev/mutants.bash"
 
 venv::ensure
@@ -26,6 +27,9 @@ IFS=', ' read -r -a words <<<"${MUTANTS-}"
 names=()
 answer::lines names mutants::python names "${words[@]}"
 mutants::ensure_tool
+in_memory=''
+memory::temp_dir in_memory
+export TMPDIR=$in_memory
 for name in "${names[@]}"; do
   log::step "mutants of ${name} (what the tool says is in ${MUTANTS_DIR}/${name}/log)"
   mutants::run "$name"

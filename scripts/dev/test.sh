@@ -18,6 +18,7 @@
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with 'lint unit contract rules py unit-slow py-slow unit-again contract-again py-again container faults faults-full ...' "$@"
 env::check
+source "${REPO_DIR}/scripts/dev/memory.bash"
 export FUZZ_SEED FUZZ_SCALE GSM8K_DIR VERL_MAIN_DIR
 cd "$REPO_DIR"
 
@@ -68,10 +69,11 @@ suite::_faults() {
   suite::_bats faults "${@:2}" && .venv/bin/python scripts/dev/reliability.py "$1"
 }
 
-# suite::run NAME: leaves NAME's report and its exit status; never exits the script.
+# suite::run NAME: leaves NAME's report and its exit status; never exits the script. What containers use is on a disk.
 suite::run() {
   local status=0
   rm -f -- "${REPORTS}/$1".*
+  [[ $1 == @(container|faults*) ]] || local -x TMPDIR=$in_memory
   ("suite::$1") || status=$?
   printf '%d\n' "$status" >"${REPORTS}/$1.status"
 }
@@ -79,6 +81,8 @@ suite::run() {
 (($#)) || set -- lint unit contract rules py
 venv::ensure
 mkdir -p "$REPORTS"
+in_memory=''
+memory::temp_dir in_memory
 for suite in "$@"; do
   log::step "suite ${suite}"
   suite::run "$suite"

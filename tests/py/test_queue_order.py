@@ -28,8 +28,9 @@ class Sleeps(Exception):
 class Line:
     """The jobs of the cluster `c`; `clock` is what the launchers read. Without marks, version 1.1 submitted the others."""
 
-    def __init__(self, make_job, monkeypatch, has_marks):
+    def __init__(self, make_job, monkeypatch, has_marks, clock_file):
         self._make_job, self._held, self._made, self._has_marks = make_job, {}, 0, has_marks
+        self._clock_file = clock_file
         self.slept, self.on_sleep, self.clock, self.late = [], {}, 1000.0, 0.02
         fake = types.SimpleNamespace(sleep=self._sleep, monotonic=lambda: self.clock)
         monkeypatch.setattr(queue, "time", fake)
@@ -39,7 +40,16 @@ class Line:
         self.clock += seconds + self.late
         if len(self.slept) > max(self.on_sleep, default=0):
             raise Sleeps
+        self._await_tick()
         self.on_sleep.get(len(self.slept), lambda: None)()
+
+    def _await_tick(self):
+        """The file system's clock moves on, as it does while a launcher sleeps: what changes now has a new time stamp."""
+        probe = self._clock_file
+        probe.touch()
+        before = probe.stat().st_mtime_ns
+        while probe.stat().st_mtime_ns == before:
+            probe.touch()
 
     def job(self, name, *, is_alive=False, has_slot=False, limit=None, count=1, has=8, **state):
         """Reserved after all earlier ones; `is_alive`: its launcher has its lock."""
@@ -78,8 +88,8 @@ class Line:
 
 
 @pytest.fixture(params=[True, False], ids=["marks", "version 1.1"])
-def line(make_job, monkeypatch, request):
-    one = Line(make_job, monkeypatch, request.param)
+def line(make_job, monkeypatch, request, tmp_path):
+    one = Line(make_job, monkeypatch, request.param, tmp_path / "clock")
     yield one
     one.end()
 

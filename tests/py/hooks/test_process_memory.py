@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -65,16 +66,18 @@ def test_memory_that_grows_by_a_known_amount_is_seen_and_so_is_its_end(process, 
     assert max(sizes) - sizes[-1] == pytest.approx(64 * MIB, abs=8 * MIB)
 
 
-def test_shared_memory_counts_and_pages_of_files_do_not(process, tmp_path):
-    (tmp_path / "mapped").write_bytes(b"x" * 32 * MIB)
-    program = f"""
+def test_shared_memory_counts_and_pages_of_files_do_not(process):
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as on_disk:  # those of a file in memory count as shared memory
+        on_disk.write(b"x" * 32 * MIB)
+        on_disk.flush()
+        program = f"""
 import mmap, torch
 further(2)
 shared = mmap.mmap(-1, 64 * 2**20); shared.write(b'x' * len(shared))
-file = open({str(tmp_path / "mapped")!r}, 'rb'); mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); sum(mapped[::4096])
+file = open({on_disk.name!r}, 'rb'); mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); sum(mapped[::4096])
 further(2)
 """
-    sizes = memory_records.parse(process(program)[1][0]).sizes
+        sizes = memory_records.parse(process(program)[1][0]).sizes
     assert sizes[-1] - sizes[0] == pytest.approx(64 * MIB, abs=8 * MIB)
 
 
