@@ -68,6 +68,7 @@ def trained(shared, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
     monkeypatch.setattr(ray_private, "actors_from_gcs", actors_from_gcs)
     monkeypatch.setattr(identity, "_PATIENCE", 0)
+    monkeypatch.setattr(identity, "_known", {})
     return one
 
 
