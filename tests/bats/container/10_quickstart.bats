@@ -100,6 +100,7 @@ setup() {
   [[ $status != 0 && $output == *'HTTP Error 401'* ]] || fail 'without the token Ray answers'
 }
 
+# bats test_tags=turn:2
 @test "a second run: every phase except the training says skip, a new id, the first job's directory is unchanged" {
   before=$(cd "$JOB_DIR" && find . -printf '%p %T@\n' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum)
   make --no-print-directory quickstart >"${BATS_FILE_TMPDIR}/second" 2>&1 || fail "$(tail -n 40 "${BATS_FILE_TMPDIR}/second")"
@@ -119,6 +120,7 @@ setup() {
   [[ $second != "$JOB" && -f ${WORKDIR}/shared/jobs/${second}/state/ended ]]
 }
 
+# bats test_tags=turn:2
 @test "two seeded runs of the same code: every metric except times is equal, bit by bit, at every step" {
   container::same_metrics "$JOB_DIR" "${WORKDIR}/shared/jobs/$(<"${BATS_FILE_TMPDIR}/second-id")"
 }

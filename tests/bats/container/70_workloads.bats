@@ -34,6 +34,7 @@ actors() {
 # identity QUERY: of the comparison at the end of the job.
 identity() { jq -r "$1" "${job}/state/identity"; }
 
+# bats test_tags=turn:2
 @test "GRPO: ten steps of main_ppo without a critic, a checkpoint, and every actor proved its code" {
   run scripts/41_submit_grpo_epoch1.sh
   trained 10
@@ -49,7 +50,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   printf '%s\n' "$job" >"${BATS_FILE_TMPDIR}/grpo"
 }
 
-# bats test_tags=ninth:3
+# bats test_tags=ninth:8
 @test "two GRPO jobs of the V1 trainer at once, the first is stopped: the other trains on, and as one alone does" {
   source scripts/lib/wait.bash
   run env WAIT= MAX_RUNNING=2 OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=200' scripts/41_submit_grpo_epoch1.sh

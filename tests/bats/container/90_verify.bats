@@ -225,7 +225,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   assert_line " +- ppo_b did not print 'MVP_PRECHECK_MARKER: swapped'"
 }
 
-# bats test_tags=turn:0
+# bats test_tags=turn:2
 @test "red: a checkpoint that was not asked for" {
   WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2' run scripts/40_submit_ppo_epoch1.sh
   assert_status 0

@@ -4,6 +4,7 @@
 # step unless its line names another number.
 #
 # A new or changed line fails the last test: run it in a test here, or add it to the exceptions with the reason.
+# bats file_tags=turn:1
 
 setup_file() {
   load container_helper

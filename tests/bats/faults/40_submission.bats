@@ -73,6 +73,7 @@ followed() {
 FAILED='FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\)'
 NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it did\)'
 
+# bats test_tags=turn:1
 @test "killed before Ray has the job: never submitted, the id stays taken, another one works" {
   local id line tries=0 fact
   fault::begin 'the submitter is killed before Ray has the job'

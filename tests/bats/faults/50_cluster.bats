@@ -81,7 +81,7 @@ END
   status=1 fault::recovered # the status of the refusal, like its sentence
 }
 
-# bats test_tags=ninth:0
+# bats test_tags=ninth:3
 @test "a live container with only part of Ray: make up starts all of Ray again" {
   local node program tries=0
   fault::begin 'part of Ray is killed -9 in a live container'

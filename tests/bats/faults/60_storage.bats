@@ -50,7 +50,7 @@ storage::fill_rest() { head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>
 
 storage::fill_all() { storage::fill && storage::fill_rest; }
 
-# bats test_tags=ninth:0
+# bats test_tags=ninth:8
 @test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
   fault::train 'the disk of the shared root is full while a job saves' 20 trainer.save_freq=2
   fault::inject storage::fill

@@ -77,6 +77,7 @@ secret::reached() {
   printf '# %s processes got it\n' "$reached" >&3
 }
 
+# bats test_tags=turn:2
 @test "a secret reaches driver and actors, is only in its own file while they run, and nowhere afterwards" {
   secret::submit 'a job with a secret, searched for while it runs and afterwards' 16
   fault::follow
