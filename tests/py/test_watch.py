@@ -128,6 +128,21 @@ def test_a_job_that_succeeds_has_a_line_a_step_and_its_facts_at_the_end(follow, 
     ]
 
 
+@pytest.mark.parametrize(("steps", "announced"), [([1], 2), ([], 2), ([1, 2], 2), ([1, 2, 3], 2), ([1], None)])
+def test_steps_that_are_missing_at_the_end_of_a_job_that_succeeds_are_a_warning(follow, make_job, steps, announced):
+    job = make_job()
+    job.driver_log.write_text(f"Total training steps: {announced}\n" if announced else "the trainer says nothing\n")
+    for number in steps:
+        step(number)(job)
+    ended, lines = follow(["RUNNING", "SUCCEEDED"], job, then={1: ends(0)})
+    assert (ended, lines[-1]) == (Exit.SUCCEEDED, "ok      job SUCCEEDED (the trainer ended)")
+    missing = announced is not None and len(steps) < announced
+    assert [line for line in lines if line.startswith("warning")] == [
+        f"warning job recorded {len(steps)} of the 2 steps that the trainer announced: its epochs have no more "
+        "(trainer.total_epochs), or metrics could not be written (a full disk): read 'make logs JOB=job'."
+    ] * missing
+
+
 def last(sentence):
     return f"error   {sentence}"
 

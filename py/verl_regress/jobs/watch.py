@@ -281,6 +281,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:
+        _warn_of_missing_steps(job)
         say.ok(sentence)
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
@@ -289,6 +290,16 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
             say.info(f"hint: {judgement.cause['hint']}")
         for line in failure.shown(job):
             say.info(f"| {line}")
+
+
+def _warn_of_missing_steps(job: JobDir) -> None:
+    """verl's exit status is 0 if its data ends before the steps do (0.9.1, SFT), or if its metrics could not be written."""
+    step, total = progress.last_step(job), progress.total_steps(job)
+    if step is not None and total is not None and step < total:
+        say.warn(
+            f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have no more "
+            f"(trainer.total_epochs), or metrics could not be written (a full disk): read 'make logs JOB={job.ray_id}'."
+        )
 
 
 def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
