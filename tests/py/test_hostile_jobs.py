@@ -148,14 +148,3 @@ def test_a_list_says_what_is_in_the_way(hostile):
 def test_which_jobs_are_live_can_be_told_with_them(hostile):
     said = listed(hostile, "live", "--cluster=c")
     assert "good" not in said
-
-
-def test_steps_of_a_file_that_is_too_long_are_refused_with_its_size(run, make_job, monkeypatch):
-    job = make_job("a", ended={"exit_code": 0, "reason": "the trainer ended"})
-    write(job.config / "resolved.json", "{}")
-    write(job.metrics, '{"step": 1, "data": {}}\n')
-    monkeypatch.setattr("verl_regress.jobs.progress._MOST_METRICS", 10)
-    assert run("logs", "a", "--metrics").is_refusal(
-        f"{job.metrics} cannot be read: it has 24 bytes, far more than the program writes there: restore it from a backup.",
-        status=1,
-    )

@@ -108,15 +108,3 @@ def test_without_ray_a_job_without_a_recorded_end_is_unknown(run, four, args):
 
 def test_no_job_yet(run):
     assert run("--no-ray", "jobs").out == "no job yet: submit one with 'make submit'\n"
-
-
-def test_steps_are_read_from_the_end_of_the_file(make_job):
-    from verl_regress.jobs import progress
-
-    job = make_job()
-    assert progress.last_step(job) == 0
-    metrics(job, *range(1, 20001))
-    assert progress.last_step(job) == 20000
-    with job.metrics.open("a") as file:
-        file.write('{"step": 20001, "data"')  # half-written
-    assert progress.last_step(job) == 20000

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 from conftest import write, write_checkpoint
 
+from verl_regress.base.errors import Unreadable
 from verl_regress.jobs import checkpoints, progress
 from verl_regress.jobs.progress import Step
+
+
+def has_plan(job, **changes):
+    """Give the job a plan with these keys."""
+    plan = json.loads((job.config / "resolved.json").read_text())
+    write(job.config / "resolved.json", json.dumps({**plan, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +51,93 @@ def test_steps_are_the_training_steps(make_job):
     whole = "".join(json.dumps(row) + "\n" for row in rows)
     job.metrics.write_text(whole + '{"step": 3, "da')
     assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2]
-    job.metrics.write_text(whole + '{"step": 3, "data": {"actor/lr": 1}}\n')
+    job.metrics.write_text(whole + '\n \n{"step": 3, "data": {"actor/lr": 1}}\n')
     assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2, 3]
+
+
+def test_a_metric_with_a_byte_that_is_no_utf_8_is_kept_with_a_replacement_character(make_job):
+    job = make_job()
+    job.metrics.write_bytes(b'{"step": 1, "data": {"caf\xe9": 2}}\n')
+    assert progress.steps(progress.lines(job)) == [Step(1, {"caf\ufffd": 2})]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b'{"step": 1}', '{"step": 1}'),
+        (b'{"data": {}}', '{"data": {}}'),
+        (b'{"step": "1", "data": {}}', '{"step": "1", "data": {}}'),
+        (b'{"step": 1, "data": []}', '{"step": 1, "data": []}'),
+        (b'{"step": 1, "data": {', '{"step": 1, "data": {'),
+        (b"[1]", "[1]"),
+        (b"1", "1"),
+        (b"caf\xe9", "caf\ufffd"),
+        (b"x" * 40, "x" * 40),
+        (b"x" * 41, "x" * 40 + "… (41 characters)"),
+        (b"[" * 100_000, "[" * 40 + "… (100000 characters)"),
+    ],
+)
+def test_a_line_that_is_no_step_is_refused_with_its_text(run, make_job, line, shown):
+    job = make_job()
+    job.metrics.write_bytes(b'{"step": 0, "data": {}}\n' + line + b"\n")
+    assert run("logs", "--metrics", "job").is_refusal(
+        f"{job.metrics} cannot be read: {shown} is no step with its data: restore it from a backup.", status=1
+    )
+
+
+def test_a_file_that_is_too_long_is_refused_with_its_size(run, make_job, monkeypatch):
+    job = make_job()
+    write(job.metrics, '{"step": 1, "data": {}}\n')
+    monkeypatch.setattr(progress, "_MOST_METRICS", 24)
+    assert run("logs", "--metrics", "job").out == '{"step": 1, "data": {}}\n'
+    monkeypatch.setattr(progress, "_MOST_METRICS", 23)
+    assert run("logs", "--metrics", "job").is_refusal(
+        f"{job.metrics} cannot be read: it has 24 bytes, far more than the program writes there: restore it from a backup.",
+        status=1,
+    )
+
+
+def test_the_last_step_is_read_from_the_end_of_the_file(make_job):
+    job = make_job()
+    assert progress.last_step(job) == 0
+    write(job.metrics, "".join(f'{{"step": {step}, "data": {{"actor/lr": 1}}}}\n' for step in range(1, 20001)))
+    assert progress.last_step(job) == 20000
+    with job.metrics.open("a") as file:
+        file.write('{"step": 20001, "data"')  # half-written
+    assert progress.last_step(job) == 20000
+
+
+def test_the_last_line_is_refused_if_it_is_no_step(make_job):
+    job = make_job()
+    write(job.metrics, '{"step": 1, "data": {}}\n{"step": 2}\n')
+    with pytest.raises(Unreadable) as refusal:
+        progress.last_step(job)
+    assert str(refusal.value) == (
+        f'{job.metrics} cannot be read: {{"step": 2}} is no step with its data: restore it from a backup.'
+    )
+
+
+def test_the_last_step_before_the_first_new_one_is_the_parents(make_job):
+    job = make_job("job/attempts/2")
+    has_plan(job, parent={"attempt": 1, "checkpoint": "c", "step": 4})
+    assert progress.last_step(job) == 4
+    write(job.metrics, '{"step": 5, "da')
+    assert progress.last_step(job) == 4
+    write(job.metrics, '{"step": 5, "data": {}}\n')
+    assert progress.last_step(job) == 5
+
+
+def test_the_last_step_of_the_console_logger_is_read_from_the_end_of_the_log(make_job):
+    job = make_job("job/attempts/2")
+    overrides = [{"text": "trainer.logger=[console]", "origin": "OVERRIDES"}]
+    has_plan(job, parent={"attempt": 1, "checkpoint": "c", "step": 4}, overrides=overrides)
+    assert progress.last_step(job) == 4
+    write(job.driver_log, "Training begins\n")
+    assert progress.last_step(job) == 4
+    write(job.driver_log, "Training begins\nstep:5 - a:1\nsaved\nstep:6 - a:1\n")
+    assert progress.last_step(job) == 6
+    write(job.driver_log, "step:6 - a:1\nsaved\nstep:7 - a:1")  # half-written
+    assert progress.last_step(job) == 6
 
 
 def test_the_total_is_what_the_trainer_said(make_job):
@@ -57,11 +149,19 @@ def test_the_total_is_what_the_trainer_said(make_job):
     assert progress.total_steps(job) == 12
 
 
+def test_the_total_is_looked_for_in_the_first_4_mib_of_the_log(make_job):
+    job, said = make_job(), "Total training steps: 12"
+    write(job.driver_log, f"{'x' * ((4 << 20) - len(said))}{said}\n")
+    assert progress.total_steps(job) == 12
+    write(job.driver_log, f"{'x' * (4 << 20)}{said}\n")
+    assert progress.total_steps(job) is None
+
+
 def test_lines_of_the_log(make_job):
     job = make_job()
     assert progress.log_lines(job, "MVP_") == []
-    job.driver_log.write_bytes(b"MVP_A: 1\n\xff MVP_B: 2\nMVP_C: 3")
-    assert progress.log_lines(job, "MVP_") == ["MVP_A: 1", "MVP_C: 3"]
+    job.driver_log.write_bytes(b"MVP_A: \xff1 \n\xff MVP_B: 2\nMVP_C: 3")
+    assert progress.log_lines(job, "MVP_") == ["MVP_A: \ufffd1 ", "MVP_C: 3"]
 
 
 def test_checkpoints_in_the_order_of_their_steps(make_job):
@@ -167,14 +267,57 @@ def test_the_steps_of_a_job_are_those_of_the_attempts_that_it_went_on_from(make_
     assert numbers("job") == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (6, 4)]
 
 
+@pytest.mark.parametrize("attempt", [None, -1, 0, 2, 3])
+def test_an_attempt_that_continues_from_no_earlier_one_is_refused(make_job, run, attempt):
+    make_job("job")
+    job = make_job("job/attempts/2")
+    has_plan(job, parent={"attempt": attempt, "checkpoint": "c", "step": 2})
+    assert run("logs", "--metrics", "job").is_refusal(
+        f"{job.config / 'resolved.json'} cannot be read: parent.attempt must be an earlier attempt, not {attempt}: "
+        "restore it from a backup.",
+        status=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "known"),
+    [
+        (None, {"attempt": None, "checkpoint": None, "step": 0}),
+        ({"step": 3}, {"attempt": None, "checkpoint": None, "step": 3}),
+        ({"attempt": 1, "checkpoint": "c", "step": 3}, {"attempt": 1, "checkpoint": "c", "step": 3}),
+    ],
+)
+def test_what_an_attempt_continues_from(make_job, parent, known):
+    job = make_job()
+    has_plan(job, parent=parent)
+    assert progress.parent_of(job) == known
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asked", "writes_file", "logs_steps"),
+    [
+        ([], None, True, True),
+        (["trainer.logger=[file]"], "[file]", True, True),
+        (["+trainer.logger=[console]"], "[console]", False, True),
+        (["++trainer.logger=wandb"], "wandb", False, False),
+        (["trainer.logger=[file]", "trainer.logger=[wandb]", "trainer.seed=1"], "[wandb]", False, False),
+        (["trainer.logger=['a=b']"], "['a=b']", False, False),
+        (["+my.trainer.logger=[wandb]", "+Xtrainer.logger=[wandb]", "trainer.loggers=[wandb]"], None, True, True),
+    ],
+)
+def test_the_loggers_that_were_asked_for(make_job, overrides, asked, writes_file, logs_steps):
+    job = make_job()
+    has_plan(job, overrides=[{"text": text, "origin": "OVERRIDES"} for text in overrides])
+    assert progress.loggers(job) == asked
+    assert (progress.writes_file(job), progress.logs_steps(job)) == (writes_file, logs_steps)
+
+
 LOGS = Path(__file__).parents[1] / "recorded" / "driver_logs"
 
 
 def with_logger(job, logger, log=None):
     """A job with another trainer.logger, and the log of a real one (tests/recorded)."""
-    plan = json.loads((job.config / "resolved.json").read_text())
-    plan["overrides"] = [{"text": f"trainer.logger={logger}", "origin": "OVERRIDES"}]
-    write(job.config / "resolved.json", json.dumps(plan))
+    has_plan(job, overrides=[{"text": f"trainer.logger={logger}", "origin": "OVERRIDES"}])
     if log is not None:
         shutil.copy(LOGS / log, job.driver_log)
     return job
@@ -207,6 +350,10 @@ def test_the_console_says_what_the_file_says(make_job):
     [
         ("step:3 - a/b:1.5 - c:np.float64(0.25) - d:-1e-05", {"a/b": 1.5, "c": 0.25, "d": -1e-5}),
         ("(TaskRunner pid=1) step:3 - a:2\x1b[32m [repeated 2x across cluster]\x1b[0m", {"a": 2}),
+        ("step:3 - c:1 - val-core/my set/a:b/acc:0.5", {"c": 1, "val-core/my set/a:b/acc": 0.5}),
+        ("step:3 - caf\udce9:1", {"caf\ufffd": 1}),
+        ("step:3 - release:1.2.3 - a:np.str_('1') - b:np.int64(2)", {"b": 2}),
+        ("step:3 - s:text", None),
         ("Epoch 1/1:  50%|##| 1/2 [00:02<00:02]step:3 - val@1:0.5 - n:nan - s:text", {"val@1": 0.5, "n": float("nan")}),
         ("substep:3 - a:1", None),
         ("step:3", None),
@@ -214,7 +361,7 @@ def test_the_console_says_what_the_file_says(make_job):
     ],
 )
 def test_lines_of_the_console_logger(line, data):
-    row = progress.console_line(line.encode())
+    row = progress.console_line(line.encode("utf-8", "surrogateescape"))
     if data is None:
         assert row is None
     else:
