@@ -345,11 +345,19 @@ def test_the_console_says_what_the_file_says(make_job):
         assert row["data"] == pytest.approx({name: float(value) for name, value in known["data"].items()})
 
 
+# What Ray adds to the first line that it leaves out elsewhere.
+DEDUPLICATED = (
+    "(Ray deduplicates logs by default. Set RAY_DEDUP_LOGS=0 to disable log deduplication, or see "
+    "https://docs.ray.io/en/master/ray-observability/user-guides/configure-logging.html#log-deduplication for more options.)"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "data"),
     [
         ("step:3 - a/b:1.5 - c:np.float64(0.25) - d:-1e-05", {"a/b": 1.5, "c": 0.25, "d": -1e-5}),
         ("(TaskRunner pid=1) step:3 - a:2\x1b[32m [repeated 2x across cluster]\x1b[0m", {"a": 2}),
+        (f"step:3 - a:2\x1b[32m [repeated 2x across cluster] {DEDUPLICATED}\x1b[0m", {"a": 2}),  # before: no metric
         ("step:3 - c:1 - val-core/my set/a:b/acc:0.5", {"c": 1, "val-core/my set/a:b/acc": 0.5}),
         ("step:3 - caf\udce9:1", {"caf\ufffd": 1}),
         ("step:3 - release:1.2.3 - a:np.str_('1') - b:np.int64(2)", {"b": 2}),

@@ -17,8 +17,8 @@ from verl_regress.base.layout import JobDir, end_of, opened
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
 # "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), after Ray's prefix or a
-# progress bar that had no newline yet.
-_CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S.*)")
+# progress bar that had no newline yet, and before Ray's "[repeated 2x across cluster] (Ray deduplicates ...)" in colour.
+_CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S[^\x1b]*)")
 _NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
 # Rows with nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
