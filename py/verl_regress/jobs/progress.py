@@ -19,7 +19,7 @@ _TOTAL = re.compile(rb"Total training steps: (\d+)")
 # "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), after Ray's prefix or a
 # progress bar that had no newline yet, and before Ray's "[repeated 2x across cluster] (Ray deduplicates ...)" in colour.
 _CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S[^\x1b]*)")
-_NUMBER = re.compile(r"-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan")
+_NUMBER = re.compile(r"(?:np\.\w+\()?(-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan)")  # numpy shows 0.5 as np.float64(0.5)
 # Rows with nothing else are no training step (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
 _PIECE = 4 << 20  # bytes of a file in memory at once, and of a line without an end
@@ -56,24 +56,20 @@ def lines(job: JobDir) -> list[str]:
     """
     try:
         with opened(job.metrics, _MOST_METRICS) as file:
-            text = file.read().decode("utf-8", "replace")
+            *whole, _ = file.read().split(b"\n")
     except FileNotFoundError:
         return _console_lines(job)
-    found = [line for line in text.split("\n")[:-1] if line.strip()]
-    return [checked(job.metrics, line.encode()) for line in found]
+    return [checked(job.metrics, line) for line in whole if line.strip()]
 
 
 def checked(path: Path, line: bytes) -> str:
     """The line of this metrics.jsonl as text. Raises Unreadable unless it is a step."""
     text = line.decode("utf-8", "replace")
-    try:
+    with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
         row = json.loads(text)
-        is_step = isinstance(row["step"], int) and isinstance(row["data"], dict)
-    except (LookupError, TypeError, ValueError, RecursionError):
-        is_step = False
-    if not is_step:
-        raise records.not_as_written(path, f"{shown(text, 40)} is no step with its data")
-    return text
+        if isinstance(row["step"], int) and isinstance(row["data"], dict):
+            return text
+    raise records.not_as_written(path, f"{shown(text, 40)} is no step with its data")
 
 
 def _console_lines(job: JobDir) -> list[str]:
@@ -93,11 +89,10 @@ def console_line(line: bytes) -> str | None:
     data = {}
     for part in match[2].decode("utf-8", "replace").split(" - "):
         name, _, text = part.strip().rpartition(":")
-        # numpy's numbers are shown as np.float64(0.5), and Ray may add "[repeated 2x across cluster]" in its colours
-        number = _NUMBER.match(text.partition("(")[2] if text.startswith("np.") else text)
+        number = _NUMBER.match(text)
         if name and number is not None:
             with contextlib.suppress(ValueError):
-                data[name] = float(number[0])
+                data[name] = float(number[1])
     return json.dumps({"step": int(match[1]), "data": data}) if data else None
 
 
@@ -121,8 +116,8 @@ def join(earlier: Sequence[str], step: int, later: Sequence[str]) -> list[str]:
 
 def parent_of(job: JobDir) -> dict[str, Any]:
     """What an attempt continues from: `attempt`, `checkpoint` and `step`; nothing and step 0 if it began from scratch."""
-    parent = (job.read_config("resolved.json") or {}).get("parent") or {"attempt": None, "checkpoint": None, "step": 0}
-    return {"attempt": None, "checkpoint": None, **parent}
+    parent = (job.read_config("resolved.json") or {}).get("parent") or {}
+    return {"attempt": None, "checkpoint": None, "step": 0, **parent}
 
 
 def steps(metrics: Iterable[str]) -> list[Step]:
@@ -218,7 +213,8 @@ def writes_file(job: JobDir) -> bool:
 
 def logs_steps(job: JobDir) -> bool:
     """Can its steps be read, from metrics.jsonl ('file') or from the driver's log ('console')?"""
-    return writes_file(job) or "console" in (loggers(job) or "")
+    asked = loggers(job)
+    return asked is None or "file" in asked or "console" in asked
 
 
 def taken(job: JobDir) -> str:
@@ -235,4 +231,4 @@ def log_lines(job: JobDir, prefix: str) -> list[str]:
     found = [line for line in log.new_lines() if line.startswith(begin)]
     if log.rest.startswith(begin):
         found.append(log.rest)
-    return [line.decode("utf-8", "replace").rstrip("\r") for line in found]
+    return [line.decode("utf-8", "replace") for line in found]
