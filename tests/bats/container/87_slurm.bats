@@ -45,14 +45,12 @@ ours() {
   done
 }
 
-# begin_long_training ID SAVE_FREQ: submits that job, which would train for many minutes, and sets `batch` to Slurm's once it has trained for
+# begin_long_training ID SAVE_FREQ: submits that job, which would train for many minutes, and sets `BATCH` to Slurm's once it has trained for
 # three steps.
 begin_long_training() {
   WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=$1 OVERRIDES="trainer.save_freq=$2 trainer.total_training_steps=4000 trainer.total_epochs=200" \
-    run scripts/45_slurm.sh
-  assert_status 0
-  batch=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 240 - slurm_nodes::log_has "$batch" 'step 3 of 4000' || fail "$(tail -n 30 "${WORKDIR}/slurm/${batch}.log")"
+    slurm_nodes::submit
+  slurm_nodes::await_line 240 'step 3 of 4000'
 }
 
 # goes_on ID: nothing of ours runs on any host, and that job goes on in another allocation from its newest checkpoint.
@@ -60,10 +58,8 @@ goes_on() {
   [[ -z $(ours) ]] || fail "$(ours)"
   step=$(find "${SLURM_SHARED}/jobs/$1/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
   ((step >= 2))
-  BATCH_DO=resume JOB=$1 OVERRIDES="trainer.total_training_steps=$((step + 2))" run scripts/45_slurm.sh
-  batch=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 240 - slurm_nodes::state_of "$batch" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${batch}.log")"
-  output=$(<"${WORKDIR}/slurm/${batch}.log")
+  BATCH_DO=resume JOB=$1 OVERRIDES="trainer.total_training_steps=$((step + 2))" slurm_nodes::submit
+  slurm_nodes::await_end
   assert_line "ok      $1.* SUCCEEDED \(the trainer ended\)"
 }
 
@@ -124,19 +120,15 @@ goes_on() {
   make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
   scancel "$SLURM_JOB_ID"
   unset SLURM_JOB_ID TRANSPORT
-  WORKLOAD=ppo CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES=trainer.total_training_steps=2 BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job run scripts/45_slurm.sh
-  assert_status 0
-  id=${lines[-2]}
-  [[ $id =~ ^[0-9]+$ ]] || id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 420 - slurm_nodes::state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
-  output=$(<"${WORKDIR}/slurm/${id}.log")
+  WORKLOAD=ppo CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES=trainer.total_training_steps=2 BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job slurm_nodes::submit
+  slurm_nodes::await_end
   assert_line "ok      head is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-0): CPU 0, GPU 0"
   assert_line "ok      worker-1 is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2): .*"
   assert_line 'ok      in-slurm SUCCEEDED \(the trainer ended\)'
   driver=$(jq -r .node_ip "${SLURM_SHARED}/jobs/in-slurm/state/started")
   [[ $driver == @("$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-1)"|"$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2)") ]]
   [[ -z $(ours) ]] || fail "$(ours)"
-  run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${id}.token")" "$SLURM_SHARED" "${WORKDIR}/slurm"
+  run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${BATCH}.token")" "$SLURM_SHARED" "${WORKDIR}/slurm"
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }
 
@@ -144,11 +136,8 @@ goes_on() {
 # bats test_tags=ninth:8
 @test "make slurm BATCH_DO=verify: the session's checks in an allocation, with every command through the words of NODES_CONTAINER" {
   printf 'cases:\n  loss: {workload: sft, steps: 1}\n' >"${WORKDIR}/small.yaml"
-  NODES_CONTAINER='chroot /' BATCH_DO=verify SUITE="${WORKDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA run scripts/45_slurm.sh
-  assert_status 0
-  id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 420 - slurm_nodes::state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
-  output=$(<"${WORKDIR}/slurm/${id}.log")
+  NODES_CONTAINER='chroot /' BATCH_DO=verify SUITE="${WORKDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA slurm_nodes::submit
+  slurm_nodes::await_end
   assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 2 jobs\)'
   assert_line '3 of 3 checks passed'
   [[ -z $(ours) ]] || fail "$(ours)"
@@ -157,8 +146,8 @@ goes_on() {
 # bats test_tags=ninth:5
 @test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
   begin_long_training cancelled 1
-  scancel "$batch"
-  wait::until 60 - slurm_nodes::state_of "$batch" CANCELLED
+  scancel "$BATCH"
+  wait::until 60 - slurm_nodes::state_of "$BATCH" CANCELLED
   goes_on cancelled
 }
 
@@ -166,10 +155,10 @@ goes_on() {
 # bats test_tags=ninth:2
 @test "the time limit in training: the job takes its cluster down before it, and goes on in another allocation from its checkpoint" {
   BATCH_TIME=00:05:00 begin_long_training limited 20
-  wait::until 360 - slurm_nodes::log_has "$batch" '02_down: done' || fail "$(tail -n 30 "${WORKDIR}/slurm/${batch}.log")"
-  wait::until 30 - slurm_nodes::state_of "$batch" FAILED
-  [[ $(scontrol show job "$batch") == *' ExitCode=143:0'* ]] || fail "$(scontrol show job "$batch")"
-  output=$(<"${WORKDIR}/slurm/${batch}.log")
+  slurm_nodes::await_line 360 '02_down: done'
+  wait::until 30 - slurm_nodes::state_of "$BATCH" FAILED
+  [[ $(scontrol show job "$BATCH") == *' ExitCode=143:0'* ]] || fail "$(scontrol show job "$BATCH")"
+  output=$(<"${WORKDIR}/slurm/${BATCH}.log")
   assert_line 'changed .*stopped Ray.*'
   goes_on limited
 }

@@ -100,25 +100,20 @@ is_shared() { ssh -F "$SSH_CONFIG" -o ControlPath="/tmp/verl-regress-${UID}/%C" 
 }
 
 @test "make slurm: build, up, prepare, a PPO job and down in containers on two hosts" {
-  WORKERS=1 WORKLOAD=ppo CODE_ID=codeA SUBMISSION_ID=slurm-boxes OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1' BATCH_TIME=00:20:00 run scripts/45_slurm.sh
-  assert_status 0
-  id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 420 - slurm_nodes::state_of "$id" COMPLETED || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
-  output=$(<"${WORKDIR}/slurm/${id}.log")
-  assert_line "ok      head \(local, gpu-a of the Slurm job ${id}\): 10.213.77.11, container engine [0-9].*"
+  WORKERS=1 WORKLOAD=ppo CODE_ID=codeA SUBMISSION_ID=slurm-boxes OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1' BATCH_TIME=00:20:00 slurm_nodes::submit
+  slurm_nodes::await_end
+  assert_line "ok      head \(local, gpu-a of the Slurm job ${BATCH}\): 10.213.77.11, container engine [0-9].*"
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
   assert_line 'ok      slurm-boxes SUCCEEDED \(the trainer ended\)'
   [[ $(jq -r .node_ip "${WORKDIR}/shared/jobs/slurm-boxes/state/started") == 10.213.77.12 ]]
   is_nothing_left || fail "$(left)"
-  run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${id}.token")" "${WORKDIR}/shared" "${WORKDIR}/slurm"
+  run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${BATCH}.token")" "${WORKDIR}/shared" "${WORKDIR}/slurm"
 }
 
 @test "scancel in training: nothing of ours is left on any host" {
-  WORKERS=1 WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=slurm-cancelled OVERRIDES='trainer.total_training_steps=40 trainer.nnodes=1' run scripts/45_slurm.sh
-  assert_status 0
-  id=$(grep -xE '[0-9]+' <<<"$output")
-  wait::until 240 - slurm_nodes::log_has "$id" 'step 2 of 40' || fail "$(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
-  scancel "$id"
-  wait::until 90 - slurm_nodes::state_of "$id" CANCELLED
-  is_nothing_left || fail "$(left) $(tail -n 30 "${WORKDIR}/slurm/${id}.log")"
+  WORKERS=1 WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=slurm-cancelled OVERRIDES='trainer.total_training_steps=40 trainer.nnodes=1' slurm_nodes::submit
+  slurm_nodes::await_line 240 'step 2 of 40'
+  scancel "$BATCH"
+  wait::until 90 - slurm_nodes::state_of "$BATCH" CANCELLED
+  is_nothing_left || fail "$(left) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
 }

@@ -49,8 +49,26 @@ slurm_nodes::are_idle() { [[ $(sinfo --noheader --format='%T %D' 2>/dev/null) ==
 # slurm_nodes::state_of ID STATE: that job is in this state.
 slurm_nodes::state_of() { [[ $(squeue --noheader --states=all --jobs="$1" --format=%T) == "$2" ]]; }
 
+# slurm_nodes::submit: make slurm; BATCH is its job's id.
+slurm_nodes::submit() {
+  run scripts/45_slurm.sh
+  assert_status 0
+  BATCH=$(grep -xE '[0-9]+' <<<"$output")
+}
+
 # slurm_nodes::log_has ID PATTERN: a line of what the batch job has printed.
 slurm_nodes::log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null; }
+
+# slurm_nodes::await_line SECONDS PATTERN: the batch job BATCH prints such a line; otherwise the test fails with the end of its log.
+slurm_nodes::await_line() { wait::until "$1" - slurm_nodes::log_has "$BATCH" "$2" || slurm_nodes::_fail; }
+
+# slurm_nodes::await_end: BATCH is COMPLETED; `output` is what it printed.
+slurm_nodes::await_end() {
+  wait::until 420 - slurm_nodes::state_of "$BATCH" COMPLETED || slurm_nodes::_fail
+  output=$(<"${WORKDIR}/slurm/${BATCH}.log")
+}
+
+slurm_nodes::_fail() { fail "$(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"; }
 
 # slurm_nodes::munged DIR: munged runs on this machine, with a new key, DIR/munge.key.
 slurm_nodes::munged() {
