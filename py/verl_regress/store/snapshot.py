@@ -32,8 +32,8 @@ BYTECODE = "__pycache__"
 KNOB = "CODE_ID"
 TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
 
-# Processes that compile a snapshot: more would take longer to start than they save.
-_COMPILERS = 4
+# Processes that compile a snapshot, one for so many files: more would take longer to start than they save.
+_COMPILERS, _FILES_EACH = 4, 100
 _TREE_DIGITS = 8
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
@@ -369,12 +369,13 @@ def _compile(directory: Path, target: Path) -> None:
     It is bound to its source by hash (PEP 552), not by time. What does not compile (a template, or for another Python) is
     left out: importing it reports the error.
     """
+    files = sum(1 for _ in (directory / "verl").rglob("*.py"))
     compileall.compile_dir(
         directory / "verl",
         quiet=2,
         stripdir=directory,
         prependdir=target,
-        workers=_COMPILERS,
+        workers=min(_COMPILERS, 1 + files // _FILES_EACH),
         invalidation_mode=PycInvalidationMode.CHECKED_HASH,
     )
 
