@@ -55,5 +55,8 @@ def install() -> None:
     """Register every hook; imports neither torch nor verl."""
     import wrapt  # here, so that the package's pure parts (sums, symbols) load without wrapt
 
+    from verl_rehearsal import garbage
+
+    garbage.collect_seldom()
     for module, hook in HOOKS:
         wrapt.register_post_import_hook(_applying(hook), module)
