@@ -305,6 +305,19 @@ def test_leaving_takes_ones_own_link_only(line):
     assert names(a) == [f"{2:020d}-b-a"]
 
 
+def test_leaving_a_queue_that_is_gone_is_no_error(line):
+    job = line.job("a")
+    shutil.rmtree(job.root.queue("c"))
+    queue.leave(job, "c")
+    assert not job.root.queue("c").exists()
+
+
+def test_who_asks_for_a_slot_is_named_in_the_lock(line):
+    job = line.job("a")
+    line.waits(job)
+    assert "the launcher of a" in (job.root.queue("c") / ".lock").read_text()
+
+
 def test_a_name_with_a_period_in_front_is_no_place_in_the_queue(line):
     runs = line.job("runs", has_slot=True)
     (runs.root.queue("c") / ".runs").symlink_to("../../jobs/runs")
@@ -368,6 +381,39 @@ def test_the_cost_of_a_start_does_not_grow_with_the_jobs_that_wait(line, monkeyp
     with counted(monkeypatch) as calls:
         assert asks.ask() is None
     assert calls.total() <= 50, calls
+
+
+@WITH_MARKS
+def test_the_cost_of_a_start_does_not_grow_with_the_jobs_that_wait_in_front(line, monkeypatch):
+    """Those in front wait for MAX_RUNNING=1, and only the nearest one of them is checked."""
+    runs = [line.job(name, has_slot=True) for name in ("runs", "other")]
+    for number in range(100):
+        line.job(f"a{number:03}", is_alive=True, limit=1, count=0)
+    job = line.job("many", limit=103)
+    line._held["many"] = liveness.hold(job)
+    asks = queue._Queue(job, find.plan_of(job))
+    line.dies(runs[0])
+    with counted(monkeypatch) as calls:
+        assert asks.ask() is None
+    assert calls.total() <= 60, calls
+
+
+@WITH_MARKS
+def test_next_to_a_job_of_version_1_1_devices_are_counted(line):
+    runs, job = line.job("runs", has_slot=True, count=8), line.job("b", count=2)
+    (runs.root.queue("c") / f".runs-8-{1:020d}-runs").unlink()
+    line.on_sleep = {2: lambda: line.dies(runs)}
+    assert line.waits(job) == ["position 1 of 1: behind runs (8 of 8 NPU are taken, 2 are wanted)", "turn"]
+
+
+@WITH_MARKS
+def test_a_link_that_was_removed_comes_back_though_another_job_waits_in_front(line):
+    line.job("runs", has_slot=True)
+    line.job("a", is_alive=True)
+    job = line.job("b", limit=1)
+    queue.leave(job, "c")
+    assert line.waits(job) == ["position 2 of 2: behind a"]
+    assert f"{3:020d}-b" in names(job)
 
 
 @WITH_MARKS
