@@ -10,30 +10,31 @@ from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.spec import plan
+from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import Override
 from verl_regress.spec.request import CommandLine, Defaults, Request
 
 HELPER = str(layout.HELPER_DIR)
 
 
+def requested(spec=SPEC, base=BASE, said=None, **knobs):
+    """The request of a submission of these documents."""
+    given = tuple(Override(text, "OVERRIDES") for text in (said or {}).get("overrides", ()))
+    defaults = Defaults(
+        **{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", "cluster": "c", **knobs}
+    )
+    return Request(
+        JobSpec.of(documents.parse(spec, "ppo.yaml", "jobspec")),
+        BaseConfig.of(documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")),
+        CommandLine(**{**(said or {}), "overrides": given}),
+        defaults,
+    )
+
+
 @pytest.fixture
 def planned(shared):
     """Plans a submission of these documents."""
-
-    def make(spec=SPEC, base=BASE, said=None, **knobs):
-        given = tuple(Override(text, "OVERRIDES") for text in (said or {}).get("overrides", ()))
-        defaults = Defaults(
-            **{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", "cluster": "c", **knobs}
-        )
-        request = Request(
-            JobSpec.of(documents.parse(spec, "ppo.yaml", "jobspec")),
-            BaseConfig.of(documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")),
-            CommandLine(**{**(said or {}), "overrides": given}),
-            defaults,
-        )
-        return plan.make(shared, request)
-
-    return make
+    return lambda **documents_and_knobs: plan.make(shared, requested(**documents_and_knobs))
 
 
 def overrides_of(planned):
@@ -160,15 +161,16 @@ def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
 @pytest.mark.parametrize("node", [None, "", "/node/a:/node/b", ":/node/a::/node/b:"])
 @pytest.mark.parametrize("base", [None, "/base"])
 @pytest.mark.parametrize("spec", [None, "", "/spec/a:/spec/b", "::/spec/a:/spec/b:", "${shared_root}/spec"])
-def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(planned, shared, monkeypatch, node, base, spec):
+def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(shared, monkeypatch, node, base, spec):
     if node is None:
         monkeypatch.delenv("PYTHONPATH", raising=False)
     else:
         monkeypatch.setenv("PYTHONPATH", node)
-    job = planned(
+    request = requested(
         spec=SPEC if spec is None else f"{SPEC}env_vars: {{PYTHONPATH: '{spec}'}}\n",
         base=BASE if base is None else BASE.replace('TORCHDYNAMO_DISABLE: "1"', f"PYTHONPATH: {base}"),
     )
+    environment = Environment.of(shared, request, shared.snapshots / "codeA", JobDir(shared.jobs / "me"))
     asked = base if spec is None else spec.replace("${shared_root}", str(shared.path))
     wanted = [
         str(shared.snapshots / "codeA"),
@@ -177,7 +179,7 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(planned, shared, m
         *(entry for entry in (asked or "").split(":") if entry),
         *(["/node/a", "/node/b"] if node else []),
     ]
-    assert job.environment.variables["PYTHONPATH"].split(os.pathsep) == wanted
+    assert environment.variables["PYTHONPATH"].split(os.pathsep) == wanted
 
 
 def test_only_a_profile_that_names_the_rehearsal_gets_it(planned):
