@@ -12,6 +12,8 @@ from conftest import write
 
 from verl_regress.base.layout import JobDir
 
+pytestmark = pytest.mark.slow
+
 PY = Path(__file__).parents[2] / "py"
 FILES = (
     "config/resolved.json",

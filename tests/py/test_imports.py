@@ -47,6 +47,7 @@ RAY = "Only the package cluster imports Ray"
 VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "planted", "names"),
     [

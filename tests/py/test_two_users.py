@@ -27,11 +27,12 @@ from verl_regress.store import snapshot
 from verl_regress.submit import submit
 from verl_regress.worker import queue
 
-pytestmark = pytest.mark.slow
-
 ANN, BOB, TEAM = 41001, 41002, 42000
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users"),
+]
 
 # Now, because the users may not read where this Python is installed.
 for module in pkgutil.walk_packages(verl_regress.__path__, "verl_regress."):

@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # Whose copy of the helper is run on a node; a stub of an engine runs the commands on this machine.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

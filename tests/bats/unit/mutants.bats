@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # scripts/dev/mutants.sh: which modules it runs, where, and how it ends; tests/py/test_mutants.py tests what it makes of them.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

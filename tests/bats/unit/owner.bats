@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # Who owns a cluster, and what is never ended by accident: every message, with an engine that returns what the test wrote into files.
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make

@@ -2,6 +2,8 @@
 # A Slurm allocation, and the batch job of `make slurm`; stubs of Slurm's commands run the words on this machine.
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
+# bats file_tags=slow
+
 setup() {
   load ../test_helper
   sandbox::make
