@@ -18,6 +18,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -273,8 +274,14 @@ def read_equal() -> list[dict[str, str]]:
     return list(yaml.safe_load(EQUAL.read_text(encoding="utf-8")))
 
 
+_HELP = re.compile(r',? help=("(\\.|[^"])*"|None)|, (?=\))')
+_ONLY_HELP = "the help text of an option that only our scripts give"
+
+
 def reason(name: str, survivor: Record, equal: Iterable[Mapping[str, str]]) -> str | None:
     """Why a survivor of that module behaves as the original; None if that is not known."""
+    if _HELP.sub("", survivor["was"]) == _HELP.sub("", survivor["is"]):
+        return _ONLY_HELP
     return next((entry["reason"] for entry in equal if explains(entry, name, survivor)), None)
 
 

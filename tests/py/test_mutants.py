@@ -42,6 +42,14 @@ def test_a_reason_is_for_the_whole_change_in_its_function():
     assert mutants.reason("queue", {**survivor, "was": 'f("utf-8")', "is": 'f("utf-16")'}, [EVERYWHERE]) is None
 
 
+@pytest.mark.parametrize("then", ["help=None", 'help="ANY"', ""])
+def test_the_help_text_of_an_option_needs_no_test(then):
+    was = 'parser.add_argument("--keep", required=True, help="how many")'
+    survivor = {"in": "f", "line": 3, "was": was, "is": was.replace('help="how many"', then)}
+    assert mutants.reason("queue", survivor, []) == mutants._ONLY_HELP
+    assert mutants.reason("queue", {**survivor, "is": survivor["is"].replace("True", "False")}, []) is None
+
+
 def test_a_module_that_has_changed_is_out_of_date_on_the_page_and_fails_no_test():
     module = mutants.of("queue")
     fresh = {**ROW, "sha256": mutants.sha256(mutants.source(module))}

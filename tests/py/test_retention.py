@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import stat
 import time
+from types import SimpleNamespace
 
 import pytest
 from conftest import as_in_version_1_1, write
@@ -13,8 +15,8 @@ from verl_regress.base import layout, lock
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.jobs import find, liveness
-from verl_regress.jobs.status import submission_of
-from verl_regress.store import removal, retention, snapshot
+from verl_regress.jobs.status import Status, judge_among, submission_of
+from verl_regress.store import removal, retention, snapshot, uses
 
 HOUR = 3600
 ANN = Owner.parse("ann:0123456789abcdef")
@@ -701,3 +703,154 @@ def test_sizes_are_printed_for_people():
         "1.5 KiB",
         "3.0 GiB",
     ]
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_secrets_of_the_clusters_lost_jobs_go_too_but_not_in_a_dry_run(run, ray, shared, monkeypatch, is_dry):
+    swept = []
+    monkeypatch.setattr(retention.sweep, "attempt", lambda root, cluster: swept.append((root.path, cluster)))
+    run("gc", "--cluster=c", "--keep=0", *(["--dry-run"] if is_dry else []))
+    assert swept == ([] if is_dry else [(shared.path, "c")])
+
+
+def test_the_caller_is_the_owner_that_the_command_line_names(run, ray, old):
+    job = old("mine", 5)
+    owned(job)
+    age(job.path, 5)
+    assert "1 of another checkout or cluster" in gc(run, "--keep=0", "--named=codeA", "--named=codeB")
+    mine = run("--owner=ann:0123456789abcdef", "gc", "--cluster=c", "--keep=0", "--named=codeA", "--named=codeB")
+    assert "changed removed checkpoints of mine " in mine.err
+
+
+def test_objects_that_version_1_1_may_use_stay(run, ray, snapshots, monkeypatch):
+    as_in_version_1_1(snapshots, "codeA")
+    assert any("objects" in waste.what for waste in retention.survey(snapshots, 0, set(), {}, time.time()).waste)
+    monkeypatch.setattr(removal, "are_objects_free", lambda root: False)
+    assert " objects " not in gc(run, "--keep=0")
+
+
+def test_nothing_is_freed_if_another_gc_was_quicker(run, ray, old, monkeypatch):
+    old("job", 5)
+    monkeypatch.setattr(removal.Removal, "remove", lambda _, wastes: ((each, False) for each in wastes))
+    assert gc(run, "--keep=0").endswith("ok      freed 0 bytes in all\n")
+
+
+def others(monkeypatch, *paths):
+    """These belong to another user."""
+    real = uses.is_mine
+    monkeypatch.setattr(uses, "is_mine", lambda path: path not in paths and real(path))
+
+
+def test_what_other_users_own_is_counted_and_stays(run, ray, old, snapshots, monkeypatch):
+    old("mine", 5)
+    assert "left to other users" not in gc(run, "--keep=0", "--dry-run")
+    theirs = old("theirs", 5)
+    others(monkeypatch, theirs.path)
+    before = state_of(theirs.path)
+    said = gc(run, "--keep=0", "--dry-run")
+    assert "1 of another checkout or cluster" in said
+    assert "; left to other users: 1 jobs, 0 snapshots\n" in said
+    others(monkeypatch, theirs.path, snapshots.snapshots / "codeB", snapshots.snapshots / "codeC")
+    assert "; left to other users: 1 jobs, 2 snapshots\n" in gc(run, "--keep=0")
+    assert (state_of(theirs.path), snapshot.list_snapshots(snapshots)) == (before, ["codeA", "codeB", "codeC"])
+
+
+def test_only_snapshots_of_other_users_are_counted_too(run, ray, snapshots, monkeypatch):
+    others(monkeypatch, snapshots.snapshots / "codeB")
+    assert "; left to other users: 0 jobs, 1 snapshots\n" in gc(run, "--keep=0")
+
+
+def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(run, ray, old, snapshots, monkeypatch):
+    others(monkeypatch, old("closed", 5).path)
+    monkeypatch.setattr(uses, "is_readable", lambda job: job.submission_id != "closed")
+    monkeypatch.setattr(retention, "_changed", lambda _: 0.0)
+    write(snapshots.helpers / "aaaaaaaaaaaa" / "run.py", "")
+    as_in_version_1_1(snapshots, "codeA")
+    said = gc(run, "--keep=0")
+    assert (
+        "; left to other users: 1 jobs, 0 snapshots; 1 jobs cannot be read (closed), so every snapshot and helper stays\n"
+        in said
+    )
+    assert "(nothing to remove)" in said
+
+
+@pytest.mark.parametrize("readable", ["theirs", "mine", "none"])
+def test_a_session_that_cannot_be_read_may_compare_any_job(ray, old, snapshots, monkeypatch, readable):
+    """One that can be read compares its own jobs only, if it is another user's; the caller's may begin others."""
+    for name in ("compared", "other"):
+        old(name, 20, code="codeC")
+    as_in_version_1_1(snapshots, "codeA")
+    session(snapshots, "s1", 2, jobs=["compared"], end=False)
+    if readable != "mine":
+        others(monkeypatch, snapshots.sessions / "s1")
+    monkeypatch.setattr(uses, "is_readable_session", lambda session: readable != "none")
+    waste = [each.what.split(" (")[0] for each in retention.survey(snapshots, 0, set(), {}, time.time()).waste]
+    if readable == "none":
+        assert waste == []
+    else:
+        # The snapshot codeC is that of the job which stays.
+        assert ("checkpoints of other" in waste, "checkpoints of compared" in waste) == (readable == "theirs", False)
+        assert any("objects" in each for each in waste)
+
+
+def test_a_session_without_a_record_of_its_codes_keeps_none(ray, old, snapshots):
+    session(snapshots, "s1", 2, end=False)
+    write(snapshots.sessions / "s1" / "evidence" / "begin.json", "{}")
+    found = retention.survey(snapshots, 0, {"codeA"}, {}, time.time())
+    assert [waste.what for waste in found.waste] == ["snapshot codeB", "snapshot codeC"]
+
+
+def test_a_session_that_is_over_keeps_no_code_for_the_jobs_of_others(run, ray, old, snapshots):
+    old("compared", 20, code="codeC"), old("kept", 2, code="codeC")
+    session(snapshots, "s1", 10, jobs=["compared"])
+    gc(run, "--keep=1")
+    assert snapshot.list_snapshots(snapshots) == ["codeC"]
+
+
+def test_a_session_is_at_work_as_long_as_it_records_evidence(run, ray, old, snapshots):
+    session(snapshots, "s1", 8 * 24, jobs=["x"], end=False)
+    assert "1 sessions (0 running or interrupted in the last week)" in gc(run, "--keep=0", "--dry-run")
+    os.utime(snapshots.sessions / "s1" / "evidence" / "job-ppo_a.json")
+    assert "1 sessions (1 running or interrupted in the last week)" in gc(run, "--keep=0", "--dry-run")
+
+
+def test_a_job_whose_end_is_damaged_may_still_run(run, ray, old):
+    job = old("job", 5)
+    write(job.state / "ended", "{")
+    age(job.path, 5)
+    assert "1 that may still run" in gc(run, "--keep=0")
+    assert len(list(job.checkpoints.iterdir())) == 2
+
+
+def test_a_job_that_logged_ten_minutes_ago_may_still_run_though_it_saved_nothing(run, ray, old):
+    job = old("job", 5, ended=None)
+    os.utime(job.driver_log, (time.time() - 600,) * 2)
+    assert "1 that may still run" in gc(run, "--keep=0")
+    os.utime(job.driver_log, (time.time() - 3700,) * 2)
+    assert "0 that may still run" in gc(run, "--keep=0")
+
+
+def test_a_lost_job_of_another_cluster_with_a_recorded_end_needs_nothing_more(ray, old, shared):
+    parent, child = old("parent", 5), old("child", 5, ended={**DONE["ended"], "exit_code": 1, "lost_nodes": ["w"]})
+    plan = {"cluster": "d", "argv": [f"trainer.resume_from_path={parent.checkpoints}/global_step_10"]}
+    write(child.config / "resolved.json", json.dumps(plan))
+    age(child.path, 5)
+    assert judge_among(child, {}).status is Status.LOST
+    found = retention.survey(shared, 0, {"codeA", "codeB"}, {}, time.time(), cluster="c").waste
+    assert [waste.what.split(" (")[0] for waste in found] == ["checkpoints of parent"]
+
+
+def test_a_snapshot_that_another_gc_has_removed_is_not_settled(shared):
+    assert not retention._is_settled(shared.snapshots / "gone", time.time())
+
+
+def test_a_directory_counts_once_and_a_file_with_its_last_link():
+    count = retention._Disk()._last_link_of
+    directory = SimpleNamespace(st_mode=stat.S_IFDIR, st_dev=1, st_ino=1, st_nlink=5, st_blocks=8)
+    file = SimpleNamespace(st_mode=stat.S_IFREG, st_dev=1, st_ino=2, st_nlink=2, st_blocks=16)
+    assert [count(directory), count(file), count(file)] == [4096, 0, 8192]
+
+
+@pytest.mark.parametrize("given", ["--keep=0", "--cluster=c"])
+def test_gc_needs_both_the_cluster_and_how_many_jobs_keep_theirs(run, ray, given):
+    assert run("gc", given).status == 2
