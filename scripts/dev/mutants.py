@@ -48,13 +48,14 @@ _NOT_RUN, _SURVIVED, _FAILED, _UNREACHED = None, 0, 1, 33
 class Module:
     """A module, and the test files that must notice its mutants: under tests/py, or under tests/bats for a Bash library.
 
-    `root` is its place on sys.path, or the folder of the libraries.
+    `root` is its place on sys.path, or the folder of the libraries. With `slow`, tests that are marked so run too.
     """
 
     name: str
     path: str
     tests: tuple[str, ...]
     root: str = "py"
+    slow: bool = False
 
     @property
     def is_bash(self) -> bool:
@@ -79,11 +80,11 @@ MODULES = (
     Module("progress", "verl_regress/jobs/progress.py", ("test_progress", "test_watch", "test_phase")),
     Module("checkpoints", "verl_regress/jobs/checkpoints.py", ("test_checkpoints",)),
     Module("identity", "verl_regress/worker/identity.py", ("test_identity",)),
-    Module("plan", "verl_regress/spec/plan.py", ("test_plan", "test_submit")),
-    Module("overrides", "verl_regress/spec/overrides.py", ("test_plan", "test_compose")),
+    Module("plan", "verl_regress/spec/plan.py", ("test_plan", "test_bad_input", "test_escape", "test_reward_fn", "test_submit"), slow=True),
+    Module("overrides", "verl_regress/spec/overrides.py", ("test_plan", "test_compose", "test_bad_input"), slow=True),
     Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_submit_killed")),
-    Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_canary", "test_session_verdict")),
-    Module("evidence", "verl_regress/session/evidence.py", ("test_verify_checks", "test_verify_canary", "test_session_faults")),
+    Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_sentences", "test_verify_canary", "test_session_verdict")),
+    Module("evidence", "verl_regress/session/evidence.py", ("test_evidence", "test_verify_checks", "test_verify_canary", "test_session_faults")),
     _library("answer", "unit/answer"),
     _library("lock", "unit/lock"),
     _library("port", "unit/tunnel"),
@@ -151,7 +152,8 @@ def prepare(module: Module, home: Path) -> None:
     tests = "\n    ".join(module.test_files)
     config = {
         "source_paths": "src", "pytest_add_cli_args_test_selection": f"\n    {tests}",
-        "pytest_add_cli_args": "\n    -p\n    no:cacheprovider\n    -m\n    not slow", "use_git_change_detection": "false",
+        "pytest_add_cli_args": "\n    -p\n    no:cacheprovider" + ("" if module.slow else "\n    -m\n    not slow"),
+        "use_git_change_detection": "false",
         "track_dependencies": "false", "use_setproctitle": "false", "timeout_constant": "4.0",
     }  # fmt: skip
     lines = [f"{key} = {value}\n" for key, value in config.items()]

@@ -9,15 +9,16 @@ from verl_regress.base import documents, layout
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
+from verl_regress.base.owner import Owner
 from verl_regress.spec import plan
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import Override
-from verl_regress.spec.request import CommandLine, Defaults, Request
+from verl_regress.spec.request import Attempt, CommandLine, Defaults, Request
 
 HELPER = str(layout.HELPER_DIR)
 
 
-def requested(spec=SPEC, base=BASE, said=None, **knobs):
+def requested(spec=SPEC, base=BASE, said=None, owner=None, attempt=None, **knobs):
     """The request of a submission of these documents."""
     given = tuple(Override(text, "OVERRIDES") for text in (said or {}).get("overrides", ()))
     defaults = Defaults(
@@ -28,6 +29,8 @@ def requested(spec=SPEC, base=BASE, said=None, **knobs):
         BaseConfig.of(documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")),
         CommandLine(**{**(said or {}), "overrides": given}),
         defaults,
+        owner=owner,
+        attempt=attempt,
     )
 
 
@@ -156,6 +159,72 @@ def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
     job = planned()
     assert (job.driver.address, job.driver.num_cpus, job.driver.resources) == ("http://ray:1", 1, {"worker_node": 1})
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def test_the_whole_plan_is_recorded(planned, shared):
+    ann = Owner.parse("ann:0123456789abcdef")
+    user_reward = write(shared.user_code / "reward.py", "def compute_score(*args, **kwargs): ...\n")
+    for code_id in ("codeA", "codeB"):
+        config = shared.snapshots / code_id / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+        write(config, CONFIG + REWARD_CONFIG)
+        record(shared.snapshots / code_id)
+    planned_job = planned(
+        spec=f"{SPEC}submission_id: me\nreward_fn_path: {user_reward}\nsecrets: [{{name: KEY}}]\n",
+        base=BASE.replace("+critic.added=1", "+critic.added=1, '?critic.gone=1'"),
+        said={"overrides": ["trainer.total_epochs=2"], "debugger": "on"},
+        owner=ann,
+        max_running=3,
+    )
+    resolved = planned_job.resolved()
+    assert [override["text"] for override in resolved.pop("overrides")] == list(planned_job.argv[3:])
+    assert resolved.pop("argv") == list(planned_job.argv)
+    assert resolved.pop("entrypoint").endswith(f"run.py launch {shared.jobs}/me")
+    assert [override["text"] for override in resolved.pop("left_out")] == ["critic.gone=1"]
+    assert resolved == {
+        "submission_id": "me",
+        "attempt": 1,
+        "parent": None,
+        "workload": "ppo",
+        "profile": "cpu",
+        "cluster": "c",
+        "owner": ann.recorded(),
+        "code_id": "codeA",
+        "shared_root": str(shared.path),
+        "code_path": str(shared.snapshots / "codeA"),
+        "model": str(shared.models / "tiny"),
+        "dataset": str(shared.datasets / "sums"),
+        "reward_fn": str(user_reward),
+        "job_dir": str(shared.jobs / "me"),
+        "address": "http://ray:1",
+        "entrypoint_num_cpus": 1,
+        "entrypoint_resources": {"worker_node": 1},
+        "devices": {**planned_job.composed.devices.recorded(), "cluster_has": None},
+        "max_running": 3,
+        "packages": None,
+        "secrets": ["KEY"],
+        "debugger": "on",
+    }
+
+
+def test_a_further_attempt_names_the_one_that_it_continues(planned, shared):
+    first = JobDir(shared.jobs / "me")
+    checkpoint = first.checkpoints / "global_step_7"
+    job = planned(attempt=Attempt(first.numbered(2), first, checkpoint), said={"seed": 5})
+    parent = {"attempt": 1, "checkpoint": str(checkpoint), "step": 7}
+    resolved = job.resolved()
+    assert (resolved["submission_id"], resolved["attempt"], resolved["parent"]) == ("me", 2, parent)
+    assert resolved["job_dir"] == str(shared.jobs / "me" / "attempts" / "2")
+    about = {"code_id": "codeA", "workload": "ppo", "profile": "cpu"}
+    assert job.metadata() == {**about, **{f"parent_{key}": str(value) for key, value in parent.items()}}
+    assert planned().metadata() == about
+    resumed = overrides_of(job)
+    assert resumed["trainer.resume_from_path"] == f"trainer.resume_from_path={checkpoint}"
+    assert resumed["trainer.del_local_ckpt_after_load"] == "trainer.del_local_ckpt_after_load=False"
+
+
+def test_the_command_line_names_the_head(planned):
+    words = planned(said={"submission_id": "me"}).command_line(sent="by the test")
+    assert words[:8] == ["ray", "job", "submit", "--no-wait", "--address", "http://ray:1", "--submission-id", "me"]
 
 
 @pytest.mark.parametrize("node", [None, "", "/node/a:/node/b", ":/node/a::/node/b:"])
