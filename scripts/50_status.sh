@@ -14,5 +14,5 @@ if [[ -n $(owner::other head) ]]; then
   helper::read status "${args[@]}"
   exit
 fi
-helper::ensure
-log::while 'asking Ray' -- helper::run head status "${args[@]}"
+owner::need_own head
+log::while 'asking Ray' -- helper::ask head status "${args[@]}"

@@ -113,6 +113,19 @@ helper::run_once() {
       python3 -B "$dir/run.py" --shared-root "$SHARED_ROOT" "$@"' helper "$@"
 }
 
+# helper::ask NODE SUBCOMMAND ARGS...: like helper::run, for a question that leaves no file there: if this version is not put yet, a
+# copy of it is run and removed.
+helper::ask() {
+  local node=$1 words
+  shift
+  if helper::is_put "$node"; then
+    helper::run "$node" "$@"
+  else
+    helper::_words words
+    helper::run_once "$node" "${words[@]}" "$@"
+  fi
+}
+
 # helper::_words ARRAY: the arguments of every subcommand: where the shared root is, for the nodes and for the user, and who asks.
 helper::_words() {
   local -n _words=$1

@@ -64,6 +64,21 @@ give() {
   refute_text 'belongs to'
 }
 
+@test "a question runs our own copy, or if this version is not there yet, one that leaves nothing" {
+  rm "${BOX}/gets"
+  verb helper::ask head status --limit=5
+  assert_status 0
+  assert_called "python3 ${DIR}/run.py --shared-root ${ROOT} "
+  assert_called ' status --limit=5'
+  rmdir "$DIR"
+  find "$ROOT" | sort >"${BOX}/before"
+  verb helper::ask head status --limit=6
+  assert_status 0
+  assert_called 'python3 -B '
+  assert_called ' status --limit=6'
+  diff "${BOX}/before" <(find "$ROOT" | sort)
+}
+
 @test "a copy that another user owns is refused, as are a link and packages, and gets nothing; TRUSTED_UIDS allows it" {
   mkdir "${DIR%/*}/packages-cpython-311"
   mkdir "${BATS_TEST_TMPDIR}/elsewhere"
