@@ -176,7 +176,9 @@ def test_the_whole_plan_is_recorded(planned, shared):
         max_running=3,
     )
     resolved = planned_job.resolved()
-    assert [override["text"] for override in resolved.pop("overrides")] == list(planned_job.argv[3:])
+    overrides = resolved.pop("overrides")
+    assert [override["text"] for override in overrides] == list(planned_job.argv[3:])
+    assert {"text": "trainer.total_epochs=2", "origin": "OVERRIDES"} in overrides
     assert resolved.pop("argv") == list(planned_job.argv)
     assert resolved.pop("entrypoint").endswith(f"run.py launch {shared.jobs}/me")
     assert [override["text"] for override in resolved.pop("left_out")] == ["critic.gone=1"]
