@@ -56,6 +56,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
     "$(grep -oE '60_verify: done in [0-9.]+ s|exit 9 .* after [0-9.]+ s' <<<"$output")" >&3
 }
 
+# bats test_tags=turn:2
 @test "a comment in B, interrupted: the session goes on, follows the job that runs, takes A's run over, and B is the same" {
   copy_of_a harmless
   printf '# A comment.\n' >>"${BATS_FILE_TMPDIR}/harmless/verl/trainer/sft_trainer_ray.py"
