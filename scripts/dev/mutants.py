@@ -39,7 +39,7 @@ PAGE = REPO / "docs" / "mutants.md"
 AIM = 90  # percent
 Record = Mapping[str, Any]
 
-# mutmut's exit codes: of pytest, or its own. No test reaches a mutant of 33. One that takes 15 times as long as the tests, and 60 s,
+# mutmut's exit codes: of pytest, or its own. No test reaches a mutant of 33. One that takes 15 times as long as the tests, and 15 s,
 # is ended, and counts as noticed.
 _NOT_RUN, _SURVIVED, _FAILED, _UNREACHED = None, 0, 1, 33
 
@@ -154,7 +154,7 @@ def prepare(module: Module, home: Path) -> None:
         "source_paths": "src", "pytest_add_cli_args_test_selection": f"\n    {tests}",
         "pytest_add_cli_args": "\n    -p\n    no:cacheprovider" + ("" if module.slow else "\n    -m\n    not slow"),
         "use_git_change_detection": "false",
-        "track_dependencies": "false", "use_setproctitle": "false", "timeout_constant": "4.0",
+        "track_dependencies": "false", "use_setproctitle": "false", "timeout_constant": "1.0",
     }  # fmt: skip
     lines = [f"{key} = {value}\n" for key, value in config.items()]
     (home / "setup.cfg").write_text("[mutmut]\n" + "".join(lines), encoding="utf-8")
