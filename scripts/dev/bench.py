@@ -108,7 +108,7 @@ def table(found: Mapping[str, Any]) -> str:
             lines.append(_line(row, found["rows"][row.name]))
     machine = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
     runs = {row["ours"]["runs"] for row in found["rows"].values()}
-    return "\n".join([*lines, "", f"Medians of {min(runs)} to {max(runs)} runs of each side, by turns. {machine}."])
+    return "\n".join([*lines, "", f"Medians of {min(runs)} to {max(runs)} runs of each side, alternating. {machine}."])
 
 
 def _line(row: Row, found: Mapping[str, Any]) -> str:

@@ -322,7 +322,7 @@ _HEAD = f"""\
 # Do the tests notice a wrong change?
 
 `make mutants` changes one thing at a time in each module that decides something, and runs its unit tests. A change that fails no test
-survived. It takes hours, in the background; it goes on where it stopped, in `build/mutants/`. `MUTANTS=status,owner` runs these
+survived. It takes hours, in the background; it resumes where it stopped, in `build/mutants/`. `MUTANTS=status,owner` runs these
 only. This page is written by `scripts/dev/mutants.py` from `tests/recorded/mutants.json`. A survivor that behaves as the original
 has its reason in `tests/mutants/equal.yaml` and does not count; every other one counts against the score. The aim is {AIM} %. The
 container tests, which may notice more, do not run.

@@ -7,7 +7,7 @@
 #   MUTANTS=status,owner scripts/dev/mutants.sh   these
 #   scripts/dev/mutants.sh --write                only the page again, after a change of tests/mutants/equal.yaml
 #
-# It works on copies in build/mutants/ (of a Bash library also in TMPDIR, one for each core), at the lowest priority. It goes on where it
+# It works on copies in build/mutants/ (of a Bash library also in TMPDIR, one for each core), at the lowest priority. It resumes where it
 # stopped: mutants of unchanged functions that a test noticed do not run again. Delete build/mutants/NAME to run all of them.
 #
 # Knobs: MUTANTS
