@@ -174,7 +174,7 @@ job::follow() {
     ((status != 0)) || status=130 # the engine's client was interrupted: without an answer, nothing is known
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
-    log::info "cut off from the head: '${job}' is followed again when it is back"
+    log::info "lost the connection to the head; following '${job}' again when the head is back"
     { log::while 'waiting for the head' -- wait::until "$UNREACHABLE_TIMEOUT" - job::_is_head_back && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
       cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): '${job}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${job}'."
   done

@@ -14,7 +14,7 @@ verify::begin() {
   VERIFY_CODE[A]=$(snapshot::resolve "$CODE_A")
   VERIFY_CODE[B]=$(snapshot::resolve "$CODE_B")
   [[ ${VERIFY_CODE[A]} != "${VERIFY_CODE[B]}" ]] ||
-    log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session shows how far A differs from itself"
+    log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session measures how much A varies between runs"
   identity=$(node::identity head)
   address=$(node::address head)
   VERIFY_SESSION=$(log::while 'recording what exists before the session' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
@@ -165,7 +165,7 @@ verify::_run() {
   verify::_record "$name" "$id" "$status" "$how"
   ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: continue the session when its devices are free."
   # A job that is stopped while we follow it ends the session here; one that was stopped before we came is run again.
-  [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: continue the session with another one."
+  [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: continue the session; it submits another job for this run, twice at most."
 }
 
 # verify::_submit SPEC SIDE SEED OVERRIDES [KNOB VALUE]...: with the code of that side.

@@ -119,7 +119,7 @@ def test_generated_data_is_never_called_gsm8k_nor_gsm8k_sums(root):
         "DATASET=gsm8k is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums."
     )
     assert refusal(root, name="sums", stream=gsm8k()) == (
-        "DATASET=sums is the name of synthetic data and DATASET_SOURCE=path:/data is not: set DATASET=gsm8k."
+        "DATASET=sums is reserved for synthetic data, but DATASET_SOURCE=path:/data is not synthetic: set DATASET=gsm8k."
     )
 
 

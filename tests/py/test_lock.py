@@ -18,7 +18,7 @@ from verl_regress.submit import submit
 from verl_regress.worker import queue
 
 HERE = os.uname().nodename
-CURE = "wait until that ends, or end it there, then run this again."
+CURE = "wait until that process ends, or stop it on that machine, then run this again."
 
 # Holds a lock until it is killed: HOW PATH, after which it prints a line.
 HOLDER = """\

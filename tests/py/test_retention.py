@@ -453,7 +453,7 @@ def test_while_a_submission_is_planned_gc_waits_and_then_gives_up(run, ray, shar
     monkeypatch.setattr(lock, "_of_this_machine", lambda _: ["the one that plans"])
     with lock.held(shared.jobs, fcntl.LOCK_SH):
         assert run("gc", "--cluster=c", "--keep=0").is_refusal(
-            f"{shared.jobs} has been locked for 0 s by the one that plans: wait until that ends, or end it there, then run this "
+            f"{shared.jobs} has been locked for 0 s by the one that plans: wait until that process ends, or stop it on that machine, then run this "
             "again.",
             status=1,
         )

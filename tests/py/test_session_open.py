@@ -84,7 +84,7 @@ def test_a_session_has_one_driver_and_the_next_one_when_that_is_gone(opened, run
     first = holding("pid 7 of alice on box since 2026")
     assert first.stdout.readline() == b"held\n"
     monkeypatch.setattr(driver, "_GRACE", 0.2)
-    said = f"The session {NEW} is driven by pid 7 of alice on box since 2026: wait until that ends, or end it there, then run this again."
+    said = f"The session {NEW} is driven by pid 7 of alice on box since 2026: wait until that process ends, or stop it on that machine, then run this again."
     refused = run("verify", "hold", "--session", shared.sessions / NEW, "--driver=pid 8", *WORDS)
     assert refused.is_refusal(said)
     second = holding("pid 8 of bob on box since 2026")  # waits for a moment, in which the first one is killed

@@ -22,7 +22,7 @@ from pathlib import Path
 from verl_regress.base.errors import RegressError, first, shown
 
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
-_CURE = "wait until that ends, or end it there, then run this again"
+_CURE = "wait until that process ends, or stop it on that machine, then run this again"
 
 
 def take(descriptor: int, how: int) -> None:

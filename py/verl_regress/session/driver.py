@@ -37,7 +37,7 @@ def hold(session: Session, driver: str, head: dict[str, Any]) -> int:
         if not lock.take_within(descriptor, _GRACE):
             holder = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip() or "another shell"
             raise BadInput(
-                f"The session {session.path.name} is driven by {shown(holder)}: wait until that ends, or end it there, then run this again."
+                f"The session {session.path.name} is driven by {shown(holder)}: wait until that process ends, or stop it on that machine, then run this again."
             )
         need_unfinished(session, session.path.name)
         os.ftruncate(descriptor, 0)

@@ -181,7 +181,7 @@ def _checked_name(name: str, source: str) -> str:
         raise BadInput(f"DATASET={name} is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums.")
     if name == SYNTHETIC_NAME and source != "synthetic":
         raise BadInput(
-            f"DATASET={name} is the name of synthetic data and DATASET_SOURCE={source} is not: set DATASET=gsm8k."
+            f"DATASET={name} is reserved for synthetic data, but DATASET_SOURCE={source} is not synthetic: set DATASET=gsm8k."
         )
     return name
 

@@ -231,7 +231,7 @@ nodes::_check_ray() {
 
 nodes::_ask_ray() {
   cluster::ask_host "$1" ray 2.54 ||
-    cli::die 1 "$1 ($(nodes::_where "$1")): its python3 has no Ray, as it says above: $(nodes::_path_cure "the right one's")."
+    cli::die 1 "python3 on $1 ($(nodes::_where "$1")) has no Ray (its message is above): $(nodes::_path_cure "the right one's")."
 }
 
 nodes::_check_addresses() {
@@ -241,7 +241,7 @@ nodes::_check_addresses() {
   for node in $(node::list); do
     address=$(<"${answers}/${node}")
     [[ $address != 127.* && $address != ::1 && -n $address ]] ||
-      cli::die 1 "${node} sees itself at '${address}', where no other node reaches it: $(nodes::_address_cure)."
+      cli::die 1 "${node} has the address '${address}' in its own view, which no other node can reach: $(nodes::_address_cure)."
     [[ $seen != *" ${address} "* ]] ||
       cli::die 1 "${node} has the address ${address} of another node of $(nodes::_source): two nodes in one network namespace are not supported."
     seen+="${address} "
@@ -279,7 +279,7 @@ nodes::_check_shared_root() {
   done
   log::ok "${SHARED_ROOT} is one directory on every node"
   shared::need_on_nodes
-  log::ok "${SHARED_ROOT} has links and renames, and its locks hold between the nodes"
+  log::ok "${SHARED_ROOT} has links and renames, and its locks work between the nodes"
 }
 
 nodes::_check_clocks() {
@@ -299,7 +299,7 @@ nodes::_check_ports() {
     [[ -z $taken ]] ||
       cli::die 1 "Port ${taken} of ${node} ($(nodes::_where "$node")) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
   done
-  log::ok "the ports that Ray needs are free, or our own Ray's"
+  log::ok "the ports that Ray needs are free, or used by our own Ray"
 }
 
 # nodes::_taken_port NODE: prints one that Ray needs and another process has.

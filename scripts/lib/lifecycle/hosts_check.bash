@@ -35,7 +35,7 @@ hosts::_take_given_gpus() {
     ids=$(<"${answers}/${node}") given=()
     [[ ! $ids =~ ^[0-9]{1,3}(,[0-9]{1,3})*$ ]] || mapfile -d, -t given < <(printf %s "$ids")
     ((${#given[@]} >= GPUS_PER_WORKER)) ||
-      cli::die 2 "Slurm gave ${#given[@]} GPUs on $(allocation::where "$node") (SLURM_STEP_GPUS='$(cli::shown "$ids")'), but GPUS_PER_WORKER=${GPUS_PER_WORKER} (from ${ENV_ORIGIN[GPUS_PER_WORKER]}): allocate as many, as with 'salloc --gpus-per-node=${GPUS_PER_WORKER}', or lower GPUS_PER_WORKER."
+      cli::die 2 "Slurm gave ${#given[@]} GPUs on $(allocation::where "$node") (SLURM_STEP_GPUS='$(cli::shown "$ids")'), but GPUS_PER_WORKER=${GPUS_PER_WORKER} (from ${ENV_ORIGIN[GPUS_PER_WORKER]}): allocate that many, for example with 'salloc --gpus-per-node=${GPUS_PER_WORKER}', or lower GPUS_PER_WORKER."
     _HOSTS_GPUS[$node]=$(IFS=, && printf '%s' "${given[*]::GPUS_PER_WORKER}")
   done
 }
@@ -144,10 +144,10 @@ hosts::_need_one_address() {
   local host found
   host=$(login::client "$1" -G | sed -n 's/^hostname //p')
   [[ ! $host =~ ^(host|gateway|kubernetes)\.docker\.internal$ ]] ||
-    cli::die 2 "$(hosts::describe "$1") is this machine as a container of Docker Desktop sees it (${host}): use the host's own name, or local."
+    cli::die 2 "$(hosts::describe "$1") is on ${host}, which is Docker Desktop's name for this machine inside a container: use the host's own name, or local."
   found=$(getent ahosts "$host" 2>/dev/null | awk '{ print $1 }' | grep -v '^fe80:' | sort -u | paste -sd' ' || true)
   if [[ $found == 127.* || $found == ::1 ]]; then
-    cli::die 2 "$(hosts::describe "$1") means ${found} on this machine, where no other host reaches it: use the name or address that it has in the network, or add address=IP to its line."
+    cli::die 2 "$(hosts::describe "$1") resolves to ${found} on this machine, so other hosts cannot reach it: use the name or address that it has in the network, or add address=IP to its line."
   elif [[ $found == *' '* ]]; then
     cli::die 2 "$(hosts::describe "$1") has ${found// / and }: say by which one the other hosts reach it, with address=IP in its line."
   fi

@@ -95,7 +95,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   waiter=$!
   await 30 grep -q 'followed is PENDING' "${BATS_TEST_TMPDIR}/said"
   [[ $(waits 9 | wc -l) == 1 ]]
-  await 30 grep -qxF "        cut off from the head: 'followed' is followed again when it is back" "${BATS_TEST_TMPDIR}/said"
+  await 30 grep -qxF "        lost the connection to the head; following 'followed' again when the head is back" "${BATS_TEST_TMPDIR}/said"
 
   run timeout --preserve-status --signal INT 5 scripts/52_wait.sh
   assert_status 130

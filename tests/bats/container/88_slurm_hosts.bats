@@ -81,7 +81,7 @@ is_shared() { ssh -F "$SSH_CONFIG" -o ControlPath="/tmp/verl-regress-${UID}/%C" 
   assert_line 1,2
   PROFILE=gpu run asks hosts::need
   assert_status 2
-  assert_line "error   Slurm gave 2 GPUs on gpu-b of the Slurm job ${SLURM_JOB_ID} \(SLURM_STEP_GPUS='1,2'\), but GPUS_PER_WORKER=4 \(from env/defaults.env\): allocate as many, as with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER\."
+  assert_line "error   Slurm gave 2 GPUs on gpu-b of the Slurm job ${SLURM_JOB_ID} \(SLURM_STEP_GPUS='1,2'\), but GPUS_PER_WORKER=4 \(from env/defaults.env\): allocate that many, for example with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER\."
 }
 
 @test "a connection that was killed, as Slurm kills those of a job that ends, is replaced by one that is shared" {

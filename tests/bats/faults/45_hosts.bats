@@ -69,6 +69,6 @@ ONE_WORKER='trainer.nnodes=1'
   fault::train 'on two hosts, the ssh connections break' 12 "$ONE_WORKER"
   fault::inject hosts_lab::disconnect
   fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
-  assert_line " +cut off from the head: '${JOB}' is followed again when it is back"
+  assert_line " +lost the connection to the head; following '${JOB}' again when the head is back"
   fault::recovered
 }

@@ -95,7 +95,7 @@ storage::fill_all() { storage::fill && storage::fill_rest; }
   assert_status 1
   assert_line 'verdict +(identical|same) \(exit status 0\)'
   assert_line "error   The reports of the session ${session##*/} are not written \(\[Errno 28\] No space left on device[^)]*\): fix that, then 'make verify SESSION=${session##*/}' writes them\."
-  assert_line ' +A and B are the same code, codeA: this session shows how far A differs from itself'
+  assert_line ' +A and B are the same code, codeA: this session measures how much A varies between runs'
   [[ ! -e ${session}/report.json ]]
 
   rm "${WORKDIR}/shared/"filler*

@@ -127,7 +127,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   fault::inject true
   SESSION=${first##*/} run scripts/60_verify.sh
   assert_status 2
-  assert_line "error   The session ${first##*/} is driven by pid ${first_pid} of $(id -un) on ${HOSTNAME} since [0-9-]+ [0-9:]+ [+-][0-9]{4}: wait until that ends, or end it there, then run this again\."
+  assert_line "error   The session ${first##*/} is driven by pid ${first_pid} of $(id -un) on ${HOSTNAME} since [0-9-]+ [0-9:]+ [+-][0-9]{4}: wait until that process ends, or stop it on that machine, then run this again\."
   for one in "${first_pid} ${BATS_TEST_TMPDIR}/one" "${SESSION_PID} ${BATS_TEST_TMPDIR}/two"; do
     session::ended "${one%% *}" "${one#* }"
     assert_status 0

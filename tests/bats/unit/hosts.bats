@@ -120,13 +120,13 @@ CASES
     assert_status 2
     assert_line "error   worker-0 (ssh://me@gpu-0, line 2 of env/hosts) ${sentence}"
   done <<'CASES'
-127.0.1.1 STREAM gpu-0\n|means 127.0.1.1 on this machine, where no other host reaches it: use the name or address that it has in the network, or add address=IP to its line.
+127.0.1.1 STREAM gpu-0\n|resolves to 127.0.1.1 on this machine, so other hosts cannot reach it: use the name or address that it has in the network, or add address=IP to its line.
 10.0.0.2 STREAM gpu-0\n10.1.0.2 STREAM gpu-0\n|has 10.0.0.2 and 10.1.0.2: say by which one the other hosts reach it, with address=IP in its line.
 CASES
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@host.docker.internal'
   on_hosts hosts::need
   assert_status 2
-  assert_line "error   worker-0 (ssh://me@host.docker.internal, line 2 of env/hosts) is this machine as a container of Docker Desktop sees it (host.docker.internal): use the host's own name, or local."
+  assert_line "error   worker-0 (ssh://me@host.docker.internal, line 2 of env/hosts) is on host.docker.internal, which is Docker Desktop's name for this machine inside a container: use the host's own name, or local."
   : >"${BOX}/names"
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0'
   on_hosts ADDRESS=127.0.0.1 hosts::need

@@ -150,7 +150,7 @@ in_slurm() {
   assert_line "error   NODES_CONTAINER='apptainer exec \"/fs/my image.sif\"' (from the command line or environment) is not usable: use words of letters, digits and _.,:@%+/=#-, separated by one space, without quotes, or leave it empty."
   in_slurm TRANSPORT=container NODES_CONTAINER="$words" node::list
   assert_status 2
-  assert_line "error   NODES_CONTAINER='${words}' (from the command line or environment) is for the bare hosts of a Slurm allocation, and with TRANSPORT=container (from the command line or environment) nothing would run in it: change one of them."
+  assert_line "error   NODES_CONTAINER='${words}' (from the command line or environment) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=container (from the command line or environment): remove NODES_CONTAINER, or set TRANSPORT=srun."
 }
 
 @test "make slurm, DRY_RUN=1: every option and every given knob, quoted; nothing else of the environment" {

@@ -126,11 +126,11 @@ after_need() {
   assert_line '    environment: {HIP_VISIBLE_DEVICES: "4,6,7", ROCR_VISIBLE_DEVICES: "4,6,7", CUDA_VISIBLE_DEVICES: "4,6,7"}'
   on_hosts PROFILE=gpu
   assert_status 2
-  assert_line "error   Slurm gave 3 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS='4,6,7'), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate as many, as with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
+  assert_line "error   Slurm gave 3 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS='4,6,7'), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate that many, for example with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
   rm "${BOX}/gpus"
   on_hosts PROFILE=gpu
   assert_status 2
-  assert_line "error   Slurm gave 0 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS=''), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate as many, as with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
+  assert_line "error   Slurm gave 0 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS=''), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate that many, for example with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
   : >"$CALLS"
   on_hosts
   assert_status 0

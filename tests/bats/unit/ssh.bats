@@ -94,13 +94,19 @@ CASES
   assert_line 'ok      every node has Ray 2.60.0'
   assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
   assert_line "ok      ${BATS_TEST_TMPDIR}/shared is one directory on every node"
-  assert_line "ok      ${BATS_TEST_TMPDIR}/shared has links and renames, and its locks hold between the nodes"
+  assert_line "ok      ${BATS_TEST_TMPDIR}/shared has links and renames, and its locks work between the nodes"
+  assert_line 'ok      the ports that Ray needs are free, or used by our own Ray'
   assert_line 'ok      8 of 8 checks passed'
   refute_text 'error'
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
 
-@test "Ray that is too old, or not the same everywhere, is refused with the reason" {
+@test "Ray that is missing, too old, or not the same everywhere, is refused with the reason" {
+  rm -r "${BOX}/site-of-10.0.0.2"
+  on_ssh nodes::check
+  assert_status 1
+  assert_line "error   python3 on worker-0 (me@10.0.0.2, from env/nodes) has no Ray (its message is above): name the right one's directory with path= in env/nodes."
+  fake_ray "${BOX}/site-of-10.0.0.2" 2.60.0
   fake_ray "${BOX}/site-of-10.0.0.1" 2.53.1
   on_ssh nodes::check
   assert_status 1
@@ -122,7 +128,7 @@ CASES
 @test "an address that no other node reaches, or that two nodes share, is refused" {
   on_ssh ADDRESS=127.0.0.1 nodes::check
   assert_status 1
-  assert_line "error   head sees itself at '127.0.0.1', where no other node reaches it: set its address with address= in env/nodes."
+  assert_line "error   head has the address '127.0.0.1' in its own view, which no other node can reach: set its address with address= in env/nodes."
   on_ssh ADDRESS=10.0.0.7 nodes::check
   assert_status 1
   assert_line 'error   worker-0 has the address 10.0.0.7 of another node of env/nodes: two nodes in one network namespace are not supported.'

@@ -54,7 +54,7 @@ drive_on() {
   drive
   assert_status 2
   mapfile -t said < <(grep '^error ' <<<"$output") # on a busy machine a line of progress comes first
-  [[ ${said[0]} =~ ^"error   The session 20261122T100000Z is driven by pid ${OTHER} of $(id -un) on ${HOSTNAME} since "20[0-9-]+' '[0-9:]+' '[+-][0-9]{4}': wait until that ends, or end it there, then run this again.'$ ]] ||
+  [[ ${said[0]} =~ ^"error   The session 20261122T100000Z is driven by pid ${OTHER} of $(id -un) on ${HOSTNAME} since "20[0-9-]+' '[0-9:]+' '[+-][0-9]{4}': wait until that process ends, or stop it on that machine, then run this again.'$ ]] ||
     fail 'not that sentence'
   [[ ${#said[@]} == 2 ]] || fail 'more was said'
   kill -0 "$OTHER" || fail 'the other shell was disturbed'
