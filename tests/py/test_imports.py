@@ -47,20 +47,24 @@ RAY = "Only the package cluster imports Ray"
 VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "planted", "names"),
     [
         ("base/errors.py", "from verl_regress.spec import plan", [LAYERS]),
-        ("jobs/progress.py", "def late():\n    from verl_regress.store import snapshot", [LAYERS]),
-        ("jobs/causes.py", "def late():\n    from verl_regress.jobs import status", [CIRCLE]),
-        ("store/snapshot.py", "import urllib.request", [PLANNING]),
-        ("spec/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
-        ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
-        ("worker/tee.py", "def late():\n    import ray", [RAY]),
-        ("../verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
-        ("../verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
-        ("../verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                ("jobs/progress.py", "def late():\n    from verl_regress.store import snapshot", [LAYERS]),
+                ("jobs/causes.py", "def late():\n    from verl_regress.jobs import status", [CIRCLE]),
+                ("store/snapshot.py", "import urllib.request", [PLANNING]),
+                ("spec/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
+                ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
+                ("worker/tee.py", "def late():\n    import ray", [RAY]),
+                ("../verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
+                ("../verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
+                ("../verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),
+            ]
+        ),
     ],
 )
 def test_a_planted_import_breaks_its_contract(helper, module, planted, names):

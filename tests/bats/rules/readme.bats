@@ -26,9 +26,9 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 }
 
 @test "the table of exit statuses is the one of scripts/lib/cli.bash" {
-  in_readme=$(sed -nE 's/^\| ([0-9]) \| (.*) \|$/\1 \2/p' README.md | sort)
-  in_code=$(sed -nE "s/^  \[([0-9])\]='(.*)'$/\1 \2/p" scripts/lib/cli.bash | sort)
-  [[ $(wc -l <<<"$in_code") == 10 ]]
+  in_readme=$(sed -nE 's/^\| ([0-9]+) \| (.*) \|$/\1 \2/p' README.md | sort)
+  in_code=$(sed -nE "s/^  \[([0-9]+)\]='(.*)'$/\1 \2/p" scripts/lib/cli.bash | sort)
+  [[ $(wc -l <<<"$in_code") == 13 ]]
   diff <(printf '%s\n' "$in_readme") <(printf '%s\n' "$in_code")
 }
 

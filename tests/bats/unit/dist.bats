@@ -35,7 +35,7 @@ unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" 
   [[ $status == 0 && $output == *'make quickstart'*'make dist'* ]] || fail "$stderr"
 }
 
-@test "lint and the rules pass in the unpacked tarball too" {
+@test "the lists of files for lint and the rules are the same in the unpacked tarball" {
   # shellcheck disable=SC2016  # expanded by that shell
   list='source scripts/dev/files.bash && files::ours "$@"'
   for patterns in '*.py' '*.sh *.bash *.bats' .ci 'docker/* env/*' 'py/*.py'; do
