@@ -144,7 +144,8 @@ def _stoppable() -> Iterator[None]:
     """In this block a signal that asks us to stop raises _Stopped, once; one that came earlier does so at once.
 
     Outside, signals are blocked: one that comes between two steps is delivered in the next block that handles it. So
-    there is no moment at which it would end the launcher before `state/ended` is written.
+    there is no moment at which it would end the launcher before `state/ended` is written. Only a signal before `run`
+    begins (while Python still starts) ends the process like any program, without a record.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
