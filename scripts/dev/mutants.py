@@ -84,7 +84,7 @@ MODULES = (
     Module("overrides", "verl_regress/spec/overrides.py", ("test_plan", "test_compose", "test_bad_input"), slow=True),
     Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_submit_killed")),
     Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_sentences", "test_verify_canary", "test_session_verdict")),
-    Module("evidence", "verl_regress/session/evidence.py", ("test_evidence", "test_verify_checks", "test_verify_canary", "test_session_faults")),
+    Module("evidence", "verl_regress/session/evidence.py", ("test_evidence", "test_evidence_of_a_job", "test_verify_canary", "test_session_faults")),
     _library("answer", "unit/answer"),
     _library("lock", "unit/lock"),
     _library("port", "unit/tunnel"),

@@ -1,0 +1,145 @@
+"""Everything that a session records of one job, key by key, and where it finds the token."""
+
+import json
+
+import pytest
+from conftest import node_row, write, write_checkpoint
+
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import checkpoints
+from verl_regress.session import evidence
+
+ACTORS = "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=02"
+TOKEN = "token-0123456789"
+
+
+@pytest.fixture
+def job(make_job):
+    """A finished job, with something in every place that is recorded."""
+    job = make_job(
+        started={"node": "worker-0"},
+        ended={"exit_code": 0, "reason": "the trainer ended"},
+        observed={"status": "SUCCEEDED", "job_id": "02", "runtime_env": {"env_vars": {"A": "b"}}},
+        identity={"holds": True, "files_sha256": "abc"},
+    )
+    plan = json.loads((job.config / "resolved.json").read_text())
+    plan |= {"code_path": "/code", "overrides": [{"text": "trainer.save_freq=2", "origin": "x"}], "argv": ["python3"]}
+    write(job.config / "resolved.json", json.dumps(plan))
+    write(job.config / "code.json", '{"tree_sha256": "t"}')
+    write(job.config / "packages.json", '{"numpy": "2"}')
+    steps = [
+        {"step": 1, "data": {"critic/score/mean": 0.25, "actor/pg_loss": 0.5}},
+        {"step": 2, "data": {"train/loss": 5.0}},
+        {"step": 3, "data": {"other": 1.0}},
+    ]
+    write(job.metrics, "".join(f"{json.dumps(step)}\n" for step in steps))
+    write(job.driver_log, "MVP_PRECHECK_MARKER: codeA\nanother line\nTotal training steps: 3\n")
+    write_checkpoint(job, 2)
+    write(job.checkpoints / "latest_checkpointed_iteration.txt", "2")
+    for number, name in ((1, "20261124-ended"), (2, "20261124-running")):
+        bundle = {"phase": name[9:], "asked": number, "files": ["a"], "errors": {}, "more": 1}
+        write(job.debug / name / "bundle.json", json.dumps(bundle))
+    modules = {"verl": {"file": "/code/verl/__init__.py", "sha256": "f" * 64}}
+    write(job.reports / "identity-w-7.json", json.dumps({"job_id": "02", "modules": modules}))
+    write(job.reports / "secrets-w-7.json", '{"names": ["KEY"]}')
+    write(job.reports / "identity-w-8.json", '{"job_id": "01", "modules": {}}')
+    write(job.samples / "1.jsonl", "{}")
+    return job
+
+
+def test_a_job_is_recorded_whole(job, ray):
+    assert evidence.job(job, RayApi(ray.address)) == {
+        "submission_id": "job",
+        "job_dir": str(job.path),
+        "plan": {
+            "workload": "ppo", "code_id": "codeA", "code_path": "/code", "profile": "cpu",
+            "overrides": [{"text": "trainer.save_freq=2", "origin": "x"}],
+        },
+        "code": {"tree_sha256": "t"},
+        "packages": {"numpy": "2"},
+        "ray": {"time": job.read_state("observed")["time"], "status": "SUCCEEDED", "job_id": "02"},
+        "state": {
+            name: job.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")
+        },
+        "steps": [1, 2, 3],
+        "total_steps": 3,
+        "scores": [0.25, None, None],
+        "losses": [0.5, 5.0, None],
+        "checkpoints": ["global_step_2"],
+        "weights": checkpoints.weights_hash(job.checkpoints / "global_step_2"),
+        "sampled": evidence.jobdir.sampled(job.path),
+        "loaded": {"verl/__init__.py": "f" * 16},
+        "prechecks": ["MVP_PRECHECK_MARKER: codeA"],
+        "bundles": [
+            {"name": "20261124-ended", "phase": "ended", "asked": 1, "files": ["a"], "errors": {}},
+            {"name": "20261124-running", "phase": "running", "asked": 2, "files": ["a"], "errors": {}},
+        ],
+        "entries": ["checkpoints", "config", "debug", "logs", "state"],
+        "config": ["code.json", "packages.json", "resolved.json"],
+        "digest": evidence.digest(job.path),
+        "secrets": [{"process": "w-7", "names": ["KEY"]}],
+    }  # fmt: skip
+
+
+def test_ray_itself_is_asked_before_the_record_of_what_it_said(job, ray):
+    ray.knows({"submission_id": "job", "status": "RUNNING", "job_id": "02", "runtime_env": {}})
+    assert evidence.job(job, RayApi(ray.address))["ray"] == {
+        "submission_id": "job",
+        "status": "RUNNING",
+        "job_id": "02",
+    }
+
+
+def test_only_alive_nodes_are_recorded(ray):
+    ray.has_nodes(node_row("head", "10.0.0.1", CPU=0.0), node_row("worker-0", "10.0.0.2", state="DEAD"))
+    assert evidence.nodes(RayApi(ray.address)) == [
+        {"name": "head", "address": "10.0.0.1", "is_head": True, "resources": {"CPU": 0.0}}
+    ]
+
+
+@pytest.fixture
+def searched(job, ray, shared):
+    """The search for Ray's token in the files of the job and Ray's answers."""
+    ray.knows({"submission_id": "job", "status": "SUCCEEDED", "job_id": "02"})
+    ray.answers[ACTORS] = (200, {"data": {"result": {"result": []}}})
+    return lambda: evidence.token_search(shared, RayApi(ray.address), ["job"], TOKEN)
+
+
+def test_the_token_is_looked_for_in_every_file_and_answer(job, searched):
+    files = sum(path.is_file() for path in job.path.rglob("*"))
+    assert searched() == {"token_characters": len(TOKEN), "files": files, "answers": 3, "found_in": []}
+    leak = write(job.debug / "deep" / "er" / "leak.txt", f"a {TOKEN} b")
+    assert searched()["found_in"] == [str(leak)]
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [("/api/jobs/", "jobs"), ("/api/v0/nodes?limit=1000&detail=1", "nodes"), (ACTORS, "job")],
+)
+def test_the_token_is_found_in_an_answer_of_ray(ray, searched, path, what):
+    leaks = {
+        "/api/jobs/": [{"submission_id": "job", "job_id": "02", "message": TOKEN}],
+        ACTORS: {"data": {"result": {"result": [{"class_name": TOKEN}]}}},
+    }
+    if what == "nodes":
+        ray.has_nodes(node_row("head", "10.0.0.1", **{TOKEN: 1.0}))
+    else:
+        ray.answers[path] = (200, leaks[path])
+    assert searched()["found_in"] == [f"Ray's answer about {what}"]
+
+
+@pytest.mark.parametrize("before", range(20))
+def test_what_lies_across_two_pieces_of_a_file_is_found(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(evidence, "_PIECE", 8)
+    file = write(tmp_path / "file", "-" * before + "needle" + "-" * 9)
+    assert evidence._holds(file, [b"x", b"needle"])
+    assert not evidence._holds(file, [b"x", b"needles"])
+
+
+def test_a_needle_of_one_byte_or_none_and_a_large_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence, "_PIECE", 2)
+    file = write(tmp_path / "file", "ababab")
+    assert evidence._holds(file, [b"b"])
+    assert not evidence._holds(file, [b"c"])
+    assert not evidence._holds(file, [])
+    assert not evidence._holds(file, [b"aa"])
