@@ -1,61 +1,88 @@
-"""Counts what test suites reported: count_tests.py REPORTS SUITE... prints a line a suite, then `N passed, N failed`.
+"""Counts what test suites reported.
 
-Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the runner's exit status. What was planned and has
-no result failed; a suite with no report, no test that ran, or a runner that failed without saying where, counts one
-failure. Exits 1 when anything failed.
+    count_tests.py [--expected-skips FILE] REPORTS SUITE...
+
+Prints a line a suite, then `N passed, N failed`. Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the
+runner's exit status. What was planned and has no result failed; a suite with no report, no test that ran, or a runner that
+failed without saying where, counts one failure. With --expected-skips, a skipped test that FILE does not list with that
+reason failed, and is named in a line of its own. Exits 1 when anything failed.
 """
 
+import argparse
 import re
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 
-def count_tap(text: str) -> tuple[int, int, int]:
-    """Passed, failed and skipped tests of a TAP report."""
+
+@dataclass
+class Counts:
+    """What the tests of one suite ended in."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # each test's name and reason
+
+
+def count_tap(text: str) -> Counts:
+    """The tests of a TAP report; bats writes how long one took between its name and the skip."""
     plans = re.findall(r"^1\.\.(\d+)", text, re.MULTILINE)
-    skipped = len(re.findall(r"^ok .*# skip", text, re.MULTILINE))
-    passed = len(re.findall(r"^ok ", text, re.MULTILINE)) - skipped
+    skipped = re.findall(r"^ok \d+ (.*?)(?: in \d+ms)? # skip ?(.*)$", text, re.MULTILINE)
+    passed = len(re.findall(r"^ok ", text, re.MULTILINE)) - len(skipped)
     failed = len(re.findall(r"^not ok ", text, re.MULTILINE))
     planned = sum(int(plan) for plan in plans)
-    return passed, max(failed, planned - passed - skipped), skipped
+    return Counts(passed, max(failed, planned - passed - len(skipped)), skipped)
 
 
-def count_junit(text: str) -> tuple[int, int, int]:
-    """Passed, failed and skipped tests of a JUnit report."""
+def count_junit(text: str) -> Counts:
+    """The tests of a JUnit report, by the names that pytest takes: tests/py/test_ids.py::test_it."""
     cases = list(ET.fromstring(text).iter("testcase"))
-    skipped = sum(case.find("skipped") is not None for case in cases)
+    skipped = []
+    for case in cases:
+        if (skip := case.find("skipped")) is not None:
+            module = case.get("classname", "").replace(".", "/")
+            skipped.append((f"{module}.py::{case.get('name')}", skip.get("message", "")))
     failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
-    return len(cases) - failed - skipped, failed, skipped
+    return Counts(len(cases) - failed - len(skipped), failed, skipped)
 
 
-def count_suite(reports: Path, suite: str) -> tuple[int, int, str]:
-    """Passed and failed tests of one suite, and what to say about it."""
+def count_suite(reports: Path, suite: str) -> tuple[Counts, str]:
+    """The tests of one suite, and what to say about it."""
     tap, junit, status = (reports / f"{suite}.{kind}" for kind in ("tap", "xml", "status"))
-    passed = failed = skipped = 0
+    counts = Counts()
     try:
         if tap.exists():
-            passed, failed, skipped = count_tap(tap.read_text())
+            counts = count_tap(tap.read_text())
         elif junit.exists():
-            passed, failed, skipped = count_junit(junit.read_text())
+            counts = count_junit(junit.read_text())
     except ET.ParseError as error:
-        return 0, 1, f"{junit} is not a whole report ({error})"
-    said = f"{skipped} skipped" if skipped else ""
-    if failed == 0 and passed == 0:
-        return 0, 1, "no test ran"
-    if failed == 0 and (not status.exists() or status.read_text().strip() != "0"):
-        return passed, 1, "its runner failed although no test did"
-    return passed, failed, said
+        return Counts(failed=1), f"{junit} is not a whole report ({error})"
+    if counts.failed == 0 and counts.passed == 0:
+        return Counts(failed=1, skipped=counts.skipped), "no test ran"
+    if counts.failed == 0 and (not status.exists() or status.read_text().strip() != "0"):
+        return Counts(counts.passed, 1, counts.skipped), "its runner failed although no test did"
+    return counts, f"{len(counts.skipped)} skipped" if counts.skipped else ""
 
 
-def main(reports: Path, suites: list[str]) -> int:
+def main(reports: Path, suites: list[str], expected_skips: Path | None = None) -> int:
     """Print the counts of the suites and their sum."""
+    expected = None if expected_skips is None else yaml.safe_load(expected_skips.read_text())
     total_passed = total_failed = 0
     for suite in suites:
-        passed, failed, said = count_suite(reports, suite)
-        total_passed += passed
+        counts, said = count_suite(reports, suite)
+        if expected is None:
+            unexpected = []
+        else:
+            unexpected = [(test, reason) for test, reason in counts.skipped if expected.get(test) != reason]
+        failed = counts.failed + len(unexpected)
+        total_passed += counts.passed
         total_failed += failed
-        print(f"{suite}: {passed} passed, {failed} failed" + (f" ({said})" if said else ""))
+        print(f"{suite}: {counts.passed} passed, {failed} failed" + (f" ({said})" if said else ""))
+        for test, reason in unexpected:
+            print(f"{suite}: '{test}' was skipped ('{reason}'): let it run here, or list it in {expected_skips}.")
     if not suites:
         total_failed = 1
     print(f"{total_passed} passed, {total_failed} failed")
@@ -63,4 +90,9 @@ def main(reports: Path, suites: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--expected-skips", type=Path)
+    parser.add_argument("reports", type=Path)
+    parser.add_argument("suites", nargs="*")
+    args = parser.parse_args()
+    sys.exit(main(args.reports, args.suites, args.expected_skips))
