@@ -114,7 +114,10 @@ class Server:
     def __init__(self, backing, options):
         self.options = {
             "locks": "shared",  # by all mounts; local to each mount; void: they exclude nobody; none
+            "ends": True,  # a lock ends with the open file that holds it
             "links": True,
+            "renames": True,
+            "symlinks": True,
             "loses": False,  # the answer to `link`; that to its repetition arrives
             "folds": False,  # upper and lower case are one
             "fails": None,  # what every change answers, such as EROFS
@@ -341,6 +344,8 @@ class Mount:
         name, *rest = body[skipped:].split(b"\0")
         name = self._found(node, name)
         if opcode == Op.SYMLINK:
+            if not self.server.options["symlinks"]:
+                raise Failed(errno.EPERM)
             os.symlink(rest[0], name, dir_fd=at)
         elif opcode == Op.MKDIR:
             os.mkdir(name, 0o700, dir_fd=at)
@@ -370,6 +375,8 @@ class Mount:
         (to,) = struct.unpack_from("<Q", body)
         if skipped == 16 and struct.unpack_from("<QI", body)[1]:
             raise Failed(errno.EINVAL)  # RENAME_NOREPLACE and the like, which NFS has not
+        if not self.server.options["renames"]:
+            raise Failed(errno.EPERM)
         old, new, *_ = body[skipped:].split(b"\0")
         os.rename(self._found(node, old), self._found(to, new), src_dir_fd=self._at(node), dst_dir_fd=self._at(to))
         return b""
@@ -431,7 +438,7 @@ class Mount:
         inode = os.fstat(handle).st_ino
         del self.files[handle]
         os.close(handle)
-        if flags & 2:
+        if flags & 2 and self.server.options["ends"]:
             self.server.lock(self, inode, owner, fcntl.F_UNLCK)
             self.server.retry()
         return b""

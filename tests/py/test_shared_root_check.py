@@ -65,6 +65,15 @@ LACKS = {
         {"links": False},
         "has no hard links {on} (Operation not permitted), by which a job is launched only once: " + NFS_4,
     ),
+    "no renames": (
+        {"renames": False},
+        "does not replace a file in one step {on} (Operation not permitted), by which no reader sees half a file: put {knob} on "
+        "a file system that does (a local disk, NFS 4).",
+    ),
+    "no symbolic links": (
+        {"symlinks": False},
+        "has no symbolic links {on} (Operation not permitted), of which the queue is made: " + NFS_4,
+    ),
     "no locks": (
         {"locks": "none"},
         "has no locks {on} (No locks available), by which jobs queue: mount it by NFS 4, or start rpc.statd for NFS 3.",
@@ -72,6 +81,11 @@ LACKS = {
     "locks that exclude nobody": (
         {"locks": "void"},
         "gives one lock to two processes {on}: put {knob} on a file system whose locks exclude (a local disk, NFS 4).",
+    ),
+    "locks that outlive their process": (
+        {"ends": False},
+        "keeps the lock of a process that was killed {on}, so that a dead launcher would look alive: put {knob} on a file "
+        "system that frees it (a local disk, NFS 4).",
     ),
     "case-insensitive": (
         {"folds": True},
@@ -93,16 +107,14 @@ LACKS = {
 
 @pytest.mark.parametrize(("options", "sentence"), LACKS.values(), ids=LACKS)
 def test_what_a_shared_root_lacks_is_one_sentence_with_its_cure(mounted, options, sentence):
-    disk = mounted(**options)
-    root = disk.mounts[0]
-    for words, knob, on in (
-        (("shared::need", str(root), "WORKDIR"), "WORKDIR", "on this machine"),
-        (("shared::need_on_nodes",), "SHARED_ROOT", "on the head"),
-    ):
+    for knob, on in (("WORKDIR", "on this machine"), ("SHARED_ROOT", "on the head")):
+        disk = mounted(**options)
+        root = disk.mounts[0]
         said = f"error   {root} ({knob}, from env/local.env) {sentence.format(on=on, knob=knob)}\n"
-        assert bash(root, *words) == (1, said)
-    disk.becomes(fails=None)
-    assert list(disk.backing.iterdir()) == []
+        answer = need(root) if knob == "WORKDIR" else bash(root, "shared::need_on_nodes")
+        assert answer == (1, said)
+        disk.becomes(fails=None)
+        assert list(disk.backing.iterdir()) == []
 
 
 def test_root_whose_files_are_nobodys_is_no_problem_if_the_nodes_are_another_user(mounted):

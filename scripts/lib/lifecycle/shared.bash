@@ -20,6 +20,8 @@ readonly SHARED_TRIAL='
   exec 3<>a
   said=$(flock --nonblock 3 2>&1) || problem locks "$said"
   if (flock --nonblock 4) 4<>a || (flock --shared --nonblock 4) 4<a; then problem excludes; fi
+  sh -c "exec 4<>b; flock 4 && kill -s KILL \$\$"
+  (flock --timeout 2 4) 4<>b || problem ends
   [ "$(stat -c %u a)" = "$(id -u)" ] || problem owners "$(id -u) $(stat -c %u a)"
   echo "held $dir/a"
   cat >/dev/null'
@@ -50,6 +52,7 @@ shared::refuse() {
     modes) cli::die 1 "${root} makes mode 600 into ${why} ${where}, so that others could read secrets: put $3 on a file system that keeps modes (a local disk, NFS 4)." ;;
     owners) cli::die 1 "${root} gives what user ${why% *} writes ${where} to user ${why#* }, and nobody runs another user's files: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
     locks) cli::die 1 "${root} has no locks ${where} (${why}), by which jobs queue: mount it by NFS 4, or start rpc.statd for NFS 3." ;;
+    ends) cli::die 1 "${root} keeps the lock of a process that was killed ${where}, so that a dead launcher would look alive: put $3 on a file system that frees it (a local disk, NFS 4)." ;;
     excludes) cli::die 1 "${root} gives one lock to two processes ${where}: put $3 on a file system whose locks exclude (a local disk, NFS 4)." ;;
     *) cli::die 1 "${root} could not be checked ${where} ('${4:-no output}'): run 'make check' again." ;;
   esac
