@@ -116,7 +116,7 @@ class Server:
             "locks": "shared",  # by all mounts; local to each mount; void: they exclude nobody; none
             "ends": True,  # a lock ends with the open file that holds it
             "links": True,
-            "renames": True,
+            "renames": True,  # False: refused; void: answered, and not done
             "symlinks": True,
             "loses": False,  # the answer to `link`; that to its repetition arrives
             "folds": False,  # upper and lower case are one
@@ -225,8 +225,10 @@ class Mount:
             Op.RELEASEDIR: self._release, Op.FSYNCDIR: self._nothing,
         }.get(opcode)  # fmt: skip
         fails = self.server.options["fails"]
-        if fails == "EROFS" and (opcode in _CHANGES or (opcode == Op.OPEN and struct.unpack_from("<I", body)[0] & 3)):
-            raise Failed(errno.EROFS)
+        if fails in ("EROFS", "EACCES") and (
+            opcode in _CHANGES or (opcode == Op.OPEN and struct.unpack_from("<I", body)[0] & 3)
+        ):
+            raise Failed(getattr(errno, fails))
         if fails in ("ENOSPC", "EDQUOT") and opcode in _GROWS:
             raise Failed(getattr(errno, fails))
         if opcode in (Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.CREATE):
@@ -377,6 +379,8 @@ class Mount:
             raise Failed(errno.EINVAL)  # RENAME_NOREPLACE and the like, which NFS has not
         if not self.server.options["renames"]:
             raise Failed(errno.EPERM)
+        if self.server.options["renames"] == "void":
+            return b""
         old, new, *_ = body[skipped:].split(b"\0")
         os.rename(self._found(node, old), self._found(to, new), src_dir_fd=self._at(node), dst_dir_fd=self._at(to))
         return b""

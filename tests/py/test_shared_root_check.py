@@ -53,6 +53,10 @@ LACKS = {
         {"fails": "EROFS"},
         "cannot be written to {on} (Read-only file system): mount it read-write there.",
     ),
+    "not ours": (
+        {"fails": "EACCES"},
+        "cannot be written to {on} (Permission denied): fix its owner or mode.",
+    ),
     "full": (
         {"fails": "ENOSPC"},
         "cannot be written to {on} (No space left on device): free some space and some inodes there.",
@@ -69,6 +73,11 @@ LACKS = {
         {"renames": False},
         "does not replace a file in one step {on} (Operation not permitted), by which no reader sees half a file: put {knob} on "
         "a file system that does (a local disk, NFS 4).",
+    ),
+    "renames that do nothing": (
+        {"renames": "void"},
+        "does not replace a file in one step {on} (the old one was left), by which no reader sees half a file: put {knob} on a "
+        "file system that does (a local disk, NFS 4).",
     ),
     "no symbolic links": (
         {"symlinks": False},
@@ -115,6 +124,11 @@ def test_what_a_shared_root_lacks_is_one_sentence_with_its_cure(mounted, options
         assert answer == (1, said)
         disk.becomes(fails=None)
         assert list(disk.backing.iterdir()) == []
+
+
+def test_a_check_that_says_nothing_is_no_pass(tmp_path):
+    said = f"error   {tmp_path} (WORKDIR, from env/local.env) could not be checked on this machine ('no output'): run 'make check' again.\n"
+    assert bash(tmp_path, "shared::refuse", str(tmp_path), "on this machine", "WORKDIR", "") == (1, said)
 
 
 def test_root_whose_files_are_nobodys_is_no_problem_if_the_nodes_are_another_user(mounted):
