@@ -6,6 +6,15 @@ setup_file() {
   load fault_helper
   fault::use work 18285
   fault::cluster
+  container::quietly printing secret::printing_code
+}
+
+# secret::printing_code: the snapshot codeKey: a verl that prints API_KEY in each process that imports it.
+secret::printing_code() {
+  local tree="${BATS_FILE_TMPDIR}/tree"
+  cp -r "${WORKDIR}/cache/verl/pypi-0.9.1" "$tree" &&
+    printf 'import os as _os\n\nprint("key", _os.environ.get("API_KEY"), flush=True)\n' >>"${tree}/verl/__init__.py" &&
+    make --no-print-directory snapshot CODE_ID=codeKey VERL_SOURCE="path:${tree}"
 }
 
 setup() { load fault_helper; }
@@ -16,8 +25,8 @@ teardown_file() {
   fault::down
 }
 
-# secret::submit NAME STEPS: a job with the secret API_KEY, up to its first step; no command follows it. Sets JOB, JOB_DIR, CANARY
-# (its value, which no command gets as an argument) and FILE, the file with it.
+# secret::submit NAME STEPS: a job with the secret API_KEY, which its trainer prints, up to its first step; no command follows it. Sets
+# JOB, JOB_DIR, CANARY (its value, which no command gets as an argument) and FILE, the file with it.
 secret::submit() {
   local spec="${BATS_TEST_TMPDIR}/spec.yaml"
   fault::begin "$1"
@@ -26,12 +35,14 @@ secret::submit() {
     cat jobspecs/ppo.yaml
     printf 'secrets:\n  - name: API_KEY\n'
   } >"$spec"
-  JOB=$(API_KEY=$CANARY OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=$2" scripts/44_submit_sdk.sh "$spec" 2>"${BATS_TEST_TMPDIR}/submit") ||
+  JOB=$(API_KEY=$CANARY CODE_ID=codeKey OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=$2" scripts/44_submit_sdk.sh "$spec" 2>"${BATS_TEST_TMPDIR}/submit") ||
     fail "$(<"${BATS_TEST_TMPDIR}/submit")"
   JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
   FILE="${WORKDIR}/shared/secrets/${CLUSTER_NAME}/${JOB}"
   export JOB JOB_DIR
   wait::until 180 secret::is_over fault::has_step 1 || fail "${JOB} did not come to its first step: $(tail -n 20 "${JOB_DIR}/logs/driver.log")"
+  grep -qxF 'key <secret API_KEY>' "${JOB_DIR}/logs/driver.log" ||
+    fail "driver.log has no line 'key <secret API_KEY>': $(grep '^key' "${JOB_DIR}/logs/driver.log")"
 }
 
 secret::is_over() { [[ -s ${JOB_DIR}/state/ended ]]; }
