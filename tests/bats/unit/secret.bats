@@ -132,8 +132,134 @@ refused() {
   printf 'sk-0123456789\n' >"${HOME}/token"
   printf 'mine\n' >"${HOME}/other"
   # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
-  FIRST='stat() { local said && said=$(command stat "$@") && { [[ $1 == --dereference ]] || mv "${HOME}/other" "${HOME}/token"; } && echo "$said"; }' sent
+  FIRST='stat() { local said && said=$(command stat "$@") && { [[ $1 == --dereference || ! -e ${HOME}/other ]] || mv "${HOME}/other" "${HOME}/token"; } && echo "$said"; }' sent
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+}
+
+# refused_file FILE REST: "FILE, the file of the secret API_KEY (from my.yaml), REST".
+refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"; }
+
+@test "a file behind a link is refused with the first link and the real path, wherever the link is; HOME and the current directory may be links" {
+  mkdir -p "${HOME}/real/deep" "${HOME}/real/deeper"
+  printf 'sk-0123456789\n' >"${HOME}/real/deep/key"
+  ln -s real "${HOME}/link"
+  ln -s deep "${HOME}/real/second"
+  local real="${HOME}/real/deep/key"
+  spec "- {name: API_KEY, file: '${HOME}/link/second/key'}"
+  sent
+  refused_file "${HOME}/link/second/key" "is behind the link ${HOME}/link, which may lead anywhere: name ${real} if that is what you want to send."
+  spec '- {name: API_KEY, file: ~/real/second/../deep/key}'
+  sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+  spec '- {name: API_KEY, file: ~/real/second//key}'
+  sent
+  refused_file "${HOME}/real/second//key" "is behind the link ${HOME}/real/second, which may lead anywhere: name ${real} if that is what you want to send."
+  ln -s "${HOME}/real" "${BATS_TEST_TMPDIR}/home"
+  # shellcheck disable=SC2088  # the tilde is for the JobSpec
+  for file in '~/deep/key' '~/deeper/../deep//key' ./key key; do
+    spec "- {name: API_KEY, file: ${file}}"
+    cd "${BATS_TEST_TMPDIR}/home/deep"
+    HOME="${BATS_TEST_TMPDIR}/home" sent
+    [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+  done
+}
+
+@test "a link that leads to the file only while it is opened: the directory counts in which it was opened" {
+  mkdir -p "${HOME}/mine" "${HOME}/theirs"
+  printf 'sk-0123456789\n' >"${HOME}/mine/key"
+  ln -s mine "${HOME}/link"
+  spec '- {name: API_KEY, file: ~/link/key}'
+  # After it was opened, the link is a directory into which the file itself was moved.
+  # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
+  FIRST='stat() { [[ ! -L ${HOME}/link ]] || { rm "${HOME}/link" && mkdir "${HOME}/link" && mv "${HOME}/mine/key" "${HOME}/link/key"; } && command stat "$@"; }' sent
+  refused_file "${HOME}/link/key" "is behind the link ${HOME}/link/key, which may lead anywhere: name ${HOME}/mine/key if that is what you want to send."
+}
+
+@test "a file with another hard link is refused, and a copy is not" {
+  printf 'sk-0123456789\n' >"${HOME}/other name"
+  ln "${HOME}/other name" "${HOME}/key"
+  spec '- {name: API_KEY, file: ~/key}'
+  sent
+  refused_file "${HOME}/key" 'has 2 hard links, so it may be any file of yours under another name: replace it by a copy.'
+  cp "${HOME}/key" "${HOME}/copy" && mv "${HOME}/copy" "${HOME}/key"
+  sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+}
+
+# of_others: sets theirs, a directory that another user owns, with key below it, a file of our own; and its owner.
+of_others() {
+  theirs="${BATS_TEST_TMPDIR}/theirs" owner=4242
+  mkdir -p "${theirs}/below"
+  key="${theirs}/below/key"
+  printf 'sk-0123456789\n' >"$key"
+  if ((EUID == 0)); then
+    chown "$owner" "$theirs"
+    return
+  fi
+  until owner=$(stat --format %u "$theirs") && [[ $owner != "$EUID" ]]; do theirs=${theirs%/*}; done
+  [[ -n $theirs ]]
+}
+
+@test "a file of our own under the home of another user is refused with both; not if that is no home, or we work in it" {
+  local theirs owner key
+  of_others
+  spec "- {name: API_KEY, file: '${key}'}"
+  # passwd HOUSE: the owner of that directory is bob, and HOUSE is his home.
+  passwd() { printf 'getent() { [[ $* == "passwd %s" ]] && printf "bob:x:%s:1::%%s:/bin/sh\\n" "%s"; }' "$owner" "$owner" "$1"; }
+  FIRST=$(passwd "$theirs") sent
+  refused_file "$key" "is in ${theirs}, the home of bob: name a file outside it."
+  ln -s "$theirs" "${BATS_TEST_TMPDIR}/house"
+  FIRST=$(passwd "${BATS_TEST_TMPDIR}/house") sent
+  refused_file "$key" "is in ${theirs}, the home of bob: name a file outside it."
+  FIRST="$(passwd "$theirs") && WORKDIR='${theirs}-too/work'" sent
+  refused_file "$key" "is in ${theirs}, the home of bob: name a file outside it."
+  FIRST=$(passwd "${theirs}/below") sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+  FIRST="$(passwd "$theirs") && WORKDIR='${theirs}/work'" sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+  FIRST="$(passwd "$theirs") && WORKDIR='${theirs}'" sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+  # A user whom the system does not know has no home.
+  FIRST='getent() { return 2; }' sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+}
+
+@test "root sends no file of the system, except from where it works" {
+  spec '- {name: API_KEY, file: /etc/passwd}'
+  sent
+  if ((EUID != 0)); then
+    refused 'The file of the secret API_KEY (from my.yaml) belongs to user 0, not to you: name a file of your own.'
+    return
+  fi
+  local rest='is in /etc, where root owns the files of the system: name a file in'
+  refused_file /etc/passwd "${rest} ${HOME}, or in another directory of your own."
+  FIRST='WORKDIR=/et HOME=/' sent
+  refused_file /etc/passwd "${rest} /, or in another directory of your own."
+  FIRST='WORKDIR=/etc' sent
+  [[ $status == 0 && $output == 'API_KEY=root:'* ]]
+}
+
+@test "what is the caller's to send: the home directory, the checkout and WORKDIR, by their real paths, but never /" {
+  own() {
+    # shellcheck disable=SC2016  # expanded by the shell that is started here
+    run bash -c 'source "$1/scripts/lib/regress.bash" && secret::_own_places | tr "\0" "|"' scripts/any "$REPO"
+  }
+  mkdir "${BATS_TEST_TMPDIR}/real"
+  ln -s real "${BATS_TEST_TMPDIR}/link"
+  HOME="${BATS_TEST_TMPDIR}/link" WORKDIR="${BATS_TEST_TMPDIR}/link/work" own
+  [[ $status == 0 && $output == "${BATS_TEST_TMPDIR}/real|$(realpath "$REPO")|${BATS_TEST_TMPDIR}/real/work|" ]]
+  HOME=/ WORKDIR='' own
+  [[ $status == 0 && $output == "$(realpath "$REPO")|" ]]
+}
+
+@test "the directories of the system, and what users keep in them" {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  run bash -c 'source "$1/scripts/lib/regress.bash" && shift && for file; do printf "%s|%s " "$file" "$(secret::_system_directory "$file")"; done' \
+    scripts/any "$REPO" /bin/x /boot/x /dev/x /etc/ssh/x /lib/x /lib32/x /lib64/x /proc/1/x /run/x /sbin/x /sys/x /usr/share/x /var/lib/x \
+    /root/x /home/ann/x /tmp/x /data/x /opt/x /etcetera/x /dev/shm/x /var/tmp/x /run/secrets/x /run/user/0/x
+  [[ $status == 0 ]]
+  [[ $output == '/bin/x|/bin /boot/x|/boot /dev/x|/dev /etc/ssh/x|/etc /lib/x|/lib /lib32/x|/lib32 /lib64/x|/lib64 /proc/1/x|/proc /run/x|/run /sbin/x|/sbin /sys/x|/sys /usr/share/x|/usr /var/lib/x|/var '* ]]
+  [[ $output == *' /root/x| /home/ann/x| /tmp/x| /data/x| /opt/x| /etcetera/x| /dev/shm/x| /var/tmp/x| /run/secrets/x| /run/user/0/x| ' ]]
 }
 
 @test "a JobSpec that the schema refuses is refused before any value is read" {
