@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The secrets of a job: they reach its processes, are in no other place while it runs and nowhere after it, however it ended. And
-# what the ports of a cluster answer without the token.
+# Ray's token: what the ports of a cluster answer without it, and that it goes along no redirect.
 
 setup_file() {
   load fault_helper
@@ -204,4 +204,15 @@ ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sor
 
   fault::answered 0 "${#ports[@]} ports: nothing from another network and from this machine's other addresses; 401 or no HTTP from the same network, but for metrics and an empty page"
   fault::recovered "tries=${#ports[@]}"
+}
+
+@test "the token goes along no redirect: neither Ray's SDK nor its command sends it to another port or address" {
+  local client redirect address
+  # Only in the head's own loopback; the token opens nothing.
+  docker exec --interactive --env PYTHONDONTWRITEBYTECODE=1 "${CLUSTER_NAME}-head" python3 - <tests/bats/faults/redirect.py >"${BATS_TEST_TMPDIR}/redirects"
+  while read -r client redirect; do
+    for address in 127.0.0.1 127.0.0.2; do
+      printf '%s %s %s 4 0/4\n' "$client" "$redirect" "$address"
+    done
+  done <<<$'by_sdk 301\nby_sdk 302\nby_sdk 303\nby_sdk 307\nby_sdk 308\nby_command 307' | diff "${BATS_TEST_TMPDIR}/redirects" -
 }
