@@ -196,11 +196,15 @@ verify::_record() {
 # verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value goes there
 # on stdin.
 verify::search() {
-  local node
+  local dir
+  cli::temp_dir dir
   secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}"
-  for node in $(node::list); do
-    secret::print "$VERIFY_CANARY" | log::while "searching ${node} for the session's secret" -- helper::run_in "$node" verify search-node --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}" --node "$node"
-  done
+  log::while "searching the nodes for the session's secret" -- node::ask_all "$dir" verify::_search_node
+}
+
+# verify::_search_node NODE
+verify::_search_node() {
+  secret::print "$VERIFY_CANARY" | helper::run_in "$1" verify search-node --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}" --node "$1"
 }
 
 # verify::judge: prints the checks and the verdicts, writes the reports, and exits with the session's status.

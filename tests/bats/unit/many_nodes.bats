@@ -41,6 +41,11 @@ setup() {
       *' await-nodes '*) printf 'worker-%d\n' {0..62} ;;
       *' cat /private/ray/mine/'*) echo 12-3 ;;
       *' list-packages '*'--start 12-3') all_asked list 63 && [[ $node != *-7 ]] || { echo "error   ${node} has none." >&2 && exit 3; } ;;
+      *' verify search '*) grep -qxE '[0-9a-f]{40}' && touch "${BOX}/searched" ;;
+      *' verify search-node '*)
+        [[ -e ${BOX}/searched ]] && grep -qxE '[0-9a-f]{40}' && all_asked search 64 && [[ $node != *-7 ]] || { echo "error   ${node} was not searched." >&2 && exit 3; }
+        touch "${BOX}/searched-${node}"
+        ;;
       *' leftovers '*)
         all_asked leftovers "$(<"${BOX}/of")" || exit 1
         if [[ $node == *-7 ]]; then echo 2; else echo 0; fi
@@ -105,4 +110,17 @@ leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end
   [[ $(grep -c '^changed worker-[0-9]*: listed its packages$' <<<"$output") == 62 ]] || fail 'not 62'
   assert_line 'error   mine-worker-7 has none.'
   refute_text 'worker-7: listed'
+}
+
+# bats test_tags=slow
+@test "the search for a session's secret: all nodes are searched at once, and one that cannot be searched ends it when the others are done" {
+  ln -s "$(type -P od)" "${BOX}/bin/od"
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nVERIFY_SESSION=/private/verify/one VERIFY_DRIVER=me\nsecret::plant "$VERIFY_CANARY"\nverify::search\necho went on\n' >"${HERE}/scripts/verb.sh"
+  sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh
+  assert_status 3
+  assert_line 'error   mine-worker-7 was not searched.'
+  refute_text 'went on'
+  [[ ! -e ${BOX}/late ]] || fail "$(<"${BOX}/late")"
+  [[ $(find "$BOX" -name 'searched-*' | wc -l) == 63 ]] || fail 'not 63'
 }
