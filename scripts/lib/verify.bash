@@ -6,7 +6,7 @@ readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its n
 # verify::begin: creates a session and records what existed before it. Sets VERIFY_SESSION, its directory, and VERIFY_CODE, the code ids
 # of A and B.
 verify::begin() {
-  local identity address file
+  local identity address file prepared=()
   verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
   file=$(verify::suite_file)
   verify::_check_suite "$file"
@@ -17,8 +17,10 @@ verify::begin() {
     log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session measures how much A varies between runs"
   identity=$(node::identity head)
   address=$(node::address head)
+  artefact::words prepared
   VERIFY_SESSION=$(log::while 'recording what exists before the session' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
-    --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" <"$file")
+    --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" \
+    "${prepared[@]}" <"$file")
 }
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
@@ -125,13 +127,14 @@ verify::_budget() {
 
 # verify::prepare_again: everything is prepared already; the output and the files of a second run are evidence.
 verify::prepare_again() {
-  local log
+  local log prepared=()
   cli::temp_dir log
+  artefact::words prepared
   (
     artefact::ensure_data
     artefact::ensure_model
   ) 2> >(tee "${log}/said" >&2)
-  log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$VERIFY_SESSION" <"${log}/said"
+  log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$VERIFY_SESSION" "${prepared[@]}" <"${log}/said"
 }
 
 # verify::run_jobs: one after the other, as long as the verdict lacks something; each is followed to its end and recorded, however it

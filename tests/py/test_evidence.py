@@ -1,13 +1,16 @@
 """What verify takes as evidence depends on every byte of what it is of."""
 
 import hashlib
+import io
 import json
 import os
+import sys
 
 import pytest
 from conftest import write
 
 from verl_regress.session import evidence
+from verl_regress.store.sessions import Session
 
 
 def sha(content):
@@ -74,11 +77,99 @@ def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
 def test_prepared_artefacts_are_listed_with_time_and_content(shared):
     directory = shared.datasets / "sums"
     write(directory / "manifest.json", "{}")
-    found = evidence.artefacts(shared)
+    write(shared.path / "elsewhere" / "manifest.json", "{}")
+    found = evidence.artefacts(shared, [directory, shared.models / "tiny", shared.path / "elsewhere"])
     assert set(found) == {str(directory)}  # the model has no manifest
     assert set(found[str(directory)]) == {"manifest.json", "train.parquet", "test.parquet"}
     path = directory / "train.parquet"
     assert found[str(directory)]["train.parquet"] == [path.stat().st_mtime_ns, sha("rows")]
+
+
+NAMES = ["--model=tiny", "--model-source=tiny", "--dataset=", "--dataset-source=synthetic"]  # without a name: sums
+
+
+@pytest.fixture
+def begun(run, shared, ray, monkeypatch):
+    """Begins a session on a shared root with what it uses and what others prepared; returns it and the list of what is hashed."""
+    for home, names in ((shared.datasets, ("sums", "sums_sft", "theirs")), (shared.models, ("tiny", "mine", "theirs"))):
+        for name in names:
+            write(home / name / "manifest.json", "{}")
+    hashed, real = [], evidence.sha256_of
+
+    def hashing(path):
+        if path.is_relative_to(shared.datasets) or path.is_relative_to(shared.models):
+            hashed.append(path.parent.name)
+        return real(path)
+
+    monkeypatch.setattr(evidence, "sha256_of", hashing)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"cases: {ppo: {workload: ppo}}")))
+    where = ["--head-identity=id1", "--head-address=10.0.0.1"]
+    codes = ["--code-a=codeA", "--code-b=codeB"]
+    begun = run("verify", "begin", "--name=my.yaml", "--profile=cpu", "--cluster=c", *codes, *where, *NAMES)
+    assert (begun.status, begun.err) == (0, "")
+    return Session(evidence.Path(begun.out.strip())), hashed
+
+
+def is_prepared_again(run, session, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("skip    all\n"))
+    assert run("verify", "prepared", "--session", session.path, *NAMES).status == 0
+    return session.read("prepare")
+
+
+def test_a_session_hashes_what_it_uses_and_not_what_other_users_prepared(begun, run, shared, monkeypatch):
+    """Before: every prepared model and data set of the shared root, twice."""
+    session, hashed = begun
+    assert set(hashed) == {"sums", "sums_sft", "tiny"}
+    write(shared.models / "new" / "manifest.json", "{}")  # by another user, meanwhile
+    again = is_prepared_again(run, session, monkeypatch)
+    assert set(hashed) == {"sums", "sums_sft", "tiny"}
+    assert (again["log"], again["artefacts"]) == ("skip    all\n", session.read("begin")["artefacts"])
+    write(shared.models / "tiny-critic" / "manifest.json", "{}")
+    again = is_prepared_again(run, session, monkeypatch)
+    assert again["artefacts"].keys() - session.read("begin")["artefacts"].keys() == {f"{shared.models}/tiny-critic"}
+
+
+def test_a_session_of_an_earlier_version_compares_all_that_it_recorded(begun, run, shared, monkeypatch):
+    session, _ = begun
+    begin = session.read("begin")
+    begin["artefacts"] |= evidence.artefacts(shared, [shared.models / "theirs"])
+    session.write("begin", begin)
+    assert is_prepared_again(run, session, monkeypatch)["artefacts"] == begin["artefacts"]
+
+
+def record(run, session, make_job, shared, ray, name, **plan):
+    """The evidence of a job of that plan, which has ended."""
+    job = make_job(name, ended={"exit_code": 0, "reason": "the trainer ended"})
+    given = {**json.loads((job.config / "resolved.json").read_text()), "overrides": [], **plan}
+    write(job.config / "resolved.json", json.dumps({**given, "code_path": f"{shared.snapshots}/codeA"}))
+    ray.knows({"submission_id": name, "status": "SUCCEEDED"})
+    recorded = run("verify", "record", "--session", session.path, f"--name={name}", f"--job={name}")
+    assert (recorded.status, recorded.err) == (0, "")
+    return session.read(f"job-{name}")["artefacts"]
+
+
+def test_what_a_jobspec_names_itself_is_hashed_with_the_first_job_that_uses_it(begun, run, make_job, shared, ray):
+    session, hashed = begun
+    hashed.clear()
+    usual = {"model": f"{shared.models}/tiny", "dataset": f"{shared.datasets}/sums"}
+    assert set(record(run, session, make_job, shared, ray, "a", **usual)) == {
+        "hooks sha256",
+        "model sha256",
+        "data sha256",
+    }
+    assert (hashed, session.read("used")) == ([], None)
+    own = {"model": f"{shared.models}/mine", "dataset": f"{shared.datasets}/theirs"}
+    first = record(run, session, make_job, shared, ray, "b", **own)
+    assert set(hashed) == {"mine", "theirs"}
+    hashed.clear()
+    assert record(run, session, make_job, shared, ray, "c", **own) == first
+    assert hashed == []
+    text = json.dumps([["manifest.json", sha("{}")]])
+    assert (first["model sha256"], first["data sha256"]) == (sha(text)[:12], sha(text)[:12])
+    # one more keeps those before it
+    record(run, session, make_job, shared, ray, "d", model=f"{shared.models}/theirs", dataset=usual["dataset"])
+    assert {path.rpartition("/")[2] for path in session.read("used")["artefacts"]} == {"mine", "theirs"}
+    assert len(session.read("used")["artefacts"]) == 3
 
 
 def test_what_a_job_loaded_is_by_content(make_job):

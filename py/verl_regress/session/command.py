@@ -8,18 +8,20 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import deps
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, RegressError, shown
 from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.naming import SFT_SUFFIX
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, status
 from verl_regress.session import checks, cost, driver, evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
-from verl_regress.store import snapshot
+from verl_regress.store import datasets, models, snapshot
 from verl_regress.store.sessions import Session, all_of, named
 
 _LOSSES = 2  # how often a run is made again because it was stopped or lost a node
@@ -61,6 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (begin, steps.choices["hold"]):
         each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
         each.add_argument("--head-address", required=True)
+    for each in (begin, steps.choices["prepared"]):
+        for knob in ("dataset", "model"):
+            each.add_argument(f"--{knob}", required=True, help=f"the knob {knob.upper()}")
+            each.add_argument(f"--{knob}-source", required=True, help=f"the knob {knob.upper()}_SOURCE")
     steps.choices["hold"].add_argument("--driver", required=True, help="the shell that asks, in words")
     for name in ("cost", "next", "judge"):
         steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
@@ -97,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     if args.step == "cost":
         say.info(cost.described(root, session.evidence(), args.budget))
     elif args.step == "prepared":
-        session.write("prepare", {"log": sys.stdin.read(), "artefacts": evidence.artefacts(root)})
+        _prepared(root, session, args)
     elif args.step == "next":
         _next(root, api, session, args.budget)
     elif args.step == "record":
@@ -157,11 +163,31 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
             "nodes": table,
             "jobs": sorted(find.ids_of(root)),
             "digests": evidence.job_digests(root),
-            "artefacts": evidence.artefacts(root),
+            "artefacts": evidence.artefacts(root, _made_by_prepare(root, args)),
         },
     )
     print(session.path)
     return 0
+
+
+def _prepared(root: SharedRoot, session: Session, args: argparse.Namespace) -> None:
+    """Record the second prepare: of what there was before, and of what it may have made.
+
+    A session of an earlier version recorded every prepared directory of the shared root.
+    """
+    before = map(Path, (session.read("begin") or {})["artefacts"])
+    found = evidence.artefacts(root, dict.fromkeys([*before, *_made_by_prepare(root, args)]))
+    session.write("prepare", {"log": sys.stdin.read(), "artefacts": found})
+
+
+def _made_by_prepare(root: SharedRoot, args: argparse.Namespace) -> list[Path]:
+    """What `make prepare` makes with these knobs; jobs use it unless their JobSpec names something else."""
+    dataset = args.dataset or datasets.default_name(args.dataset_source)
+    model = args.model or models.default_name(args.model_source)
+    return [
+        *(root.datasets / name for name in (dataset, dataset + SFT_SUFFIX)),
+        *(root.models / name for name in (model, models.critic_name(model))),
+    ]
 
 
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
@@ -278,12 +304,22 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
             session.write(f"lost-{args.job}", {"run": args.name, "outcome": args.outcome})
             raise
     more = {
-        "artefacts": evidence.artefact_hashes(job, known["begin"]["artefacts"]),
+        "artefacts": evidence.artefact_hashes(job, _artefacts(root, session, job)),
         "image": args.image or None,
         "stalled": args.outcome == Exit.STALLED,
         "driver": args.driver,
     }
     session.write_job(args.name, {**evidence.job(job, api), **more})
+
+
+def _artefacts(root: SharedRoot, session: Session, job: JobDir) -> dict[str, dict[str, list[Any]]]:
+    """The files of what this session's jobs read. What a JobSpec names itself is read with the first job that uses it."""
+    begin: dict[str, Any] = (session.read("begin") or {})["artefacts"]
+    used: dict[str, Any] = (session.read("used") or {}).get("artefacts", {})
+    further = evidence.artefacts(root, [each for each in evidence.used(job) if str(each) not in begin | used])
+    if further:
+        session.write("used", {"artefacts": used | further})
+    return begin | used | further
 
 
 def _search(root: SharedRoot, api: RayApi, session: Session, driver: str, canary: str) -> None:

@@ -20,7 +20,7 @@ from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 from verl_regress.store import uses
-from verl_regress.store.artefact import sha256_of
+from verl_regress.store.artefact import MANIFEST, sha256_of
 from verl_verdict import jobdir
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
@@ -73,16 +73,26 @@ def _is_settled(job: JobDir) -> bool:
     return is_seen and job.read_state("ended") is not None and launcher_of(job) is not Launcher.ALIVE
 
 
-def artefacts(root: SharedRoot) -> dict[str, dict[str, list[Any]]]:
-    """Every prepared directory's files: `[mtime in ns, sha256]` by name; directories without a manifest are not ours."""
-    prepared = [path.parent for home in (root.datasets, root.models) for path in sorted(home.glob("*/manifest.json"))]
+def used(found: JobDir) -> list[Path]:
+    """The model and the data set that a job reads."""
+    plan = find.plan_of(found)
+    return [Path(plan[key]) for key in ("model", "dataset") if plan.get(key)]
+
+
+def artefacts(root: SharedRoot, directories: Iterable[Path]) -> dict[str, dict[str, list[Any]]]:
+    """The files of those directories that `make prepare` made: `[mtime in ns, sha256]` by name.
+
+    They are read in full, so a caller names only those that its session uses: other users' models may have 100 GB each.
+    """
+    homes = (root.datasets, root.models)
+    ours = [each for each in directories if each.parent in homes and (each / MANIFEST).exists()]
     return {
         str(directory): {
             str(path.relative_to(directory)): [path.stat().st_mtime_ns, sha256_of(path)]
             for path in sorted(directory.rglob("*"))
             if path.is_file()
         }
-        for directory in prepared
+        for directory in ours
     }
 
 

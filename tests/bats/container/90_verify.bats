@@ -156,7 +156,7 @@ helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-r
 judged() {
   local session
   session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name rehearsal \
-    --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA \
+    --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA --model tiny-qwen2 --model-source tiny --dataset sums --dataset-source synthetic \
     --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)" <suites/rehearsal.yaml)
   helper_in head verify record --session "$session" --name ppo_b --job "$2"
   [[ $1 != imports ]] || helper_in head verify record --session "$session" --name ppo_a --job "$2"
