@@ -90,12 +90,13 @@ class Disk:
     def becomes(self, **options):
         """Changes some options; returns how often each call was asked for since the last time.
 
-        `most_at_once` is then how many of them waited for their answer at the same time.
+        `most_at_once` is then how many of them waited for their answer at the same time, and `in_a_row` how many of them one
+        program had to ask one after the other: all but those that another thread of it asked meanwhile.
         """
         self._server.stdin.write(json.dumps(options) + "\n")
         self._server.stdin.flush()
         calls = Counter(json.loads(self._server.stdout.readline()))
-        self.most_at_once = calls.pop("at once", 0)
+        self.most_at_once, self.in_a_row = calls.pop("at once", 0), calls.pop("in a row", 0)
         return calls
 
     def close(self):
@@ -128,6 +129,7 @@ class Server:
             **options,
         }
         self.calls = Counter()
+        self.rows = {}  # by thread: how many calls in a row led to its last one
         self.top = os.open(backing, os.O_PATH | os.O_DIRECTORY)
         self.locks = {}  # by inode: who has it (a mount and the kernel's id of the open file), and whether exclusively
         self.delayed = []  # calls that are answered later, each with that time
@@ -146,6 +148,14 @@ class Server:
             return False
         holders[mount, owner] = how
         return True
+
+    def row_of(self, thread):
+        """How many calls in a row lead to the one that this thread asks now: it waits for its own, a main thread for all others too."""
+        status = Path(f"/proc/{thread}/status")
+        main = int(status.read_text().partition("\nTgid:")[2].split()[0]) if status.exists() else thread
+        before = self.rows.values() if thread == main else [self.rows.get(each, 0) for each in (thread, main)]
+        self.rows[thread] = 1 + max(before, default=0)
+        return self.rows[thread]
 
     def retry(self):
         """Answers the calls whose locks are free by now."""
@@ -193,6 +203,9 @@ class Mount:
             return
         self.server.calls[Op(opcode).name.lower()] += 1
         self.server.calls["at once"] = max(self.server.calls["at once"], len(self.server.delayed) + 1)
+        self.server.calls["in a row"] = max(
+            self.server.calls["in a row"], self.server.row_of(_IN.unpack_from(message)[6])
+        )
         self.server.delayed.append((time.monotonic() + self.server.options["delay"], self, message))
 
     def _is_clean(self, opcode, message):
@@ -528,6 +541,7 @@ def main():
                 server.options |= json.loads(line)
                 print(json.dumps(server.calls), flush=True)
                 server.calls.clear()
+                server.rows.clear()
             else:
                 for mount in mounts:
                     mount.unmount()
