@@ -80,6 +80,39 @@ def test_a_submission_without_a_plan_yet_is_live(run, make_job, held, ray):
     assert run("live", "--cluster=c").out == "sent SUBMITTING\n"
 
 
+def test_an_attempt_is_live_whatever_the_attempts_before_it_recorded(run, make_job, held, ray):
+    over = {"exit_code": 1, "reason": "the trainer ended"}
+    job = in_cluster(make_job("job", ended=over))
+    for number in (2, 3):
+        attempt = job.numbered(number)
+        for directory in (attempt.config, attempt.state):
+            directory.mkdir(parents=True)
+        shutil.copy(job.config / "resolved.json", attempt.config)
+    job.numbered(2).write_state("ended", over)
+    attempt.write_state("submitted", {"accepted": True})
+    launched(attempt, held)
+    assert run("live", "--cluster=c").out == "job.a3 RUNNING\n"
+    assert not list(job.root.jobs.glob(".made-*"))  # as an earlier version leaves it
+    # Ray's word counts for each attempt, and for ids that are no attempt of ours
+    busy = ("job", "job.a2", "job.a3", "job.a1", "job.a4", "job.a03", "../jobs/job", "other/job")
+    ray.knows(*({"submission_id": name, "status": "RUNNING"} for name in busy))
+    assert sorted(run("live", "--cluster=c").out.splitlines()) == sorted(f"{name} RUNNING" for name in busy)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"exit_code": "x"}'])
+def test_a_record_of_the_end_that_is_damaged_does_not_hide_a_launcher(run, make_job, held, content):
+    job = launched(in_cluster(make_job("job", started={"pid": 1})), held)
+    (job.state / "ended").write_text(content)
+    assert run("live", "--cluster=c").out == "job RUNNING\n"
+
+
+def test_live_jobs_are_listed_with_the_latest_first(run, make_job, held):
+    for name, seconds in (("b", 300), ("a", 200), ("c", 400), ("d", 300)):
+        job = launched(in_cluster(make_job(name, started={"pid": 1}, turn={})), held)
+        os.utime(job.config, (seconds, seconds))
+    assert [line.split()[0] for line in run("live", "--cluster=c").out.splitlines()] == ["c", "d", "b", "a"]
+
+
 def test_no_jobs_means_none_is_live(run, shared, ray):
     ray.knows()
     shutil.rmtree(shared.jobs)

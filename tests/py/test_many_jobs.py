@@ -14,7 +14,7 @@ from counting import counted
 from verl_regress import cli
 from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import find
+from verl_regress.jobs import find, liveness
 from verl_regress.session import evidence
 from verl_regress.store import retention
 
@@ -69,6 +69,25 @@ def test_the_latest_job_is_found_by_reading_few(shared, monkeypatch, count):
     with counted(monkeypatch) as calls:
         assert find.find(shared, "latest").submission_id == ids[-1]
     assert calls.total() <= 10, calls
+
+
+# Its attempts are listed, and the end that the newest recorded is opened. Before: about 10 calls for each, one job after the other.
+@pytest.mark.parametrize("count", SIZES)
+def test_a_job_that_is_over_costs_two_calls_when_the_live_ones_are_listed(shared, monkeypatch, capsys, count):
+    ids = make_jobs(shared, count)
+    launched = [JobDir(shared.jobs / submission_id) for submission_id in (ids[0], ids[count // 2])]
+    for job in launched:
+        (job.state / "ended").unlink()
+    launched.append(resumed(shared, ids[7], BEGIN + 30))
+    launched[-1].state.mkdir()
+    descriptors = [liveness.hold(job) for job in launched]
+    capsys.readouterr()
+    with counted(monkeypatch) as calls:
+        assert cli.main(["--shared-root", str(shared.path), "live", "--cluster=c"]) == 0
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert calls.total() <= 2 * count + 200, calls
+    assert capsys.readouterr().out == f"{ids[count // 2]} RUNNING\n{ids[7]}.a2 RUNNING\n{ids[0]} RUNNING\n"
 
 
 def resumed(shared, submission_id, seconds):

@@ -216,6 +216,24 @@ def test_commands_on_a_slow_file_system_ask_it_for_little(mounted, ray, capsys, 
         print(f"\n{count} jobs, 5 ms a call: {took}")
 
 
+def test_the_live_jobs_on_a_slow_file_system_are_found_by_many_calls_at_once(mounted, capsys):
+    """What is asked before a cluster goes down. Each job that is over costs about 8 calls; 64 jobs are read at once."""
+    disk, count = mounted(valid=3), 1000
+    at_server = SharedRoot(disk.backing)
+    at_server.ensure()
+    ids = make_jobs(at_server, count)
+    here, there = (SharedRoot(place) for place in disk.mounts)
+    (at_server.jobs / ids[5] / "state" / "ended").unlink()
+    descriptor = liveness.hold(JobDir(there.jobs / ids[5]))
+    disk.becomes(delay=0.005)
+    status = cli.main(["--shared-root", str(here.path), "live", "--cluster=c"])
+    calls = disk.becomes(delay=0)
+    os.close(descriptor)
+    assert (status, capsys.readouterr().out) == (0, f"{ids[5]} RUNNING\n")
+    assert calls.total() <= 10 * count, calls
+    assert disk.in_a_row <= calls.total() / 10, (disk.in_a_row, calls)
+
+
 @pytest.mark.parametrize("count", [20, 200])
 def test_the_queue_on_a_slow_file_system_asks_it_for_little(mounted, capsys, count):
     """8 jobs run and `count` wait. The calls of one look of the last, of the first, and of the first once there is room."""

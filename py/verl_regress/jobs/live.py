@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from verl_regress.base.errors import RegressError
@@ -17,6 +18,8 @@ from verl_regress.jobs.liveness import Launcher, launcher_of
 from verl_regress.jobs.status import Status, judge_among
 
 _AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
+_THERE = ("PENDING", "RUNNING")  # Ray's statuses of a job that would end with it
+_READERS = 64  # jobs that are read at once: a slow NFS answers one call in 5 ms
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,20 +37,48 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def live(root: SharedRoot, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> Iterator[tuple[str, str]]:
-    """The live jobs and their status; `known` is what Ray says of each of its jobs, None if it does not answer.
+def live(root: SharedRoot, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> list[tuple[str, str]]:
+    """The live jobs and their status, the latest first; `known` is what Ray says of each of its jobs, None if it does not answer.
+
+    None may be missed, so every job is looked at: a link in the queue or a mark may be gone, or an older version made none. But only
+    the attempts that may be live are read, and many at once.
 
     A job that Ray knows and that has no directory here was submitted another way, and is live if Ray says so.
     """
-    every = find.newest_first(root)
-    for job in every:
-        status = _status_if_live(job, cluster, known)
-        if status is not None:
-            yield job.ray_id, status.value
-    for ray_id in sorted((known or {}).keys() - {attempt.ray_id for job in every for attempt in job.attempts()}):
-        status_there = str((known or {})[ray_id].get("status"))
-        if status_there in ("PENDING", "RUNNING"):
-            yield ray_id, status_there
+    there = {ray_id for ray_id, details in (known or {}).items() if details.get("status") in _THERE}
+    jobs = [JobDir(root.jobs / name) for name in find.ids_of(root)]
+    with ThreadPoolExecutor(_READERS) as readers:
+        read = [each for found in readers.map(lambda job: _read(job, cluster, known, there), jobs) for each in found]
+    others = there - {attempt.ray_id for attempt, _ in read}
+    found = sorted(((attempt, status) for attempt, status in read if status is not None), key=_age)
+    return [
+        *((attempt.ray_id, status.value) for attempt, status in reversed(found)),
+        *((ray_id, str((known or {})[ray_id]["status"])) for ray_id in sorted(others)),
+    ]
+
+
+def _read(
+    job: JobDir, cluster: str, known: Mapping[str, Mapping[str, Any]] | None, there: Collection[str]
+) -> list[tuple[JobDir, Status | None]]:
+    """The attempts that may be live, each with its status if it is: the newest until it recorded its end, and all that Ray has."""
+    attempts = job.attempts()
+    may_be = [each for each in attempts if each.ray_id in there or (each == attempts[-1] and not _has_ended(each))]
+    return [(each, _status_if_live(each, cluster, known)) for each in may_be]
+
+
+def _has_ended(attempt: JobDir) -> bool:
+    """Its launcher recorded how it ended, which is the last thing that it does. Of a record that is damaged, the lock and Ray decide."""
+    try:
+        return attempt.read_state("ended") is not None
+    except unreadable.DAMAGED:
+        return False
+
+
+def _age(found: tuple[JobDir, Status]) -> tuple[float, str, int]:
+    attempt, _ = found
+    with contextlib.suppress(OSError):
+        return find.made(attempt), attempt.submission_id, attempt.attempt
+    return 0.0, attempt.submission_id, attempt.attempt  # removed meanwhile
 
 
 def _status_if_live(job: JobDir, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> Status | None:
@@ -57,7 +88,7 @@ def _status_if_live(job: JobDir, cluster: str, known: Mapping[str, Mapping[str, 
             return None  # several clusters may share a root
         status = judge_among(job, known).status
     except unreadable.DAMAGED:  # another user's, who has another cluster; or damaged, and Ray and the lock still tell
-        is_in_ray = (known or {}).get(job.ray_id, {}).get("status") in ("PENDING", "RUNNING")
+        is_in_ray = (known or {}).get(job.ray_id, {}).get("status") in _THERE
         return Status.RUNNING if is_in_ray or _is_ours_and_launched(job) else None
     if status in _AT_WORK:
         return status
