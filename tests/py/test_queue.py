@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,24 @@ assert "ray" not in sys.modules
 print("turn", flush=True)
 time.sleep(60)
 """
+# The same, which then also prints when it began each sleep between two looks, and how long its last look at the queue took. Linux's
+# monotonic clock is that of all processes.
+TIMED = LAUNCHER.replace(
+    "queue.wait(",
+    """
+slept, took, sleep, ask = [], [0.0], time.sleep, queue._Queue.ask
+def timed_sleep(seconds):
+    if seconds == queue._LOOK_EVERY:  # not for a lock
+        slept.append(time.monotonic())
+    sleep(seconds)
+def timed_ask(self):
+    began = time.monotonic()
+    found = ask(self)
+    took[0] = time.monotonic() - began
+    return found
+time.sleep, queue._Queue.ask = timed_sleep, timed_ask
+queue.wait(""",
+).replace('print("turn", ', 'print("turn", [slept, *took], ')
 
 
 class Jobs:
@@ -55,9 +75,9 @@ class Jobs:
         queue.line_up(job, cluster, count)
         return job
 
-    def launch(self, job, look_at_least_every=10.0):
+    def launch(self, job, look_at_least_every=10.0, launcher=LAUNCHER):
         self._processes[job] = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, job.path, str(look_at_least_every)],
+            [sys.executable, "-c", launcher, job.path, str(look_at_least_every)],
             env={"PYTHONPATH": str(HELPER)},
             stdout=subprocess.PIPE,
             text=True,
@@ -240,6 +260,44 @@ def test_many_at_once_are_served_one_by_one_in_order(jobs):
         ]
         assert having == [job]
         jobs.end(job)
+
+
+def next_starts(jobs, held, count):
+    """One job runs, two launchers wait, and behind them `count` jobs, whose locks the test holds.
+
+    For both, after the end of the one before it: how often it slept before it had its slot, not counting the sleep that it was in; and
+    the seconds of the look by which it got the slot.
+    """
+    front = [jobs.make(f"{count}-front-{number}", limit=1) for number in range(3)]
+    for number in range(count):
+        held.callback(os.close, liveness.hold(jobs.make(f"{count}-behind-{number:03}", limit=1)))
+    jobs.launch(front[0], launcher=TIMED)
+    assert jobs.says(front[0]).startswith("turn ")
+    for job in front[1:]:
+        jobs.launch(job, launcher=TIMED)
+    found = []
+    for number, (running, following) in enumerate(pairwise(front)):
+        first = f"position 1 of {count + 2 - number}: behind {running.ray_id} (MAX_RUNNING=1)"
+        while (said := jobs.says(following)) != first:
+            assert said, "the launcher ended"
+        jobs.end(running)
+        ended = time.monotonic()
+        said = jobs.says(following)
+        slept, took = json.loads(said.removeprefix("turn "))
+        found.append((sum(began >= ended for began in slept), took))
+    jobs.end(front[-1])
+    for link in front[0].root.queue("c").iterdir():
+        link.unlink()
+    return found
+
+
+def test_with_200_waiting_jobs_the_next_one_starts_as_soon_as_with_10(jobs):
+    """It may be in a look or in a sleep when the place becomes free: so within three sleeps, which take a second each."""
+    with ExitStack() as held:
+        few, many = (next_starts(jobs, held, count) for count in (10, 200))
+    assert all(sleeps <= 2 for sleeps, _ in (*few, *many)), (few, many)
+    of_few, of_many = (queue._LOOK_EVERY + min(took for _, took in each) for each in (few, many))
+    assert of_many <= 2 * of_few, (few, many)
 
 
 def test_a_link_says_the_same_from_wherever_the_shared_root_is_seen(jobs, tmp_path):
