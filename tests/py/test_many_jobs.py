@@ -4,11 +4,13 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import threading
 import time
 import tracemalloc
 
 import pytest
+from conftest import write
 from counting import counted
 
 from verl_regress import cli
@@ -97,6 +99,65 @@ def resumed(shared, submission_id, seconds):
     os.utime(attempt.config, (seconds, seconds))
     find.mark(attempt)
     return attempt
+
+
+def train(job, address, **more):
+    """What a whole job leaves."""
+    plan = {
+        "submission_id": job.submission_id, "workload": "ppo", "code_id": "codeA", "cluster": "c", "address": address,
+        "max_running": None, "devices": {"count": 1, "cluster_has": 8, "resource": "cpu"}, "overrides": [], **more,
+    }  # fmt: skip
+    write(job.config / "resolved.json", json.dumps(plan))
+    write(job.driver_log, "a line\n" * 1000)
+    write(job.metrics, "".join(f'{{"step": {step}, "data": {{}}}}\n' for step in range(1, 101)))
+    job.write_state("submitted", {"accepted": True})
+    job.write_state("started", {"node": "worker-0", "node_ip": "10.0.0.2"})
+    write(job.launcher, "{}")
+    job.write_state("turn", {})
+    job.write_state("observed", {"status": "SUCCEEDED"})
+
+
+# The commands of one job and the lists, by the calls that they may make with many jobs for each that they make with 10.
+COMMANDS = {
+    "jobs": ["jobs", "--cluster=c", "--limit=10"],
+    "status": ["status", "--profile=cpu", "--cluster=c", "--limit=10"],
+    "wait": ["wait", "{}", "--deadlines=1,2,3"],
+    "logs": ["logs", "{}"],
+    "stop": ["stop", "{}", "--deadline=1"],
+}
+MOST_MORE = 1.5
+
+
+def calls_of_commands(shared, ray, monkeypatch, count):
+    """The calls of each command, with so many jobs of 20 owners; one job by its id and as the `latest` of the tenth latest's owner."""
+    ids = make_jobs(shared, count)
+    for number, submission_id in enumerate(ids):
+        job, owner = JobDir(shared.jobs / submission_id), {"user": f"user{number % 20}", "id": "00000000000000aa"}
+        if number >= count - 10:
+            train(job, ray.address, owner=owner)
+        else:
+            (job.config / "resolved.json").write_text(json.dumps({"cluster": "c", "owner": owner}))
+        os.utime(job.config, (BEGIN + 60 * number, BEGIN + 60 * number))
+    caller = [f"--owner=user{(count - 10) % 20}:00000000000000aa", "--owner-workdir=/w"]
+    made = {}
+    for name, words in COMMANDS.items():
+        for asked in (ids[-10], "latest") if "{}" in words else ("",):
+            with counted(monkeypatch) as calls:
+                status = cli.main(["--shared-root", str(shared.path), *caller, *(word.format(asked) for word in words)])
+            assert status == 0, (name, asked)
+            made[name, asked and ("latest" if asked == "latest" else "by id")] = calls.total()
+    return made
+
+
+def test_commands_read_no_more_with_ten_thousand_jobs_of_20_users_than_with_ten(shared, ray, monkeypatch):
+    calls_of_commands(shared, ray, monkeypatch, 10)  # what a process reads once: modules, translations
+    shutil.rmtree(shared.jobs)
+    few = calls_of_commands(shared, ray, monkeypatch, 10)
+    shutil.rmtree(shared.jobs)
+    many = calls_of_commands(shared, ray, monkeypatch, 10_000)
+    assert few.keys() == many.keys()
+    assert len(few) == 8
+    assert {name: (few[name], calls) for name, calls in many.items() if calls > MOST_MORE * few[name]} == {}
 
 
 def test_a_job_that_is_resumed_is_the_latest_by_its_mark(shared, monkeypatch):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from conftest import write
-from test_many_jobs import make_jobs
+from test_many_jobs import make_jobs, train
 
 from verl_regress import cli
 from verl_regress.base import layout, lock
@@ -158,22 +158,6 @@ def test_a_file_that_another_machine_replaces_while_it_is_read(clients, monkeypa
     with pytest.raises(Unreadable) as caught:
         here.read_state("observed")
     assert str(caught.value) == f"{here.state}/observed cannot be read: Stale file handle: fix that, then run it again."
-
-
-def train(job, address):
-    """What a whole job leaves."""
-    plan = {
-        "submission_id": job.submission_id, "workload": "ppo", "code_id": "codeA", "cluster": "c", "address": address,
-        "max_running": None, "devices": {"count": 1, "cluster_has": 8, "resource": "cpu"}, "overrides": [],
-    }  # fmt: skip
-    write(job.config / "resolved.json", json.dumps(plan))
-    write(job.driver_log, "a line\n" * 1000)
-    write(job.metrics, "".join(f'{{"step": {step}, "data": {{}}}}\n' for step in range(1, 101)))
-    job.write_state("submitted", {"accepted": True})
-    job.write_state("started", {"node": "worker-0", "node_ip": "10.0.0.2"})
-    write(job.launcher, "{}")
-    job.write_state("turn", {})
-    job.write_state("observed", {"status": "SUCCEEDED"})
 
 
 # The calls that the file system was asked for; 20 jobs are shown.
