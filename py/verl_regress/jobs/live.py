@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 def live(root: SharedRoot, cluster: str, known: Mapping[str, Mapping[str, Any]] | None) -> list[tuple[str, str]]:
     """The live jobs and their status, the latest first; `known` is what Ray says of each of its jobs, None if it does not answer.
 
-    None may be missed, so every job is looked at: a link in the queue or a mark may be gone, or an older version made none. But only
-    the attempts that may be live are read, and many at once.
+    It checks every job, because it must miss none: a link in the queue or a mark may be gone, or an older version made none. But it
+    reads only attempts that may be live, of many jobs at once.
 
     A job that Ray knows and that has no directory here was submitted another way, and is live if Ray says so.
     """
