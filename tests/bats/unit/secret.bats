@@ -219,6 +219,9 @@ of_others() {
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
   FIRST="$(passwd "$theirs") && WORKDIR='${theirs}'" sent
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
+  # Our own home is none of another's, wherever the environment says that it is.
+  FIRST=$(owner=$EUID passwd "${theirs}/below") sent
+  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
   # A user whom the system does not know has no home.
   FIRST='getent() { return 2; }' sent
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
