@@ -5,6 +5,7 @@ import zipfile
 import pytest
 from conftest import write, write_checkpoint
 
+from verl_regress.base.errors import Unreadable
 from verl_regress.jobs import checkpoints
 
 RANKS = ("model_world_size_2_rank_0", "model_world_size_2_rank_1")
@@ -51,6 +52,7 @@ def test_without_weights_that_can_be_read_there_is_none(tmp_path):
 
 GAE = "algorithm: {adv_estimator: gae}\n"
 GRPO = "algorithm: {adv_estimator: grpo}\n"
+SFT = "trainer: {total_epochs: 1}\n"
 
 
 @pytest.fixture
@@ -110,7 +112,13 @@ def test_a_checkpoint_that_lacks_one_file_is_not_whole(job, part, kind, rank):
         ("{}\n", "actor data.pt", True),
         (None, "actor data.pt", True),
         (None, "data.pt", False),
-        (GAE, "data_0.pt", True),  # SFT has no parts
+        (None, "data_0.pt", True),
+        (GAE, "actor", False),
+        (GAE, "critic", False),
+        (GAE, "data_0.pt", False),
+        (GRPO, "actor", True),
+        ("critic: 5\nalgorithm: gae\n", "actor", True),
+        (SFT, "data_0.pt", True),  # SFT has no parts
     ],
 )
 def test_a_checkpoint_of_rl_has_the_parts_that_its_job_trains(job, config, parts, is_whole):
@@ -120,6 +128,31 @@ def test_a_checkpoint_of_rl_has_the_parts_that_its_job_trains(job, config, parts
         write(job.config / "verl_config.yaml", config)
     write_checkpoint(job, 1, parts=parts, latest=1)
     assert newest(job) == ("global_step_1" if is_whole else None)
+
+
+@pytest.mark.parametrize("text", ["algorithm: {", "[]\n", "", "a: 2001-99-99\n", "[" * 10_000])
+def test_a_config_that_verl_did_not_write_is_named(job, text):
+    """Before: a traceback."""
+    write_checkpoint(job, 1, latest=1)
+    file = write(job.config / "verl_config.yaml", text)
+    with pytest.raises(Unreadable) as refused:
+        newest(job)
+    assert str(refused.value) == (
+        f"{file} cannot be read: it is cut off, or no YAML mapping: restore it from a backup."
+    )
+
+
+@pytest.mark.parametrize("name", ["config/verl_config.yaml", "checkpoints/latest_checkpointed_iteration.txt"])
+def test_a_file_that_is_far_too_long_is_not_read(job, name):
+    """Before: all of it was read into memory."""
+    write_checkpoint(job, 1, latest=1)
+    with (job.path / name).open("wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(Unreadable) as refused:
+        newest(job)
+    assert str(refused.value) == (
+        f"{job.path / name} cannot be read: it has 2147483648 bytes, far more than the program writes there: restore it from a backup."
+    )
 
 
 def test_an_empty_checkpoint_is_not_whole(job):

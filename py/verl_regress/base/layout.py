@@ -23,7 +23,7 @@ _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 # With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
 _RESERVE_BYTES = 16384  # more than any state needs
-_LONGEST_JSON = 64 << 20  # bytes: no file of ours comes near
+LONGEST = 64 << 20  # bytes of a file that is read whole: none of ours comes near
 _NO_JSON = "is cut off, or no JSON object"
 
 
@@ -401,11 +401,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def _object_in(path: Path) -> dict[str, Any]:
     """Raises OSError, ValueError, RecursionError or Unreadable."""
-    with opened(path, _LONGEST_JSON) as file:
+    with opened(path, LONGEST) as file:
         content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _unusable(path, _NO_JSON)
     return content
+
+
+def read_text(path: Path, most: int = LONGEST) -> str:
+    """The text of a regular file of at most `most` bytes, whatever its encoding. Raises OSError and Unreadable."""
+    with opened(path, most) as file:
+        return file.read().decode("utf-8", "replace")
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:

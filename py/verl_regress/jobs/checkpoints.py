@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from verl_regress.base.layout import JobDir
+from verl_regress.base import records
+from verl_regress.base.layout import JobDir, read_text
+
+_LONGEST_NUMBER = 64  # bytes of verl's file with the number of a step
+_LONGEST_CONFIG = 1 << 20  # bytes of verl's config, which has 30 thousand
 
 
 def names(job: JobDir) -> list[str]:
@@ -35,7 +42,7 @@ def newest(job: JobDir) -> Path | None:
     fewer critics than actors (max_critic_ckpt_to_keep), so the remaining ones are checked too.
     """
     try:
-        latest = int((job.checkpoints / "latest_checkpointed_iteration.txt").read_text(encoding="ascii"))
+        latest = int(read_text(job.checkpoints / "latest_checkpointed_iteration.txt", _LONGEST_NUMBER))
     except (FileNotFoundError, ValueError):
         return None
     saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
@@ -69,33 +76,49 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.removeprefix("global_step_"))
 
 
-def _needed(job: JobDir) -> frozenset[str]:
-    """The parts of each of the job's RL checkpoints: the critic too if verl trains one (its need_critic, 0.7.1 to 0.9.1)."""
+def _needed(job: JobDir) -> frozenset[str] | None:
+    """The parts of each of the job's checkpoints; None if no submission made its directory.
+
+    RL's have the actor, and the critic if verl trains one (its need_critic, 0.7.1 to 0.9.1). SFT's have no parts, and its
+    config no `algorithm`.
+    """
     try:
-        config = yaml.safe_load((job.config / "verl_config.yaml").read_text(encoding="utf-8"))
-    except FileNotFoundError:  # no submission made this directory
-        config = {}
-    has_critic = (config.get("critic") or {}).get("enable")
+        config = _config(job.config / "verl_config.yaml")
+    except FileNotFoundError:
+        return None
+    if "algorithm" not in config:
+        return frozenset()
+    has_critic = _section(config, "critic").get("enable")
     if has_critic is None:
-        has_critic = (config.get("algorithm") or {}).get("adv_estimator") == "gae"
+        has_critic = _section(config, "algorithm").get("adv_estimator") == "gae"
     return frozenset({"actor", "critic"} if has_critic else {"actor"})
 
 
-def _is_whole(checkpoint: Path, needed: frozenset[str]) -> bool:
-    """Does it have all ranks of every kind of file (FSDP, 0.7.1, 0.8.0), and the `needed` parts if it is RL's?"""
+def _config(file: Path) -> dict[str, Any]:
+    """The config that Hydra composed for the trainer. Raises OSError and Unreadable."""
+    with contextlib.suppress(yaml.YAMLError, RecursionError, ValueError):
+        config = yaml.safe_load(read_text(file, _LONGEST_CONFIG))
+        if isinstance(config, dict):
+            return config
+    raise records.not_as_written(file, "it is cut off, or no YAML mapping")
+
+
+def _section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _is_whole(checkpoint: Path, needed: frozenset[str] | None) -> bool:
+    """Does it have all ranks of every kind of file (FSDP, 0.7.1, 0.8.0), and the `needed` parts?"""
     ranks: dict[tuple[Path, str, int], int] = {}
     for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
         kind, _, of = path.stem.partition("_world_size_")
         key = (path.parent, kind, int(of.partition("_rank_")[0]))
         ranks[key] = ranks.get(key, 0) + 1
     parts = {path.name for path in checkpoint.iterdir()}
-    return (
-        bool(parts)
-        and all(found == world for (_, _, world), found in ranks.items())
-        and (
-            needed <= parts or "data.pt" not in parts  # RL's data.pt; SFT has data_0.pt, and no parts
-        )
-    )
+    if needed is None:
+        needed = frozenset({"actor"} if "data.pt" in parts else ())  # RL's data.pt; SFT has data_0.pt
+    return bool(parts) and all(found == world for (_, _, world), found in ranks.items()) and needed <= parts
 
 
 def continuing(checkpoint: Path) -> list[str]:
