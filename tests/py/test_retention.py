@@ -48,6 +48,7 @@ def old(make_job, shared):
             job.config / "runtime_env.json", json.dumps({"env_vars": {"PYTHONPATH": f"{shared.snapshots / code}:/x"}})
         )
         age(job.path, hours)
+        find.mark(job)
         return job
 
     return old
@@ -552,13 +553,80 @@ def _entries_of(directory):
 
 
 def test_marks_of_jobs_that_are_gone_go_and_others_stay(run, ray, old, shared):
-    find.mark(old("here", 5))
+    old("here", 5)
     kept = [path.name for path in shared.jobs.glob(".made-*")]
     for name in (".made-5-gone", ".made-6-gone", ".made-7-gone-too"):
         write(shared.jobs / name, "")
     assert "changed removed 3 marks of jobs that are gone: " in gc(run, "--keep=9", "--named=codeA", "--named=codeB")
     assert sorted(path.name for path in shared.jobs.glob(".*")) == [".lock", *kept]
     assert kept
+
+
+def unmarked(shared):
+    for path in shared.jobs.glob(".made-*"):
+        path.unlink()
+
+
+def attempt_of(job, number, hours):
+    """A further attempt that is over."""
+    attempt = job.numbered(number)
+    for directory in (attempt.config, attempt.state):
+        directory.mkdir(parents=True)
+    attempt.write_state("submitted", {"accepted": True})
+    attempt.write_state("ended", DONE["ended"])
+    age(attempt.path, hours)
+    return attempt
+
+
+def id_of(hours):
+    """The id of a job that was submitted so many hours ago."""
+    return f"ppo-codeA-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(time.time() - hours * HOUR))}-0a1b"
+
+
+def test_lost_marks_are_made_again_so_that_the_latest_job_is_the_one_that_was_resumed(run, ray, old, shared):
+    resumed = attempt_of(old(id_of(30), 30), 2, 2)
+    find.mark(resumed)
+    later = old(id_of(20), 20)
+    old("own", 25)
+    marks = sorted(path.name for path in shared.jobs.glob(".made-*"))
+    assert len(marks) == 2
+    assert find.find(shared, "latest") == resumed
+    unmarked(shared)
+    assert find.find(shared, "latest") == later
+    assert run("gc", "--cluster=c", "--keep=9", "--dry-run").created == []
+    said = gc(run, "--keep=9", "--named=codeA", "--named=codeB")
+    assert said.endswith(
+        "skip    gc (nothing to remove)\n"
+        "changed made 2 lost marks of jobs again, by which 'latest' and lists find the newest\n"
+    )
+    assert sorted(path.name for path in shared.jobs.glob(".made-*")) == marks
+    assert find.find(shared, "latest") == resumed
+    assert gc(run, "--keep=9", "--named=codeA", "--named=codeB").endswith("skip    gc (nothing to remove)\n")
+
+
+def test_a_mark_from_the_begin_of_a_submission_is_not_lost(run, ray, old, shared):
+    """A submission makes it before it writes the config, by whose time a job is ordered."""
+    job = old("own", 5)
+    unmarked(shared)
+    begin = job.config.stat().st_mtime
+    (shared.jobs / f".made-{int(begin) - 58}-own").touch()
+    assert "lost marks" not in gc(run, "--keep=9")
+    unmarked(shared)
+    (shared.jobs / f".made-{int(begin) - 62}-own").touch()
+    assert "changed made 1 lost marks of jobs again, " in gc(run, "--keep=9")
+
+
+def test_a_mark_that_cannot_be_made_is_not_counted(run, ray, old, shared):
+    old("x" * 250, 5)
+    assert "lost marks" not in gc(run, "--keep=9")
+
+
+def test_a_job_that_was_resumed_is_among_the_newest_though_its_mark_is_lost(run, ray, old, shared):
+    resumed, later = old(id_of(30), 30), old(id_of(20), 20)
+    attempt_of(resumed, 2, 2)
+    gc(run, "--keep=1")
+    assert (len(list(resumed.checkpoints.iterdir())), list(later.checkpoints.iterdir())) == (2, [])
+    assert find.find(shared, "latest") == resumed.numbered(2)
 
 
 def is_free(root):

@@ -34,7 +34,22 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 def newest_first(root: SharedRoot) -> list[JobDir]:
     """The newest attempt of every job, the most recent job first. This reads each job; for a few, take them from `newest`."""
-    return list(newest(root, ids_of(root)))
+    return [job for _, job in dated(root)]
+
+
+def dated(root: SharedRoot) -> list[tuple[float, JobDir]]:
+    """The same with the time at which each attempt was made (seconds). No mark is used, so none can be missed."""
+    found = [each for name in ids_of(root) if (each := _dated(root, name)) is not None]
+    return sorted(found, key=lambda each: (each[0], each[1].submission_id), reverse=True)
+
+
+def _dated(root: SharedRoot, name: str) -> tuple[float, JobDir] | None:
+    """One of them; None if it was removed meanwhile."""
+    job = JobDir(root.jobs / name).attempts()[-1]
+    try:
+        return made(job), job
+    except FileNotFoundError:
+        return None
 
 
 def ids_of(root: SharedRoot) -> list[str]:
@@ -51,7 +66,8 @@ def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
     """The newest attempt of each job with one of these ids, the most recent job first.
 
     A job is read only when it may be the next one: no later than a minute after the time in its id or in its newest mark. A job with
-    neither may always be. So a mark that is lost costs time, or puts a resumed job too low; one from tomorrow costs one read.
+    neither may always be. So a mark that is lost costs time, or puts a resumed job too low, until the next `make gc`; one from
+    tomorrow costs one read.
     """
     marked = _marked(root)
     guesses: list[tuple[float, int, tuple[int, ...], str]] = [
@@ -64,12 +80,9 @@ def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
         if is_sure:
             yield read[name]
             continue
-        job = JobDir(root.jobs / name).attempts()[-1]
-        try:
-            heapq.heappush(guesses, (-made(job), 1, (*(-ord(letter) for letter in name), 1), name))
-        except FileNotFoundError:  # removed meanwhile
-            continue
-        read[name] = job
+        if (found := _dated(root, name)) is not None:
+            when, read[name] = found
+            heapq.heappush(guesses, (-when, 1, (*(-ord(letter) for letter in name), 1), name))
 
 
 def mark(attempt: JobDir) -> None:
@@ -79,9 +92,37 @@ def mark(attempt: JobDir) -> None:
     a job which was over goes on.
     """
     when = made(attempt)
-    if attempt.attempt > 1 or abs(_time_in(attempt.submission_id) - when) > _LAG:
+    if _needs_mark(attempt, when):
         with contextlib.suppress(OSError):
-            (attempt.root.jobs / f"{_MARK}{int(when)}-{attempt.submission_id}").touch()
+            _mark(attempt, when).touch()
+
+
+def lost_marks(root: SharedRoot, jobs: Iterable[tuple[float, JobDir]]) -> list[Path]:
+    """The marks that these jobs should have (`dated`) and have not; none of the jobs is read."""
+    marked = _marked(root)
+    return [
+        _mark(job, when)
+        for when, job in jobs
+        if _needs_mark(job, when) and marked.get(job.submission_id, -math.inf) + _LAG < when
+    ]
+
+
+def mark_again(lost: Iterable[Path]) -> int:
+    """Make lost marks; returns how many could be made."""
+    made_again = 0
+    for path in lost:
+        with contextlib.suppress(OSError):
+            path.touch()
+            made_again += 1
+    return made_again
+
+
+def _needs_mark(attempt: JobDir, when: float) -> bool:
+    return attempt.attempt > 1 or abs(_time_in(attempt.submission_id) - when) > _LAG
+
+
+def _mark(attempt: JobDir, when: float) -> Path:
+    return attempt.root.jobs / f"{_MARK}{int(when)}-{attempt.submission_id}"
 
 
 def _marked(root: SharedRoot) -> dict[str, float]:

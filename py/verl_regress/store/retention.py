@@ -15,7 +15,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,33 +71,43 @@ def run(args: argparse.Namespace) -> int:
         objects_too=removal.are_objects_free(root),
     )
     say.info(found.checked)
-    if not found.waste:
+    if found.waste:
+        _remove(found.waste, removing)
+    else:
         say.skip("gc (nothing to remove)")
-        return 0
+    # Last: a new mark says that its job goes on, and then its checkpoints stay.
+    marks = 0 if removing is None else find.mark_again(found.lost_marks)
+    if marks:
+        say.changed(f"made {marks} lost marks of jobs again, by which 'latest' and lists find the newest")
+    return 0
+
+
+def _remove(wastes: Sequence[Waste], removing: removal.Removal | None) -> None:
+    """List it, and remove it unless this is a dry run. Raises RegressError, OSError."""
     will = "would" if removing is None else "will"
-    for waste in found.waste:
+    for waste in wastes:
         say.info(f"{will} remove {waste}")
-    total = human(sum(waste.bytes for waste in found.waste))
+    total = human(sum(waste.bytes for waste in wastes))
     say.info(f"{will} free {total} in all{' (DRY_RUN=1)' if removing is None else ''}")
     if removing is None:
-        return 0
+        return
     freed = 0
-    for waste, is_removed in removing.remove(found.waste):
+    for waste, is_removed in removing.remove(wastes):
         if is_removed:
             freed += waste.bytes
             say.changed(f"removed {waste}")
         else:
             say.skip(f"{waste.what} (in use by now, or removed by another gc)")
     say.ok(f"freed {human(freed)} in all")
-    return 0
 
 
 @dataclass
 class Survey:
-    """What was checked, in a sentence, and what of it is waste, in the order of removal."""
+    """What was checked, in a sentence; what of it is waste, in the order of removal; and the marks that jobs have lost."""
 
     checked: str
     waste: list[Waste] = field(default_factory=list)
+    lost_marks: list[Path] = field(default_factory=list)
 
 
 def survey(
@@ -117,7 +127,8 @@ def survey(
     `now` is in seconds since the epoch; `owner` is the caller and `cluster` the caller's. Without `objects_too`, no
     objects are waste.
     """
-    listed = find.newest_first(root)
+    dated = find.dated(root)
+    listed = [job for _, job in dated]
     everything, closed = _sorted(listed, uses.is_readable)
     ours, foreign = _sorted(everything, lambda job: all(_is_ours(each, owner, cluster) for each in job.attempts()))
     full = [job for job in ours if any(map(_checkpoints, job.attempts()))]
@@ -176,7 +187,7 @@ def survey(
         f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} running or interrupted in the last week), {len(_snapshots(root))} snapshots "
         f"({len(unused)} unused), {len(versions)} helpers"
     )
-    return Survey(checked + _left_to_others(root, closed, listed), waste)
+    return Survey(checked + _left_to_others(root, closed, listed), waste, find.lost_marks(root, dated))
 
 
 def _sorted(jobs: Iterable[JobDir], is_one: Callable[[JobDir], bool]) -> tuple[list[JobDir], list[JobDir]]:
