@@ -861,6 +861,51 @@ def test_a_session_that_cannot_be_read_may_compare_any_job(ray, old, snapshots, 
         assert any("objects" in each for each in waste)
 
 
+def large(path):
+    with path.open("wb") as file:
+        file.truncate(2 << 30)
+
+
+HOSTILE = {
+    "large": large,
+    "cut off": lambda path: path.write_text("{"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "list": lambda path: path.write_text("[]"),
+    "no id": lambda path: path.write_text("{}"),
+    "id": lambda path: path.write_text('{"submission_id": [1]}'),
+    "link": lambda path: path.symlink_to("/nowhere"),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_session_that_was_made_by_hand_may_compare_any_job(old, snapshots, kind):
+    """Before: a traceback, or gc read the pipe for ever."""
+    old("compared", 20, code="codeC")
+    session(snapshots, "s1", 2, end=False)
+    HOSTILE[kind](snapshots.sessions / "s1" / "evidence" / "job-x.json")
+    assert retention.survey(snapshots, 0, set(), {}, time.time()).waste == []
+    age(snapshots.sessions / "s1", 8 * 24)
+    found = retention.survey(snapshots, 0, set(), {}, time.time()).waste
+    assert [waste.what.split(" (")[0] for waste in found][:1] == ["checkpoints of compared"]
+
+
+def test_a_session_with_codes_that_are_none_keeps_none(ray, old, snapshots):
+    session(snapshots, "s1", 2, end=False)
+    write(snapshots.sessions / "s1" / "evidence" / "begin.json", '{"codes": ["codeB"]}')
+    found = retention.survey(snapshots, 0, {"codeA"}, {}, time.time())
+    assert [waste.what for waste in found.waste] == ["snapshot codeB", "snapshot codeC"]
+
+
+@pytest.mark.parametrize("name", ["resolved.json", "more.json"])
+def test_a_job_with_a_file_of_2_gib_cannot_be_read(old, snapshots, name):
+    """Before: a MemoryError."""
+    large(old("job", 5).config / name)
+    found = retention.survey(snapshots, 9, set(), {}, time.time())
+    assert found.checked.endswith("; 1 jobs cannot be read (job), so every snapshot and helper stays")
+    assert found.waste == []
+
+
 def test_a_session_without_a_record_of_its_codes_keeps_none(ray, old, snapshots):
     session(snapshots, "s1", 2, end=False)
     write(snapshots.sessions / "s1" / "evidence" / "begin.json", "{}")

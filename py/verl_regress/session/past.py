@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.session import schedule, suites, verdict
 from verl_regress.session.schedule import Evidence
@@ -16,7 +17,7 @@ from verl_verdict.errors import BadInput
 from verl_verdict.history import Left, Point
 
 # What damaged JSON, or JSON of another version, raises where it is read.
-_DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Unreadable, ValueError)
 
 
 def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:

@@ -26,7 +26,7 @@ from verl_regress.base import lock
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import find
 from verl_regress.store import snapshot, uses
-from verl_regress.store.sessions import Session, jobs_of
+from verl_regress.store.sessions import Session
 
 _GONE = ".gone"  # ends the name of what was renamed aside
 _LOCK_SECONDS = 30.0  # a submission holds the lock for one or two
@@ -128,8 +128,8 @@ class Removal:
             self._plans += uses.plans(readable)
             self._used.clear()
         self._began = [Session(self._root.sessions / name) for name in _names(self._root.sessions) - self._sessions]
-        codes = [(session.begin_if_readable().get("codes") or {}).values() for session in self._began]
-        self._codes = {str(code) for some in codes for code in some}
+        codes = [session.codes_if_readable() for session in self._began]
+        self._codes = set().union(*codes)
         # A session that began has no lock, and may have recorded nothing yet.
         self._is_unknown = self._is_unknown or len(readable) < len(jobs) or not all(codes)
 
@@ -187,7 +187,7 @@ def _names(directory: Path) -> set[str]:
 
 def _may_compare(session: Session) -> bool:
     """A session of this user compares all jobs of theirs; another's, those that it recorded, which it reads by then."""
-    return uses.is_mine(session.path) or not uses.is_readable_session(session) or bool(jobs_of(session.evidence()))
+    return uses.is_mine(session.path) or not uses.is_readable_session(session) or bool(session.job_ids())
 
 
 def _is_remade(path: Path) -> bool:

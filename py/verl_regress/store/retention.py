@@ -31,7 +31,7 @@ from verl_regress.jobs.status import Status, judge_among
 from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.store import removal, snapshot, uses
 from verl_regress.store.removal import Waste, human
-from verl_regress.store.sessions import Session, jobs_of
+from verl_regress.store.sessions import Session
 
 _SETTLED = 3600.0  # seconds: what was made or written since then may be about to be used
 # Seconds without new evidence after which an unfinished session counts as dead: it may be continued after a weekend.
@@ -290,7 +290,7 @@ def _last_written(attempt: JobDir) -> float:
 def _is_at_work(session: Session, now: float) -> bool:
     try:
         evidence = list((session.path / "evidence").glob("*.json"))
-        newest = max(path.stat().st_mtime for path in (session.path, *evidence))
+        newest = max(path.lstat().st_mtime for path in (session.path, *evidence))  # a link may lead nowhere
         return not session.is_over and newest > now - _SESSION
     except PermissionError:  # another user closed it
         return session.path.stat().st_mtime > now - _SESSION
@@ -298,15 +298,13 @@ def _is_at_work(session: Session, now: float) -> bool:
 
 def _compared(sessions: list[Session]) -> set[str]:
     """The jobs that these sessions have recorded: their own, and those that they took over."""
-    return {str(job["submission_id"]) for each in sessions for job in jobs_of(each.evidence()).values()}
+    return {name for each in sessions for name in each.job_ids()}
 
 
 def _codes(session: Session, spared: set[str], at_work: list[Session]) -> set[str]:
     """A and B of a session that still compares them, or one of whose jobs is kept."""
-    its_jobs = {job["submission_id"] for job in jobs_of(session.evidence_if_readable()).values()}
-    if session not in at_work and not its_jobs & spared:
-        return set()
-    return set(session.begin_if_readable().get("codes", {}).values())
+    is_needed = session in at_work or bool(session.job_ids_if_readable() & spared)
+    return session.codes_if_readable() if is_needed else set()
 
 
 def _mentioned(those: Iterable[JobDir], home: Path) -> set[str]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, Unreadable, shown
-from verl_regress.base.layout import SharedRoot, now, read_json, reserve, write_reserved
+from verl_regress.base.layout import LONGEST, SharedRoot, now, opened, read_json, reserve, write_reserved
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
 LATEST = "latest"  # as a name: the newest session
 _JOB = "job-"
+UNREADABLE = (OSError, Unreadable, ValueError)  # what evidence raises that is another user's, cut off, or made by hand
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,30 @@ class Session:
         return read_json(self._file(name))
 
     def evidence(self) -> dict[str, Any]:
-        """All of it, by name."""
-        return {
-            path.stem: json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted((self.path / "evidence").glob("*.json"))
-        }
+        """All of it, by name. Raises one of UNREADABLE."""
+        return {path.stem: _content_of(path) for path in sorted((self.path / "evidence").glob("*.json"))}
 
     def evidence_if_readable(self) -> dict[str, Any]:
         """All of it; nothing if a piece is cut off, or another user closed the session. For lists of all sessions."""
         try:
             return self.evidence()
-        except (OSError, ValueError):
+        except UNREADABLE:
             return {}
+
+    def job_ids(self) -> set[str]:
+        """The jobs that it has recorded: its own, and those that it took over. Raises one of UNREADABLE."""
+        jobs = [content for name, content in self.evidence().items() if name.startswith(_JOB)]
+        ids = [job.get("submission_id") if isinstance(job, dict) else None for job in jobs]
+        if not all(isinstance(each, str) for each in ids):
+            raise ValueError(f"{self.path} has evidence of a job without its submission_id")
+        return set(ids)
+
+    def job_ids_if_readable(self) -> set[str]:
+        """The same; nothing as above."""
+        try:
+            return self.job_ids()
+        except UNREADABLE:
+            return set()
 
     def begin_if_readable(self) -> dict[str, Any]:
         """What was recorded first; nothing as above."""
@@ -72,12 +85,26 @@ class Session:
         except Unreadable:
             return {}
 
+    def codes_if_readable(self) -> set[str]:
+        """The code ids of A and B, as they were recorded first; nothing as above."""
+        codes = self.begin_if_readable().get("codes")
+        return {str(code) for code in codes.values()} if isinstance(codes, dict) else set()
+
     def write_job(self, run: str, content: Mapping[str, Any]) -> None:
         """Record the evidence of the job of a run."""
         self.write(f"{_JOB}{run}", content)
 
     def _file(self, name: str) -> Path:
         return self.path / "evidence" / f"{name}.json"
+
+
+def _content_of(path: Path) -> Any:
+    """Raises one of UNREADABLE."""
+    with opened(path, LONGEST) as file:
+        try:
+            return json.loads(file.read())
+        except RecursionError as error:
+            raise ValueError(f"{path} has too many brackets") from error
 
 
 def new_directory(parent: Path) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
-from verl_regress.base.layout import JobDir
+from verl_regress.base.layout import LONGEST, JobDir, read_text
 from verl_regress.store import snapshot
-from verl_regress.store.sessions import Session
+from verl_regress.store.sessions import UNREADABLE, Session
 
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
 
@@ -48,7 +48,7 @@ def is_all_mine(path: Path) -> bool:
 
 
 def is_readable(job: JobDir) -> bool:
-    """Can what a job refers to be read? Otherwise another user closed it, or its plan is cut off."""
+    """Can what a job refers to be read? Otherwise another user closed it, or a file of its plan is cut off or far too long."""
     try:
         attempts = job.first.path / "attempts"
         for directory in (job.first.path, *([attempts] if attempts.is_dir() else [])):
@@ -64,28 +64,34 @@ def _is_config_readable(attempt: JobDir) -> bool:
     attempt.read_config("resolved.json")
     files = list(attempt.config.iterdir()) if attempt.config.is_dir() else []
     has_all = is_mine(attempt.path)  # then so are its files
-    return has_all or all(os.access(file, os.R_OK, effective_ids=True) for file in files)
+    return all(
+        file.lstat().st_size <= LONGEST and (has_all or os.access(file, os.R_OK, effective_ids=True)) for file in files
+    )
 
 
 def is_readable_session(session: Session) -> bool:
     """Can its evidence be read?"""
     try:
         with os.scandir(session.path / "evidence"):
-            session.evidence()
+            pass
     except FileNotFoundError:
         return True
-    except (OSError, ValueError):
+    except OSError:
+        return False
+    try:
+        session.job_ids()
+    except UNREADABLE:
         return False
     return True
 
 
 def plans(jobs: Iterable[JobDir]) -> Iterator[str]:
-    """The text of each file of these jobs' plans, of all their attempts."""
+    """The text of each file of these jobs' plans, of all their attempts. Raises OSError and Unreadable."""
     for job in jobs:
         for attempt in job.attempts():
             for file in entries(attempt.config):
                 if file.is_file():
-                    yield file.read_text(encoding="utf-8", errors="replace")
+                    yield read_text(file)
 
 
 def names_under(home: Path, texts: Iterable[str]) -> set[str]:
