@@ -1,22 +1,26 @@
-"""Job directories that no submission made: each is one line of `jobs` and `status`, and never the end of the list."""
+"""Job directories that no submission made: each is one line of a list, and one sentence of a command, never the end of it."""
 
 import json
 import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from conftest import write
 
+from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
+from verl_regress.jobs import progress
 
 pytestmark = pytest.mark.slow
 
 PY = Path(__file__).parents[2] / "py"
 FILES = (
     "config/resolved.json",
+    "config/more.json",
     "state/submitted",
     "state/ended",
     "state/launcher",
@@ -27,7 +31,7 @@ MEMORY = 1 << 30  # bytes of address space: less than the largest files
 
 
 def whole(job):
-    plan = {"workload": "ppo", "code_id": "codeA", "cluster": "c", "address": "http://ray:1", "overrides": []}
+    plan = {"workload": "ppo", "code_id": "codeA", "cluster": "c", "address": "http://127.0.0.1:1", "overrides": []}
     write(job.config / "resolved.json", json.dumps(plan))
     write(job.state / "submitted", '{"accepted": true}')
     write(job.state / "ended", '{"exit_code": 0, "reason": "the trainer ended"}')
@@ -150,3 +154,61 @@ def test_a_list_says_what_is_in_the_way(hostile):
 def test_which_jobs_are_live_can_be_told_with_them(hostile):
     said = listed(hostile, "live", "--cluster=c")
     assert "good" not in said
+
+
+COMMANDS = {
+    "wait": ["--deadlines=1,1,1"],
+    "logs": [],
+    "stop": ["--deadline=1"],
+    "debug": [],
+}
+
+
+def outcomes(shared, command, jobs=("",), *options):
+    """The exit status and the output of that command on each of these jobs."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "each_job.py", shared.path, str(MEMORY), command, *options, "--", *jobs],
+        capture_output=True, text=True, check=True, timeout=200, env={**os.environ, "PYTHONPATH": f"{PY}:{PY / 'hooks'}"},
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_each_ends_well_or_with_one_sentence(hostile, command):
+    jobs = [*HOSTILE, "good"]
+    if command in ("wait", "logs"):
+        jobs.remove("driver.log-large")  # a log may be long: all of it is read, for some minutes
+    found = outcomes(hostile, command, jobs, *COMMANDS[command])
+    assert list(found) == jobs
+    for job, (status, said) in found.items():
+        errors = [line for line in said.splitlines() if line.startswith("error   ")]
+        assert status in set(Exit), (job, status, said)
+        assert len(errors) == (status != 0), (job, status, said)
+        assert "Traceback" not in said, (job, status, said)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--keep=0"])
+def test_gc_counts_those_that_it_cannot_read_and_no_snapshot_goes(hostile, option):
+    """Before: a MemoryError, due to any large file in `config/`."""
+    [(status, said)] = outcomes(hostile, "gc", [""], "--cluster=c", "--keep=100", option).values()
+    assert (status, "\nskip    gc (nothing to remove)\n" in said) == (0, True), said
+    assert (
+        "; 7 jobs cannot be read (more.json-large, resolved.json-folder, resolved.json-loop, …), so every snapshot and helper stays\n"
+        in said
+    )
+
+
+def test_a_line_of_a_log_without_an_end_is_never_in_memory_whole(shared):
+    """Before: `wait` read it whole."""
+    job = JobDir(shared.jobs / "job")
+    whole(job)
+    with job.driver_log.open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nstep:1 - loss:0.5\n")
+    tracemalloc.start()
+    try:
+        assert progress.lines(job) == ['{"step": 1, "data": {"loss": 0.5}}']
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()

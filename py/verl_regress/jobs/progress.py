@@ -74,11 +74,7 @@ def checked(path: Path, line: bytes) -> str:
 
 def _console_lines(job: JobDir) -> list[str]:
     """The console logger's lines in the driver's log, as lines of a metrics.jsonl."""
-    try:
-        with opened(job.driver_log) as log:
-            return [row for line in log if line.endswith(b"\n") and (row := console_line(line))]
-    except FileNotFoundError:
-        return []
+    return [row for line in Tail(job.driver_log).new_lines() if (row := console_line(line))]
 
 
 def console_line(line: bytes) -> str | None:
