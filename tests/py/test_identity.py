@@ -10,6 +10,7 @@ from conftest import record, write
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
+from verl_regress.store import snapshot
 from verl_regress.worker import identity
 
 DRIVER = 41
@@ -122,6 +123,21 @@ def test_a_snapshot_that_was_changed_or_replaced(trained):
     assert trained.check() == f"the snapshot {trained.code_path} was replaced after the job was submitted"
     write(trained.code_path / "verl" / "more.py", "")
     assert trained.check().startswith(f"the snapshot {trained.code_path} was changed after it was made (tree ")
+
+
+def test_a_snapshot_that_became_another_users(trained, monkeypatch):
+    """Before: its bytecode, which no hash covers, had to belong to its new owner."""
+    trained.reports()
+    owner_of = snapshot._owner_of
+    theirs = {trained.code_path, write(trained.code_path / "verl" / "__pycache__" / "planted.pyc", "")}
+    monkeypatch.setattr(snapshot, "_owner_of", lambda path: 4242 if path in theirs else owner_of(path))
+    trained.plan["trusted_uids"] = []
+    assert trained.check() == (
+        f"the snapshot {trained.code_path} was changed after it was made ({trained.code_path} belongs to user 4242): set TRUSTED_UIDS=4242 if "
+        "you trust that user, or make a snapshot of your own under another CODE_ID."
+    )
+    trained.plan["trusted_uids"] = [4242]
+    assert trained.check() is None
 
 
 def test_an_actor_without_a_report_and_how_many_more(trained):

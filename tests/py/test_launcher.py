@@ -4,8 +4,10 @@ import contextlib
 import errno
 import json
 import os
+import py_compile
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,12 +18,14 @@ from pathlib import Path
 import pytest
 from conftest import record, write
 
+from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import liveness
+from verl_regress.jobs import find, liveness
 from verl_regress.worker import aftermath, launcher, queue
 from verl_regress.worker.tee import Tee
 
 pytestmark = pytest.mark.slow
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 RAY = """\
 import types
@@ -503,7 +507,7 @@ def test_a_second_launcher_leaves_what_the_first_recorded(launched):
     assert (launched.log, launched.job.read_state("ended")) == (log, ended)
 
 
-@pytest.mark.parametrize("name", ["model", "dataset", "code_path", "reward_fn"])
+@pytest.mark.parametrize("name", ["model", "dataset", "code_path", "reward_fn", "reward_file"])
 def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed(launched, tmp_path, name):
     (tmp_path / "elsewhere").mkdir()
     planted = launched.shared.path / "common" / "planted"
@@ -516,6 +520,59 @@ def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed
     )
     assert (status, launched.ended) == (1, (1, sentence))
     assert out.decode() == f"verl-regress: {sentence}\n"
+
+
+@as_root
+def test_a_snapshot_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
+    """Before: a copy with the same sources was accepted, and the bytecode that its owner had planted ran."""
+    write(launched.code_path / "verl" / "steps.py", "print('as submitted')\n")
+    launched.start("import verl.steps")
+    await_position(launched)
+    swapped = launched.code_path.with_name("swapped")
+    shutil.copytree(launched.code_path, swapped)
+    planted = write(launched.out.with_name("planted.py"), "print('planted')\n")
+    pyc = swapped / "verl" / "__pycache__" / f"steps.{sys.implementation.cache_tag}.pyc"
+    py_compile.compile(planted, pyc, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    for path in (swapped, *swapped.rglob("*")):
+        os.chown(path, 4242, 4242)
+    launched.code_path.rename(launched.code_path.with_name("original"))
+    swapped.rename(launched.code_path)
+    os.close(other)
+    assert launched.finish()[0] == 1
+    assert launched.ended == (
+        1,
+        f"The snapshot codeA was changed after the job was submitted ({launched.code_path}: {launched.code_path} belongs to user 4242): "
+        "set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again.",
+    )
+    assert b"planted" not in launched.log
+
+
+@as_root
+def test_a_reward_function_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
+    """An older plan says only what the JobSpec named; a newer one also what an override named."""
+    mine = write(launched.shared.user_code / "mine.py", "")
+    launched.plan = {"reward_file": str(mine), "trusted_uids": []}
+    launched.start("print('trained')")
+    await_position(launched)
+    os.chown(write(mine.with_name("theirs.py"), ""), 4242, 4242)
+    mine.with_name("theirs.py").rename(mine)
+    os.close(other)
+    assert launched.finish()[0] == 1
+    sentence = (
+        f"The reward function {mine} is refused, because {mine} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if "
+        "you trust that user, or name a file in a folder of your own under ${shared_root}/user/code, and submit the job again."
+    )
+    assert launched.ended == (1, sentence)
+    plan = {**find.plan_of(launched.job), "reward_fn": str(mine), "reward_file": None}
+    with pytest.raises(RegressError, match=re.escape(sentence)):
+        launcher.check_paths(plan)
+    launcher.check_paths({**plan, "trusted_uids": [4242]})
+    mine.unlink()
+    with pytest.raises(RegressError) as caught:
+        launcher.check_paths(plan)
+    assert str(caught.value) == (
+        f"The reward function {mine} cannot be read (No such file or directory): put it there again, and submit the job again."
+    )
 
 
 def test_a_snapshot_that_was_removed_while_the_job_waited_is_named(launched, other):

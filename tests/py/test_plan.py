@@ -161,8 +161,9 @@ def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
 
 
-def test_the_whole_plan_is_recorded(planned, shared):
+def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
     ann = Owner.parse("ann:0123456789abcdef")
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1001 1002")
     user_reward = write(shared.user_code / "reward.py", "def compute_score(*args, **kwargs): ...\n")
     for code_id in ("codeA", "codeB"):
         config = shared.snapshots / code_id / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
@@ -196,6 +197,8 @@ def test_the_whole_plan_is_recorded(planned, shared):
         "model": str(shared.models / "tiny"),
         "dataset": str(shared.datasets / "sums"),
         "reward_fn": str(user_reward),
+        "reward_file": str(user_reward),
+        "trusted_uids": sorted({0, os.geteuid(), 1001, 1002}),
         "job_dir": str(shared.jobs / "me"),
         "address": "http://ray:1",
         "entrypoint_num_cpus": 1,

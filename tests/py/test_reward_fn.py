@@ -1,5 +1,6 @@
 """reward_fn_path: a file of the user's on the shared root, and nothing else."""
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -206,3 +207,29 @@ def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_
     )
     for elsewhere in ("pkg://verl.utils.mine", "/opt/mine.py", "mine.py"):
         assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={elsewhere}").status == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("foreign", ["r.py", "link.py", "__pycache__", "__pycache__/r.cpython-312.pyc"])
+def test_a_reward_function_that_another_user_can_change_is_refused(with_reward, submit, shared, monkeypatch, foreign):
+    """Before: it ran, and so did bytecode that another user had put next to one's own file."""
+    home = shared.user_code
+    (home / "link.py").symlink_to("r.py")
+    write(home / "__pycache__" / "r.cpython-312.pyc", "")
+    os.chown(write(home / "__pycache__" / "another.cpython-312.pyc", ""), 4242, 4242)
+    assert with_reward(GOOD).status == 0
+    os.chown(home / foreign, 4242, 4242, follow_symlinks=False)
+    why = (
+        f"because {home / foreign} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, "
+        "or name a file in a folder of your own under ${shared_root}/user/code."
+    )
+    name = "link.py" if foreign == "link.py" else "r.py"
+    spec = f"{SPEC}reward_fn_path: ${{shared_root}}/user/code/{name}\n"
+    assert submit("--dry-run", spec=spec).is_refusal(
+        f"reward_fn_path={home}/{name} (from my/ppo.yaml) is refused, {why}"
+    )
+    assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={home}/{name}").is_refusal(
+        f"reward.custom_reward_function.path={home}/{name} (from OVERRIDES) is refused, {why}"
+    )
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    assert submit("--dry-run", spec=spec).status == 0

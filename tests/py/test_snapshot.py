@@ -141,8 +141,36 @@ def test_bytecode_of_another_user_is_refused(root, monkeypatch, planted):
     )
     with pytest.raises(RegressError) as caught:
         snapshot.verify(root, "codeA")
-    assert f"was changed after it was made ({root.snapshots / 'codeA'}/verl/" in str(caught.value)
-    assert "belongs to user 4242): remove it (" in str(caught.value)
+    assert re.sub(r"codeA/verl/\S+", "codeA/verl/IT", str(caught.value)) == (
+        f"the snapshot {root.snapshots / 'codeA'} was changed after it was made ({root.snapshots / 'codeA'}/verl/IT belongs to user 4242): "
+        "set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
+    )
+
+
+@pytest.mark.parametrize("foreign", ["", "verl", "verl/__pycache__", "verl/__pycache__/*.pyc", "mvp_marker.py"])
+def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, foreign):
+    """Before: what was beside the hashed sources had to belong to whoever owned the snapshot by then, and ran."""
+    record, target = make(root), root.snapshots / "codeA"
+    path = next(target.glob(foreign)) if foreign else target
+    snapshot.need_unchanged(target, record, trusted=[])
+    owner_of = snapshot._owner_of
+    theirs = {path, *path.rglob("*")}
+    monkeypatch.setattr(snapshot, "_owner_of", lambda path: 4242 if path in theirs else owner_of(path))
+
+    def refused(**options):
+        with pytest.raises(RegressError) as caught:
+            snapshot.need_unchanged(target, record, **options)
+        return str(caught.value)
+
+    sentence = (
+        f"The snapshot codeA was changed after the job was submitted ({target}: {path} belongs to user 4242): "
+        "set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again."
+    )
+    assert (refused(), refused(trusted=[4243])) == (sentence, sentence)
+    snapshot.need_unchanged(target, record, trusted=[4243, 4242])
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    snapshot.need_unchanged(target, record)  # for a session, and for a job of an older version: the knob as it is now
+    assert refused(trusted=[]) == sentence  # for a job: as it was when the job was submitted
 
 
 def test_a_second_run_changes_no_byte_and_no_time(root, capsys):

@@ -25,7 +25,7 @@ from verl_regress.secrets import job_secrets
 from verl_regress.session import history
 from verl_regress.store import snapshot
 from verl_regress.submit import submit
-from verl_regress.worker import queue
+from verl_regress.worker import launcher, queue
 
 ANN, BOB, TEAM = 41001, 41002, 42000
 
@@ -401,3 +401,38 @@ def test_the_page_of_all_sessions_that_another_user_made_stays(both):
     write(page, "")
     os.chown(page, BOB, TEAM)
     assert history._place(both.root) == both.root.sessions / "history-0.html"
+
+
+@pytest.mark.parametrize("swap", ["a copy", "a link"])
+def test_a_snapshot_that_the_first_user_swaps_while_a_job_waits_is_not_run(both, swap):
+    """The first user owns the directory of all snapshots, where the sticky bit does not hold that user back."""
+    files = tar({"verl/__init__.py": b"", "verl/steps.py": b"print('as submitted')\n"})
+    target = both.root.snapshots / "codeA"
+
+    def makes():
+        record = snapshot.create(both.root, "codeA", "pypi:0.7.1", "0.7.1", files, dirty=False)
+        print(json.dumps(record))
+
+    record = json.loads(both.calls(BOB, makes)[1])
+
+    def swaps():
+        copy = both.root.snapshots / "copy"
+        shutil.copytree(target, copy)
+        target.rename(both.root.snapshots / "original")
+        if swap == "a copy":
+            copy.rename(target)
+        else:
+            target.symlink_to("original")
+
+    def starts():
+        job = types.SimpleNamespace(config="config", read_config=lambda _: record)
+        launcher.check_code(job, {"code_path": str(target), "trusted_uids": []})
+
+    assert both.calls(BOB, starts) == (0, "", "")
+    assert both.calls(ANN, swaps) == (0, "", "")
+    status, _, err = both.calls(BOB, starts)
+    assert (status, err.splitlines()[-1]) == (
+        99,
+        f"verl_regress.base.errors.RegressError: The snapshot codeA was changed after the job was submitted ({target}: {target} belongs to user {ANN}): "
+        f"set TRUSTED_UIDS={ANN} if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again.",
+    )

@@ -1,10 +1,10 @@
-"""Who owns a job: a user and a checkout, identified by the id of its WORKDIR (scripts/lib/owner.bash)."""
+"""Who owns a job: a user and a checkout, identified by the id of its WORKDIR (scripts/lib/owner.bash). And whose files may run as us."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +43,14 @@ def described(plan: Mapping[str, Any] | None) -> str:
     return f"user {recorded.get('user')}, {recorded.get('workdir')}" if recorded else "an owner that was not recorded"
 
 
-def is_trusted(uid: int) -> bool:
-    """May what this uid owns run as us? Ours and root's may, and that of the knob TRUSTED_UIDS."""
-    return uid in {0, os.geteuid(), *map(int, os.environ.get(_TRUSTED_UIDS, "").split())}
+def trusted_uids() -> list[int]:
+    """The users whose files may run as us: root, us, and those of the knob TRUSTED_UIDS."""
+    return sorted({0, os.geteuid(), *map(int, os.environ.get(_TRUSTED_UIDS, "").split())})
+
+
+def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
+    """May what this uid owns run as us? `trusted` are the `trusted_uids` of a job when it was submitted; None: as they are now."""
+    return uid in (0, os.geteuid(), *(trusted_uids() if trusted is None else trusted))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

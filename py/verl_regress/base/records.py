@@ -65,6 +65,7 @@ _SHAPES: dict[str, Mapping[str, _Key]] = {
         "overrides": _Key(list),
         "owner": _Key(dict),
         "entrypoint_resources": _Key(dict),
+        "trusted_uids": _Key(list),
     },
     "config/runtime_env.json": {"env_vars": _Key(dict)},
 }

@@ -14,6 +14,7 @@ from typing import Any
 from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, IdTaken, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
+from verl_regress.base.owner import trusted_uids
 from verl_regress.spec import limits, reward_fn
 from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
@@ -54,7 +55,8 @@ class Plan:
     """Everything that a submission needs; `resolved()` is what goes to config/resolved.json.
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
-    config/packages.json. A plan made without asking the cluster has neither.
+    config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
+    whoever names it, if it is on the shared root.
     """
 
     request: Request
@@ -63,6 +65,7 @@ class Plan:
     driver: Driver
     environment: Environment
     composed: Composed
+    reward_file: Path | None = None
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
 
@@ -93,6 +96,8 @@ class Plan:
             "model": str(paths.model),
             "dataset": str(paths.dataset),
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
+            "reward_file": str(self.reward_file) if self.reward_file is not None else None,
+            "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
             "address": driver.address,
             "entrypoint": driver.entrypoint,
@@ -153,8 +158,9 @@ def make(root: SharedRoot, request: Request) -> Plan:
     snapshot.need_trusted(code.path, code.origin)
     snapshot.need_whole(code.path, code.record, code.origin)
     composed = compose(code.path, code.record, request.workload.module, overrides)
-    reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)
-    return Plan(request, code, paths, driver, environment, composed)
+    origin = request.spec.origin
+    reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
+    return Plan(request, code, paths, driver, environment, composed, reward_file)
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import ast
 import difflib
 import errno
+import glob
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.base.owner import is_trusted
 from verl_regress.spec.overrides import Override
 
 # Where verl's configuration names the function's file, newest first: the key, the file of verl/trainer/config that
@@ -79,11 +82,12 @@ def check(root: SharedRoot, given: str, origin: str) -> Path:
 
 def check_function(
     root: SharedRoot, function: Function | None, given: Path | None, origin: str, overrides: Iterable[Override]
-) -> None:
-    """Refuse a job whose reward function verl could not load. Raises BadInput.
+) -> Path | None:
+    """Return the file of the job's reward function. Raises BadInput if verl could not load it, or if it is another user's.
 
     `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `overrides` are those of the job.
-    A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
+    A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://). The answer
+    is then None, as for a job without a function.
     """
     if function is None:
         if given is not None:
@@ -91,10 +95,10 @@ def check_function(
                 f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {_NEW}.path or sets "
                 f"{_LEGACY}.name, which replaces it: leave that override out, and name a function with {_NEW}.name."
             )
-        return
+        return None
     path = Path(function.path.removeprefix("file://"))
     if root.escape_of(path) is not None:
-        return
+        return None
     key = f"{function.key}.path"
     set_by = next((override.origin for override in overrides if override.parts()[1] == key), "an override")
     named = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
@@ -103,11 +107,14 @@ def check_function(
             f"{named} names no function, because {function.key}.name is empty: set it, for example to compute_score."
         )
     try:
-        names = _names_in(path)
+        source, foreign = _read(path)
+        names = _names_in(path, source) if foreign is None else set()
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadInput(f"{named} is not usable, because {_problem(error)}.") from None
+    if foreign is not None:
+        raise BadInput(f"{named} is refused, {foreign}.")
     if names & {function.name, *_DYNAMIC}:
-        return
+        return path
     near = difflib.get_close_matches(function.name, names, n=1)
     hint = f" (did you mean {shown(near[0], 80)}?)" if near else ""
     raise BadInput(
@@ -116,14 +123,38 @@ def check_function(
     )
 
 
-def _names_in(path: Path) -> set[str]:
-    """The names that the file defines; it is compiled as an import would, and not run.
+def foreign_owner(path: Path, file: BinaryIO, trusted: Iterable[int] | None = None) -> str | None:
+    """Why the reward function at `path`, which is open as `file`, is not run, and what to do; None if it may be run.
 
-    Raises OSError, SyntaxError, and whatever else Python raises for a file that is not source code.
+    Everything that decides what runs must belong to a user whom we trust (`is_trusted`): the file, a link to it, and the
+    bytecode next to it, which Python runs instead of the file.
     """
+    owners = [(path, os.fstat(file.fileno()).st_uid), (path, path.lstat().st_uid)]
+    folder = path.parent / "__pycache__"
+    for part in (folder, *folder.glob(f"{glob.escape(path.stem)}.*")) if folder.is_dir() else ():
+        owners += [(part, part.stat().st_uid), (part, part.lstat().st_uid)]
+    for part, uid in owners:
+        if not is_trusted(uid, trusted):
+            return (
+                f"because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if you trust that "
+                "user, or name a file in a folder of your own under ${shared_root}/user/code"
+            )
+    return None
+
+
+def _read(path: Path) -> tuple[bytes, str | None]:
+    """The file's content, and what `foreign_owner` says of it. Raises OSError."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, "there is no such file")
-    source = path.read_bytes()
+    with path.open("rb") as file:
+        return file.read(), foreign_owner(path, file)
+
+
+def _names_in(path: Path, source: bytes) -> set[str]:
+    """The names that the file with this source defines; it is compiled as an import would, and not run.
+
+    Raises SyntaxError, and whatever else Python raises for a file that is not source code.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the job's log shows them
         compile(source, str(path), "exec", dont_inherit=True)

@@ -10,7 +10,8 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -197,17 +198,19 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
     return record
 
 
-def verify(root: SharedRoot, code_id: str) -> Record:
+def verify(root: SharedRoot, code_id: str, trusted: Iterable[int] | None = None) -> Record:
     """Return the record of the snapshot `code_id` after reading every file of it.
 
-    Raises BadInput as `load` does, and RegressError (check failed) if the tree is not the one that was recorded.
+    Raises BadInput as `load` does, and RegressError (check failed) if the tree is not the one that was recorded, or if a
+    user whom we do not trust (`is_trusted`) can change what runs.
     """
     record = load(root, code_id)
     target = _directory(root, code_id)
-    found = damage(target, record)
+    found = damage(target, record, trusted)
     if found is not None:
         raise RegressError(
-            f"the snapshot {target} was changed after it was made ({found}): {_cure(target)}.", Exit.CHECK_FAILED
+            f"the snapshot {target} was changed after it was made ({found}): {_cure_of(found, target)}.",
+            Exit.CHECK_FAILED,
         )
     return record
 
@@ -215,10 +218,10 @@ def verify(root: SharedRoot, code_id: str) -> Record:
 def need_trusted(target: Path, origin: str) -> None:
     """Whoever owns a snapshot or its record can change both. Raises BadInput if that is a user whom we do not trust."""
     for path in (target, target / RECORD_FILE):
-        if not is_trusted(uid := _owner_of(path)):
+        foreign = _foreign(path)
+        if foreign is not None:
             raise BadInput(
-                f"{KNOB}={target.name} (from {origin}) is refused, because {path} belongs to user {uid}, and what is there would run as you: "
-                f"set TRUSTED_UIDS={uid} if you trust that user, or make a snapshot of your own under another {KNOB}."
+                f"{KNOB}={target.name} (from {origin}) is refused, because {foreign}, and what is there would run as you: {foreign.cure}."
             )
 
 
@@ -228,32 +231,58 @@ def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
     if found is not None:
         raise BadInput(
             f"{KNOB}={target.name} (from {origin}) is not usable, because the snapshot {target} was changed after it was made "
-            f"({found}): {_cure(target)}."
+            f"({found}): {_cure_of(found, target)}."
         )
 
 
-def damage(target: Path, record: Mapping[str, Any]) -> str | None:
+@dataclass(frozen=True)
+class _Foreign:
+    """A path of a user whom we do not trust."""
+
+    path: Path
+    uid: int
+
+    def __str__(self) -> str:
+        return f"{self.path} belongs to user {self.uid}"
+
+    @property
+    def cure(self) -> str:
+        return (
+            f"set TRUSTED_UIDS={self.uid} if you trust that user, or make a snapshot of your own under another {KNOB}"
+        )
+
+
+def damage(target: Path, record: Mapping[str, Any], trusted: Iterable[int] | None = None) -> _Foreign | str | None:
     """How the snapshot at `target` differs from its `record`, after reading every file; None if it does not.
 
-    Bytecode is not part of the tree: it must belong to whoever made the snapshot, to us or to root.
+    Bytecode and the marker run, too, and are not part of the tree: they must belong to a user whom we trust
+    (`is_trusted`), as must every folder, whose owner can replace what is in it.
     """
     try:
-        found, foreign = _tree_sha256(_tree(target)), _foreign_bytecode(target)
+        found = _tree_sha256(_tree(target))
+        foreign = next(filter(None, (_foreign(path, trusted) for path in _unhashed(target))), None)
     except OSError as error:
         return f"{error.filename} cannot be read: {error.strerror}"
     if foreign is not None:
-        return f"{foreign} belongs to user {_owner_of(foreign)}"
+        return foreign
     return None if found == record["tree_sha256"] else f"tree {_short(found)}, recorded {_short(record['tree_sha256'])}"
 
 
-def _foreign_bytecode(target: Path) -> Path | None:
-    """The first folder or file of bytecode of another user: in snapshots of version 1.1 the folder is a link out of the snapshot."""
-    ours = {0, os.geteuid(), _owner_of(target)}
-    for folder in target.rglob(BYTECODE):
-        for path in (folder, *folder.glob("*")) if folder.exists() else ():
-            if _owner_of(path) not in ours:
-                return path
-    return None
+def _unhashed(target: Path) -> Iterator[Path]:
+    """Every folder of a snapshot, and the files that its hash leaves out: ours, and bytecode."""
+    for name, directories, files in os.walk(target):
+        folder = Path(name)
+        yield folder
+        yield from (folder / ours for ours in _OURS.intersection(files) if folder == target)
+        if BYTECODE in directories:  # in snapshots of version 1.1 a link out of the snapshot
+            yield folder / BYTECODE
+            yield from (folder / BYTECODE).iterdir()
+
+
+def _foreign(path: Path, trusted: Iterable[int] | None = None) -> _Foreign | None:
+    """Whom we do not trust and who can change what `path` leads to; the owner of a link can change where it leads."""
+    owners = (_owner_of(path), path.lstat().st_uid)
+    return next((_Foreign(path, uid) for uid in owners if not is_trusted(uid, trusted)), None)
 
 
 def _owner_of(path: Path) -> int:
@@ -262,18 +291,25 @@ def _owner_of(path: Path) -> int:
 
 
 def need_unchanged(
-    target: Path, record: Mapping[str, Any], since: str = "the job was submitted", then: str = "submit the job again"
+    target: Path,
+    record: Mapping[str, Any],
+    since: str = "the job was submitted",
+    then: str = "submit the job again",
+    trusted: Iterable[int] | None = None,
 ) -> None:
-    """For a job that starts, and for a session: check that its snapshot still exists, unchanged. Raises RegressError."""
+    """For a job that starts, and for a session: check that its snapshot still exists, unchanged. Raises RegressError.
+
+    `trusted` are the users whose snapshots a job runs, as recorded when it was submitted.
+    """
     again = f"make it again with '{_make(target.name, record['source'])}', and {then}"
     if not target.is_dir():
         raise RegressError(f"The snapshot {target.name} was removed after {since} ({target} is not there): {again}.")
-    found = damage(target, record)
+    found = damage(target, record, trusted)
     if found is not None:
-        raise RegressError(
-            f"The snapshot {target.name} was changed after {since} ({target}: {found}): remove it "
-            f"({_removal(target)}), {again}."
+        cure = (
+            f"{found.cure}, and {then}" if isinstance(found, _Foreign) else f"remove it ({_removal(target)}), {again}"
         )
+        raise RegressError(f"The snapshot {target.name} was changed after {since} ({target}: {found}): {cure}.")
 
 
 def _directory(root: SharedRoot, code_id: str) -> Path:
@@ -414,6 +450,10 @@ def _described(record: Record) -> str:
     revision = f" at {record['revision'][:12]}" if record["revision"] else ""
     changes = " with uncommitted changes" if record["dirty"] else ""
     return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"
+
+
+def _cure_of(found: _Foreign | str, target: Path) -> str:
+    return found.cure if isinstance(found, _Foreign) else _cure(target)
 
 
 def _cure(target: Path) -> str:

@@ -80,10 +80,13 @@ def _actors(job_id: str) -> list[dict[str, Any]]:
 
 
 def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
-    """The snapshot must still be the tree that the job was submitted with: otherwise its files prove nothing."""
+    """The snapshot must still be the tree that the job was submitted with: otherwise its files prove nothing.
+
+    Its bytecode must still belong to a user whom the submitter trusted.
+    """
     asked = (job.read_config("code.json") or {}).get("tree_sha256")
     try:
-        record = snapshot.verify(job.root, plan["code_id"])
+        record = snapshot.verify(job.root, plan["code_id"], plan.get("trusted_uids"))
     except RegressError as error:
         yield str(error)
         return

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
+from verl_regress.spec import reward_fn
 from verl_regress.store import snapshot
 from verl_regress.worker import aftermath, identity, queue
 from verl_regress.worker.lost_nodes import Watch
@@ -179,25 +180,43 @@ def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> No
 
 
 def check_paths(plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if a path of the plan now leads out of the shared root.
+    """Raise RegressError if a path of the plan now leads out of the shared root, or if the reward function is another user's.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
     """
     root = SharedRoot(Path(plan["shared_root"]))
-    for name in ("code_path", "model", "dataset", "reward_fn"):
-        given = plan[name]
+    for name in ("code_path", "model", "dataset", "reward_fn", "reward_file"):
+        given = plan.get(name)  # older plans have no reward_file
         escape = root.escape_of(Path(given)) if given is not None else None
         if escape is not None:
             raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
+    reward = plan.get("reward_file") or plan["reward_fn"]
+    if reward is not None:
+        _check_reward(Path(reward), plan.get("trusted_uids"))
+
+
+def _check_reward(path: Path, trusted: Iterable[int] | None) -> None:
+    try:
+        with path.open("rb") as file:
+            foreign = reward_fn.foreign_owner(path, file, trusted)
+    except OSError as error:
+        raise RegressError(
+            f"The reward function {path} cannot be read ({error.strerror}): put it there again, and submit the job again."
+        ) from error
+    if foreign is not None:
+        raise RegressError(f"The reward function {path} is refused, {foreign}, and submit the job again.")
 
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if the snapshot was removed or changed while the job waited; reads every file of it."""
+    """Raise RegressError if the snapshot was removed or changed while the job waited, or became another user's.
+
+    Reads every file of it.
+    """
     record = job.read_config("code.json")
     if record is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
-    snapshot.need_unchanged(Path(plan["code_path"]), record)
+    snapshot.need_unchanged(Path(plan["code_path"]), record, trusted=plan.get("trusted_uids"))
 
 
 def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str, str]:
