@@ -21,6 +21,7 @@ HOOKS = (
     ("verl.utils.model", "critic"),
     ("verl.workers.engine.base", "engine"),
     ("verl.workers.engine.fsdp.transformer_impl", "trained_weights"),
+    ("verl.workers.engine.fsdp.transformer_impl", "checkpoint_weights"),
     ("verl.workers.rollout.base", "rollout"),
     ("verl.workers.rollout.replica", "rollout"),
     ("verl.experimental.agent_loop.agent_loop", "request_seed"),

@@ -18,17 +18,20 @@ def apply(module: ModuleType) -> None:
     taken: dict[str, list[str]] = {}
 
     def step_and_report(engine: Any) -> Any:
-        from verl_rehearsal.weights import sha256_of  # loads torch
+        from verl_rehearsal.weights import sha256_of_shards  # loads torch
 
-        grad_norm = optimizer_step(engine)
         model = "critic" if "Value" in type(engine).__name__ else "actor"
-        shards = {name: getattr(value, "_local_tensor", value) for name, value in engine.module.named_parameters()}
-        taken.setdefault(model, []).append(sha256_of(shards))
+        if model not in taken:
+            taken[model] = [
+                sha256_of_shards(engine.module)
+            ]  # before the first step: a job of one step must change them, too
+        grad_norm = optimizer_step(engine)
+        taken[model].append(sha256_of_shards(engine.module))
         job_report.write(
             "trained_weights",
             {
                 "models": {
-                    name: {"optimizer_steps": len(hashes), "distinct": len(set(hashes))}
+                    name: {"optimizer_steps": len(hashes) - 1, "distinct": len(set(hashes)) - 1}
                     for name, hashes in taken.items()
                 }
             },

@@ -1,4 +1,4 @@
-"""The hash that shows that actor and rollout have the same weights."""
+"""Hashes of weights: of a whole model, as actor and rollout have it, and of the shards that one rank trains."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,3 +18,8 @@ def sha256_of(weights: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name} {tuple(values.shape)}\n".encode())
         digest.update(values.numpy().data)
     return digest.hexdigest()
+
+
+def sha256_of_shards(model: torch.nn.Module) -> str:
+    """Return the same hash over this rank's own part of every parameter; FSDP2 keeps it in a DTensor."""
+    return sha256_of({name: getattr(value, "_local_tensor", value) for name, value in model.named_parameters()})

@@ -260,7 +260,34 @@ def _trained_further(evidence: Evidence) -> list[str]:
         wanted = list(range(start + 1, start + 1 + (steps or 0)))
         if has_succeeded(further) and further["steps"] != wanted:
             problems.append(f"{name} trained steps {further['steps']}, not {wanted}")
+        if has_succeeded(further) and _reports_weights(first, further):
+            problems += _other_weights(name, first, further, f"{first['job_dir']}/checkpoints/{last}")
     return problems
+
+
+def _reports_weights(*jobs: Any) -> bool:
+    return all(job.get("checkpoint_weights") is not None for job in jobs)
+
+
+def _other_weights(name: str, first: Any, further: Any, checkpoint: str) -> Iterable[str]:
+    """Step numbers and overrides prove nothing about weights: every rank must begin with those that it had when it saved."""
+    saved, loaded = first["checkpoint_weights"]["saved"], further["checkpoint_weights"]["loaded"]
+    places = [place for place in saved if place.startswith((f"{checkpoint}/", f"{checkpoint} "))]
+    if not places:
+        yield f"no process of {first['submission_id']} reported the weights that it saved in {checkpoint}"
+    for place in places:
+        if place not in loaded:
+            yield f"{name} did not load the weights of {place}"
+        elif loaded[place] != saved[place]:
+            yield f"{name} began with other weights than those of {place}: {loaded[place][:12]}, not {saved[place][:12]}"
+
+
+def _continued_jobs(evidence: Evidence) -> str:
+    """What `further` checked. Where no hook reports weights, as on GPUs, it says that it did not compare them."""
+    continued = _continued(evidence)
+    blind = [name for name, first, further, _ in continued if not _reports_weights(first, further)]
+    unsaid = f"; the weights that {' and '.join(blind)} loaded were not compared, because no hook reported them"
+    return f"{len(continued)} jobs that continue" + (unsaid if blind else ", and the weights that they loaded")
 
 
 def _debug_states(evidence: Evidence) -> list[str]:
@@ -427,7 +454,7 @@ CHECKS = (
     Check("outputs", "outputs are kept apart by submission id, nothing was reused or overwritten", _pair, _outputs_apart, lambda evidence: f"{len(evidence['end']['digests'])} job directories"),
     Check("prepare", "a second prepare skips and changes nothing", _none, _second_prepare_skips, lambda evidence: f"{sum(map(len, evidence['begin']['artefacts'].values()))} files of {len(evidence['begin']['artefacts'])} artefacts"),
     Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints, _n_jobs),
-    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, lambda evidence: f"{len(_continued(evidence))} jobs that continue"),
+    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, _continued_jobs),
     Check("debug", "debug/ holds at least 4 kinds of state, time-stamped, from at least 2 moments", _one, _debug_states, lambda evidence: f"{sum(len(job['bundles']) for job in own_jobs(evidence).values())} bundles"),
     Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),
     Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),

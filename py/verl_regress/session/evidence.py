@@ -124,13 +124,30 @@ def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence
     return hashes
 
 
+def checkpoint_weights(found: JobDir) -> dict[str, dict[str, str]] | None:
+    """Hashes of the weights that each rank saved and loaded, by "CHECKPOINT rank N"; None if the job's processes have no hook for it.
+
+    Rehearsals have it (py/rehearsal/verl_rehearsal/checkpoint_weights.py).
+    """
+    if not any(next(folder.glob("*/checkpoint_weights.py"), None) for folder in _our_folders(found)):
+        return None
+    reports = [read_json(path) or {} for path in sorted(found.reports.glob("checkpoint_weights-*.json"))]
+    return {
+        kind: {place: sha256 for report in reports for place, sha256 in report.get(kind, {}).items()}
+        for kind in ("saved", "loaded")
+    }
+
+
+def _our_folders(found: JobDir) -> list[Path]:
+    variables = (found.read_config("runtime_env.json") or {}).get("env_vars", {})
+    return [Path(entry) for entry in variables.get("PYTHONPATH", "").split(":") if "/verl_regress/" in entry]
+
+
 def _hooks_hash(found: JobDir) -> str:
     """One hash over the Python files of ours that a job's processes import: hooks, and in a rehearsal the rollout."""
-    variables = (found.read_config("runtime_env.json") or {}).get("env_vars", {})
-    ours = [Path(entry) for entry in variables.get("PYTHONPATH", "").split(":") if "/verl_regress/" in entry]
     text = "".join(
         f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
-        for folder in ours
+        for folder in _our_folders(found)
         for path in sorted(folder.rglob("*.py"))
     )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -164,6 +181,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
         "checkpoints": checkpoints.names(found),
         "weights": newest and checkpoints.weights_hash(newest),
+        "checkpoint_weights": checkpoint_weights(found),
         "sampled": jobdir.sampled(found.path),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
