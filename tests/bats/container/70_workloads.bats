@@ -10,16 +10,20 @@ setup_file() {
   export WAIT=1
 }
 
-setup() { load container_helper; }
+setup() {
+  load container_helper
+  load weights
+}
 
 # job_of FILE: the directory of the job whose submission printed FILE.
 job_of() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$(grep -xE '[a-z]+-[A-Za-z0-9]+-[0-9TZ]+-[0-9a-f]{4}' <<<"$1")"; }
 
-# trained STEPS: it SUCCEEDED with that many steps in metrics.jsonl, and a checkpoint of the last one.
+# trained STEPS: it SUCCEEDED with that many steps in metrics.jsonl, which changed the weights, and a checkpoint of the last one.
 trained() {
   assert_status 0
   job=$(job_of "$output")
   [[ $(jq -s "[.[] | select(.data[\"val/loss\"] == null).step] == [range(1; $1 + 1)]" "${job}/logs/metrics.jsonl") == true ]] || fail 'other steps'
+  weights::changed "$job" || fail 'no weights changed'
   compgen -G "${job}/checkpoints/global_step_$1/*"
 }
 
@@ -149,6 +153,30 @@ PY
   job=$(job_of "$output")
   [[ $(identity .holds) == false && $(jq .exit_code "${job}/state/ended") == 1 ]]
   [[ $(container::api "/api/jobs/${job##*/}" | jq -r .status) == FAILED ]]
+}
+
+# bats test_tags=ninth:2
+@test "a verl that only starts Ray and writes metrics ends well, and does not pass for one that trained" {
+  cp -r "${WORKDIR}/shared/common/code/verl/codeA/verl" "$BATS_TEST_TMPDIR"
+  chmod -R u+w "${BATS_TEST_TMPDIR}/verl"
+  cat >"${BATS_TEST_TMPDIR}/verl/trainer/main_ppo.py" <<'PY'
+import json
+import os
+
+import ray
+
+ray.init()
+with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as metrics:
+    for step in (1, 2):
+        metrics.write(json.dumps({"step": step, "data": {"critic/score/mean": 0.1 * step}}) + "\n")
+PY
+  CODE_ID=stub VERL_SOURCE="path:${BATS_TEST_TMPDIR}" scripts/31_snapshot_verl_code.sh
+  CODE_ID=stub OVERRIDES=trainer.total_training_steps=2 run scripts/40_submit_ppo_epoch1.sh
+  assert_status 0
+  assert_line ' *2 of 2 training steps, .*'
+  job=$(job_of "$output")
+  [[ $(identity .holds) == true ]] # it ran the code that was asked for
+  run ! weights::changed "$job"
 }
 
 @test "a marker that is not the snapshot's own fails the job before it trains" {

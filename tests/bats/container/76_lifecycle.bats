@@ -9,7 +9,10 @@ setup_file() {
   container::cluster
 }
 
-setup() { load container_helper; }
+setup() {
+  load container_helper
+  load weights
+}
 
 teardown_file() {
   load container_helper
@@ -58,6 +61,8 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   [[ $(container::api /api/jobs/half.a2 | jq -r '.metadata | .parent_attempt + " " + .parent_step') == "1 ${step}" ]]
   after=$(cd "$(job_dir half)" && find . -path ./attempts -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
   [[ $before == "$after" ]] || fail "$(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after"))"
+  weights::loaded "$(job_dir half)/attempts/2" "$(job_dir half)" "$step" || fail 'it did not begin with the weights of the checkpoint'
+  weights::changed "$(job_dir half)/attempts/2" || fail 'it changed no weights'
   run make --no-print-directory resume JOB=half
   assert_line "error   JOB=half has all its 6 steps done \($(job_dir half)/attempts/2/checkpoints/global_step_6\): ask for more, as in OVERRIDES=trainer.total_training_steps=16\."
 }

@@ -72,6 +72,7 @@ load::run() {
   for job in "${jobs[@]:0:3}"; do
     JOB=$job timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 || fail "${job}: $(<"${BATS_TEST_TMPDIR}/wait")"
     grep -q '"step":2' <(tr -d ' ' <"${WORKDIR}/shared/jobs/${job}/logs/metrics.jsonl") || fail "${job} did not take its steps"
+    weights::changed "${WORKDIR}/shared/jobs/${job}" || fail "${job} changed no weights"
   done
   # One at a time, in queue order.
   moments=$(cd "${WORKDIR}/shared/jobs" && for job in "${jobs[@]:0:3}"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)

@@ -8,6 +8,7 @@
 # Tests that are too slow for each run of CI are tagged "# bats test_tags=ninth:N", or "# bats file_tags=ninth:N" (CONTRIBUTING.md).
 # shellcheck shell=bash
 source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
+source "${BASH_SOURCE[0]%/*}/../container/weights.bash"
 source "${REPO}/scripts/lib/wait.bash"
 
 # One JSON object per line; scripts/dev/reliability.py makes docs/reliability.md of them.
@@ -84,8 +85,10 @@ fault::follow() {
 
 fault::has_reported() { ! kill -0 "$FOLLOWER" 2>/dev/null; }
 
-# fault::has_step N: the job's own metrics contain that step.
-fault::has_step() { grep -qs "\"step\": *$1[,}]" "${JOB_DIR}/logs/metrics.jsonl"; }
+# fault::has_step N: the job's own metrics contain that step, and its weights have changed.
+fault::has_step() {
+  grep -qs "\"step\": *$1[,}]" "${JOB_DIR}/logs/metrics.jsonl" && weights::changed "$JOB_DIR"
+}
 
 # fault::inject COMMAND...: runs it, and records the time.
 fault::inject() {
@@ -154,8 +157,11 @@ fault::find_driver() {
 
 # fault::trains_now: a job that is submitted now trains to its end. SFT takes half as long as PPO.
 fault::trains_now() {
+  local job
   WAIT=1 OVERRIDES=trainer.total_training_steps=1 run scripts/42_submit_sft_minimal.sh
   assert_status 0
+  job=$(grep -xE 'sft-[A-Za-z0-9]+-[0-9TZ]+-[0-9a-f]{4}' <<<"$output")
+  weights::changed "${WORKDIR}/shared/jobs/${job}" || fail "${job} changed no weights"
 }
 
 # fault::nothing_left: no process of JOB runs on any node.

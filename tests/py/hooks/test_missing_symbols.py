@@ -7,6 +7,7 @@ import types
 import pytest
 
 from verl_rehearsal import (
+    checkpoint_weights,
     cpu_platform,
     critic,
     device,
@@ -52,6 +53,7 @@ def sentence(verl, lack, hook):
         (rollout, "verl.workers.rollout.replica", "RolloutReplicaRegistry.register"),
         (wrapping, "verl.utils.fsdp_utils", "apply_fsdp2"),
         (cpu_platform, "verl.plugin.platform.platform_manager", "set_platform"),
+        (checkpoint_weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.save_checkpoint"),
         (trained_weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.optimizer_step"),
         (order, "verl.trainer.ppo.v1.trainer_base", "uuid.uuid4"),
         (order, "verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer._materialize_batch"),
