@@ -163,17 +163,25 @@ PY
 import json
 import os
 
+import hydra
 import ray
 
-ray.init()
-with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as metrics:
-    for step in (1, 2):
-        metrics.write(json.dumps({"step": step, "data": {"critic/score/mean": 0.1 * step}}) + "\n")
+
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    ray.init()
+    with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as metrics:
+        for step in (1, 2):
+            metrics.write(json.dumps({"step": step, "data": {"critic/score/mean": 0.1 * step}}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
 PY
   CODE_ID=stub VERL_SOURCE="path:${BATS_TEST_TMPDIR}" scripts/31_snapshot_verl_code.sh
   CODE_ID=stub OVERRIDES=trainer.total_training_steps=2 run scripts/40_submit_ppo_epoch1.sh
   assert_status 0
-  assert_line ' *2 of 2 training steps, .*'
+  assert_line ' *2 of \? training steps, no checkpoint'
   job=$(job_of "$output")
   [[ $(identity .holds) == true ]] # it ran the code that was asked for
   run ! weights::changed "$job"
