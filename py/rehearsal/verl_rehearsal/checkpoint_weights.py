@@ -1,8 +1,8 @@
 """Reports which weights each checkpoint was saved with, and which ones a trainer has right after it loaded one.
 
 Touches ``verl.workers.engine.fsdp.transformer_impl.FSDPEngine.save_checkpoint`` and ``load_checkpoint``, read in verl
-0.7.1 and 0.9.1: the methods through which actor, critic and SFT model all come. Both times the engine's own parameters
-are hashed, not the files: a checkpoint that was written or read wrongly gives two hashes.
+0.7.1, 0.8.0 and 0.9.1: the methods through which actor, critic and SFT model all come. Both times the engine's own
+parameters are hashed, not the files: a checkpoint that was written or read wrongly gives two hashes.
 
 Only rehearsals have it: to copy the weights of a large model from its GPUs and hash them would take minutes.
 """
