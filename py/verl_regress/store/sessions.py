@@ -67,9 +67,10 @@ class Session:
         """The jobs that it has recorded: its own, and those that it took over. Raises one of UNREADABLE."""
         jobs = [content for name, content in self.evidence().items() if name.startswith(_JOB)]
         ids = [job.get("submission_id") if isinstance(job, dict) else None for job in jobs]
-        if not all(isinstance(each, str) for each in ids):
+        texts = [each for each in ids if isinstance(each, str)]
+        if len(texts) < len(ids):
             raise ValueError(f"{self.path} has evidence of a job without its submission_id")
-        return set(ids)
+        return set(texts)
 
     def job_ids_if_readable(self) -> set[str]:
         """The same; nothing as above."""
