@@ -67,6 +67,7 @@ def test_a_job_is_recorded_whole(job, ray):
         "losses": [0.5, 5.0, None],
         "checkpoints": ["global_step_2"],
         "weights": checkpoints.weights_hash(job.checkpoints / "global_step_2"),
+        "checkpoint_weights": None,
         "sampled": evidence.jobdir.sampled(job.path),
         "loaded": {"verl/__init__.py": "f" * 16},
         "prechecks": ["MVP_PRECHECK_MARKER: codeA"],
