@@ -49,6 +49,7 @@ contract::put_and_get() {
   printf 'y' >"${from}/sub/a b" # it exists already and must not change
   on node::put "$NODE" "$from" "$to"
   [[ $(on node::exec "$NODE" cat "${to}/sub/a b") == x ]]
+  on node::exec "$NODE" rm -rf "${to%/*}"
 }
 
 contract::spawn() {
@@ -62,4 +63,5 @@ contract::spawn() {
   # shellcheck disable=SC2016  # expanded on the node
   on node::exec "$NODE" sh -c 'echo >"$1/go"' go "$dir"
   on wait::until 20 - node::exec "$NODE" grep -qx 5 "${dir}/a/log.exit"
+  on node::exec "$NODE" rm -rf "$dir"
 }
