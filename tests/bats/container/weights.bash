@@ -2,13 +2,16 @@
 # with the weights reported themselves (py/rehearsal/verl_rehearsal/trained_weights.py and checkpoint_weights.py).
 # shellcheck shell=bash
 
-# weights::changed JOB_DIR: on both workers, each step of the optimizer of each model left weights that were not there before.
+# weights::changed JOB_DIR: on each worker that the job has, each step of the optimizer of each model left weights that were not there
+# before.
 weights::changed() {
+  local workers
+  workers=$(jq '[.overrides[].text | select(startswith("trainer.nnodes=")) | split("=")[1] | tonumber] | last' "$1/config/resolved.json")
   weights::_reports "$1" trained_weights |
-    jq --slurp --exit-status 'length == 2 and all(.[].models; length > 0 and all(.[]; .optimizer_steps > 0 and .distinct == .optimizer_steps))' >/dev/null
+    jq --slurp --exit-status --argjson workers "$workers" 'length == $workers and all(.[].models; length > 0 and all(.[]; .optimizer_steps > 0 and .distinct == .optimizer_steps))' >/dev/null
 }
 
-# weights::loaded JOB_DIR FROM STEP: on both workers, the job in JOB_DIR began with the weights that the one in FROM saved at STEP.
+# weights::loaded JOB_DIR FROM STEP: on every worker, the job in JOB_DIR began with the weights that the one in FROM saved at STEP.
 weights::loaded() {
   local saved loaded
   saved=$(weights::_reports "$2" checkpoint_weights |
