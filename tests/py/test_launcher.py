@@ -380,6 +380,58 @@ def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
     assert b"Traceback" in launched.log
 
 
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        ("os._exit(0)", "ended"),
+        ("os._exit(3)", "ended with exit status 3"),
+        ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+    ],
+)
+def test_a_process_that_ends_while_it_imports_verl_is_refused(launched, ends, how):
+    write(launched.code_path / "verl" / "__init__.py", f"import os; os.write(1, b'last words\\n'); {ends}")
+    launched.start("print('trained')")
+    refused(
+        launched,
+        f"verl cannot be imported from {launched.code_path} (the process {how}): fix the snapshot, or the image that it needs.",
+    )
+    assert b"last words\n" in launched.log
+
+
+def test_an_exit_in_verls_own_import_is_refused(launched):
+    write(launched.code_path / "verl" / "__init__.py", "raise SystemExit('no GPU')")
+    launched.start("print('trained')")
+    refused(
+        launched,
+        f"verl cannot be imported from {launched.code_path} (SystemExit: no GPU): fix the snapshot, or the image that it needs.",
+    )
+
+
+def test_a_job_whose_hooks_are_not_loaded_never_trains(launched, tmp_path):
+    """Its process would not prove anything, and the launcher would wait for the proof."""
+    planted = write(tmp_path / "elsewhere" / "sitecustomize.py", "")
+    launched.python_path.insert(0, str(planted.parent))
+    launched.start("print('trained')")
+    refused(
+        launched,
+        f"Nothing would prove the job's code: Python loads {planted}, but {HELPER}/hooks/sitecustomize.py was asked for: "
+        "something is before it on PYTHONPATH.",
+    )
+
+
+def test_the_process_that_proves_is_the_one_that_trains(launched):
+    """What it imported stays imported, a module beside it in the job directory included, and its children prove nothing."""
+    write(launched.code_path / "verl" / "__init__.py", "import os\npid = os.getpid()")
+    write(launched.job.path / "verl" / "__init__.py", "pid = 'planted'")
+    trainer = (
+        "import os, subprocess, sys\n"
+        "child = [sys.executable, '-c', 'import os; print(os.environ.get(\"VERL_REGRESS_PROOF\"), len(os.listdir(\"/proc/self/fd\")))']\n"
+        "print(verl.pid == os.getpid(), subprocess.run(child, stdout=-1, close_fds=False, text=True).stdout)\n"
+    )
+    assert launched.start(trainer).finish()[0] == 0
+    assert b"\nTrue None 4\n" in launched.log
+
+
 def test_a_verl_that_prints_while_it_is_imported(launched):
     write(launched.code_path / "verl" / "__init__.py", "print('hello')")
     assert launched.start("").finish()[0] == 0

@@ -1,5 +1,5 @@
-"""The Ray entrypoint of every job: waits in the queue, proves the code, runs verl as a child, copies its output to both
-logs, checks what every process loaded, records the end.
+"""The Ray entrypoint of every job: waits in the queue, starts verl as a child, lets it train once it has proved its code,
+copies its output to both logs, checks what every process loaded, records the end.
 
 It reads its plan from the job directory, so that no part of it ever passes through a shell.
 """
@@ -7,6 +7,7 @@ It reads its plan from the job directory, so that no part of it ever passes thro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -36,11 +37,8 @@ from verl_regress.worker.tee import Tee
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Imports what the training processes will import, in an interpreter and environment like theirs.
-_PROBE = """
-import json, verl, mvp_marker
-print(json.dumps({"verl_file": verl.__file__, "marker": mvp_marker.MARKER}))
-"""
+_HOOKS = Path(__file__).parents[2] / "hooks"
+_PROOF = "proof"  # the hook in the trainer's process that proves its code to us
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     """From waiting in the queue to the record of the end."""
-    waits_for = "a slot"
+    waits_for, trainer = "a slot", None
     try:
         with _stoppable():
             _need_submission(job)
@@ -79,10 +77,16 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
             waits_for = "the proof of its code"
             check_paths(plan)
             check_code(job, plan)
-            imported = prove_code(Path(plan["code_path"]), plan["code_id"], job, tee)
+        trainer = _Trainer(plan["argv"], job)
+        with _stoppable():
+            imported = prove_code(Path(plan["code_path"]), plan["code_id"], trainer, tee)
     except (RegressError, OSError) as error:
+        if trainer is not None:
+            trainer.kill(tee)
         return _fail(job, plan, tee, error)
     except _Stopped as stopped:
+        if trainer is not None:
+            trainer.kill(tee)
         reason = f"stopped while it waited for {waits_for}"
         job.write_state("ended", {"exit_code": -stopped.number, "reason": reason, "told_to_stop": True})
         return 128 + stopped.number
@@ -97,7 +101,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         },
     )
     running = partial(debug.attempt_beside, job, plan["address"], "running")
-    pid, code, told_to_stop, lost_nodes = _run_child(plan["argv"], job, tee, running)
+    code, told_to_stop, lost_nodes = _train(trainer, job, tee, running)
     tee.end()
     reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0 and not lost_nodes
     if lost_nodes:
@@ -105,7 +109,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         tee.line(f"verl-regress: {reason}")
     if code == 0 and not told_to_stop:
         try:
-            identity.check(job, plan, pid)
+            identity.check(job, plan, trainer.process.pid)
         except (RegressError, OSError) as error:
             tee.line(f"verl-regress: {error}")
             code, reason = 1, str(error)
@@ -219,18 +223,90 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
     snapshot.need_unchanged(Path(plan["code_path"]), record, trusted=plan.get("trusted_uids"))
 
 
-def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str, str]:
-    """Import verl and the marker as the job will; print where they came from; raise RegressError if that is wrong."""
-    probe = subprocess.run(
-        [sys.executable, "-c", _PROBE], cwd=job.path, capture_output=True, text=True, errors="replace", check=False
-    )
-    if probe.returncode != 0:
-        last = last_line(probe.stderr)
-        tee.line(probe.stderr.rstrip())
+class _Trainer:
+    """verl's process, in its own process group. It waits for `let_train` when it has imported verl (py/hooks/proof.py).
+
+    Needs signals that are blocked and no thread beside this one: between fork and exec the child runs Python. Raises
+    RegressError if the hook would not run there: this process has the child's interpreter and PYTHONPATH.
+    """
+
+    def __init__(self, argv: list[str], job: JobDir) -> None:
+        ours, loaded = _HOOKS / "sitecustomize.py", getattr(sys.modules.get("sitecustomize"), "__file__", None)
+        if loaded is None or Path(loaded).resolve() != ours.resolve():
+            raise RegressError(
+                f"Nothing would prove the job's code: Python loads {loaded or 'no sitecustomize'}, but {ours} was asked for: "
+                "something is before it on PYTHONPATH."
+            )
+        self._proof, theirs = socket.socketpair()
+        hooks = os.environ.get("VERL_REGRESS_HOOKS", "")
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
+                cwd=job.path,
+                env={
+                    **os.environ,
+                    "VERL_REGRESS_HOOKS": f"{hooks},{_PROOF}",  # last: it imports what the other hooks change
+                    "VERL_REGRESS_PROOF": str(theirs.fileno()),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=_prepare_child,
+            )
+        assert self.process.stdout is not None
+        self.output = self.process.stdout.fileno()
+
+    def await_proof(self, tee: Tee) -> dict[str, str] | None:
+        """What the hook reports, once it does; None if the process ends before that. Its output goes to the logs meanwhile."""
+        reads, said = [self._proof.fileno(), self.output], b""
+        while not said.endswith(b"\n"):
+            ready = select.select(reads, [], [], 0.2)[0]
+            if self.output in ready and not tee.move(self.output):
+                reads.remove(self.output)
+            if self._proof.fileno() in ready:
+                said += (chunk := self._proof.recv(65536))
+                if not chunk:
+                    return None
+            elif not ready and self.process.poll() is not None:
+                return None
+        proof: dict[str, str] = json.loads(said)
+        return proof
+
+    def let_train(self) -> None:
+        """Let the process go on from the hook to verl's main module, unless it was killed meanwhile."""
+        with self._proof, contextlib.suppress(BrokenPipeError):
+            self._proof.sendall(b"\n")
+
+    def kill(self, tee: Tee) -> int:
+        """End the process group, copy what it had written to the logs; the exit status."""
+        self._proof.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self.drain(tee)
+        return code
+
+    def drain(self, tee: Tee) -> None:
+        """Copy what the ended process left in the pipe.
+
+        A grandchild may keep the pipe open and write to it after verl has ended, so we wait for the child, not for the
+        pipe. Everything that the child wrote is in the pipe by now.
+        """
+        end = time.monotonic() + 5
+        while time.monotonic() < end and select.select([self.output], [], [], 0)[0] and tee.move(self.output):
+            pass
+
+
+def prove_code(code_path: Path, code_id: str, trainer: _Trainer, tee: Tee) -> dict[str, str]:
+    """Print where the trainer has imported verl and the marker from, and return it; raise RegressError if that is wrong."""
+    imported = trainer.await_proof(tee)
+    if imported is None or "error" in imported:
+        problem = last_line(imported["error"]) if imported else f"the process {causes.ending(trainer.kill(tee))}"
         raise RegressError(
-            f"verl cannot be imported from {code_path} ({last}): fix the snapshot, or the image that it needs."
+            f"verl cannot be imported from {code_path} ({problem}): fix the snapshot, or the image that it needs."
         )
-    imported: dict[str, str] = json.loads(probe.stdout.strip().splitlines()[-1])
     tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
     tee.line(f"MVP_PRECHECK_MARKER: {imported['marker']}")
     wanted = str(code_path / "verl" / "__init__.py")
@@ -245,28 +321,14 @@ def prove_code(code_path: Path, code_id: str, job: JobDir, tee: Tee) -> dict[str
 class _Trained(NamedTuple):
     """How verl ended. A negative `code` is the signal that ended it; with `lost_nodes` we ended it, because it waited for them."""
 
-    pid: int
     code: int
     told_to_stop: bool
     lost_nodes: tuple[str, ...]
 
 
-def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], object]) -> _Trained:
-    """Run verl in its own process group; signals are forwarded to the whole group.
-
-    `on_start` is called once it runs: there must be no thread before, because the fork runs Python in the child.
-    """
-    child = subprocess.Popen(
-        [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
-        cwd=job.path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=_prepare_child,
-    )
-
-    told_to_stop = False
+def _train(trainer: _Trainer, job: JobDir, tee: Tee, on_start: Callable[[], object]) -> _Trained:
+    """Let verl train, to its end; signals are forwarded to its whole process group. `on_start` is called once it trains."""
+    child, told_to_stop = trainer.process, False
 
     def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal told_to_stop
@@ -277,22 +339,17 @@ def _run_child(argv: list[str], job: JobDir, tee: Tee, on_start: Callable[[], ob
     for number in _STOPPING:
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    trainer.let_train()
     on_start()
     watch = Watch(job, child)
-    assert child.stdout is not None
-    pipe = child.stdout.fileno()
     is_open = True
     while is_open and child.poll() is None:
-        if select.select([pipe], [], [], 0.2)[0]:
-            is_open = tee.move(pipe)
+        if select.select([trainer.output], [], [], 0.2)[0]:
+            is_open = tee.move(trainer.output)
     code = child.wait()
     watch.stop()
-    # A grandchild may keep the pipe open and write to it after verl has ended, so we wait for the child, not for the
-    # pipe. Everything that the child wrote is in the pipe by now.
-    end = time.monotonic() + 5
-    while time.monotonic() < end and select.select([pipe], [], [], 0)[0] and tee.move(pipe):
-        pass
-    return _Trained(child.pid, code, told_to_stop, watch.lost if code != 0 else ())
+    trainer.drain(tee)
+    return _Trained(code, told_to_stop, watch.lost if code != 0 else ())
 
 
 def _prepare_child() -> None:

@@ -1,0 +1,40 @@
+"""Proves to the launcher what the trainer's process imports, before it trains.
+
+``VERL_REGRESS_PROOF`` is a socket's descriptor in the trainer's process alone. The hook imports verl and the snapshot's
+marker, writes where they came from to the socket, and waits: for one byte, with which the process goes on to verl's main
+module, or for the end of the launcher, or of its trust, which ends the process.
+
+The process that trains is the one that proves: what it has imported stays imported.
+"""
+
+import json
+import os
+import sys
+import traceback
+
+VARIABLE = "VERL_REGRESS_PROOF"
+
+
+def install() -> None:
+    """Prove the code to the launcher; do nothing in other processes."""
+    descriptor = os.environ.pop(VARIABLE, None)  # not for the processes that this one starts
+    if descriptor is None:
+        return
+    launcher = int(descriptor)
+    os.set_inheritable(launcher, False)
+    os.write(launcher, json.dumps(_imported()).encode() + b"\n")
+    if not os.read(launcher, 1):
+        sys.stdout.flush()
+        os._exit(1)  # a SystemExit would make the interpreter add "Fatal Python error: init_import_site"
+    os.close(launcher)
+
+
+def _imported() -> dict[str, str | None]:
+    """Return the file of verl and the snapshot's marker, or the error, whose traceback is on stderr."""
+    try:
+        import mvp_marker
+        import verl
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return {"error": "".join(traceback.format_exception_only(error))}
+    return {"verl_file": verl.__file__, "marker": mvp_marker.MARKER}
