@@ -1,13 +1,17 @@
-"""`report`: the place of a session's report, and its verdict."""
+"""`report`: where a session's report is, and its verdict."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import write
 
 import deps
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "reports"
 
 
 def session(shared, name, headline="same: B trains as A does (ppo of 1 cases)", page="report.html"):
@@ -46,6 +50,18 @@ def test_a_session_by_name_also_one_of_an_earlier_version(shared, report):
     session(shared, "20261122T110000Z")
     found = report("--name=20261122T100000Z")
     assert found == (0, "/mine/verify/20261122T100000Z/report.md\n", "        20261122T100000Z: exit status 0\n")
+
+
+def test_a_report_whose_checks_have_the_names_of_an_earlier_version(shared, report):
+    """`holds`, `lines` and `looked_at`, not `passed`, `checks` and `checked`."""
+    directory = session(shared, "20261122T100000Z")
+    shutil.copy(RECORDED / "21d7bbe.json", directory / "report.json")
+    code, printed, said = report("--name=20261122T100000Z")
+    assert (code, printed) == (0, "/mine/verify/20261122T100000Z/report.html\n")
+    assert said == (
+        "        20261122T100000Z: changed: B does not train as A does, and no metric tells whether that is better or worse "
+        "(ppo; 1 cases)\n"
+    )
 
 
 def test_what_has_no_report_is_said(shared, report):

@@ -341,8 +341,19 @@ def test_the_reports_show_a_and_b_side_by_side_and_every_failed_check(evidence, 
     outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
     report.write(outcome)
     said = json.loads((tmp_path / "report.json").read_text())
-    assert (said["holds"], said["status"], said["verdict"]) == (False, 9, None)
-    assert [line["name"] for line in said["lines"] if not line["holds"]] == ["placement"]
+    assert (said["passed"], said["status"], said["verdict"]) == (False, 9, None)
+    assert [check for check in said["checks"] if not check["passed"]] == [
+        {
+            "name": "placement",
+            "claim": "every driver ran on a worker, not on the head",
+            "passed": False,
+            "skipped": None,
+            "checked": "10 jobs",
+            "problems": [
+                "the driver of grpo_a ran on 172.26.0.3; workers are 172.26.0.2, 172.26.0.4, the head is 172.26.0.3"
+            ],
+        }
+    ]
     page = (tmp_path / "report.md").read_text()
     assert page.startswith("# 12 of 13 checks passed\n")
     assert page.count("| step | reward A | reward B | B - A | loss A | loss B | B - A |") == 4

@@ -112,14 +112,14 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "headline": outcome.headline,
         "verdict": outcome.word or None,
         "cases": json.loads(judged.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
-        "holds": bool(outcome.checks) and not any(check.failed for check in outcome.checks),
-        "lines": [
+        "passed": bool(outcome.checks) and not any(check.failed for check in outcome.checks),
+        "checks": [
             {
                 "name": one.name,
                 "claim": one.claim,
-                "holds": one.passed,
+                "passed": one.passed,
                 "skipped": one.skipped,
-                "looked_at": one.checked,  # rule-ok: a key of report.json
+                "checked": one.checked,
                 "problems": one.problems,
             }
             for one in outcome.checks

@@ -39,7 +39,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_line 'sft +(identical|same): .*'
   assert_line 'verdict +regressed \(exit status 9\)'
   session=$(last_session)
-  [[ $(jq -c '[.status, .verdict, .holds]' "${session}/report.json") == '[9,"regressed",true]' ]]
+  [[ $(jq -c '[.status, .verdict, .passed]' "${session}/report.json") == '[9,"regressed",true]' ]]
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_b ppo_a sft_b sft_a resume_b resume_a' ]]
   grep -q '^# regressed: B breaks what A does (ppo' "${session}/report.md"
   [[ $(grep -cE '^\| ([1-9]|10) \| -?[0-9.]+ \| -?[0-9.]+ \|' "${session}/report.md") == 10 ]]

@@ -105,5 +105,5 @@ storage::fill_all() { storage::fill && storage::fill_rest; }
   assert_line ' +this session makes no further run \(2 done already\)'
   assert_line '12 of 12 checks passed'
   assert_line 'verdict +(identical|same) \(exit status 0\)'
-  [[ $(jq -c '[.status, .holds]' "${session}/report.json") == '[0,true]' && -s ${session}/report.html ]]
+  [[ $(jq -c '[.status, .passed]' "${session}/report.json") == '[0,true]' && -s ${session}/report.html ]]
 }
