@@ -24,14 +24,14 @@ class Quantity:
     """A number of a run, and how its verdict is worded.
 
     `of` gives what is judged: a logarithm if `is_ratio`, else a number that `unit` turns into what is shown. `floor` is what does not
-    matter, `few` compares the means of a few pairs, `told` says the means and the margin, `noisy` what to do if A varies too much.
+    matter, `few` compares the means of a few pairs, `summary` says the means and the margin, `noisy` what to do if A varies too much.
     """
 
     name: str
     of: Callable[[Run], float]
     floor: float
     few: Callable[[float, float], str]
-    told: Callable[[float, float, float], str]
+    summary: Callable[[float, float, float], str]
     noisy: str
     is_ratio: bool = True
     unit: float = 1.0
@@ -47,9 +47,9 @@ class Quantity:
 
 def profile_of(runs: Sequence[Run]) -> str:
     """cpu or gpu: as the job directory tells, else gpu if a run used memory of one."""
-    told = runs[0].facts.get("profile")
-    if told:
-        return "cpu" if told == "cpu" else "gpu"
+    profile = runs[0].facts.get("profile")
+    if profile:
+        return "cpu" if profile == "cpu" else "gpu"
     names = [name for run in runs for name in run.series if name.endswith("perf/max_memory_allocated_gb")]
     used = any(value > 0 for run in runs for name in names for value in run.series.get(name, {}).values())
     return "gpu" if used else "cpu"
@@ -72,8 +72,8 @@ def judge(base: Verdict, pairs: Sequence[tuple[Run, Run]], quantities: Sequence[
     if len(pairs) < LOOKS[0]:
         needed = LOOKS[0] - len(pairs)
         means = zip(quantities, a.mean(axis=0), b.mean(axis=0), strict=True)
-        told = "; ".join(each.few(float(mine), float(other)) for each, mine, other in means)
-        reason = f"{told}, in {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}: run {needed} more"
+        means_shown = "; ".join(each.few(float(mine), float(other)) for each, mine, other in means)
+        reason = f"{means_shown}, in {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}: run {needed} more"
         return dataclasses.replace(base, reason=reason, pairs_needed=needed)
     for pairs_seen in [look for look in LOOKS if look <= len(pairs)]:
         judged = _look(base, quantities, a[:pairs_seen], b[:pairs_seen], len(pairs))
@@ -90,7 +90,7 @@ def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, hav
     look = statistics.look_at(a, b, margin)
     beyond = look.differs & (abs(look.mean) > margin)
     is_noisy = margin > _TOO_NOISY * floors
-    words, rows, told = [], [], []
+    words, rows, summaries = [], [], []
     for at, each in enumerate(quantities):
         word = Word.INCONCLUSIVE
         if beyond[at]:
@@ -99,7 +99,7 @@ def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, hav
             word = Word.SAME
         mine, other = (float(side[:, at].mean()) for side in (a, b))
         words.append(word)
-        told.append(each.told(mine, other, float(margin[at])))
+        summaries.append(each.summary(mine, other, float(margin[at])))
         rows.append(
             Row(
                 each.name,
@@ -114,7 +114,7 @@ def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, hav
     base = dataclasses.replace(base, rows=tuple(rows))
     order = (Word.REGRESSED, Word.INCONCLUSIVE, Word.IMPROVED, Word.SAME)
     worst = min(words, key=order.index)
-    decided = [text for text, word in zip(told, words, strict=True) if word is worst]
+    decided = [text for text, word in zip(summaries, words, strict=True) if word is worst]
     if worst is not Word.INCONCLUSIVE:
         return dataclasses.replace(base, word=worst, reason="; ".join(decided))
     hidden = [

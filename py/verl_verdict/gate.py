@@ -18,8 +18,8 @@ def one_workload(runs_a: Sequence[Run], runs_b: Sequence[Run], perturbed: Sequen
         raise BadInput("There is no run of A or of B: give at least one of each.")
     workloads = {run.workload: run.name for run in (*runs_a, *runs_b, *perturbed) if run.workload}
     if len(workloads) > 1:
-        told = " and ".join(f"'{name}' is {workload}" for workload, name in workloads.items())
-        raise BadInput(f"The runs are of different workloads ({told}): compare runs of one workload.")
+        names = " and ".join(f"'{name}' is {workload}" for workload, name in workloads.items())
+        raise BadInput(f"The runs are of different workloads ({names}): compare runs of one workload.")
     if not workloads:
         raise BadInput(
             f"'{runs_a[0].name}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
@@ -46,8 +46,8 @@ def incomparable(
         found = comparable.not_accepted(comparable.facts(runs_a[0], run), accept)
         if found:
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            told = "; ".join(map(str, found[:3]))
-            reason = f"'{runs_a[0].name}' and '{run.name}' differ in more than their code: {told}{more}"
+            listed = "; ".join(map(str, found[:3]))
+            reason = f"'{runs_a[0].name}' and '{run.name}' differ in more than their code: {listed}{more}"
             return dataclasses.replace(
                 base, word=Word.INCOMPARABLE, reason=reason, how="what must be equal is not", differs=tuple(found)
             )

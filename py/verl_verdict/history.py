@@ -174,10 +174,10 @@ def repeats(points: Sequence[Point]) -> bool | None:
     """Do runs with one seed repeat each other? True needs two runs that do, of any code; False two runs of one code that do not."""
     is_shown = None
     for same in _by(points, lambda point: (point.run.seed, point.tree)):
-        told = exact.repeats([point.run for point in same], same[0].ignore)
-        if told is False:
+        is_equal = exact.repeats([point.run for point in same], same[0].ignore)
+        if is_equal is False:
             return False
-        is_shown = is_shown or told
+        is_shown = is_shown or is_equal
     for same in _by(points, lambda point: point.run.seed) if not is_shown else []:
         is_shown = is_shown or any(exact.repeats([a.run, b.run], a.ignore) for a, b in pairwise(same)) or None
     return is_shown

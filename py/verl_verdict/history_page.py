@@ -58,7 +58,7 @@ class Page:
 def text(page: Page) -> list[str]:
     """The summary: a line for what there is, for each change point, and for what was left out."""
     lines = [f"history     {page.counts}"]
-    lines += [f"change      {_told(change)}" for change in page.changes]
+    lines += [f"change      {_change_line(change)}" for change in page.changes]
     if not page.changes:
         lines.append("change      none")
     for group in page.groups:
@@ -76,7 +76,7 @@ def html(page: Page) -> str:
     top = element(
         "header",
         element("h1", page.answer),
-        element("dl", *(joined(element("dt", name), element("dd", told)) for name, told in shown_at_top.items())),
+        element("dl", *(joined(element("dt", name), element("dd", value)) for name, value in shown_at_top.items())),
         navigation(links),
     )
     main = element(
@@ -94,7 +94,7 @@ def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def _told(change: Change) -> str:
+def _change_line(change: Change) -> str:
     return (
         f"{change.case}, {change.first.side}, {change.metric}: {number(change.before)} -> {number(change.after)} ({change.word}) "
         f"from {change.last} to {change.first}; {change.how}"
@@ -129,7 +129,7 @@ def _changes(page: Page) -> Markup:
 
 
 def _group(page: Page, group: Group, at: int) -> Markup:
-    told = {
+    how = {
         True: "Runs with one seed repeat each other, so any difference is a change.",
         False: "Runs with one seed do not repeat each other, so a change point is found by statistics.",
         None: "No two runs show whether runs repeat each other, so a change point is found by statistics.",
@@ -138,7 +138,7 @@ def _group(page: Page, group: Group, at: int) -> Markup:
     if not group.points:
         return _card(f"case-{at}", group.name, [*content, element("p", "No run can be used: see what was left out.")])
     content += [
-        element("p", f"{_counted(len(group.points), 'run')} in {_counted(len(group.sessions), 'session')}. {told}")
+        element("p", f"{_counted(len(group.points), 'run')} in {_counted(len(group.sessions), 'session')}. {how}")
     ]
     figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in enumerate(group.trends)]
     content.append(element("div", *figures, class_="curves"))

@@ -173,8 +173,8 @@ def _notes(
     if paired.alone_a or paired.alone_b:
         names = [run.name for run in (*paired.alone_a, *paired.alone_b)]
         found.append(f"without a partner of the same seed: {listed(names)}")
-    if told := [str(each) for each in one_sided if each.why]:
-        found.append(f"only in the records of one side, as the releases do it: {listed(told)}")
+    if explained := [str(each) for each in one_sided if each.why]:
+        found.append(f"only in the records of one side, as the releases do it: {listed(explained)}")
     if metrics.is_v1(runs_a[0].series) != metrics.is_v1(runs_b[0].series):
         found.append(
             "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
@@ -309,8 +309,8 @@ def _by_statistics(known: _Case) -> Verdict:
         return _too_few(known, len(pairs))
     judged = sampled.judge(base, pairs, known.pairing.alone_a, known.decisive)
     if known.unexplained and judged.word in (Word.SAME, Word.IMPROVED):
-        told = "the decisive metrics are the same" if judged.word is Word.SAME else judged.reason
-        return dataclasses.replace(judged, word=Word.CHANGED, reason=f"{told}, but {known.unexplained}")
+        summary = "the decisive metrics are the same" if judged.word is Word.SAME else judged.reason
+        return dataclasses.replace(judged, word=Word.CHANGED, reason=f"{summary}, but {known.unexplained}")
     return judged
 
 

@@ -26,7 +26,7 @@ PEAK = "memory of all processes, peak in GB"
 GPU = "perf/max_memory_allocated_gb"
 _GROWTH = "memory of all processes, growth in MB per"
 _GB, _MB = 1e9, 1e6
-_SHORTEST = 10.0  # seconds of records after the warm-up: in less, growth cannot be told from a step's ups and downs
+_SHORTEST = 10.0  # seconds of records after the warm-up: in less, growth and the ups and downs of a step look alike
 _POINTS = 200  # of the sum, evenly spaced, for the slope
 _LATER = {"step": 100.0, "minute": 60.0}  # growth matters by what it comes to: in so many steps or minutes
 _SMALLEST_SHARE = 0.02  # of the peak: processes with less are not listed
@@ -173,7 +173,7 @@ def _quantities(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[
 def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float) -> Quantity:
     """A ratio, so its logarithm is judged."""
 
-    def told(a: float, b: float, margin: float) -> str:
+    def summary(a: float, b: float, margin: float) -> str:
         return f"{what} {_gb(math.exp(a))} with A and {_gb(math.exp(b))} with B ({math.exp(b - a):.2f} times; the margin is {math.expm1(margin):.0%})"
 
     return Quantity(
@@ -181,7 +181,7 @@ def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float)
         of=lambda run: math.log(of(run) or math.nan),
         floor=math.log1p(floor),
         few=lambda a, b: f"{what} {_gb(math.exp(a))} with A and {_gb(math.exp(b))} with B",
-        told=told,
+        summary=summary,
         noisy=f"A's own memory varies too much to see {floor:.0%}; use longer runs",
         unit=1 / _GB,
     )
@@ -202,7 +202,7 @@ def _growth(unit: str, level: float, floor: float) -> Quantity:
         of=lambda run: (growth_per(run, unit) or 0.0) * later / level,
         floor=floor,
         few=few,
-        told=lambda a, b, margin: f"{few(a, b)} (the margin is {margin * to_mb:.3g} MB)",
+        summary=lambda a, b, margin: f"{few(a, b)} (the margin is {margin * to_mb:.3g} MB)",
         noisy=f"A's own growth varies too much to see {floor * to_mb:.3g} MB a {unit}; use longer runs",
         is_ratio=False,
         unit=to_mb,

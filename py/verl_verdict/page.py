@@ -225,8 +225,8 @@ def _config(case: Case) -> Markup:
         return joined()
     found = comparable.config(case.runs_a[0], case.runs_b[0])
     if not found:
-        told = "is the same" if case.runs_a[0].config and case.runs_b[0].config else "was not recorded by both"
-        return joined(element("h3", "verl's config"), element("p", f"The resolved config {told}."))
+        finding = "is the same" if case.runs_a[0].config and case.runs_b[0].config else "was not recorded by both"
+        return joined(element("h3", "verl's config"), element("p", f"The resolved config {finding}."))
     rows = [[each.name, each.a or "-", each.b or "-"] for each in found[:_CONFIG_ROWS]]
     caption = f"{len(rows)} of {len(found)} keys that differ"
     differing = table(caption, ("key", "A", "B"), rows, "config")

@@ -123,8 +123,8 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     rows = [_row(each, a[:, at].mean(), b[:, at].mean(), margin[at], look, at) for at, each in enumerate(found)]
     base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
     for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
-        if told := [row for row in rows if row.finding == word.value]:
-            reason = f"{told[0].summary}: A {diagnosis.number(told[0].a)}, B {diagnosis.number(told[0].b)}, beyond the margin of {diagnosis.number(told[0].margin)} (p {told[0].p:.2g})"
+        if found_so := [row for row in rows if row.finding == word.value]:
+            reason = f"{found_so[0].summary}: A {diagnosis.number(found_so[0].a)}, B {diagnosis.number(found_so[0].b)}, beyond the margin of {diagnosis.number(found_so[0].margin)} (p {found_so[0].p:.2g})"
             return dataclasses.replace(base, word=word, reason=reason, first=_first(case, rows))
     dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0]
     if dead:

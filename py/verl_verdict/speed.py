@@ -73,7 +73,7 @@ def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", p
 
 
 def _step(floor: float) -> Quantity:
-    def told(a: float, b: float, margin: float) -> str:
+    def summary(a: float, b: float, margin: float) -> str:
         return f"a step takes {math.exp(a):.3g} s with A and {math.exp(b):.3g} s with B ({math.exp(b - a):.2f} times; the margin is {math.expm1(margin):.0%})"
 
     return Quantity(
@@ -81,7 +81,7 @@ def _step(floor: float) -> Quantity:
         of=_log_seconds,
         floor=math.log1p(floor),
         few=lambda a, b: f"a step of B takes {math.exp(b - a):.2f} times as long as one of A",
-        told=told,
+        summary=summary,
         noisy=f"A's own steps vary too much to see {floor:.0%}; use a quieter machine, or longer runs",
     )
 

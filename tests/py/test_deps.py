@@ -61,7 +61,7 @@ def test_every_requirement_is_understood_and_in_the_node_image(versions, of):
     assert [name for name in names if f"\n{name.lower().replace('_', '-')}==" not in lock] == []
 
 
-# Everything that the judge needs, with what that needs in turn: of a WHEELHOUSE, only these reach the head.
+# Everything that the judge needs, with its dependencies: of a WHEELHOUSE, only these reach the head.
 JUDGE = {
     "numpy": "2.4.6", "scipy": "1.17.1", "contourpy": "1.3.3", "cycler": "0.12.1", "fonttools": "4.68.0", "kiwisolver": "1.5.1",
     "matplotlib": "3.11.2", "packaging": "25.0", "pillow": "13.0.0", "pyparsing": "3.3.3", "python-dateutil": "4.0.0", "six": "1.17.0",
@@ -76,7 +76,7 @@ def test_the_judge_needs_numpy_scipy_and_matplotlib(versions):
     assert deps.missing_here("judge") == []
 
 
-def test_what_matplotlib_needs_in_turn_is_listed():
+def test_the_dependencies_of_matplotlib_are_listed():
     names, found = [*metadata.requires("matplotlib")], set()
     while names:
         line = names.pop()

@@ -48,7 +48,7 @@ def outcome(err, status=2, out="", created=()):
         {"err": "Traceback (most recent call last):\n", "status": 0},
     ],
 )
-def test_a_property_that_does_not_hold_fails(wrong):
+def test_a_violated_property_fails(wrong):
     assert fuzzing.is_refused(outcome("error   FILE is bad.\n"), "FILE")
     assert not fuzzing.is_refused(outcome("", status=0, out="a plan"), "FILE")
     with pytest.raises(AssertionError):

@@ -180,8 +180,8 @@ class TestGroups:
         runs = [dataclasses.replace(noisy(rng, f"r{at}", "1"), facts=each) for at, each in enumerate(facts)]
         groups = history.of([point(run, session=at) for at, run in enumerate(runs, start=1)])
         assert [(group.name, len(group.points)) for group in groups] == [("ppo", 2), ("ppo (2)", 1)]
-        told = history_page.text(history_page.Page(groups))
-        assert "apart       ppo (2): not comparable with the first runs of ppo: image: 1, here 2" in told
+        text = history_page.text(history_page.Page(groups))
+        assert "apart       ppo (2): not comparable with the first runs of ppo: image: 1, here 2" in text
 
     def test_a_fact_that_was_not_recorded_does_not_join_what_differs(self):
         rng = generator(1)
@@ -294,10 +294,10 @@ class TestPage:
         assert parsed.open == []
         ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes and "-" in attributes["id"]]
         assert len(ids) == len(set(ids)) > 40
-        told = [each["aria-label"] for each in parsed.all("svg")]
+        labels = [each["aria-label"] for each in parsed.all("svg")]
         group = next(group for group in page.groups if group.case == "ppo")
         trend = next(trend for trend in group.trends if trend.metric == "actor/entropy")
-        assert trends.sentence(group, trend) in told
+        assert trends.sentence(group, trend) in labels
         assert trends.sentence(group, trend).startswith(
             "actor/entropy, 6 sessions. A begins with 0.685547 and ends with 0.685547. B begins with"
         )

@@ -60,7 +60,7 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_told_step_leaves(
+def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_stopped_step_leaves(
     tmp_path: Path, fifo: Path, directory: Path
 ) -> None:
     held = start(tmp_path / "log", "sh", "-c", f"(setsid cat {fifo} &); exit 3", tmpdir=directory)

@@ -151,7 +151,7 @@ def test_a_list_says_what_is_in_the_way(hostile):
     assert {attempts[f"attempt-{number}"] for number in range(6)} == {1}
 
 
-def test_which_jobs_are_live_can_be_told_with_them(hostile):
+def test_live_jobs_are_found_among_them(hostile):
     said = listed(hostile, "live", "--cluster=c")
     assert "good" not in said
 

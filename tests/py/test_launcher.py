@@ -542,7 +542,7 @@ def test_a_stop_while_the_code_is_proven_is_recorded_too(launched):
 
 
 def test_a_job_reported_as_not_submitted_never_trains(launched):
-    """Its user was told that Ray did not take it; the request reached Ray late."""
+    """`make submit` reported that Ray did not take it; the request reached Ray late."""
     launched.job.write_state("submitted", {"accepted": False, "error": "Ray refused the job: no answer in 60 s"})
     launched.start("print('trained')")
     refused(

@@ -53,7 +53,7 @@ def test_a_session_by_name_also_one_of_an_earlier_version(shared, report):
 
 
 def test_a_report_whose_checks_have_the_names_of_an_earlier_version(shared, report):
-    """`holds`, `lines` and `looked_at`, not `passed`, `checks` and `checked`."""
+    """`lines`, not `checks`; each `holds`, where it now `passed`."""
     directory = session(shared, "20261122T100000Z")
     shutil.copy(RECORDED / "21d7bbe.json", directory / "report.json")
     code, printed, said = report("--name=20261122T100000Z")

@@ -123,11 +123,11 @@ def test_the_decisive_curves_are_those_of_the_judge(outcome):
 def test_a_curve_can_be_read_without_seeing_it(text, parsed):
     pictures = parsed.all("svg")
     assert all(each["role"] == "img" and each["viewbox"] and "width" not in each for each in pictures)
-    told = next(each["aria-label"] for each in pictures if each["aria-label"].startswith("critic/advantages/max"))
+    label = next(each["aria-label"] for each in pictures if each["aria-label"].startswith("critic/advantages/max"))
     assert re.fullmatch(
         r"critic/advantages/max, steps 1 to 4\. A begins with [-\d.]+ and ends with [-\d.]+\. B begins with [-\d.]+ and ends with [-\d.]+\. "
         r"They differ most at step \d, by [\d.]+\. The first difference of the case is at step 1\.",
-        told,
+        label,
     )
     assert text.count("<summary>Values of ") == len(pictures)
     regions = [each for each in parsed.all("div") if each.get("class") == "wide"]
@@ -238,18 +238,18 @@ class TestCodes:
         return codes.difference(tmp_path / "a", tmp_path / "b")
 
     def test_the_lines_that_differ(self, tmp_path):
-        lines, told = self.trees(tmp_path, x=(b"1\n2\n", b"1\n3\n"), y=(b"same", b"same"))
+        lines, note = self.trees(tmp_path, x=(b"1\n2\n", b"1\n3\n"), y=(b"same", b"same"))
         assert lines == ["--- A/x.py", "+++ B/x.py", "@@ -1,2 +1,2 @@", " 1", "-2", "+3"]
-        assert told == "1 file differs."
+        assert note == "1 file differs."
 
     def test_a_file_that_is_no_text_is_named(self, tmp_path):
         assert self.trees(tmp_path, x=(b"\0", b"\1\0"))[0] == ["x.py: a binary or very large file differs"]
 
     def test_what_is_too_long_is_named(self, tmp_path):
         many = b"".join(b"%d\n" % number for number in range(2500))
-        lines, told = self.trees(tmp_path, a=(b"1", b"2"), b=(b"", many), c=(b"1", b"2"))
+        lines, note = self.trees(tmp_path, a=(b"1", b"2"), b=(b"", many), c=(b"1", b"2"))
         assert len(lines) == 5
-        assert told == "3 files differ. The diff is cut after 1 of them; also different: b.py, c.py."
+        assert note == "3 files differ. The diff is cut after 1 of them; also different: b.py, c.py."
 
     def test_equal_code_and_a_snapshot_that_is_gone(self, tmp_path):
         assert self.trees(tmp_path, a=(b"1", b"1")) == ([], "A and B are the same code.")

@@ -33,9 +33,9 @@ from verl_regress.worker import queue
 queue._LOOK_EVERY, queue._LOOK_AT_LEAST_EVERY = 0.02, float(sys.argv[2])
 job = JobDir(Path(sys.argv[1]))
 liveness.hold(job)
-queue.wait(job, find.plan_of(job), lambda place: print(place, flush=True))
+queue.wait(job, find.plan_of(job), lambda position: print(position, flush=True))
 assert "ray" not in sys.modules
-print("turn", flush=True)
+print("slot", flush=True)
 time.sleep(60)
 """
 # The same, which then also prints when it began each sleep between two looks, and how long its last look at the queue took. Linux's
@@ -55,7 +55,7 @@ def timed_ask(self):
     return found
 time.sleep, queue._Queue.ask = timed_sleep, timed_ask
 queue.wait(""",
-).replace('print("turn", ', 'print("turn", [slept, *took], ')
+).replace('print("slot", ', 'print("slot", [slept, *took], ')
 
 
 class Jobs:
@@ -120,7 +120,7 @@ def queue_of(job):
 
 def test_a_job_alone_gets_a_slot_at_once(jobs):
     job = jobs.launch(jobs.make("a", limit=1, count=8))
-    assert jobs.says(job) == "turn"
+    assert jobs.says(job) == "slot"
     assert job.read_state("turn")["waited_seconds"] < 5
     assert queue_of(job) == ["a"]
 
@@ -129,27 +129,27 @@ def test_first_come_first_served_whichever_launcher_starts_first(jobs):
     """Jobs are ordered by reservation: c's launcher is up before b's, and waits for it."""
     a, b, c = (jobs.make(name, limit=1) for name in "abc")
     jobs.launch(a)
-    assert jobs.says(a) == "turn"
+    assert jobs.says(a) == "slot"
     jobs.launch(c)
     assert jobs.says(c) == "position 2 of 2: behind b"
     jobs.launch(b)
     assert jobs.says(b) == "position 1 of 2: behind a (MAX_RUNNING=1)"
     jobs.end(a)
-    assert jobs.says(b) == "turn"
+    assert jobs.says(b) == "slot"
     assert jobs.says(c) == "position 1 of 1: behind b (MAX_RUNNING=1)"
     jobs.end(b)
-    assert jobs.says(c) == "turn"
+    assert jobs.says(c) == "slot"
 
 
 def test_max_running_limits_the_running_jobs(jobs):
     a, b, c = (jobs.launch(jobs.make(name, limit=2)) for name in "abc")
-    assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
+    assert (jobs.says(a), jobs.says(b)) == ("slot", "slot")
     assert jobs.says_at_last(c) == "position 1 of 1: behind a, b (MAX_RUNNING=2)"
 
 
 def test_without_a_limit_by_number_the_devices_are_the_limit(jobs):
     a, b = (jobs.launch(jobs.make(name, count=3)) for name in "ab")
-    assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
+    assert (jobs.says(a), jobs.says(b)) == ("slot", "slot")
     c, d = jobs.make("c", count=3), jobs.make("d", count=2)
     jobs.launch(d)
     # 2 of 8 are left, enough for d, but c came before d and goes first.
@@ -157,17 +157,17 @@ def test_without_a_limit_by_number_the_devices_are_the_limit(jobs):
     jobs.launch(c)
     assert jobs.says(c) == "position 1 of 2: behind a, b (6 of 8 GPU are taken, 3 are wanted)"
     jobs.end(a)
-    assert (jobs.says(c), jobs.says(d)) == ("turn", "turn")
+    assert (jobs.says(c), jobs.says(d)) == ("slot", "slot")
 
 
 def test_a_job_larger_than_the_shrunken_cluster_is_left_for_verl_to_refuse(jobs):
-    assert jobs.says(jobs.launch(jobs.make("a", count=9, has=8))) == "turn"
+    assert jobs.says(jobs.launch(jobs.make("a", count=9, has=8))) == "slot"
 
 
 def test_a_killed_waiting_job_leaves_the_queue(jobs):
     a, b, c, d = (jobs.make(name, limit=1) for name in "abcd")
     for job, said in (
-        (a, "turn"),
+        (a, "slot"),
         (b, "position 1 of 3: behind a (MAX_RUNNING=1)"),
         (c, "position 2 of 3: behind b"),
         (d, "position 3 of 3: behind c"),
@@ -182,7 +182,7 @@ def test_a_killed_waiting_job_leaves_the_queue(jobs):
 def test_a_paused_launcher_keeps_its_slot(jobs):
     a, b = (jobs.make(name, limit=1) for name in "ab")
     jobs.launch(a)
-    assert jobs.says(a) == "turn"
+    assert jobs.says(a) == "slot"
     jobs._processes[a].send_signal(signal.SIGSTOP)
     jobs.launch(b)
     assert jobs.says(b) == "position 1 of 1: behind a (MAX_RUNNING=1)"
@@ -200,7 +200,7 @@ def test_a_paused_launcher_keeps_its_slot(jobs):
 def test_a_launcher_that_cannot_start_is_not_waited_for(jobs, state):
     jobs.make("never", **state)
     job = jobs.launch(jobs.make("b", limit=1))
-    assert jobs.says(job) == "turn"
+    assert jobs.says(job) == "slot"
     assert queue_of(job) == ["b"]
 
 
@@ -213,7 +213,7 @@ def test_a_launcher_that_does_not_start_is_waited_for_only_so_long(jobs, monkeyp
     [link] = late.root.queue("c").glob("[0-9]*-late")
     long_ago = time.time() - grace
     os.utime(link, (long_ago, long_ago), follow_symlinks=False)
-    assert jobs.says(job) == "turn"
+    assert jobs.says(job) == "slot"
     assert queue_of(job) == ["b", "last"]
     jobs.launch(last, look_at_least_every=0.1)
     assert jobs.says(last) == "position 1 of 1: behind b (MAX_RUNNING=1)"
@@ -229,7 +229,7 @@ def test_attempts_wait_as_jobs_do(jobs):
         directory.mkdir(parents=True)
     write(attempt.config / "resolved.json", (first.config / "resolved.json").read_text())
     jobs.launch(first)
-    assert jobs.says(first) == "turn"
+    assert jobs.says(first) == "slot"
     jobs.launch(attempt)
     assert jobs.says(attempt) == "position 1 of 1: behind a (MAX_RUNNING=1)"
     assert queue_of(first) == ["a", "a.a2"]
@@ -237,7 +237,7 @@ def test_attempts_wait_as_jobs_do(jobs):
 
 def test_two_clusters_do_not_wait_for_each_other(jobs):
     a, b = jobs.launch(jobs.make("a", limit=1)), jobs.launch(jobs.make("b", limit=1, cluster="d"))
-    assert (jobs.says(a), jobs.says(b)) == ("turn", "turn")
+    assert (jobs.says(a), jobs.says(b)) == ("slot", "slot")
 
 
 def test_leaving_removes_only_ones_own_link(jobs):
@@ -253,7 +253,7 @@ def test_many_at_once_are_served_one_by_one_in_order(jobs):
     for job in reversed(waiting):
         jobs.launch(job)
     for job in waiting:
-        while jobs.says_at_last(job) != "turn":
+        while jobs.says_at_last(job) != "slot":
             pass
         having = [
             other for other in waiting if (other.state / "turn").exists() and launcher_of(other) is Launcher.ALIVE
@@ -272,7 +272,7 @@ def next_starts(jobs, held, count):
     for number in range(count):
         held.callback(os.close, liveness.hold(jobs.make(f"{count}-behind-{number:03}", limit=1)))
     jobs.launch(front[0], launcher=TIMED)
-    assert jobs.says(front[0]).startswith("turn ")
+    assert jobs.says(front[0]).startswith("slot ")
     for job in front[1:]:
         jobs.launch(job, launcher=TIMED)
     found = []
@@ -283,7 +283,7 @@ def next_starts(jobs, held, count):
         jobs.end(running)
         ended = time.monotonic()
         said = jobs.says(following)
-        slept, took = json.loads(said.removeprefix("turn "))
+        slept, took = json.loads(said.removeprefix("slot "))
         found.append((sum(began >= ended for began in slept), took))
     jobs.end(front[-1])
     for link in front[0].root.queue("c").iterdir():
@@ -292,7 +292,7 @@ def next_starts(jobs, held, count):
 
 
 def test_with_200_waiting_jobs_the_next_one_starts_as_soon_as_with_10(jobs):
-    """It may be in a look or in a sleep when the place becomes free: so within three sleeps, which take a second each."""
+    """It may be in a look or in a sleep when the slot becomes free: so within three sleeps, which take a second each."""
     with ExitStack() as held:
         few, many = (next_starts(jobs, held, count) for count in (10, 200))
     assert all(sleeps <= 2 for sleeps, _ in (*few, *many)), (few, many)
@@ -312,7 +312,7 @@ def test_the_lock_says_whether_a_launcher_lives(make_job, jobs):
     job = make_job("x")
     assert launcher_of(job) is Launcher.NOT_YET
     job = jobs.launch(jobs.make("a"))
-    assert jobs.says(job) == "turn"
+    assert jobs.says(job) == "slot"
     assert launcher_of(job) is launcher_of(job) is Launcher.ALIVE
     assert json.loads(job.launcher.read_text())["pid"] == jobs._processes[job].pid
     jobs.end(job)
@@ -349,7 +349,7 @@ def test_a_file_system_without_locks(make_job, monkeypatch):
 
 def test_a_job_that_waits_in_a_breakpoint_is_named_so_to_those_behind_it(jobs):
     first = jobs.launch(jobs.make("first", limit=1))
-    assert jobs.says(first) == "turn"
+    assert jobs.says(first) == "slot"
     record = {
         "task": "ray::A.b", "file": "/elsewhere/reward.py", "line": 12, "function": "score", "exception": None,
         "node": "worker-0", "host": "10.0.0.2", "port": 4711, "pid": 7, "kind": "debugpy", "since": "2026", "attached": False,

@@ -72,15 +72,15 @@ class Line:
         os.close(self._held.pop(job.ray_id))
 
     def waits(self, job):
-        """Each position that its launcher says until it gets a slot, or would sleep on; "turn" for a slot."""
+        """Each position that its launcher says until it gets a slot, or would sleep on; "slot" for a slot."""
         said, self.slept = [], []
         if job.ray_id not in self._held:
             self._held[job.ray_id] = liveness.hold(job)
         try:
-            queue.wait(job, find.plan_of(job), lambda place: said.append(str(place)))
+            queue.wait(job, find.plan_of(job), lambda position: said.append(str(position)))
         except Sleeps:
             return said
-        return [*said, "turn"]
+        return [*said, "slot"]
 
     def end(self):
         for descriptor in self._held.values():
@@ -114,7 +114,7 @@ def test_a_link_has_the_time_of_the_reservation_in_20_digits_and_the_id(line):
 def test_a_slot_is_recorded_with_the_seconds_waited(line):
     first, job = line.job("first", has_slot=True), line.job("job", limit=1)
     line.on_sleep = {3: lambda: line.dies(first)}
-    assert line.waits(job) == ["position 1 of 1: behind first (MAX_RUNNING=1)", "turn"]
+    assert line.waits(job) == ["position 1 of 1: behind first (MAX_RUNNING=1)", "slot"]
     assert job.read_state("turn")["waited_seconds"] == 3.1
     assert line.slept == [1.0, 1.0, 1.0]
     assert (job.root.queue("c") / ".lock").exists()
@@ -127,7 +127,7 @@ def test_a_slot_touches_the_queue_for_those_behind(line):
     line.job("next")
     os.utime(job.root.queue("c"), ns=(5, 5))
     (job.state / "turn").unlink()
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     assert job.root.queue("c").stat().st_mtime_ns > 5
 
 
@@ -144,14 +144,14 @@ def test_positions_count_from_those_that_wait_before(line):
 def test_a_job_that_runs_counts_whenever_it_was_reserved(line):
     job = line.job("early", limit=2)
     line.job("x", has_slot=True)
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     other = line.job("y", limit=2)
     line.job("z", is_alive=True)
     assert line.waits(other) == ["position 1 of 2: behind early, x (MAX_RUNNING=2)"]
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(5, "turn"), (6, "position 1 of 1: behind a, b (3 of 8 NPU are taken, 6 are wanted)")]
+    ("count", "said"), [(5, "slot"), (6, "position 1 of 1: behind a, b (3 of 8 NPU are taken, 6 are wanted)")]
 )
 def test_devices_are_a_limit_to_the_last_one(line, count, said):
     line.job("a", has_slot=True, count=1)
@@ -169,19 +169,19 @@ def test_the_devices_of_those_that_wait_before_are_reserved(line):
 def test_a_job_without_a_plan_counts_but_takes_no_devices(line):
     first = line.job("a", has_slot=True, count=8)
     (first.config / "resolved.json").unlink()
-    assert line.waits(line.job("b", count=8)) == ["turn"]
+    assert line.waits(line.job("b", count=8)) == ["slot"]
     assert line.waits(line.job("c", count=0, limit=2)) == ["position 1 of 1: behind a, b (MAX_RUNNING=2)"]
 
 
 def test_a_job_alone_has_no_limit_of_devices(line):
-    assert line.waits(line.job("a", count=9)) == ["turn"]
+    assert line.waits(line.job("a", count=9)) == ["slot"]
 
 
 def test_a_position_is_said_when_it_changes_only(line):
     runs, a = line.job("runs", has_slot=True), line.job("a", is_alive=True)
     job = line.job("b", limit=1)
     line.on_sleep = {2: lambda: queue.leave(a, "c"), 4: lambda: None, 5: lambda: line.dies(runs)}
-    assert line.waits(job) == ["position 2 of 2: behind a", "position 1 of 1: behind runs (MAX_RUNNING=1)", "turn"]
+    assert line.waits(job) == ["position 2 of 2: behind a", "position 1 of 1: behind runs (MAX_RUNNING=1)", "slot"]
     assert len(line.slept) == 5
 
 
@@ -196,8 +196,8 @@ def test_an_unchanged_queue_is_listed_less_often_the_later_the_position(line, po
     line.late, line.on_sleep = 0.0, {dies_at: lambda: line.dies(last), 30: lambda: None}
     changed = []
 
-    def when(place):
-        changed.append((place.position, len(line.slept)))
+    def when(now):
+        changed.append((now.position, len(line.slept)))
 
     line._held["b"] = liveness.hold(job)
     with pytest.raises(Sleeps):
@@ -208,14 +208,14 @@ def test_an_unchanged_queue_is_listed_less_often_the_later_the_position(line, po
 def test_who_is_next_looks_each_time(line):
     runs, job = line.job("runs", has_slot=True), line.job("b", limit=1)
     line.on_sleep = {1: lambda: line.dies(runs)}
-    assert line.waits(job)[-1] == "turn"
+    assert line.waits(job)[-1] == "slot"
     assert len(line.slept) == 1
 
 
 def test_links_of_jobs_that_are_over_are_removed(line):
     over, job = line.job("over", is_alive=True), line.job("b", limit=1)
     line.dies(over)
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     assert names(job) == [f"{2:020d}-b"]
 
 
@@ -230,7 +230,7 @@ def test_links_of_jobs_that_are_over_are_removed(line):
 def test_a_job_that_ray_refused_or_ended_never_comes(line, state):
     line.job("never", **state)
     job = line.job("b", limit=1)
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     assert names(job) == [f"{2:020d}-b"]
 
 
@@ -242,7 +242,7 @@ def test_a_launcher_may_come_for_a_minute(line, state, age, may_come):
     now = job.launcher.stat().st_mtime
     [link] = late.root.queue("c").glob("[0-9]*-late")
     os.utime(link, (now - age, now - age), follow_symlinks=False)
-    assert line.waits(job) == (["position 2 of 2: behind late"] if may_come else ["turn"])
+    assert line.waits(job) == (["position 2 of 2: behind late"] if may_come else ["slot"])
     assert len(names(job)) == 1 + may_come
 
 
@@ -253,7 +253,7 @@ def test_the_minute_goes_on_while_a_launcher_waits(line):
     [link] = late.root.queue("c").glob("[0-9]*-late")
     os.utime(link, (now - 55, now - 55), follow_symlinks=False)
     line.on_sleep = {30: lambda: None}
-    assert line.waits(job) == ["position 2 of 2: behind late", "turn"]
+    assert line.waits(job) == ["position 2 of 2: behind late", "slot"]
     assert len(line.slept) == 6  # the second in line looks every 2 s
 
 
@@ -268,15 +268,15 @@ def test_what_no_submission_made_is_left_alone_and_not_waited_for(line, tmp_path
     job = line.job("b", limit=1)
     line.dies(line.job("z", is_alive=True))
     (a.config / "resolved.json").write_text("{")
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     assert names(job) == sorted([".0-hidden", "0-outside", "0-plain", f"{1:020d}-a", f"{2:020d}-b"])
 
 
-def test_a_link_that_was_removed_comes_back_in_its_place(line):
+def test_a_link_that_was_removed_comes_back_at_its_position(line):
     runs, job = line.job("runs", has_slot=True), line.job("b", limit=1)
     line.job("c", is_alive=True)
     line.on_sleep = {1: lambda: queue.leave(job, "c"), 3: lambda: line.dies(runs)}
-    assert line.waits(job) == ["position 1 of 2: behind runs (MAX_RUNNING=1)", "turn"]
+    assert line.waits(job) == ["position 1 of 2: behind runs (MAX_RUNNING=1)", "slot"]
     assert f"{2:020d}-b" in names(job)
 
 
@@ -318,16 +318,16 @@ def test_who_asks_for_a_slot_is_named_in_the_lock(line):
     assert "the launcher of a" in (job.root.queue("c") / ".lock").read_text()
 
 
-def test_a_name_with_a_period_in_front_is_no_place_in_the_queue(line):
+def test_a_name_with_a_period_in_front_is_no_job_of_the_queue(line):
     runs = line.job("runs", has_slot=True)
     (runs.root.queue("c") / ".runs").symlink_to("../../jobs/runs")
-    assert line.waits(line.job("b", limit=2)) == ["turn"]
+    assert line.waits(line.job("b", limit=2)) == ["slot"]
 
 
 def test_a_launcher_makes_the_queue_again_if_it_is_gone(line):
     job = line.job("a")
     shutil.rmtree(job.root.queue("c").parent)
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     assert names(job) == [f"{1:020d}-a"]
 
 
@@ -342,7 +342,7 @@ def test_another_launcher_may_remove_a_link_first(line, monkeypatch):
             remove(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", second)
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     queue.leave(job, "c")
     assert names(job) == []
 
@@ -403,7 +403,7 @@ def test_next_to_a_job_of_version_1_1_devices_are_counted(line):
     runs, job = line.job("runs", has_slot=True, count=8), line.job("b", count=2)
     (runs.root.queue("c") / f".runs-8-{1:020d}-runs").unlink()
     line.on_sleep = {2: lambda: line.dies(runs)}
-    assert line.waits(job) == ["position 1 of 1: behind runs (8 of 8 NPU are taken, 2 are wanted)", "turn"]
+    assert line.waits(job) == ["position 1 of 1: behind runs (8 of 8 NPU are taken, 2 are wanted)", "slot"]
 
 
 @WITH_MARKS
@@ -448,7 +448,7 @@ def test_a_mark_says_that_a_job_waits_until_right_before_it_has_a_slot(line, mon
         record(self, name, content)
 
     monkeypatch.setattr(type(job), "write_state", recorded)
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]
     assert marks == [f".runs-4-{1:020d}-a"]
     queue.leave(job, "c")
     assert [path.name for path in job.root.queue("c").iterdir()] == [".lock"]
@@ -460,7 +460,7 @@ def test_as_long_as_no_launcher_in_front_is_up_those_that_run_are_checked(line):
     line.job("late")
     job = line.job("b", limit=2)
     line.on_sleep = {1: lambda: line.dies(runs), 2: lambda: line.dies(other), 3: lambda: None}
-    assert line.waits(job) == ["position 2 of 2: behind late", "turn"]
+    assert line.waits(job) == ["position 2 of 2: behind late", "slot"]
 
 
 @WITH_MARKS
@@ -469,17 +469,17 @@ def test_a_job_of_a_higher_limit_starts_though_one_before_it_waits(line):
     line.job("one", is_alive=True, limit=1)
     job = line.job("many", limit=3)
     line.on_sleep = {1: lambda: queue.leave(other, "c")}
-    assert line.waits(job) == ["position 2 of 2: behind one", "turn"]
+    assert line.waits(job) == ["position 2 of 2: behind one", "slot"]
     assert names(runs) == [f"{1:020d}-runs", f"{3:020d}-one", f"{4:020d}-many"]
 
 
 @WITH_MARKS
-def test_several_places_that_are_free_are_all_taken_though_the_first_has_not_asked_yet(line):
+def test_several_free_slots_are_all_taken_though_the_first_has_not_asked_yet(line):
     runs = line.job("runs", has_slot=True, count=8)
     line.job("a", is_alive=True, count=2)
     job = line.job("b", count=2)
     line.on_sleep = {1: lambda: queue.leave(runs, "c")}
-    assert line.waits(job) == ["position 2 of 2: behind a", "turn"]
+    assert line.waits(job) == ["position 2 of 2: behind a", "slot"]
 
 
 @WITH_MARKS
@@ -489,4 +489,4 @@ def test_several_places_that_are_free_are_all_taken_though_the_first_has_not_ask
 def test_what_is_no_mark_says_nothing(line, name):
     job = line.job("b", limit=1)
     (job.root.queue("c") / name.format(link=f"{1:020d}-b")).touch()
-    assert line.waits(job) == ["turn"]
+    assert line.waits(job) == ["slot"]

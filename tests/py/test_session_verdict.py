@@ -189,14 +189,14 @@ def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):
 
 
 @pytest.mark.parametrize(
-    ("recorded", "told"), [("weights", "the final weights are not"), ("sampled", "the sampled tokens are not")]
+    ("recorded", "reason"), [("weights", "the final weights are not"), ("sampled", "the sampled tokens are not")]
 )
-def test_other_final_weights_or_samples_are_a_change_although_every_metric_is_equal(root, recorded, told):
+def test_other_final_weights_or_samples_are_a_change_although_every_metric_is_equal(root, recorded, reason):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
     session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]), recorded: "0" * 16})
     session.write_job("ppo_a", {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), recorded: "1" * 16})
     found = verdict.of_session(session.evidence())[0]
-    assert (found.word.value, found.reason) == ("changed", f"all metrics are bit-equal, but {told}")
+    assert (found.word.value, found.reason) == ("changed", f"all metrics are bit-equal, but {reason}")
 
 
 def test_a_checkpoint_that_was_collected_meanwhile_is_said_to_be_gone(root):
@@ -281,8 +281,8 @@ def test_memory_is_a_verdict_of_its_own_and_asks_for_the_pairs_that_it_needs(roo
         session.write_job(f"ppo_{side}", found)
     found = verdict.of_session(session.evidence())
     assert [(each.case, each.word.value) for each in found] == [("ppo", "identical"), ("ppo memory", "inconclusive")]
-    told = "all processes together need at most 1.59 GB with A and 1.59 GB with B; "
-    assert found[1].reason.startswith(told)
+    reason = "all processes together need at most 1.59 GB with A and 1.59 GB with B; "
+    assert found[1].reason.startswith(reason)
     assert found[1].reason.endswith(" MB with B, in 1 pair: run 2 more")
     assert following(session) == Run("ppo", "A", 200, 2)
 

@@ -117,8 +117,8 @@ def test_without_times_of_steps_growth_is_counted_in_minutes():
     )
     verdict = memory.case(a, b, profile="cpu")
     assert verdict.word is Word.REGRESSED
-    told = "the memory of all processes grows by 2.7 MB a minute with A and by 403 MB with B (the margin is 23.8 MB)"
-    assert verdict.reason == told
+    reason = "the memory of all processes grows by 2.7 MB a minute with A and by 403 MB with B (the margin is 23.8 MB)"
+    assert verdict.reason == reason
 
 
 def test_memory_of_gpus_is_judged_beside_where_verl_recorded_it():

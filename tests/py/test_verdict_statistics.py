@@ -234,11 +234,11 @@ def test_a_decisive_metric_that_b_lacks_is_never_the_same(metric, word):
     ]
     verdict = judge.case(a, b)
     assert verdict.word is word
-    told = {
+    reasons = {
         "critic/score/mean": "'b1' has no critic/score/mean, which decides this case",
         "response_length/mean": "the decisive metrics are the same, but response_length/mean is not in B",
     }
-    assert verdict.reason == told[metric]
+    assert verdict.reason == reasons[metric]
 
 
 def test_a_step_that_one_run_of_b_lacks_is_never_the_same():

@@ -1,4 +1,4 @@
-"""What the JSON files of a job must hold for its readers: the keys that they take for granted, and the types of those that they use.
+"""What readers of a job's JSON files rely on: the keys that must be there, and the types of those that are read.
 
 A file that was edited by hand, or that another version wrote, ends a command on that job with one sentence.
 """

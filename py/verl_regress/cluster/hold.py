@@ -31,10 +31,10 @@ def hold(log: Path, command: Sequence[str]) -> None:
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-    told: list[int] = []
+    signals: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
-        told.append(number)
+        signals.append(number)
         if number == signal.SIGALRM:
             _remove_files()
         else:
@@ -52,7 +52,7 @@ def hold(log: Path, command: Sequence[str]) -> None:
     while (ended := _next()) is not None:
         if first is not None and ended[0] == first.pid:
             code.write_text(f"{ended[1]}\n", encoding="ascii")
-    if told:
+    if signals:
         _remove_files()
 
 

@@ -38,7 +38,7 @@ def newest(job: JobDir) -> Path | None:
     """The newest complete `global_step_N` of this attempt, or None.
 
     verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1,
-    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves, and can be told to keep
+    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves, and may keep
     fewer critics than actors (max_critic_ckpt_to_keep), so the remaining ones are checked too.
     """
     try:
@@ -66,7 +66,7 @@ def weights_hash(checkpoint: Path) -> str | None:
         except (OSError, zipfile.BadZipFile):
             return None
         if not any(each.CRC for each in tensors):
-            return None  # torch.serialization can be told to leave the checksums out
+            return None  # torch.serialization has an option that leaves the checksums out
         found.update("".join(f"{each.filename} {each.file_size} {each.CRC}\n" for each in tensors).encode())
     return found.hexdigest()[:16] if shards else None
 

@@ -168,13 +168,13 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
     if metric:
         return _of_metric(evidence, differing["case"] if differing else case or cases[0]["case"], metric, step)
     if differing is None:
-        told = "; ".join(f"{each['case']} is {each['word']}: {each['reason']}" for each in cases)
+        summary = "; ".join(f"{each['case']} is {each['word']}: {each['reason']}" for each in cases)
         if all(each["word"] in _EQUAL for each in cases):
             raise BadInput(
-                f"BAD trains as GOOD does ({told}), so there is nothing to find: name another range, or a CASE that shows the difference."
+                f"BAD trains as GOOD does ({summary}), so there is nothing to find: name another range, or a CASE that shows the difference."
             )
         raise RegressError(
-            f"Whether BAD differs from GOOD is not known ({told}): see {session.path}/report.md, and try a case that decides."
+            f"Whether BAD differs from GOOD is not known ({summary}): see {session.path}/report.md, and try a case that decides."
         )
     name, first = differing["case"], differing.get("first")
     failed = _failed_after(evidence, name)
@@ -250,12 +250,12 @@ def of_job(signature: Signature, job: JobDir, good: JobDir) -> tuple[str, str]:
 
 def of_value(signature: Signature, value: float) -> tuple[str, str]:
     """Good or bad is the value that is nearer: other changes of the range may move both a little."""
-    told = f"{signature.metric} at step {signature.step} is {number(value)}"
+    measured = f"{signature.metric} at step {signature.step} is {number(value)}"
     to_good, to_bad = abs(value - signature.good), abs(value - signature.bad)
     if not math.isfinite(value) or to_good == to_bad:
-        return SKIP, f"{told}, which is neither nearer to GOOD nor to BAD"
+        return SKIP, f"{measured}, which is neither nearer to GOOD nor to BAD"
     word, end, nearest = (GOOD, "GOOD", to_good) if to_good < to_bad else (BAD, "BAD", to_bad)
-    return word, f"{told}, {'as' if nearest == 0 else 'nearer to that'} with {end}"
+    return word, f"{measured}, {'as' if nearest == 0 else 'nearer to that'} with {end}"
 
 
 def _of_end(signature: Signature, run: Run) -> tuple[str, str]:
@@ -295,12 +295,12 @@ def confirmed(signature: Signature, session: Session) -> tuple[bool, list[str]]:
     for side, name, expected in (("A", "parent", GOOD), ("B", "commit", BAD)):
         job = first_job(evidence, signature.case, side)
         if side == "B" and refused is not None:
-            told = of_refusal(signature, refused)
+            answer = of_refusal(signature, refused)
         elif job is None or parent is None:
-            told = (SKIP, "it did not run")
+            answer = (SKIP, "it did not run")
         else:
-            told = of_job(signature, job, parent)
-        said.append((told[0] == expected, f"{name}: {told[0]}, {told[1]}"))
+            answer = of_job(signature, job, parent)
+        said.append((answer[0] == expected, f"{name}: {answer[0]}, {answer[1]}"))
     return all(each[0] for each in said), [each[1] for each in said] + [f"commit against its parent: {why}"]
 
 

@@ -31,10 +31,10 @@ def difference(a: Path, b: Path) -> tuple[list[str], str]:
         lines += added
         whole += 1
     left = names[whole:]
-    told = f"{len(names)} {'file differs' if len(names) == 1 else 'files differ'}."
+    note = f"{len(names)} {'file differs' if len(names) == 1 else 'files differ'}."
     if left:
-        told += f" The diff is cut after {whole} of them; also different: {listed(left, 20)}."
-    return lines, told
+        note += f" The diff is cut after {whole} of them; also different: {listed(left, 20)}."
+    return lines, note
 
 
 def _files(directory: Path) -> set[str]:

@@ -30,7 +30,7 @@ def as_html(
     """The page. `answer` is the worst verdict's word and the sentence for the top; without verdicts there are checks only."""
     begin = evidence["begin"]
     cases = suites.of_recorded(begin["suite"]).cases if found else ()
-    lines, told = _code(evidence)
+    lines, note = _code(evidence)
     failed = [check.claim for check in checks if check.failed]
     number = f"{len(failed)} {'check' if len(failed) == 1 else 'checks'} failed"
     return page.html(
@@ -52,7 +52,7 @@ def as_html(
             checks=[_check(check) for check in checks],
             remarks=remarks,
             code=lines,
-            code_note=told,
+            code_note=note,
         )
     )
 

@@ -168,7 +168,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _need_submission(job: JobDir) -> None:
-    """Raise RegressError if the user was told that the job was not submitted (Ray did not answer): that must stay true."""
+    """Raise RegressError if the submission was reported as failed (Ray did not answer): that must stay true."""
     submitted = job.read_state("submitted")
     if submitted is not None and not submitted["accepted"]:
         raise RegressError(

@@ -43,10 +43,10 @@ batch::print() {
 
 set -m # make has a process group of its own, which one signal ends
 make --no-print-directory ${goals} &
-work=\$! told='' status=0; trap 'told=1; kill -TERM -- "-\$work"' TERM
+work=\$! stopped='' status=0; trap 'stopped=1; kill -TERM -- "-\$work"' TERM
 wait "\$work" || status=\$?
-[[ -z \$told ]] || { wait "\$work"; status=143; }
-told=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
+[[ -z \$stopped ]] || { wait "\$work"; status=143; }
+stopped=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
 make --no-print-directory down FORCE=1
 rm -f -- "${ALLOCATION_FILES}/\${SLURM_JOB_ID}".*
 exit "\$status"

@@ -85,12 +85,12 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
 }
 
 # bats test_tags=ninth:6
-@test "a breakpoint in a reward function: told, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {
+@test "a breakpoint in a reward function: reported, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {
   export STALL_TIMEOUT=20
   DEBUGGER=1 SUBMISSION_ID=stops run scripts/44_submit_sdk.sh "${BATS_FILE_TMPDIR}/stops.yaml"
   assert_status 0
   assert_line "warning stops has Ray's debugger on \(DEBUGGER=1\): a process that waits in a breakpoint listens on its node's address, without a password, and whoever connects runs code as the job; 'make debugger JOB=stops' lists them\."
-  STALL_TIMEOUT=900 JOB=stops scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  STALL_TIMEOUT=900 JOB=stops scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
   follower=$!
   wait::until 240 - waits stops || fail "$(tail -n 20 "$(job_dir stops)/logs/driver.log")"
   place='user/code/stops\.py:10'
@@ -112,7 +112,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
     run make --no-print-directory "$target"
     assert_line "stops .*RUNNING, waits in a breakpoint \(${place}\).*"
   done
-  wait::until 30 - grep -qE "stops waits in a breakpoint \(${place}\) and keeps its slot: 'make debugger JOB=stops' says how to attach" "${BATS_TEST_TMPDIR}/told" || fail "$(<"${BATS_TEST_TMPDIR}/told")"
+  wait::until 30 - grep -qE "stops waits in a breakpoint \(${place}\) and keeps its slot: 'make debugger JOB=stops' says how to attach" "${BATS_TEST_TMPDIR}/printed" || fail "$(<"${BATS_TEST_TMPDIR}/printed")"
   # Longer than STALL_TIMEOUT: a job that waits for a person is not stalled.
   JOB=stops run timeout 28 scripts/52_wait.sh
   [[ $status == 124 ]] || fail "make wait ended with ${status}"
@@ -120,7 +120,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   run .venv/bin/python tests/bats/container/dap.py "$(jq --arg host "$(container::ip "$node")" --argjson port "$port" '.connect = {host: $host, port: $port}' <<<"$attach")" 'seen[0] = "attached"'
   assert_status 0
   assert_line "compute_score .*/stops\.py:1[01]"
-  container::ended "$follower" "${BATS_TEST_TMPDIR}/told"
+  container::ended "$follower" "${BATS_TEST_TMPDIR}/printed"
   assert_status 0
   assert_line ' +stops has left the breakpoint and continues'
   assert_line 'ok      stops SUCCEEDED \(the trainer ended\)'

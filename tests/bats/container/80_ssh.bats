@@ -104,15 +104,15 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 }
 
 @test "make tunnel OPEN=1 holds the forward until Ctrl-C, which ends it with status 130, and says why if it cannot" {
-  OPEN=1 TUNNEL_PORT=18286 setsid env --default-signal=INT scripts/65_tunnel.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  OPEN=1 TUNNEL_PORT=18286 setsid env --default-signal=INT scripts/65_tunnel.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
   holder=$!
-  on wait::until 40 - grep -q 'Ctrl-C closes the tunnel' "${BATS_TEST_TMPDIR}/told" || fail "$(<"${BATS_TEST_TMPDIR}/told")"
-  output=$(<"${BATS_TEST_TMPDIR}/told")
+  on wait::until 40 - grep -q 'Ctrl-C closes the tunnel' "${BATS_TEST_TMPDIR}/printed" || fail "$(<"${BATS_TEST_TMPDIR}/printed")"
+  output=$(<"${BATS_TEST_TMPDIR}/printed")
   assert_line "ok      dashboard: http://127\.0\.0\.1:18286, token in ${WORKDIR}/secrets/${CLUSTER_NAME}\.token"
   run curl --silent --noproxy '*' "http://127.0.0.1:18286/api/version" --header @<(printf 'Authorization: Bearer %s\n' "$(<"${WORKDIR}/secrets/${CLUSTER_NAME}.token")")
   [[ $output == *'"ray_version"'* ]] || fail 'not Ray'
   kill -INT -- "-${holder}"
-  container::ended "$holder" "${BATS_TEST_TMPDIR}/told"
+  container::ended "$holder" "${BATS_TEST_TMPDIR}/printed"
   assert_status 130
   assert_line ' +the tunnel is closed'
   [[ -z $(on port::holder 18286 2>/dev/null) ]] || fail 'something still listens'

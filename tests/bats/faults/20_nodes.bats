@@ -63,7 +63,7 @@ teardown_file() {
   fault::find_driver
   fault::inject docker pause "${CLUSTER_NAME}-${OTHER}"
   run timeout 60 tail --pid="$FOLLOWER" --follow /dev/null
-  [[ $status == 124 ]] || fail "make wait ended while the worker stood still: $(<"${BATS_TEST_TMPDIR}/told")"
+  [[ $status == 124 ]] || fail "make wait ended while the worker stood still: $(<"${BATS_TEST_TMPDIR}/printed")"
   docker unpause "${CLUSTER_NAME}-${OTHER}"
   fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   [[ $(grep -cE ' is [A-Z_]+$' <<<"$output") -le 3 ]] || fail 'more than PENDING, RUNNING and SUCCEEDED was said'
@@ -91,7 +91,7 @@ network_of() {
   fault::inject sever "$OTHER"
   run timeout 20 tail --pid="$FOLLOWER" --follow /dev/null
   heal "$OTHER"
-  [[ $status == 124 ]] || fail "make wait ended while the worker was cut off: $(<"${BATS_TEST_TMPDIR}/told")"
+  [[ $status == 124 ]] || fail "make wait ended while the worker was cut off: $(<"${BATS_TEST_TMPDIR}/printed")"
   fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
   [[ $(grep -cE ' is [A-Z_]+$' <<<"$output") -le 3 ]] || fail 'more than PENDING, RUNNING and SUCCEEDED was said'
   fault::recovered

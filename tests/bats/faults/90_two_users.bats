@@ -83,7 +83,7 @@ two::newest_helper() {
   find "${HOUSE}/shared/common/code/verl_regress/${id}" -mindepth 1 -maxdepth 1 -type d -regex '.*/[0-9a-f]+'
 }
 
-# two::ann_comes: the first time she finds what Bob has put where her copy of the helper should be; a test checks what she was told.
+# two::ann_comes: the first time she finds what Bob has put where her copy of the helper should be; a test checks the message that she got.
 two::ann_comes() {
   local status=0
   bob mkdir "$(two::place)" && bob mv planted "$(two::place)/$(basename "$(two::newest_helper bob)")" || return

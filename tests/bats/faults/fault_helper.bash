@@ -54,7 +54,7 @@ fault::submit() {
 
 # fault::await FACT...: waits until it is true for JOB, but not beyond the job's end.
 fault::await() {
-  wait::until 180 fault::has_reported "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/told")"
+  wait::until 180 fault::has_reported "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/printed")"
 }
 
 fault::has_started() { [[ -s ${JOB_DIR}/state/started ]]; }
@@ -79,7 +79,7 @@ fault::answered() { status=$1 LINE=$2 SECONDS_TO_TELL=$(fault::_since "$INJECTED
 
 # fault::follow: `make wait` for JOB in the background, as from another terminal.
 fault::follow() {
-  timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/told" 2>&1 3>&- &
+  timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
   FOLLOWER=$!
 }
 
@@ -127,12 +127,12 @@ END
 
 # fault::reports STATUS LINE: waits for `make wait` to end. Sets status, output, LINE and SECONDS_TO_TELL.
 fault::reports() {
-  container::ended "$FOLLOWER" "${BATS_TEST_TMPDIR}/told"
+  container::ended "$FOLLOWER" "${BATS_TEST_TMPDIR}/printed"
   SECONDS_TO_TELL=$(fault::_since "$INJECTED")
   assert_status "$1"
   assert_line "$2"
   LINE=$(grep -m 1 -E -- "^$2\$" <<<"$output")
-  printf '# %s: told after %s s: %s\n' "$FAULT" "$SECONDS_TO_TELL" "$LINE" >&3
+  printf '# %s: reported after %s s: %s\n' "$FAULT" "$SECONDS_TO_TELL" "$LINE" >&3
 }
 
 # fault::recovered [KEY=VALUE...]: see above; adds further words to the record.

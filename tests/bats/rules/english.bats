@@ -3,18 +3,41 @@
 
 setup() { load rules_helper; }
 
-# english::found FILE...: lines with such a word, as FILE:LINE:TEXT.
-english::found() {
-  local words='anew|mend(s|ed|ing)?|blanks?|looked at|lines? holds?|stands?|stood|somebody|anybody|besides|aloud'
-  words+='|(is|are) told|told (apart|off|by)'
-  # A name is read as its words: test_is_made_anew.
-  grep -HniE -e "(^|[^a-z])(${words// /[ _]})([^a-z]|\$)" -- "$@" |
-    grep -vE 'rule-ok: |[Ss]tands? (for|still|between|in for)|stood still|stand[-_]in' || true
+# english::words: the words, one a line, each with the one to write instead. A space is also the _ of a name.
+english::words() {
+  cat <<'WORDS'
+anew                                                                    again
+mend(s|ed|ing)?                                                         fix
+blanks?                                                                 spaces
+looked at                                                               checked
+stands?|stood                                                           is
+somebody|anybody                                                        the user
+besides                                                                 also
+aloud                                                                   in the log
+told                                                                    reported, as_dict
+(lines?|claims?|checks?|proofs?|rules?) (do(es)? not |all |still )?holds?   passes
+holds? (true|for)                                                       applies, is true
+(its|their|our|your|my|whose|next|job's|jobs') turns?                   slot
+(waits?|waited|waiting) (for )?(a|its|their) (turn|place)s?             slot
+turn (comes|came|is)                                                    slot
+places? (in|of) (the|its|a) (queue|line)                                position
+free places?|places? (that )?(is|are|becomes?|gets?) free               slot
+(keeps?|loses?|takes?|gets?|leaves?) (a|its|their) places?              slot
+WORDS
 }
 
-@test "docs, messages, comments and names use plain English: again, fix, space, check, passed, is" {
-  rules::files '*.md' '*.sh' '*.bash' '*.bats' '*.py' 'py/*.json' Makefile .ci/run 'env/*' 'jobspecs/*' 'suites/*'
-  rules::leave_out '^tests/recorded/|^tests/bats/rules/english\.bats$|^docs/reliability\.md$'
+# english::found FILE...: lines with such a word, as FILE:LINE:TEXT. WITHOUT is the number of a word that is not searched for.
+english::found() {
+  local words
+  words=$(english::words | sed -E "${WITHOUT:+${WITHOUT}d;}s/ {2,}.*//" | paste -sd '|')
+  # A name is read as its words: test_is_made_anew.
+  grep -HniE -e "(^|[^a-z])(${words// /[ _]})([^a-z]|\$)" -- "$@" |
+    grep -vE 'rule-ok: |[Ss]tands? (for|still|between|in for)|stood still|stand[-_]in|told_to_stop' || true
+}
+
+@test "docs, messages, comments and names use plain English: again, fix, space, check, passed, slot, is" {
+  rules::files '*.md' '*.yaml' '*.toml' '*.sh' '*.bash' '*.bats' '*.py' 'py/*.json' Makefile .ci/run 'env/*' 'jobspecs/*' 'suites/*'
+  rules::leave_out '^tests/recorded/|^tests/bats/rules/english\.bats$|^docs/mutants\.md$'
   found=$(english::found "${FILES[@]}")
   [[ -z $found ]] || {
     printf '%s\n' "$found"
@@ -22,9 +45,37 @@ english::found() {
   }
 }
 
-@test "the rule can fail: such a word is found, a real exception is not" {
-  printf '%s\n' 'Submit it anew.' 'GRPO stands for a name' 'blanks # rule-ok: what the tokenizer calls them' '13 of 13 lines hold' \
-    'def test_the_id_is_made_anew(): its user is_told' >"${BATS_TEST_TMPDIR}/page.md"
-  run english::found "${BATS_TEST_TMPDIR}/page.md"
-  [[ $output == "${BATS_TEST_TMPDIR}/page.md:1:Submit it anew."$'\n'"${BATS_TEST_TMPDIR}/page.md:4:13 of 13 lines hold"$'\n'"${BATS_TEST_TMPDIR}/page.md:5:def test_the_id_is_made_anew(): its user is_told" ]]
+@test "the rule can fail: each word is found in a text that has no other of them, a real exception is not" {
+  local planted="${BATS_TEST_TMPDIR}/planted.md" page="${BATS_TEST_TMPDIR}/page.md" text number=0
+  cat >"$planted" <<'PLANTED'
+Submit it anew.
+We mended the gap.
+def test_a_name_with_blanks(): ...
+13 jobs were looked at.
+The worker stands idle.
+Ask somebody.
+It checks this besides.
+The log says so aloud.
+def told(self): ...
+13 of 13 lines hold
+The same holds for SFT.
+A job waits until it is its turn.
+waits_for_a_place
+When the turn comes, it trains.
+It lost its position: no place in the queue.
+Two free places are taken.
+Each job keeps its place.
+PLANTED
+  [[ $(wc -l <"$planted") == "$(english::words | wc -l)" ]]
+  while read -r text; do # the word on the same line of the list finds it, and no other does
+    printf '%s\n' "$text" >"$page"
+    run english::found "$page"
+    [[ $output == "${page}:1:${text}" ]]
+    WITHOUT=$((++number)) run english::found "$page"
+    [[ -z $output ]]
+  done <"$planted"
+  printf '%s\n' 'GRPO stands for a name' 'blanks # rule-ok: what the tokenizer calls them' 'job.read_state("ended")["told_to_stop"]' 'state/turn' \
+    'Each process holds a lock.' 'Takes place on the head.' 'They take turns.' >"$page"
+  run english::found "$page"
+  [[ -z $output ]]
 }
