@@ -70,7 +70,8 @@ def page(run: dict[str, Any]) -> str:
         "What was done to real clusters with real (tiny) jobs, and what the commands answered. The tests of `tests/bats/faults/`\n"
         "leave these records; each test asserts the exit status and the whole sentence. `make test-faults-full` runs all of them and\n"
         "writes this page. `make test-faults` runs all but the longest ones; its records are only in `build/reports/`.\n"
-        "Messages are quoted as they were when the test ran.",
+        "Messages have the values of the run, and the words that the source has now: when you change a message, change it in\n"
+        "`docs/reliability.json`, too.",
         f"Records up to {run['written']}, the last at commit {run['commit']}, on {run['machine']}.",
         "## Faults",
         "*answer after*: seconds from the fault until `make wait` ended. *finished jobs*: the number of files of all jobs that had\n"

@@ -1,12 +1,20 @@
 """scripts/dev/reliability.py: the page says what the records say, and its check can fail."""
 
+import ast
 import json
+import re
 
 import pytest
 from hermetic import REPO
 
 import reliability
 
+# What our messages quote: of Ray (2.60), and of the C library.
+OF_OTHERS = (
+    "No space left on device",
+    "Worker unexpectedly exits with a connection error code 2",
+    "health check failed due to missing too many heartbeats",
+)
 FAULT = {
     "kind": "fault", "tries": 1, "name": "a node dies", "status": 7, "sentence": "error   JOB LOST (a | b)", "seconds": 4.0,
     "files_before": 9, "hash_before": "aa", "files_after": 9, "hash_after": "aa", "up_status": 0, "up_seconds": 8.0,
@@ -67,3 +75,44 @@ def test_a_run_without_a_record_fails(here, monkeypatch):
 def test_the_shipped_page_matches_its_records(monkeypatch):
     monkeypatch.chdir(REPO)
     assert reliability.main("check") == 0
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """The constant parts of all texts in the source, at least two words each: `ended with exit status`."""
+    found = set(OF_OTHERS)
+    for path in (REPO / "py").rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        found |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for path in (path for path in (REPO / "scripts").rglob("*") if path.suffix in (".sh", ".bash") and path.is_file()):
+        found |= set(re.split(r'\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|"|%[sd]|\n', path.read_text()))
+    found = {text.strip(" (),.:;") for text in found}
+    return sorted(text for text in found if " " in text)
+
+
+def unknown(sentence, texts):
+    """The parts of a message that no text of the source has: four words or more, which no value has."""
+    known = [False] * len(sentence)
+    for text in (text for text in texts if text in sentence):
+        starts, ends = (r"\b" if char.isalpha() else "" for char in (text[0], text[-1]))  # no part of a longer word
+        for match in re.finditer(f"{starts}{re.escape(text)}{ends}", sentence):
+            known[match.start() : match.end()] = [True] * len(text)
+    rest = "".join("|" if is_known else char for char, is_known in zip(sentence, known, strict=True))
+    return re.findall(r"(?:[A-Za-z']+[,:;]? ){3,}[A-Za-z']+", rest)
+
+
+QUOTED = [
+    row["sentence"] for row in json.loads((REPO / "docs/reliability.json").read_text())["records"] if "sentence" in row
+]
+
+
+@pytest.mark.parametrize(
+    "sentence", sorted({each for each in QUOTED if re.match("(ok {6}|error {3}|changed |skip {4}|checked )", each)})
+)
+def test_each_quoted_message_has_the_words_of_the_source(sentence, texts):
+    assert unknown(sentence, texts) == []
+
+
+def test_a_quoted_message_of_an_earlier_version_is_found(texts):
+    old = "error   JOB LOST (Ray has forgotten it: its head was started anew, or it was deleted): read 'make logs JOB=JOB'."
+    assert unknown(old, texts) == ["Ray has forgotten it: its head was started anew, or it was deleted"]
