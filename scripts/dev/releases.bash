@@ -78,6 +78,6 @@ releases::run() {
       return 1
       ;;
     130 | 143) exit "$status" ;;
-    *) cli::die 1 "The row $1 could not be run: its lines are above, the output of its commands in ${RELEASES_LOG}." ;;
+    *) cli::die 1 "The row $1 could not be run: its messages are above, and the output of its commands is in ${RELEASES_LOG}." ;;
   esac
 }

@@ -27,7 +27,7 @@ artefact::ensure_data() {
   dir=${source#path:}
   for file in "$dir/train.jsonl" "$dir/test.jsonl"; do
     [[ -f $file && -r $file ]] ||
-      cli::die 2 "${file} (from DATASET_SOURCE=${DATASET_SOURCE}) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl."
+      cli::die 2 "${file} (from DATASET_SOURCE=${DATASET_SOURCE}) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl."
   done
   tar -C "$dir" -ch -- train.jsonl test.jsonl | helper::run_in worker-0 "${argv[@]}"
 }

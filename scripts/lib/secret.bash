@@ -98,7 +98,7 @@ secret::_read_file() {
     cli::die 2 "The file of the secret ${name} (from ${spec}) has ${size} bytes: name one with at most ${SECRET_LONGEST}, because no process can be started with more."
   ((size > 0)) || cli::die 2 "The file of the secret ${name} (from ${spec}) is empty: put the value into it."
   [[ -z $(tr -d '\1-\377' <"$file" | tr '\0' 0 | head -c 1) ]] ||
-    cli::die 2 "The file of the secret ${name} (from ${spec}) has a NUL byte, which no environment variable can hold: name a text file."
+    cli::die 2 "The file of the secret ${name} (from ${spec}) has a NUL byte, which no environment variable can contain: name a text file."
   _SECRET_VALUES[$name]=$(<"$file")
   exec {opened}<&-
 }

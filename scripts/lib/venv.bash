@@ -57,7 +57,7 @@ venv::_make() {
   rm -f -- "${VENV_DIR}/.stamp"
   log::while "installing requirements-dev.lock into ${VENV_DIR}" venv::_so_far "${log}/pip" -- \
     venv::pip "${log}/pip" install --requirement "$VENV_LOCK" ||
-    cli::die 1 "pip could not install requirements-dev.lock into ${VENV_DIR}; its lines are above. It uses this machine's own pip configuration."
+    cli::die 1 "pip could not install requirements-dev.lock into ${VENV_DIR} (its output is above): check the network and this machine's pip configuration."
   venv::_stamp >"${VENV_DIR}/.stamp"
   log::changed "${VENV_DIR} ($("${VENV_DIR}/bin/python" --version), $(venv::packages) pinned packages)"
 }

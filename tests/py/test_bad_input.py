@@ -13,7 +13,7 @@ KEYS = (
     "known keys are code_id, code_path, dataset, env_vars, model, ray, resources, reward_fn_path, secrets, shared_root, "
     "submission_id, trainer_overrides, workload."
 )
-FIXED = "is refused: a job writes under its own directory and nowhere else; leave it out."
+FIXED = "is refused: a job writes only into its own directory; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
 MAKE = ", a value with spaces in quotes, and $ twice on a make command line."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
@@ -467,7 +467,7 @@ def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
 def test_nul_in_overrides_file_is_refused(submit, ray):
     assert submit("--overrides-name=o.txt", overrides=b"trainer.project_name='a\0b'\n").is_refusal(
         "The override \"trainer.project_name='a\\x00b'\" (from OVERRIDES_FILE o.txt line 1) has a NUL character, which no command "
-        "line can hold: leave it out."
+        "line can contain: leave it out."
     )
     assert ray.seen == []
 

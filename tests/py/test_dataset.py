@@ -116,7 +116,7 @@ def test_synthetic_rows_depend_on_the_seed_and_have_their_own_data_source(root):
 
 def test_generated_data_is_never_called_gsm8k_nor_gsm8k_sums(root):
     assert refusal(root, "synthetic", name="gsm8k") == (
-        "DATASET=gsm8k is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums."
+        "DATASET=gsm8k is reserved for GSM8K, but DATASET_SOURCE=synthetic makes other data: set DATASET=sums."
     )
     assert refusal(root, name="sums", stream=gsm8k()) == (
         "DATASET=sums is reserved for synthetic data, but DATASET_SOURCE=path:/data is not synthetic: set DATASET=gsm8k."
@@ -138,7 +138,7 @@ def test_an_unknown_source_is_refused(root):
 @pytest.mark.parametrize(
     ("train", "sentence"),
     [
-        (b"", '/data/train.jsonl is empty: it must hold one {"question": …, "answer": …} a line.'),
+        (b"", '/data/train.jsonl is empty: it must contain one {"question": …, "answer": …} a line.'),
         (
             GOOD + b"{'question'",
             "/data/train.jsonl line 2 is not JSON (Expecting property name enclosed in double quotes: "

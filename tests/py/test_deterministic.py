@@ -164,5 +164,5 @@ def test_a_section_that_cannot_be_read_is_refused_also_without_the_knob(submit, 
 )
 def test_it_cannot_move_where_a_job_writes(submit, old, new, given):
     assert submit("--deterministic", base=WITH.replace(old, new)).is_refusal(
-        f"{given} (from DETERMINISTIC=1) is refused: a job writes under its own directory and nowhere else; leave it out."
+        f"{given} (from DETERMINISTIC=1) is refused: a job writes only into its own directory; leave it out."
     )

@@ -181,7 +181,7 @@ def test_a_token_given_as_a_jobspec_is_not_repeated(submit):
         (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: a job cannot set that variable; name another."),
         (["API_KEY", "API_KEY"], "", f"The secret API_KEY occurs twice in {FILE}: leave one out."),
         (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY is in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray serves in clear."),
-        (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is set in clear by env/ray/cpu.yaml or by the job's own environment: name another, or leave it out there."),
+        (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is also set in clear text, by env/ray/cpu.yaml or by the job's own environment: remove it there, or give the secret another name."),
     ],
 )  # fmt: skip
 def test_names_that_cannot_be_used(submit_with, names, more, sentence):

@@ -103,7 +103,7 @@ LACKS = {
     ),
     "no modes": (
         {"modes": 0o755},
-        "makes mode 600 into 755 {on}, so that others could read secrets: put {knob} on a file system that keeps modes (a "
+        "changes mode 600 to 755 {on}, so that others could read secrets: put {knob} on a file system that keeps modes (a "
         "local disk, NFS 4).",
     ),
     "owned by nobody": (

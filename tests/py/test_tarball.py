@@ -107,9 +107,9 @@ def test_read_files_wants_exactly_the_files_named():
     }
     with pytest.raises(BadInput) as caught:
         tarball.read_files(tar({"train.jsonl": b"1"}), names, "/data")
-    assert str(caught.value) == "/data has no test.jsonl: it must hold train.jsonl and test.jsonl."
+    assert str(caught.value) == "/data has no test.jsonl: it must contain train.jsonl and test.jsonl."
     with pytest.raises(BadInput) as caught:
         tarball.read_files(tar(members=[special("train.jsonl", tarfile.SYMTYPE, "/etc/passwd")]), names, "/data")
     assert str(caught.value) == (
-        "'train.jsonl' in /data was not expected: it must hold train.jsonl and test.jsonl, each an ordinary file."
+        "'train.jsonl' in /data was not expected: it must contain train.jsonl and test.jsonl, each an ordinary file."
     )

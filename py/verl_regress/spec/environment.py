@@ -21,8 +21,8 @@ _REFUSED_ENV = {
     "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
     "RAY_ADDRESS": "the job finds its cluster by itself",
     "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
-    "VERL_FILE_LOGGER_PATH": "a job writes under its own directory and nowhere else",
-    "VERL_REGRESS_JOB_DIR": "a job writes under its own directory and nowhere else",
+    "VERL_FILE_LOGGER_PATH": "a job writes only into its own directory",
+    "VERL_REGRESS_JOB_DIR": "a job writes only into its own directory",
     job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
@@ -146,8 +146,8 @@ def _of_secrets(secrets: Iterable[Secret], variables: Mapping[str, str], file: P
     for name in names:
         if name in variables:
             raise BadInput(
-                f"The secret {name} is set in clear by {origin} or by the job's own environment: name another, "
-                "or leave it out there."
+                f"The secret {name} is also set in clear text, by {origin} or by the job's own environment: "
+                "remove it there, or give the secret another name."
             )
     if not names:
         return {}

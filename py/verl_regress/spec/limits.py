@@ -52,7 +52,7 @@ def check(overrides: Sequence[Override], env_vars: Mapping[str, str], origins: M
 
 def _check_override(override: Override) -> None:
     if "\0" in override.text:
-        raise BadInput(f"{override.shown} has a NUL character, which no command line can hold: leave it out.")
+        raise BadInput(f"{override.shown} has a NUL character, which no command line can contain: leave it out.")
     size = _size(override.text)
     if size > _ONE:
         raise BadInput(

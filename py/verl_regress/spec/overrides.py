@@ -102,9 +102,7 @@ def merge(*layers: Sequence[Override]) -> list[Override]:
         for override in layer:
             prefix, key = override.parts()
             if number > 0 and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
-                raise BadInput(
-                    f"{override.shown} is refused: a job writes under its own directory and nowhere else; leave it out."
-                )
+                raise BadInput(f"{override.shown} is refused: a job writes only into its own directory; leave it out.")
             earlier = merged[key].parts()[0] if key in merged else ""
             if (earlier, prefix) == ("+", "~"):
                 del merged[key]

@@ -134,7 +134,7 @@ def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
             )
         examples.append((location, example))
     if not examples:
-        raise BadInput(f'{file} is empty: it must hold one {{"question": …, "answer": …}} a line.')
+        raise BadInput(f'{file} is empty: it must contain one {{"question": …, "answer": …}} a line.')
     return examples
 
 
@@ -178,7 +178,9 @@ def _checked_name(name: str, source: str) -> str:
     naming.check(name, KNOB)
     # A run on generated data must never be mistaken for one on GSM8K, nor the other way round.
     if name == GSM8K_NAME and source == "synthetic":
-        raise BadInput(f"DATASET={name} is GSM8K's name and DATASET_SOURCE=synthetic is not GSM8K: set DATASET=sums.")
+        raise BadInput(
+            f"DATASET={name} is reserved for GSM8K, but DATASET_SOURCE=synthetic makes other data: set DATASET=sums."
+        )
     if name == SYNTHETIC_NAME and source != "synthetic":
         raise BadInput(
             f"DATASET={name} is reserved for synthetic data, but DATASET_SOURCE={source} is not synthetic: set DATASET=gsm8k."

@@ -79,12 +79,12 @@ def read_files(stream: BinaryIO, names: Collection[str], label: str) -> dict[str
             source = archive.extractfile(member) if member.isfile() and member.name in names else None
             if source is None:
                 raise BadInput(
-                    f"'{member.name}' in {label} was not expected: it must hold {_and(names)}, each an ordinary file."
+                    f"'{member.name}' in {label} was not expected: it must contain {_and(names)}, each an ordinary file."
                 )
             contents[member.name] = source.read()
     missing = [name for name in names if name not in contents]
     if missing:
-        raise BadInput(f"{label} has no {_and(missing)}: it must hold {_and(names)}.")
+        raise BadInput(f"{label} has no {_and(missing)}: it must contain {_and(names)}.")
     return contents
 
 

@@ -89,7 +89,7 @@ allocation::need_running() {
   local list
   list=$(allocation::_running_on)
   [[ $list == "$_ALLOCATION_LIST" ]] ||
-    cli::die 2 "The cluster ${CLUSTER_NAME} was brought up on ${_ALLOCATION_LIST}, and the Slurm job ${SLURM_JOB_ID} has ${list}: an earlier job had this number, so run 'make down' first."
+    cli::die 2 "The cluster ${CLUSTER_NAME} was brought up on ${_ALLOCATION_LIST}, and the Slurm job ${SLURM_JOB_ID} has ${list}: an earlier job had the same id; run 'make down' first."
 }
 
 # allocation::host NODE: the name of its host in Slurm.
@@ -123,7 +123,7 @@ allocation::step() {
 
 allocation::ensure_files() {
   mkdir -m 700 -- "$ALLOCATION_FILES" 2>/dev/null || [[ -d $ALLOCATION_FILES && ! -L $ALLOCATION_FILES && -O $ALLOCATION_FILES ]] ||
-    cli::die 1 "${ALLOCATION_FILES}, where srun's messages are kept, belongs to another user: have it removed."
+    cli::die 1 "${ALLOCATION_FILES}, where srun's messages are kept, belongs to another user: ask that user or root to remove it."
 }
 
 # allocation::load_addresses: the address of each host, as another host of the allocation resolves Slurm's name for it: hosts often resolve

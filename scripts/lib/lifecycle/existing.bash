@@ -265,7 +265,7 @@ nodes::_check_shared_root() {
   # shellcheck disable=SC2016  # expanded on the node
   node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$3"/*) echo "${RAY_AUTH_TOKEN_PATH%/*} is on the shared root, where Ray'\''s token must not be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
     nonce "$file" "$nonce" "$SHARED_ROOT" ||
-    cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT), as it says above: mount it there, writable for $(nodes::_user)."
+    cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT; its message is above): mount it there, writable for $(nodes::_user)."
   cli::temp_dir answers
   # shellcheck disable=SC2016  # expanded on the node
   node::ask_all "$answers" node::exec sh -c 'cat "$1" 2>/dev/null; [ ! -w "$2" ] || printf " writable"' seen "$file" "$SHARED_ROOT"

@@ -101,7 +101,7 @@ spec() {
 @test "a missing dataset, and a DATASET_SOURCE that cannot be read" {
   refused 2 "dataset=nothing (from the knob DATASET) is not usable, because ${WORKDIR}/shared/datasets/nothing/train.parquet is missing: run 'make prepare', or name another dataset." \
     env DATASET=nothing scripts/40_submit_ppo_epoch1.sh
-  refused 2 "/no/such/train.jsonl (from DATASET_SOURCE=path:/no/such) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl." \
+  refused 2 "/no/such/train.jsonl (from DATASET_SOURCE=path:/no/such) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl." \
     env DATASET_SOURCE=path:/no/such DATASET=gsm8k scripts/30_prepare_data_and_model.sh
 }
 

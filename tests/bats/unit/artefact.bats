@@ -58,7 +58,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
     mkdir "${MINE}/${missing}.jsonl"
     ensure data DATASET_SOURCE="path:${MINE}"
     assert_status 2
-    assert_line "error   ${MINE}/${missing}.jsonl (from DATASET_SOURCE=path:${MINE}) is not a file that can be read: DIR must hold GSM8K's train.jsonl and test.jsonl."
+    assert_line "error   ${MINE}/${missing}.jsonl (from DATASET_SOURCE=path:${MINE}) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl."
     [[ ! -e ${BOX}/root/asked ]]
     rmdir "${MINE}/${missing}.jsonl"
   done

@@ -87,7 +87,7 @@ MADE
   echo 1 >"${BOX}/found/broken-0.8.0-ppo"
   releases RELEASES=0.8.0-ppo
   assert_status 1
-  assert_line "error   The row 0.8.0-ppo could not be run: its lines are above, the output of its commands in ${HERE}/build/releases/log."
+  assert_line "error   The row 0.8.0-ppo could not be run: its messages are above, and the output of its commands is in ${HERE}/build/releases/log."
   touch "${BOX}/found/broken"
   releases RELEASES=0.8.0-ppo
   assert_status 1

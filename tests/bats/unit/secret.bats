@@ -96,7 +96,7 @@ refused() {
   [[ $status == 0 && $output == 'API_KEY=x||' ]]
   printf 'sk-01234\00056789\n' >"${HOME}/token"
   sent
-  refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can hold: name a text file.'
+  refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can contain: name a text file.'
 }
 
 @test "a link, a file of another user, and one that is too large: none of them leaves this machine" {

@@ -95,7 +95,7 @@ after_need() {
   printf 'RUNNING|gpu-[5-7]\n' >"${BOX}/job"
   on_hosts hosts::need
   assert_status 2
-  assert_line "error   The cluster slurm-3012 was brought up on gpu-[0-2], and the Slurm job 3012 has gpu-[5-7]: an earlier job had this number, so run 'make down' first."
+  assert_line "error   The cluster slurm-3012 was brought up on gpu-[0-2], and the Slurm job 3012 has gpu-[5-7]: an earlier job had the same id; run 'make down' first."
 }
 
 @test "with a CLUSTER_NAME of the user's: what another job, or a file of hosts, brought up under it is left alone, by make down too" {
@@ -154,5 +154,5 @@ after_need() {
   assert_line 'make --no-print-directory up prepare snapshot submit &'
   sandbox::run DRY_RUN=1 HOSTS_FILE=env/hosts scripts/45_slurm.sh
   assert_status 2
-  assert_line 'error   HOSTS_FILE=env/hosts (from the command line or environment) names hosts, and those of a batch job come from Slurm: set HOSTS_FILE=slurm for our containers on them, or HOSTS_FILE= for Ray on the bare hosts.'
+  assert_line 'error   HOSTS_FILE=env/hosts (from the command line or environment) names hosts, but a batch job gets its hosts from Slurm: set HOSTS_FILE=slurm to run our containers on them, or HOSTS_FILE= to run Ray directly on them.'
 }

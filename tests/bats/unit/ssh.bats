@@ -154,7 +154,7 @@ CASES
   assert_line "${BATS_TEST_TMPDIR}/home/me/.verl-regress is on the shared root, where Ray's token must not be"
   on_ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/nowhere" nodes::check
   assert_status 1
-  assert_line "error   The head cannot use ${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT), as it says above: mount it there, writable for the user of env/nodes."
+  assert_line "error   The head cannot use ${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT; its message is above): mount it there, writable for the user of env/nodes."
 }
 
 @test "a node that refuses us is named with ssh's own words" {

@@ -73,7 +73,7 @@ with_venv() {
   with_venv
   assert_status 1
   assert_line "ERROR: no index answers"
-  assert_line "error   pip could not install requirements-dev.lock into ${HERE}/.venv; its lines are above. It uses this machine's own pip configuration."
+  assert_line "error   pip could not install requirements-dev.lock into ${HERE}/.venv (its output is above): check the network and this machine's pip configuration."
   pip_does true
   with_venv
   assert_status 0
