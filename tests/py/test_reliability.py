@@ -114,5 +114,5 @@ def test_each_quoted_message_has_the_words_of_the_source(sentence, texts):
 
 
 def test_a_quoted_message_of_an_earlier_version_is_found(texts):
-    old = "error   JOB LOST (Ray has forgotten it: its head was started anew, or it was deleted): read 'make logs JOB=JOB'."
-    assert unknown(old, texts) == ["Ray has forgotten it: its head was started anew, or it was deleted"]
+    old = "error   JOB LOST (Ray has forgotten it: its head has begun again, or it was deleted): read 'make logs JOB=JOB'."
+    assert unknown(old, texts) == ["Ray has forgotten it: its head has begun again, or it was deleted"]

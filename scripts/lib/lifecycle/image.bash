@@ -139,7 +139,7 @@ image::_packages() {
 
 image::_pip() {
   venv::pip "$@" ||
-    cli::die 1 "pip could not fetch the packages of the node image (docker/requirements.lock) (its output is above): check the network and this machine's pip configuration."
+    cli::die 1 "pip could not fetch the packages of the node image, docker/requirements.lock (its output is above): check the network and this machine's pip configuration."
 }
 
 # image::_wheels_so_far LOG

@@ -123,7 +123,7 @@ SH
   assert_status 1
   assert_line "ERROR: no index answers"
   [[ $(grep -c '^error ' <<<"$output") == 2 ]] # this one, and the script's last line
-  assert_line "error   pip could not fetch the packages of the node image (docker/requirements.lock) (its output is above): check the network and this machine's pip configuration."
+  assert_line "error   pip could not fetch the packages of the node image, docker/requirements.lock (its output is above): check the network and this machine's pip configuration."
   run ! kill -0 "$(<"${BOX}/pull")"
   nothing_is_left
 }
