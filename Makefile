@@ -101,6 +101,7 @@ history: ## one page over all sessions: each metric and the speed by date and co
 	@scripts/63_history.sh
 
 ##@ Everything at once, without a GPU
+# 10 comes before 00, which checks that the node image is there: a bare machine has none.
 quickstart: export PROFILE := $(if $(filter PROFILE,$(given)),$(value PROFILE),cpu)
 quickstart: export WAIT := $(if $(filter WAIT,$(given)),$(value WAIT),1)
 quickstart: export PHASES_FILE := build/phases-$(shell date +%s).tsv
@@ -115,8 +116,8 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 	@scripts/30_prepare_data_and_model.sh
 	@scripts/31_snapshot_verl_code.sh
 	@scripts/40_submit_ppo_epoch1.sh
-	@scripts/53_fidelity.sh
 	@scripts/50_status.sh
+	@scripts/53_fidelity.sh
 	@scripts/dev/phases.sh
 
 ##@ Development

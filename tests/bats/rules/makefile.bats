@@ -42,3 +42,18 @@ setup() {
   run make --no-print-directory
   [[ $status == 0 && $output == *quickstart* && $output == *test-container* ]]
 }
+
+# out_of_order MAKEFILE: each numbered script that a target runs after one with a higher number, as "TARGET: HIGHER before LOWER".
+out_of_order() {
+  awk -F '[/_]' '/^[a-z-]+:/ { target = $0; sub(/:.*/, "", target); last = "" }
+    /^\t@scripts\/[0-9][0-9]_/ { if ($2 < last) print target ": " last " before " $2; last = $2 }' "$1"
+}
+
+@test "a target runs the numbered scripts in the order of their numbers; the quick start builds the image before 00 checks that it is there" {
+  [[ $(out_of_order Makefile) == 'quickstart: 10 before 00' ]] || {
+    out_of_order Makefile
+    return 1
+  }
+  sed '/^quickstart: ##/,/^$/s/50_status/53_fidelity/; t; /^quickstart: ##/,/^$/s/53_fidelity/50_status/' Makefile >"${BATS_TEST_TMPDIR}/planted"
+  [[ $(out_of_order "${BATS_TEST_TMPDIR}/planted") == $'quickstart: 10 before 00\nquickstart: 53 before 50' ]]
+}
