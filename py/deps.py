@@ -30,6 +30,11 @@ def packages(of: str) -> Path:
 PACKAGES = packages("helper")
 
 
+def use(of: str) -> None:
+    """Let this process import the packages of a set; what the node's own Python has comes first."""
+    sys.path.append(str(packages(of)))
+
+
 def missing(lines: Iterable[str]) -> list[str]:
     """The requirements that this Python does not satisfy, one per line: `name`, `name==1`, `name>=1` or `name>=1,<2`.
 
@@ -118,7 +123,7 @@ def _pip(scratch: Path) -> list[str]:
 def main(argv: list[str]) -> int:
     """Run a subcommand; returns 1 if pip failed, which pip explains on stderr, except for the versions that we fixed."""
     subcommand, of, *rest = argv
-    sys.path.append(str(packages(of)))
+    use(of)
     if subcommand == "missing":
         print(*missing_here(of))
         return 0

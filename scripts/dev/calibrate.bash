@@ -1,7 +1,7 @@
 # calibrate: the runs of `make calibrate`, on a cluster that is up and prepared.
 # shellcheck shell=bash
 
-calibrate::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/calibrate.py" "$@"; }
+calibrate::python() { venv::script calibrate "$@"; }
 
 # calibrate::next NAME PAIRS [WORKLOAD]: puts the next run's words into the array NAME; false if none is left.
 calibrate::next() {

@@ -11,7 +11,6 @@ import hashlib
 import json
 import lzma
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +21,11 @@ from typing import Any
 
 import yaml
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPO / "py"))
-from verl_verdict import jobdir, judge, memory, metrics, speed  # noqa: E402
-from verl_verdict.records import Run as Recorded  # noqa: E402
-from verl_verdict.verdicts import Verdict, Word  # noqa: E402
+from verl_verdict import jobdir, judge, memory, metrics, speed
+from verl_verdict.records import Run as Recorded
+from verl_verdict.verdicts import Verdict, Word
 
+REPO = Path(__file__).resolve().parents[2]
 MUTATIONS = REPO / "tests" / "mutations"
 RECORDS = REPO / "tests" / "recorded" / "calibration"
 NOISE = RECORDS / "noise.patch"

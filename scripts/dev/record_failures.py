@@ -1,6 +1,6 @@
 """Makes the failures of tests/recorded/failures/cases.yaml happen again, on a cluster that is up, and keeps their logs.
 
-record_failures.py [NAME...]    these cases, all of them where none is named; the knobs are taken as `make` takes them
+PYTHONPATH=py record_failures.py [NAME...]    these cases, all of them where none is named; knobs as for `make`
 
 Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the end of its driver.log as NAME.log: the shortest end in
 which verl_regress.jobs.failure finds the cause that the launcher found in the whole log. Prints the cause that was found, for cases.yaml.
@@ -21,11 +21,10 @@ from typing import Any
 
 import yaml
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPO / "py"))
-from verl_regress.base.layout import JobDir  # noqa: E402
-from verl_regress.jobs import failure  # noqa: E402  (found by the line above)
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import failure
 
+REPO = Path(__file__).resolve().parents[2]
 HOME = REPO / "tests" / "recorded" / "failures"
 SIZES = range(4_000, 21_000, 1_000)  # bytes of a kept log
 JOB_FAILED = "exit 3 (job failed)"

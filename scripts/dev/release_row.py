@@ -30,12 +30,10 @@ from typing import Any, TextIO
 import releases
 from commit import commit
 from releases import FURTHER, STEPS, Row
+from verl_regress.base.layout import JobDir, read_json
+from verl_regress.jobs import checkpoints, progress
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPO / "py"))
-from verl_regress.base.layout import JobDir, read_json  # noqa: E402
-from verl_regress.jobs import checkpoints, progress  # noqa: E402
-
 # Times, and what is measured of the machine: all else that verl logs has to be equal in two equal jobs.
 _NOT_COMPARED = re.compile(r"(timing|perf)(_|/)(?!total_num_tokens)|(^|/)(mfu|tokens_per_sec)")
 _VALIDATION = ("val-core/", "val-aux/", "val/")

@@ -4,8 +4,8 @@
 readonly RELEASES_DIR="${REPO_DIR}/build/releases"
 readonly RELEASES_LOG="${RELEASES_DIR}/log"
 
-releases::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/releases.py" "$@"; }
-releases::row() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/release_row.py" "$@"; }
+releases::python() { venv::script releases "$@"; }
+releases::row() { venv::script release_row "$@"; }
 
 # releases::quietly WHAT TARGET...: `make TARGET...`; its stdout goes to stdout, all other output to the log.
 releases::quietly() {

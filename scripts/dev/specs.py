@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from page import put
+from verl_regress.base import documents
+from verl_regress.base.errors import BadInput
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO / "py"))
-
-from verl_regress.base import documents  # noqa: E402
-from verl_regress.base.errors import BadInput  # noqa: E402
-
 SCHEMAS = "py/verl_regress"
 DOCS = {
     "docs/jobspec.md": ("jobspec", "base_config"),

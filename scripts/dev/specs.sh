@@ -9,4 +9,4 @@ cli::begin_with --write "$@"
 action='check'
 [[ ${1:-} != --write ]] || action='write'
 venv::ensure
-"${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/specs.py" "$action"
+venv::script specs "$action"

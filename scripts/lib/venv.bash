@@ -43,6 +43,9 @@ venv::pip() {
   }
 }
 
+# venv::script NAME ARG...: runs scripts/dev/NAME.py with .venv's Python, which finds the packages of py/.
+venv::script() { PYTHONPATH="${REPO_DIR}/py" "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/$1.py" "${@:2}"; }
+
 # venv::collected LOG...: how many packages pip has collected, according to LOG.
 venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Processing|Requirement already satisfied)' || true; }
 

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.step_name == "decide":
         _decide(root, search, args)
     else:
-        sys.path.append(str(deps.packages("judge")))  # only the head has them
+        deps.use("judge")  # only the head has them
         from verl_regress.session import bisect_report
 
         return bisect_report.finish(root, search, args, sys.stdin.read())

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     session = Session(args.session)
     if args.step == "hold":
         return driver.hold(session, args.driver, {"identity": args.head_identity, "address": args.head_address})
-    sys.path.append(str(deps.packages("judge")))  # only the head has them
+    deps.use("judge")  # only the head has them
     if args.step == "cost":
         say.info(cost.described(root, session.evidence(), args.budget))
     elif args.step == "prepared":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import deps
@@ -23,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     root = SharedRoot(args.shared_root)
     if not all_of(root):
         raise BadInput(f"There is no session in {root.sessions}: 'make verify' makes one.")
-    sys.path.append(str(deps.packages("judge")))  # of the nodes, only the head has them
+    deps.use("judge")  # only the head has them
     from verl_regress.session import past  # here, because numpy and scipy take half a second to load
     from verl_verdict import history, history_page
 

@@ -1,0 +1,10 @@
+#!/usr/bin/env bats
+# House rules for Python that ruff, mypy and import-linter do not have, each with its reason.
+
+setup() { load rules_helper; }
+
+@test "sys.path is changed in one place, deps.use, and where the helper starts: an ordinary import finds everything else" {
+  rules::files 'py/*.py' 'scripts/*.py'
+  rules::leave_out '^py/(deps|run)\.py$'
+  rules::none 'sys\.path(\.(append|insert|extend)\(|(\[.*\])? *\+?= )'
+}
