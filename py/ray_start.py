@@ -19,6 +19,8 @@ from contextlib import suppress
 
 from ray.scripts.scripts import main as ray_main
 
+from verl_regress.cluster import ray_private
+
 LOOK_EVERY = 0.1  # seconds
 LONGEST = 60.0  # seconds; Ray itself then tries for 40 more
 ANSWER_WITHIN = 10.0  # seconds in which the head's host accepts or refuses a connection
@@ -43,18 +45,6 @@ def is_reached(gcs: str) -> bool:
             return True
 
 
-def await_head(gcs: str) -> None:
-    """Return when the GCS at `gcs` (HOST:PORT) lists a head node, or after LONGEST. Raises what Ray raises."""
-    from ray._raylet import GcsClient
-    from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
-
-    head = GetAllNodeInfoRequest.NodeSelector()
-    head.is_head_node = True
-    end, client = time.monotonic() + LONGEST, GcsClient(address=gcs)
-    while not client.get_all_node_info(timeout=5, node_selectors=[head]) and time.monotonic() < end:
-        time.sleep(LOOK_EVERY)
-
-
 def main(argv: Sequence[str]) -> None:
     """Wait for the head that --address names, then run `ray` with `argv`. Ends with UNREACHED if it gets no answer."""
     gcs = next(word.removeprefix(_ADDRESS) for word in argv if word.startswith(_ADDRESS))
@@ -62,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"No answer from {gcs} within {ANSWER_WITHIN:.0f} s.", file=sys.stderr)
         raise SystemExit(UNREACHED)
     with suppress(Exception):
-        await_head(gcs)
+        ray_private.await_head(gcs, LONGEST)
     sys.argv = ["ray", *argv]
     del sys.path[0]  # this file's directory, which `ray` itself does not have on its path
     ray_main()

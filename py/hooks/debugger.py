@@ -23,11 +23,11 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import job_report
+import ray_private
 from on_import import on_import
 
 HOST_VARIABLE = "VERL_REGRESS_DEBUGGER_HOST"
 _LOOK_EVERY = 1.0  # seconds between two checks whether the debugger is still attached
-_POST_MORTEM = "_post_mortem"  # the function of Ray that waits after an exception
 
 _address: tuple[str, int] | None = None  # where debugpy listens in this process
 
@@ -36,8 +36,8 @@ def install() -> None:
     """Change what Ray's debugger does when it waits; does nothing outside a job."""
     if os.environ.get(job_report.JOB_DIR_VARIABLE):
         on_import("debugpy", _narrow)
-        on_import("ray._private.worker", _record_debugpy)
-        on_import("ray.util.rpdb", _record_legacy)
+        ray_private.around_pause(_waiting)
+        ray_private.around_legacy_debugger(_waiting_legacy)
 
 
 def _narrow(debugpy: ModuleType) -> None:
@@ -53,24 +53,18 @@ def _narrow(debugpy: ModuleType) -> None:
     debugpy.listen = narrowed  # type: ignore[attr-defined]
 
 
-def _record_debugpy(worker: ModuleType) -> None:
+@contextlib.contextmanager
+def _waiting() -> Iterator[None]:
     """Ray enters this context while it waits for a debugger, and leaves it when one is attached."""
-    paused: Callable[[Any], contextlib.AbstractContextManager[None]] = worker.Worker.worker_paused_by_debugger
-
-    @contextlib.contextmanager
-    def recorded(self: Any) -> Iterator[None]:
-        record = _Record(_address)
-        with suppress(OSError):  # it waits all the same
-            record.write(attached=False)
-        try:
-            with paused(self):
-                yield
-        except BaseException:
-            record.remove()
-            raise
-        _watch(record)
-
-    worker.Worker.worker_paused_by_debugger = recorded
+    record = _Record(_address)
+    with suppress(OSError):  # it waits all the same
+        record.write(attached=False)
+    try:
+        yield
+    except BaseException:
+        record.remove()
+        raise
+    _watch(record)
 
 
 def _watch(record: "_Record") -> None:
@@ -90,21 +84,16 @@ def _until_detached(record: "_Record") -> None:
     record.remove()
 
 
-def _record_legacy(rpdb: ModuleType) -> None:
-    """The legacy debugger waits in ``listen``, and then serves one client until that one continues."""
-    remote: Any = rpdb._RemotePdb
-    listen: Callable[[Any], None] = remote.listen
-
-    def recorded(self: Any) -> None:
-        record = _Record(self._listen_socket.getsockname()[:2], "legacy")
-        with suppress(OSError):
-            record.write(attached=False)
-        try:
-            listen(self)
-        finally:
-            record.remove()
-
-    remote.listen = recorded
+@contextlib.contextmanager
+def _waiting_legacy(address: tuple[str, int]) -> Iterator[None]:
+    """The legacy debugger waits, and then serves one client until that one continues."""
+    record = _Record(address, "legacy")
+    with suppress(OSError):
+        record.write(attached=False)
+    try:
+        yield
+    finally:
+        record.remove()
 
 
 class _Record:
@@ -150,9 +139,9 @@ class _Record:
 
 
 def _task() -> str:
-    """What Ray calls this process, such as ``ray::AgentLoopWorker.generate_sequences``."""
+    """What Ray calls this process, or the name of its program."""
     with suppress(Exception):
-        return str(sys.modules["ray._raylet"].getproctitle())
+        return ray_private.process_title()
     return Path(sys.argv[0]).name
 
 
@@ -163,9 +152,9 @@ def _where(frame: FrameType | None) -> dict[str, Any]:
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(ray):
-            if frame.f_code.co_name == _POST_MORTEM:
+            if frame.f_code.co_name == ray_private.POST_MORTEM:
                 error = sys.exc_info()[1]
-        elif file not in (__file__, contextlib.__file__):
+        elif file not in (__file__, ray_private.__file__, contextlib.__file__):
             break
         frame = frame.f_back
     at = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else ("", 0, "")

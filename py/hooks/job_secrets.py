@@ -5,24 +5,19 @@ runtime_env, which Ray shows to anyone who asks. So the process list and /proc/<
 that a process was started with, do not contain them. A process that cannot read the file must not run on.
 
 In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own
-files on the node (``ray._private.utils.open_log``). Ray's job supervisor is such a process too, but it passes its
-environment on to a shell. So a process that imports the supervisor's class, and so becomes one, drops the secrets
-again. Read in Ray 2.60; if the second part fails, the launcher does not run.
+files on the node. Ray's job supervisor is such a process too, but it passes its environment on to a shell, so it drops
+the secrets again. If that fails, the launcher does not run.
 """
 
 import json
 import os
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import job_report
-from on_import import on_import
+import ray_private
 from redaction import Redactor
 
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
-_SUPERVISOR = "ray.dashboard.modules.job.job_supervisor"
-_LOGS = "ray._private.utils"
 
 
 def install() -> None:
@@ -33,9 +28,10 @@ def install() -> None:
     secrets = read(path)
     os.environ.update(secrets)
     _report(secrets)
-    if "RAY_RAYLET_PID" in os.environ:  # set in Ray's workers, not in the driver
-        on_import(_SUPERVISOR, lambda _: _forget(secrets))
-        on_import(_LOGS, lambda module: _redact_logs(module, Redactor(secrets)))
+    if ray_private.is_worker():
+        ray_private.on_supervisor(lambda: _forget(secrets))
+        redactor = Redactor(secrets)
+        ray_private.on_log(lambda stream: _redact(stream, redactor))
 
 
 def read(path: str) -> dict[str, str]:
@@ -59,14 +55,7 @@ def _forget(secrets: dict[str, str]) -> None:
     _report({})
 
 
-def _redact_logs(module: ModuleType, redactor: Redactor) -> None:
-    open_log: Callable[..., Any] = module.open_log
-
-    def open_redacted(*args: Any, **kwargs: Any) -> Any:
-        stream = open_log(*args, **kwargs)
-        write = stream.write
-        stream.write = lambda text: write(redactor.text(text))
-        stream.writelines = lambda texts: write(redactor.text("".join(texts)))
-        return stream
-
-    module.open_log = open_redacted  # type: ignore[attr-defined]
+def _redact(stream: Any, redactor: Redactor) -> None:
+    write = stream.write
+    stream.write = lambda text: write(redactor.text(text))
+    stream.writelines = lambda texts: write(redactor.text("".join(texts)))

@@ -56,7 +56,7 @@ def start(tmp_path):
             file.write_text(text)
         environ = {**os.environ, "PYTHONPATH": str(tmp_path), "LOOKED": str(tmp_path / "looked")}
         done = subprocess.run(
-            [sys.executable, PY / "ray_start.py", *argv],
+            [sys.executable, "-S", PY / "ray_start.py", *argv],  # -S: a node may lack the helper's packages
             env=environ,
             capture_output=True,
             text=True,
@@ -103,7 +103,7 @@ def test_a_head_that_gives_no_answer_ends_it_instead_of_a_ray_start_that_hangs(t
             DROPPED.replace("raise ANSWER", f"raise {answer}").replace("SCRIPT", str(PY / "ray_start.py")),
             *ARGV,
         ],
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "LOOKED": str(tmp_path / "looked")},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{PY}", "LOOKED": str(tmp_path / "looked")},
         capture_output=True,
         text=True,
         timeout=60,

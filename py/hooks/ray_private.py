@@ -1,0 +1,90 @@
+"""What hooks and the rehearsal use of Ray that Ray does not document. Read in Ray 2.60.
+
+A process of a job cannot import verl_regress.cluster.ray_private, which has what the helper uses: check a new release of
+Ray in both.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+from on_import import on_import
+
+POST_MORTEM = "_post_mortem"  # the function of ray.util.debugpy that waits after an exception
+_SUPERVISOR = "ray.dashboard.modules.job.job_supervisor"  # a process that imports its class becomes a job's supervisor
+
+
+def is_worker() -> bool:
+    """Did Ray start this process? Not a job's driver."""
+    return "RAY_RAYLET_PID" in os.environ
+
+
+def on_supervisor(then: Callable[[], None]) -> None:
+    """Call `then` if this process becomes a job's supervisor, which passes its environment on to a shell."""
+    on_import(_SUPERVISOR, lambda _: then())
+
+
+def on_log(then: Callable[[Any], None]) -> None:
+    """Call `then` with each file that Ray opens on the node for what this process prints."""
+
+    def change(utils: ModuleType) -> None:
+        open_log: Callable[..., Any] = utils.open_log
+
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            stream = open_log(*args, **kwargs)
+            then(stream)
+            return stream
+
+        utils.open_log = opened  # type: ignore[attr-defined]
+
+    on_import("ray._private.utils", change)
+
+
+def around_pause(waiting: Callable[[], AbstractContextManager[None]]) -> None:
+    """Be in `waiting` while Ray waits for a debugger; it leaves it when one is attached."""
+
+    def change(worker: ModuleType) -> None:
+        paused: Callable[[Any], AbstractContextManager[None]] = worker.Worker.worker_paused_by_debugger
+
+        @contextmanager
+        def recorded(self: Any) -> Iterator[None]:
+            with waiting(), paused(self):
+                yield
+
+        worker.Worker.worker_paused_by_debugger = recorded
+
+    on_import("ray._private.worker", change)
+
+
+def around_legacy_debugger(waiting: Callable[[tuple[str, int]], AbstractContextManager[None]]) -> None:
+    """Be in `waiting`, called with the address, while the legacy debugger waits for one client and serves it."""
+
+    def change(rpdb: ModuleType) -> None:
+        remote: Any = rpdb._RemotePdb
+        listen: Callable[[Any], None] = remote.listen
+
+        def recorded(self: Any) -> None:
+            with waiting(self._listen_socket.getsockname()[:2]):
+                listen(self)
+
+        remote.listen = recorded
+
+    on_import("ray.util.rpdb", change)
+
+
+def process_title() -> str:
+    """What Ray calls this process, such as ``ray::AgentLoopWorker.generate_sequences``. Raises where Ray is not loaded."""
+    return str(sys.modules["ray._raylet"].getproctitle())
+
+
+def call_in(actor: Any, function: Callable[[Any], Any]) -> Any:
+    """Call `function` with the actor in the actor's process; returns a reference to its result."""
+    return actor.__ray_call__.remote(function)
+
+
+def ready(actor: Any) -> Any:
+    """A reference to what is there when the actor has started."""
+    return actor.__ray_ready__.remote()
