@@ -235,7 +235,7 @@ cluster::stop_ray() { cluster::_processes "$1" stop "$CLUSTER_NAME"; }
 cluster::_processes() {
   local node=$1
   shift
-  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/ray_processes.py"
+  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/base/processes.py"
 }
 
 # cluster::ask_host NODE QUESTION...: asks a node that may not have the helper yet (py/verl_regress/cluster/host.py).

@@ -80,7 +80,7 @@ def test_a_process_that_exits_by_itself_is_not_counted(run, make_job, start, mon
 
 
 def test_a_process_that_ignores_sigterm_is_killed(run, make_job, start, monkeypatch):
-    monkeypatch.setattr("verl_regress.cluster.ray_processes._GRACE", 1.0)
+    monkeypatch.setattr("verl_regress.base.processes._GRACE", 1.0)
     job = make_job()
     process = start(STUBBORN, VERL_REGRESS_JOB_DIR=str(job.path))
     assert run("leftovers", job.path).out == "1\n"

@@ -7,8 +7,8 @@ import pytest
 from conftest import node_row, write
 
 import deps
+from verl_regress.base import processes
 from verl_regress.base.layout import SharedRoot
-from verl_regress.cluster import ray_processes
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def look(run, shared, monkeypatch):
     """The facts that `look` prints, on a node with Ray's parts `parts`, with a GCS on `port`."""
 
     def look(node, port=9, parts=("raylet", "gcs_server"), missing=()):
-        monkeypatch.setattr(ray_processes, "running", lambda cluster: set(parts) if cluster == "c" else set())
+        monkeypatch.setattr(processes, "running", lambda cluster: set(parts) if cluster == "c" else set())
         monkeypatch.setattr(deps, "missing_here", lambda: list(missing))
         outcome = run("look", f"--node={node}", f"--log-dir={shared.path}/ray/c", f"--gcs-port={port}")
         assert (outcome.status, outcome.err) == (0, "")

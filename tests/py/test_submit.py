@@ -414,7 +414,7 @@ def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, m
     sdk.on_submit = lambda **_: time.sleep(30)
     began = time.monotonic()
     outcome = submit("--submission-id=me")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == (
         f"error   Ray refused the job: no answer in 0.2 s ({shared.jobs}/me is marked as never submitted)\n"

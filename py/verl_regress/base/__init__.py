@@ -1,1 +1,1 @@
-"""What everything else uses: errors, messages, paths of the shared root, locks, names, and the documents that users write."""
+"""What everything else uses: errors, messages, paths of the shared root, locks, processes, names, and the documents that users write."""

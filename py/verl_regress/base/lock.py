@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
+from verl_regress.base import processes
 from verl_regress.base.errors import RegressError, first, shown
 
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
@@ -210,20 +211,10 @@ def _locked(path: Path, seconds: float, holders: list[str]) -> RegressError:
 
 def _known(directory: Path, recorded: list[str]) -> list[str]:
     """Those who recorded themselves; if nobody did, those whom this machine's kernel knows."""
-    return [holder for holder in recorded if holder] or _of_this_machine(file_of(directory))
-
-
-def _of_this_machine(path: Path) -> list[str]:
-    """The processes that have a lock on it, according to this machine's kernel (/proc/locks, Linux 4.14 and later)."""
-    found = []
-    with suppress(OSError, ValueError, IndexError):
-        state = path.stat()
-        place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
-        taken = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
-        for pid in (words[4] for words in taken if words[5] == place and words[1] != "->"):
-            command = (Path("/proc") / pid / "cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
-            found.append(f"{shown(command.strip(), 80)} (pid {pid} on {os.uname().nodename})")
-    return found
+    return [holder for holder in recorded if holder] or [
+        f"{shown(command, 80)} (pid {pid} on {os.uname().nodename})"
+        for pid, command in processes.with_lock(file_of(directory)).items()
+    ]
 
 
 def _sign(descriptor: int, who: str) -> None:

@@ -1,1 +1,1 @@
-"""The Ray cluster: its API, its nodes and their packages, and the processes and private calls of Ray that we depend on."""
+"""The Ray cluster: its API, its nodes and their packages, and the private parts of Ray that we depend on."""

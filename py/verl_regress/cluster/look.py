@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_regress.base import layout
+from verl_regress.base import layout, processes
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.cluster import host, ray_processes
+from verl_regress.cluster import host
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def _facts(root: SharedRoot, group: int | None, node: str, log_dir: Path, gcs_po
 
     if _is_writable(root.path, node):
         yield "writable", "1"
-    yield "running", " ".join(sorted(ray_processes.running(log_dir.name)))  # the directory is named after the cluster
+    yield "running", " ".join(sorted(processes.running(log_dir.name)))  # the directory is named after the cluster
     yield "missing", " ".join(missing_here())
     if node != "head":
         return

@@ -14,10 +14,9 @@ import socket
 import time
 from pathlib import Path
 
-from verl_regress.base import say
+from verl_regress.base import processes, say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_processes
 
 _GRACE = 5.0  # seconds for processes that Ray has just asked to end
 _LOOK_EVERY = 0.1
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     for pid, command in left.items():
         say.info(f"left of {job.ray_id} on {socket.gethostname()}: {pid} {command[:120]}")
     try:
-        print(ray_processes.end(lambda: of(job), job.ray_id))
+        print(processes.end(lambda: of(job), job.ray_id))
     except TimeoutError as error:
         raise RegressError(f"{error}: inspect them on {socket.gethostname()}.") from None
     return 0
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def of(job: JobDir) -> dict[int, str]:
     """The command line of each process of an attempt on this node, by pid."""
-    found, reports = ray_processes.table(), _reports(job)
+    found, reports = processes.table(), _reports(job)
     mark = f"VERL_REGRESS_JOB_DIR={job.path}".encode()
     ours = {pid for pid, row in found.items() if mark in row.environ or row.started < reports.get(pid, 0.0)}
     while new := {pid for pid, row in found.items() if row.parent in ours} - ours:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from redaction import Redactor
-from verl_regress.base import lock, say
+from verl_regress.base import lock, processes, say
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.jobspec import JobSpec, Secret
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -139,7 +139,7 @@ def hold() -> dict[str, str]:
     )  # fmt: skip
     os.close(end)
     atexit.register(Path(path).unlink, missing_ok=True)
-    started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+    started_with = processes.started_with()
     for name in values:
         os.environ.pop(name, None)
         if any(entry.startswith(f"{name}=".encode()) for entry in started_with):

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from redaction import forms
+from verl_regress.base import processes
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot, read_json
-from verl_regress.cluster import ray_private, ray_processes
+from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
@@ -238,15 +239,15 @@ def canary_search(
 
 def canary_search_here(canary: str) -> dict[str, Any]:
     """The same for this node: what Ray has written on it, and the command line of every process that `ps` would show."""
-    written, files, processes = forms(canary), _files(_NODE_LOGS), ray_processes.commands()
+    written, files, commands = forms(canary), _files(_NODE_LOGS), processes.commands()
     return {
         "canary_characters": len(canary),
         "files": len(files),
-        "processes": len(processes),
+        "processes": len(commands),
         "found_in": _found_in(files, written)
         + [
             f"the command line of process {pid}"
-            for pid, command in processes.items()
+            for pid, command in commands.items()
             if any(form.encode() in command for form in written)
         ],
     }

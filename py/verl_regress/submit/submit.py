@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import socket
 import sys
@@ -13,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from verl_regress.base import documents, lock, say, this_node
+from verl_regress.base import documents, lock, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
 from verl_regress.base.jobspec import JobSpec
@@ -356,11 +354,8 @@ def _write_config(planned: plan.Plan) -> None:
 
 def submitted_from() -> dict[str, str]:
     """The container and address of this process: proof that the submission was made in the head."""
-    match = re.search(
-        r"/(?:overlay-)?containers/([0-9a-f]{64})/", Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    )
     return {
-        "submitted_from_container": match[1] if match else socket.gethostname(),
+        "submitted_from_container": processes.container() or socket.gethostname(),
         "submitted_from_ip": this_node.address(),
     }
 

@@ -8,3 +8,9 @@ setup() { load rules_helper; }
   rules::leave_out '^py/(deps|run)\.py$'
   rules::none 'sys\.path(\.(append|insert|extend)\(|(\[.*\])? *\+?= )'
 }
+
+@test "/proc is read in one module: processes of another PID namespace and those that end meanwhile are treated there" {
+  rules::files 'py/verl_regress/*.py'
+  rules::leave_out '^py/verl_regress/base/processes\.py$'
+  rules::none '"/proc[/"]'
+}

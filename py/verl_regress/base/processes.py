@@ -1,4 +1,4 @@
-"""The processes on this node, as /proc lists them, and those of one cluster's Ray: with its mark in their environment.
+"""All that we read in /proc: the processes on this node, and those of one cluster's Ray, with its mark in their environment.
 
 Ray's own way ends every Ray that it finds by name, other people's too. Ours was started with
 VERL_REGRESS_RAY=<cluster>, which everything that Ray starts inherits. Scripts send this file to `python3 -` on a node,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -52,6 +53,30 @@ def _all() -> Iterator[Path]:
     return Path("/proc").glob("[0-9]*")
 
 
+def with_lock(path: Path) -> dict[int, str]:
+    """The command line of each process that has a lock on `path`, by pid, as far as this machine's kernel knows (4.14 and later)."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        state = path.stat()
+        place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+        taken = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+        for pid in (words[4] for words in taken if words[5] == place and words[1] != "->"):
+            found[int(pid)] = _command(Path("/proc") / pid)
+    return found
+
+
+def container() -> str | None:
+    """The id of the container that this process is in, if a container engine says so."""
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    match = re.search(r"/(?:overlay-)?containers/([0-9a-f]{64})/", mounts)
+    return match[1] if match else None
+
+
+def started_with() -> list[bytes]:
+    """The environment in which this process was started, as NAME=VALUE: what the process list shows."""
+    return _environ(Path("/proc/self"))
+
+
 def ours(cluster: str) -> dict[int, str]:
     """The command line of each process, by pid: processes with the mark, and all processes in their sessions.
 
@@ -77,11 +102,19 @@ def _look(path: Path) -> Process | None:
             parent=int(stat[1]),
             session=int(stat[3]),
             started=int(stat[19]) / _TICKS,
-            environ=(path / "environ").read_bytes().split(b"\0"),
-            command=(path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip(),
+            environ=_environ(path),
+            command=_command(path),
         )
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None  # it has just ended, or is not ours
+
+
+def _environ(path: Path) -> list[bytes]:
+    return (path / "environ").read_bytes().split(b"\0")
+
+
+def _command(path: Path) -> str:
+    return (path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
 
 
 def running(cluster: str) -> set[str]:

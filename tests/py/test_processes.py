@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress.cluster import ray_processes
-from verl_regress.cluster.ray_processes import MARK, main, ours, running, stop
+from verl_regress.base import processes
+from verl_regress.base.processes import MARK, main, ours, running, stop
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,8 @@ def test_a_zombie_is_not_found(start):
     process = start(HERE, "sleep", "60")
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert (ours(HERE), ray_processes.commands().get(process.pid)) == ({}, None)
-    assert os.getpid() in ray_processes.commands()
+    assert (ours(HERE), processes.commands().get(process.pid)) == ({}, None)
+    assert os.getpid() in processes.commands()
 
 
 def test_a_session_with_another_leader_is_not_included(start):
@@ -74,7 +74,7 @@ def test_a_session_with_another_leader_is_not_included(start):
 
 
 def test_a_process_that_ignores_sigterm_gets_sigkill(start, monkeypatch):
-    monkeypatch.setattr(ray_processes, "_GRACE", 1.0)
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     process = start(HERE, sys.executable, "-c", STUBBORN)
     process.stdout.readline()
     assert stop(HERE) == 1
@@ -89,7 +89,7 @@ def test_the_questions_that_scripts_ask(start, capsys):
 
 def test_a_start_at_work_is_known_by_its_flag(monkeypatch):
     lines = {1: "/opt/venv/bin/python /opt/venv/bin/ray start --head --disable-usage-stats", 2: "/ray/raylet --head"}
-    monkeypatch.setattr(ray_processes, "ours", lambda cluster: lines)
+    monkeypatch.setattr(processes, "ours", lambda cluster: lines)
     assert running(HERE) == {"python", "raylet", "ray-start"}
 
 
@@ -104,8 +104,8 @@ def test_a_program_is_known_by_its_file_and_not_by_an_argument(start, tmp_path):
 
 
 def test_a_process_that_cannot_be_ended_is_an_error(monkeypatch, capsys):
-    monkeypatch.setattr(ray_processes, "_GRACE", 0.1)
-    monkeypatch.setattr(ray_processes, "ours", lambda cluster: {4242: "raylet"})
-    monkeypatch.setattr(ray_processes, "_signal", lambda pid, number: None)
+    monkeypatch.setattr(processes, "_GRACE", 0.1)
+    monkeypatch.setattr(processes, "ours", lambda cluster: {4242: "raylet"})
+    monkeypatch.setattr(processes, "_signal", lambda pid, number: None)
     assert main(["stop", HERE]) == 1
     assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: inspect them on that node.\n"
