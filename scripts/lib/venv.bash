@@ -55,6 +55,7 @@ venv::_make() {
   venv::is_possible ||
     cli::die 1 "${VENV_DIR} cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
   cli::temp_dir log
+  [[ ! -L $VENV_DIR ]] || rm -f -- "$VENV_DIR" # another checkout's: python3 would remove what is in it
   [[ -e ${VENV_DIR}/.stamp && $("${VENV_DIR}/bin/python" --version 2>&1) == "$(python3 --version 2>&1)" ]] ||
     log::while "making ${VENV_DIR}" -- python3 -m venv --clear "$VENV_DIR"
   rm -f -- "${VENV_DIR}/.stamp"

@@ -68,6 +68,16 @@ with_venv() {
   assert_called "-m venv --clear"
 }
 
+@test "a link to another checkout's .venv is replaced, and what is there stays" {
+  mkdir -p "${BOX}/theirs/bin"
+  cp "${BOX}/bin/venv_python" "${BOX}/theirs/bin/python"
+  ln -s "${BOX}/theirs" "${HERE}/.venv"
+  with_venv
+  assert_status 0
+  [[ -d ${HERE}/.venv && ! -L ${HERE}/.venv && -s ${HERE}/.venv/.stamp ]]
+  [[ -x ${BOX}/theirs/bin/python && ! -e ${BOX}/theirs/.stamp ]]
+}
+
 @test "if pip fails: its own lines and one sentence; the next run tries again" {
   pip_does 'echo "ERROR: no index answers" >&2; exit 1'
   with_venv
