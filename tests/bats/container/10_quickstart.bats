@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make quickstart` from start to end, twice; checked against its output, the files and Ray itself.
+# `make quickstart` from start to end, twice, once without git; checked against its output, the files and Ray itself.
 
 setup_file() {
   load container_helper
@@ -101,9 +101,14 @@ setup() {
 }
 
 # bats test_tags=turn:2
-@test "a second run: every phase except the training says skip, a new id, the first job's directory is unchanged" {
+@test "a second run, from the tarball of make dist: every phase except the training says skip, a new id, the first job's directory is unchanged" {
+  tarball=$(scripts/dev/dist.sh)
+  tar -C "$BATS_FILE_TMPDIR" -xzf "$tarball"
+  unpacked="${BATS_FILE_TMPDIR}/$(basename "$tarball" .tar.gz)"
+  ln -s "${REPO}/.venv" "${unpacked}/.venv"
+  [[ ! -e ${unpacked}/.git ]]
   before=$(cd "$JOB_DIR" && find . -printf '%p %T@\n' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum)
-  make --no-print-directory quickstart >"${BATS_FILE_TMPDIR}/second" 2>&1 || fail "$(tail -n 40 "${BATS_FILE_TMPDIR}/second")"
+  make --no-print-directory -C "$unpacked" quickstart >"${BATS_FILE_TMPDIR}/second" 2>&1 || fail "$(tail -n 40 "${BATS_FILE_TMPDIR}/second")"
   output=$(<"${BATS_FILE_TMPDIR}/second")
   [[ $before == "$(cd "$JOB_DIR" && find . -printf '%p %T@\n' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum)" ]]
   assert_line 'skip    node image .*'
