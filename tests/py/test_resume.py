@@ -175,6 +175,18 @@ def test_more_epochs_are_more_steps(ended, run):
     assert run("resume", "me", "--overrides=trainer.total_epochs=2").out == "me.a2\n"
 
 
+@pytest.mark.parametrize("size", [0, 2 << 30])
+def test_a_retry_reads_no_config_that_verl_did_not_write(ended, run, size):
+    """Before: all of it was read into memory, and a cut off one was a traceback."""
+    config = ended().config / "verl_config.yaml"
+    with config.open("wb") as file:
+        file.truncate(size)
+    problem = (
+        f"it has {size} bytes, far more than the program writes there" if size else "it is cut off, or no YAML mapping"
+    )
+    assert run("retry", "me").is_refusal(f"{config} cannot be read: {problem}: restore it from a backup.", status=1)
+
+
 def test_a_job_of_an_older_version_says_so(ended, run):
     job = ended()
     (job.config / "asked.json").unlink()

@@ -83,19 +83,20 @@ def _needed(job: JobDir) -> frozenset[str] | None:
     config no `algorithm`.
     """
     try:
-        config = _config(job.config / "verl_config.yaml")
+        config = config_of(job)
     except FileNotFoundError:
         return None
     if "algorithm" not in config:
         return frozenset()
-    has_critic = _section(config, "critic").get("enable")
+    has_critic = section(config, "critic").get("enable")
     if has_critic is None:
-        has_critic = _section(config, "algorithm").get("adv_estimator") == "gae"
+        has_critic = section(config, "algorithm").get("adv_estimator") == "gae"
     return frozenset({"actor", "critic"} if has_critic else {"actor"})
 
 
-def _config(file: Path) -> dict[str, Any]:
-    """The config that Hydra composed for the trainer. Raises OSError and Unreadable."""
+def config_of(job: JobDir) -> dict[str, Any]:
+    """The config that Hydra composed for the trainer, `config/verl_config.yaml`. Raises OSError and Unreadable."""
+    file = job.config / "verl_config.yaml"
     with contextlib.suppress(yaml.YAMLError, RecursionError, ValueError):
         config = yaml.safe_load(read_text(file, _LONGEST_CONFIG))
         if isinstance(config, dict):
@@ -103,9 +104,10 @@ def _config(file: Path) -> dict[str, Any]:
     raise records.not_as_written(file, "it is cut off, or no YAML mapping")
 
 
-def _section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    section = config.get(name)
-    return section if isinstance(section, dict) else {}
+def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A mapping of that config; an empty one if it has none of that name."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _is_whole(checkpoint: Path, needed: frozenset[str] | None) -> bool:

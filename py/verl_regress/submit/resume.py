@@ -140,6 +140,5 @@ def _need_steps_left(planned: plan.Plan, attempt: Attempt, asked: str) -> None:
 
 
 def _epochs(job: JobDir) -> Any:
-    """The number of epochs requested for an attempt."""
-    text = (job.config / "verl_config.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)["trainer"].get("total_epochs")
+    """The number of epochs requested for an attempt. Raises OSError and Unreadable."""
+    return checkpoints.section(checkpoints.config_of(job), "trainer").get("total_epochs")
