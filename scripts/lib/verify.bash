@@ -25,9 +25,10 @@ verify::begin() {
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
-  local words=()
+  local words=() prepared=()
   verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
-  answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME"
+  artefact::words prepared
+  answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" "${prepared[@]}"
   VERIFY_SESSION=${words[0]}
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }

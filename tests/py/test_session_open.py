@@ -14,6 +14,7 @@ from verl_regress.base import lock
 from verl_regress.session import driver
 from verl_regress.store.sessions import Session
 
+KNOBS = ["--dataset=", "--dataset-source=synthetic", "--model=", "--model-source=tiny:qwen2"]
 OLD, NEW, ELSEWHERE = "20261122T100000Z", "20261122T110000Z", "20261122T120000Z"
 
 
@@ -29,7 +30,7 @@ def session(shared, name, cluster="mine", suite=True):
 def opened(run, shared):
     for name, cluster in ((OLD, "mine"), (NEW, "mine"), (ELSEWHERE, "another")):
         session(shared, name, cluster)
-    return lambda name: run("verify", "open", f"--name={name}", "--cluster=mine")
+    return lambda name: run("verify", "open", f"--name={name}", "--cluster=mine", *KNOBS)
 
 
 @pytest.mark.parametrize(("name", "found"), [("latest", NEW), (OLD, OLD)])
@@ -58,7 +59,30 @@ def test_a_cluster_without_a_session_says_so(run):
     said = (
         "SESSION=latest is no session of the cluster mine (there is none): name one, or leave it empty for a new one."
     )
-    assert run("verify", "open", "--name=latest", "--cluster=mine").is_refusal(said)
+    assert run("verify", "open", "--name=latest", "--cluster=mine", *KNOBS).is_refusal(said)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "began", "says", "means"),
+    [
+        ("--model=other", "model", "tiny", "MODEL=other", "other"),
+        ("--model-source=hub:x/other", "model", "tiny", "MODEL_SOURCE=hub:x/other", "other"),
+        ("--dataset=mine", "dataset", "sums", "DATASET=mine", "mine"),
+        ("--dataset-source=hub", "dataset", "sums", "DATASET_SOURCE=hub", "gsm8k"),
+    ],
+)
+def test_a_session_goes_on_with_the_data_and_the_model_that_it_began_with(run, shared, given, kind, began, says, means):
+    """Before: its check `prepare` failed at the end, as if the second prepare had changed something."""
+    one = session(shared, NEW)
+    words = ("verify", "open", "--name=latest", "--cluster=mine", *KNOBS)
+    assert run(*words, given).status == 0  # a session of an earlier version
+    one.write("begin", {**one.read("begin"), "prepared": {"dataset": "sums", "model": "tiny"}})
+    assert run(*words, "--model=tiny", "--dataset=sums").status == 0
+    knob = kind.upper()
+    assert run(*words, "--model=tiny", "--dataset=sums", f"--{kind}=", given).is_refusal(
+        f"SESSION=latest ({NEW}) uses the {kind} {began}, but {says} means {means}: give {knob} and {knob}_SOURCE as when it began, or leave "
+        "SESSION empty for a new one."
+    )
 
 
 WORDS = ["--head-identity=id1", "--head-address=10.0.0.1"]

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (begin, steps.choices["hold"]):
         each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
         each.add_argument("--head-address", required=True)
-    for each in (begin, steps.choices["prepared"]):
+    for each in (begin, opened, steps.choices["prepared"]):
         for knob in ("dataset", "model"):
             each.add_argument(f"--{knob}", required=True, help=f"the knob {knob.upper()}")
             each.add_argument(f"--{knob}-source", required=True, help=f"the knob {knob.upper()}_SOURCE")
@@ -161,6 +162,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
             "sources": {side: record["source"] for side, record in records.items()},
             "head": {"identity": args.head_identity, "address": args.head_address},
             "nodes": table,
+            "prepared": _names(args),
             "jobs": sorted(find.ids_of(root)),
             "digests": evidence.job_digests(root),
             "artefacts": evidence.artefacts(root, _made_by_prepare(root, args)),
@@ -182,12 +184,31 @@ def _prepared(root: SharedRoot, session: Session, args: argparse.Namespace) -> N
 
 def _made_by_prepare(root: SharedRoot, args: argparse.Namespace) -> list[Path]:
     """What `make prepare` makes with these knobs; jobs use it unless their JobSpec names something else."""
-    dataset = args.dataset or datasets.default_name(args.dataset_source)
-    model = args.model or models.default_name(args.model_source)
+    dataset, model = _names(args).values()
     return [
         *(root.datasets / name for name in (dataset, dataset + SFT_SUFFIX)),
         *(root.models / name for name in (model, models.critic_name(model))),
     ]
+
+
+def _names(args: argparse.Namespace) -> dict[str, str]:
+    """The names of the data set and of the model that these knobs mean."""
+    return {
+        "dataset": args.dataset or datasets.default_name(args.dataset_source),
+        "model": args.model or models.default_name(args.model_source),
+    }
+
+
+def _need_same_names(session: Session, begun: Mapping[str, str], args: argparse.Namespace) -> None:
+    """A session goes on with the data set and the model that it began with. Raises BadInput."""
+    for kind, name in _names(args).items():
+        if name != begun.get(kind, name):  # an earlier version recorded none
+            knob, given = kind.upper(), getattr(args, kind)
+            says = f"{knob}={shown(given)}" if given else f"{knob}_SOURCE={shown(getattr(args, f'{kind}_source'))}"
+            raise BadInput(
+                f"SESSION={shown(args.name)} ({session.path.name}) uses the {kind} {shown(begun[kind])}, but {says} means {shown(name)}: give "
+                f"{knob} and {knob}_SOURCE as when it began, or leave SESSION empty for a new one."
+            )
 
 
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
@@ -200,6 +221,7 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
         raise BadInput(
             f"SESSION={shown(args.name)} ({session.path.name}) is of an earlier version, which had no suites: leave SESSION empty for a new one."
         )
+    _need_same_names(session, begin.get("prepared", {}), args)
     codes = begin["codes"]
     sys.stdout.write("".join(f"{word}\0" for word in (session.path, codes["A"], codes["B"])))
     return 0
