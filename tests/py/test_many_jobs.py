@@ -16,6 +16,7 @@ from counting import counted
 from verl_regress import cli
 from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
+from verl_regress.base.owner import Owner
 from verl_regress.jobs import find, liveness
 from verl_regress.session import evidence
 from verl_regress.store import retention
@@ -92,12 +93,12 @@ def test_a_job_that_is_over_costs_two_calls_when_the_live_ones_are_listed(shared
     assert capsys.readouterr().out == f"{ids[count // 2]} RUNNING\n{ids[7]}.a2 RUNNING\n{ids[0]} RUNNING\n"
 
 
-def resumed(shared, submission_id, seconds):
+def resumed(shared, submission_id, seconds, owner=None):
     """A second attempt of that job, made at that time, and its mark as a submission leaves it."""
     attempt = JobDir(shared.jobs / submission_id).numbered(2)
     attempt.config.mkdir(parents=True)
     os.utime(attempt.config, (seconds, seconds))
-    find.mark(attempt)
+    find.mark(attempt, owner)
     return attempt
 
 
@@ -126,26 +127,34 @@ COMMANDS = {
     "stop": ["stop", "{}", "--deadline=1"],
 }
 MOST_MORE = 1.5
+CHECKOUT = "00000000000000aa"
 
 
 def calls_of_commands(shared, ray, monkeypatch, count):
-    """The calls of each command, with so many jobs of 20 owners; one job by its id and as the `latest` of the tenth latest's owner."""
+    """The calls of each command, with so many jobs of 20 owners: of the lists; of one job by its id, as the `latest` of the ninth
+    latest's owner, and as the `latest` of the user who submitted nothing but the oldest of all.
+    """
     ids = make_jobs(shared, count)
     for number, submission_id in enumerate(ids):
-        job, owner = JobDir(shared.jobs / submission_id), {"user": f"user{number % 20}", "id": "00000000000000aa"}
-        if number >= count - 10:
-            train(job, ray.address, owner=owner)
+        job, user = JobDir(shared.jobs / submission_id), f"user{number % 20}" if number else "first"
+        if number >= count - 10 or number == 0:
+            train(job, ray.address, owner=Owner(user, CHECKOUT).recorded())
         else:
-            (job.config / "resolved.json").write_text(json.dumps({"cluster": "c", "owner": owner}))
+            plan = {"cluster": "c", "owner": Owner(user, CHECKOUT).recorded()}
+            (job.config / "resolved.json").write_text(json.dumps(plan))
         os.utime(job.config, (BEGIN + 60 * number, BEGIN + 60 * number))
-    caller = [f"--owner=user{(count - 10) % 20}:00000000000000aa", "--owner-workdir=/w"]
+        find.mark(job, Owner(user, CHECKOUT))
+    ninth = f"user{(count - 9) % 20}"
     made = {}
     for name, words in COMMANDS.items():
-        for asked in (ids[-10], "latest") if "{}" in words else ("",):
+        for asked, caller in (
+            ((ids[-9], ninth), ("latest", ninth), ("latest", "first")) if "{}" in words else (("", ninth),)
+        ):
+            whose = [f"--owner={caller}:{CHECKOUT}", "--owner-workdir=/w"]
             with counted(monkeypatch) as calls:
-                status = cli.main(["--shared-root", str(shared.path), *caller, *(word.format(asked) for word in words)])
+                status = cli.main(["--shared-root", str(shared.path), *whose, *(word.format(asked) for word in words)])
             assert status == 0, (name, asked)
-            made[name, asked and ("latest" if asked == "latest" else "by id")] = calls.total()
+            made[name, "by id" if asked == ids[-9] else asked, caller == "first"] = calls.total()
     return made
 
 
@@ -156,8 +165,73 @@ def test_commands_read_no_more_with_ten_thousand_jobs_of_20_users_than_with_ten(
     shutil.rmtree(shared.jobs)
     many = calls_of_commands(shared, ray, monkeypatch, 10_000)
     assert few.keys() == many.keys()
-    assert len(few) == 8
+    assert len(few) == 11
     assert {name: (few[name], calls) for name, calls in many.items() if calls > MOST_MORE * few[name]} == {}
+
+
+ANN, BOB = Owner("ann", CHECKOUT), Owner("bob", CHECKOUT)
+
+
+def owned(shared, submission_id, owner, *, is_marked=True):
+    """Let that job be of that owner, as a submission records it."""
+    job = JobDir(shared.jobs / submission_id)
+    made = find.made(job)
+    (job.config / "resolved.json").write_text(json.dumps({"owner": owner.recorded()}))
+    os.utime(job.config, (made, made))
+    if is_marked:
+        find.mark(job, owner)
+    return job
+
+
+def test_the_latest_job_of_a_user_is_found_with_marks_that_are_lost_or_wrong(shared):
+    """An earlier version made none of the owner, and whoever may write to `jobs/` can make any."""
+    ids = make_jobs(shared, 6)
+    mine = owned(shared, ids[1], ANN)
+    later = owned(shared, ids[2], ANN, is_marked=False)  # by an earlier version
+    for number in (3, 4, 5):
+        owned(shared, ids[number], BOB)
+    assert find.find(shared, "latest", ANN) == later
+    for name in (
+        f".of-{ANN.key}-{ids[4]}",
+        f".of-{ANN.key}-gone",
+        f".of-{ANN.key}",
+        ".of--",
+        f".made-9999999999-{ids[0]}",
+    ):
+        (shared.jobs / name).touch()
+    assert find.find(shared, "latest", ANN) == later
+    assert find.find(shared, "latest", BOB).submission_id == ids[5]
+    for path in shared.jobs.glob(".of-*"):
+        path.unlink()
+    assert find.find(shared, "latest", ANN) == later
+    shutil.rmtree(later.path)
+    assert find.find(shared, "latest", ANN) == mine
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_marks_of_owners_are_made_again_by_gc(shared, monkeypatch, capsys, count):
+    """A user who submitted only the oldest job reads few afterwards; before, all."""
+    ids = make_jobs(shared, count)
+    for number, submission_id in enumerate(ids):
+        owned(shared, submission_id, BOB if number else ANN, is_marked=False)
+    assert cli.main(["--shared-root", str(shared.path), "gc", "--cluster=c", "--keep=10"]) == 0
+    made = f"changed made {count} lost marks of jobs again, by which 'latest' and lists find the newest\n"
+    assert capsys.readouterr().err.endswith(made)
+    with counted(monkeypatch) as calls:
+        assert find.find(shared, "latest", ANN).submission_id == ids[0]
+    assert calls.total() <= 10, calls
+
+
+def test_a_job_that_another_user_resumed_is_the_latest_of_that_user(shared):
+    ids = make_jobs(shared, 3)
+    owned(shared, ids[0], ANN)
+    owned(shared, ids[1], BOB)
+    attempt = resumed(shared, ids[0], BEGIN + 86400, BOB)
+    (attempt.config / "resolved.json").write_text(json.dumps({"owner": BOB.recorded()}))
+    os.utime(attempt.config, (BEGIN + 86400, BEGIN + 86400))
+    assert find.find(shared, "latest", BOB) == attempt
+    (shared.jobs / f".of-{BOB.key}-{ids[0]}").unlink()
+    assert find.lost_marks(shared, find.dated(shared)) == [shared.jobs / f".of-{BOB.key}-{ids[0]}"]
 
 
 def test_a_job_that_is_resumed_is_the_latest_by_its_mark(shared, monkeypatch):

@@ -554,12 +554,12 @@ def _entries_of(directory):
 
 def test_marks_of_jobs_that_are_gone_go_and_others_stay(run, ray, old, shared):
     old("here", 5)
-    kept = [path.name for path in shared.jobs.glob(".made-*")]
-    for name in (".made-5-gone", ".made-6-gone", ".made-7-gone-too"):
+    kept = sorted(path.name for path in shared.jobs.glob(".*-here"))
+    for name in (".made-5-gone", ".made-6-gone", ".of-00000000000000aa-gone-too"):
         write(shared.jobs / name, "")
     assert "changed removed 3 marks of jobs that are gone: " in gc(run, "--keep=9", "--named=codeA", "--named=codeB")
     assert sorted(path.name for path in shared.jobs.glob(".*")) == [".lock", *kept]
-    assert kept
+    assert len(kept) == 2
 
 
 def unmarked(shared):
@@ -602,6 +602,17 @@ def test_lost_marks_are_made_again_so_that_the_latest_job_is_the_one_that_was_re
     assert sorted(path.name for path in shared.jobs.glob(".made-*")) == marks
     assert find.find(shared, "latest") == resumed
     assert gc(run, "--keep=9", "--named=codeA", "--named=codeB").endswith("skip    gc (nothing to remove)\n")
+
+
+def test_a_dry_run_does_not_look_for_lost_marks(run, ray, old, monkeypatch):
+    """Before: it listed them, and used none."""
+    old("own", 25)
+    looked = []
+    monkeypatch.setattr(find, "lost_marks", lambda *_: looked.append("") or [])
+    assert run("gc", "--cluster=c", "--keep=9", "--dry-run").status == 0
+    assert looked == []
+    gc(run, "--keep=9")
+    assert looked == [""]
 
 
 def test_a_mark_from_the_begin_of_a_submission_is_not_lost(run, ray, old, shared):

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from verl_regress.base.layout import JobDir, SharedRoot, unreadable
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
 
-_MARK = ".made-"  # begins the name of a mark; no id begins so
+_MARK = ".made-"  # begins the name of a mark that tells the time; no id begins so
+_OWNED = ".of-"  # … that tells the owner
+_ANY_MARK = re.compile(r"(\.made-|\.of-)([^-]*)-(.*)", re.DOTALL)
 _MADE_ID = re.compile(r"-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{4}$")
 _LAG = 60.0  # seconds at most from the id to the directory, with the difference of two clocks
 
@@ -69,7 +72,7 @@ def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
     neither may always be. So a mark that is lost costs time, or puts a resumed job too low, until the next `make gc`; one from
     tomorrow costs one read.
     """
-    marked = _marked(root)
+    marked = _Marks.of(root).made
     guesses: list[tuple[float, int, tuple[int, ...], str]] = [
         (-_at_latest(name, marked), 0, (), name) for name in names
     ]
@@ -85,26 +88,33 @@ def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
             heapq.heappush(guesses, (-when, 1, (*(-ord(letter) for letter in name), 1), name))
 
 
-def mark(attempt: JobDir) -> None:
-    """Let `newest` know when this attempt was made, if its job's id does not tell: an empty file in `jobs/`, named after both.
+def mark(attempt: JobDir, by: Owner | None = None) -> None:
+    """Let others know by names alone whose this attempt is, and when it was made if its job's id does not tell.
 
-    Without it (a full disk) the job is still found by its id. A further attempt always has one: by it, `make gc` sees that
-    a job which was over goes on.
+    A mark is an empty file in `jobs/`, named after the job and after one of both. Without it (a full disk) the job is
+    still found by its id. A further attempt always has one of its time: by it, `make gc` sees that a job which was over
+    goes on.
     """
     when = made(attempt)
+    marks = [_owner_mark(attempt, {} if by is None else {"owner": by.recorded()})]
     if _needs_mark(attempt, when):
-        with contextlib.suppress(OSError):
-            _mark(attempt, when).touch()
+        marks.append(_mark(attempt, when))
+    mark_again(marks)
 
 
 def lost_marks(root: SharedRoot, jobs: Iterable[tuple[float, JobDir]]) -> list[Path]:
-    """The marks that these jobs should have (`dated`) and have not; none of the jobs is read."""
-    marked = _marked(root)
-    return [
-        _mark(job, when)
-        for when, job in jobs
-        if _needs_mark(job, when) and marked.get(job.submission_id, -math.inf) + _LAG < when
-    ]
+    """The marks that these jobs should have (`dated`) and have not. Only jobs whose owner is unknown, and resumed ones, are read."""
+    marks = _Marks.of(root)
+    lost: list[Path] = []
+    for when, job in jobs:
+        owners = marks.owners.get(job.submission_id, ())
+        if _needs_mark(job, when) and marks.made.get(job.submission_id, -math.inf) + _LAG < when:
+            lost.append(_mark(job, when))
+        if not owners or job.attempt > 1:  # another user may have resumed it
+            plan = _plan_if_readable(job)
+            if plan is not None and owner.key_of(plan) not in owners:
+                lost.append(_owner_mark(job, plan))
+    return lost
 
 
 def mark_again(lost: Iterable[Path]) -> int:
@@ -125,27 +135,49 @@ def _mark(attempt: JobDir, when: float) -> Path:
     return attempt.root.jobs / f"{_MARK}{int(when)}-{attempt.submission_id}"
 
 
-def _marked(root: SharedRoot) -> dict[str, float]:
-    """The newest marks in `jobs/`: seconds, by submission id."""
-    latest: dict[str, float] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for path in root.jobs.iterdir():
-            seconds, _, submission_id = path.name.removeprefix(_MARK).partition("-")
-            if path.name.startswith(_MARK) and seconds.isdecimal():
-                latest[submission_id] = max(latest.get(submission_id, 0.0), float(seconds))
-    return latest
+def _owner_mark(attempt: JobDir, plan: Mapping[str, Any]) -> Path:
+    return attempt.root.jobs / f"{_OWNED}{owner.key_of(plan)}-{attempt.submission_id}"
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """The marks in `jobs/`, by submission id: when its newest attempt was made (seconds), and the keys of its owners."""
+
+    made: dict[str, float]
+    owners: dict[str, set[str]]
+
+    @classmethod
+    def of(cls, root: SharedRoot) -> _Marks:
+        """Those that there are; any may be missing, or wrong."""
+        marks = cls({}, {})
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(root.jobs):  # noqa: PTH208 (a name each, and nothing else)
+                if (found := _ANY_MARK.fullmatch(name)) is None:
+                    continue
+                kind, said, submission_id = found.groups()
+                if kind == _OWNED:
+                    marks.owners.setdefault(submission_id, set()).add(said)
+                elif said.isdecimal():
+                    marks.made[submission_id] = max(marks.made.get(submission_id, 0.0), float(said))
+        return marks
 
 
 def id_in(name: str) -> str:
     """The submission id that a name in `jobs/` is about: a job's directory or a mark."""
-    return name.removeprefix(_MARK).partition("-")[2] if name.startswith(_MARK) else name
+    mark = _ANY_MARK.fullmatch(name)
+    return name if mark is None else mark[3]
+
+
+def is_news(name: str) -> bool:
+    """Does a new name in `jobs/` say that its job is new or goes on? A mark of the owner may be one that was lost."""
+    return not name.startswith(_OWNED)
 
 
 def marks_of_none(root: SharedRoot) -> list[Path]:
     """The marks in `jobs/` whose job is gone."""
     names = set(ids_of(root))
-    marks = (path for path in sorted(root.jobs.glob(f"{_MARK}*")) if path.is_file() and not path.is_symlink())
-    return [path for path in marks if id_in(path.name) not in names]
+    marks = (path for path in sorted(root.jobs.glob(".*")) if _ANY_MARK.fullmatch(path.name))
+    return [path for path in marks if id_in(path.name) not in names and path.is_file() and not path.is_symlink()]
 
 
 def _at_latest(submission_id: str, marked: Mapping[str, float]) -> float:
@@ -200,17 +232,23 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
 
 
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
-    theirs: JobDir | None = None
-    for job in newest(root, ids_of(root)):
+    names = ids_of(root)
+    for job in newest(root, names if caller is None else _may_be_of(root, names, caller)):
         if caller is None or caller.has(_plan_if_readable(job)):
             return job
-        theirs = theirs or job
+    theirs = next(newest(root, names), None)
     if theirs is None:
         raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
     raise BadInput(
         f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
         f"{owner.described(_plan_if_readable(theirs))}; name it with JOB={theirs.submission_id}, or submit one."
     )
+
+
+def _may_be_of(root: SharedRoot, names: Iterable[str], caller: Owner) -> list[str]:
+    """Those jobs that have a mark of this owner, or of none: older versions made none, and one may be lost."""
+    owners = _Marks.of(root).owners
+    return [name for name in names if name not in owners or caller.key in owners[name]]
 
 
 def _plan_if_readable(job: JobDir) -> dict[str, Any] | None:

@@ -119,7 +119,7 @@ class Removal:
     def _read_new(self) -> None:
         """Read what was submitted since the last time: with the lock, each submission is whole."""
         names = _names(self._root.jobs)
-        new = {find.id_in(name) for name in names - self._known}
+        new = {find.id_in(name) for name in names - self._known if find.is_news(name)}
         self._known = names
         self._new |= new
         jobs = [JobDir(self._root.jobs / name) for name in new if (self._root.jobs / name).is_dir()]

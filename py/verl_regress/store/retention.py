@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         say.skip("gc (nothing to remove)")
     # Last: a new mark says that its job goes on, and then its checkpoints stay.
-    marks = 0 if removing is None else find.mark_again(found.lost_marks)
+    marks = 0 if removing is None else find.mark_again(find.lost_marks(root, found.dated))
     if marks:
         say.changed(f"made {marks} lost marks of jobs again, by which 'latest' and lists find the newest")
     return 0
@@ -103,11 +103,11 @@ def _remove(wastes: Sequence[Waste], removing: removal.Removal | None) -> None:
 
 @dataclass
 class Survey:
-    """What was checked, in a sentence; what of it is waste, in the order of removal; and the marks that jobs have lost."""
+    """What was checked, in a sentence; what of it is waste, in the order of removal; and all jobs (`find.dated`)."""
 
     checked: str
     waste: list[Waste] = field(default_factory=list)
-    lost_marks: list[Path] = field(default_factory=list)
+    dated: list[tuple[float, JobDir]] = field(default_factory=list)
 
 
 def survey(
@@ -187,7 +187,7 @@ def survey(
         f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} running or interrupted in the last week), {len(_snapshots(root))} snapshots "
         f"({len(unused)} unused), {len(versions)} helpers"
     )
-    return Survey(checked + _left_to_others(root, closed, listed), waste, find.lost_marks(root, dated))
+    return Survey(checked + _left_to_others(root, closed, listed), waste, dated)
 
 
 def _sorted(jobs: Iterable[JobDir], is_one: Callable[[JobDir], bool]) -> tuple[list[JobDir], list[JobDir]]:

@@ -245,7 +245,7 @@ def _make_directories(planned: plan.Plan) -> None:
         ) from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
         directory.mkdir()
-    find.mark(job)
+    find.mark(job, planned.request.owner)
 
 
 def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:
