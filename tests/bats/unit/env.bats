@@ -83,6 +83,12 @@ IFS|use
 LD_PRELOAD|use
 PS4|use
 SHELLOPTS|use
+TAR_OPTIONS|use
+GIT_SSH_COMMAND|use
+GIT_CONFIG_COUNT|use
+PYTHONSTARTUP|use
+PYTHONPATH|use
+COMPOSE_FILE|use
 CASES
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
   rm "${HERE}/env/local.env"

@@ -77,6 +77,27 @@ recorded() { jq -r "$1" "$RECORD"; }
     (export "${planted?}" && snap "code-${planted%%[_=]*}")
     [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { printf 'it was run: %s\n' "$planted" >&2 && false; }
   done
+  (export GIT_TRACE="${BATS_TEST_TMPDIR}/ran" && snap code-trace)
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { echo 'git wrote its trace' >&2 && false; }
+  (export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=core.fsmonitor GIT_CONFIG_VALUE_0="${BATS_TEST_TMPDIR}/program" && snap code-count)
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
+@test "what the environment tells git to reach a repository with is not run" {
+  local planted url
+  mkdir "${BATS_TEST_TMPDIR}"/{bin,exec}
+  printf '#!/bin/sh\nexit 1\n' >"${BATS_TEST_TMPDIR}/bin/ssh" # no host is reached
+  printf '#!/bin/sh\ntouch "%s/ran"\nexit 1\n' "$BATS_TEST_TMPDIR" | tee "${BATS_TEST_TMPDIR}/exec/git-remote-https" >"${BATS_TEST_TMPDIR}/program"
+  chmod +x "${BATS_TEST_TMPDIR}"/{bin/ssh,exec/git-remote-https,program}
+  for planted in "GIT_SSH_COMMAND=${BATS_TEST_TMPDIR}/program" "GIT_SSH=${BATS_TEST_TMPDIR}/program" "GIT_EXEC_PATH=${BATS_TEST_TMPDIR}/exec"; do
+    for url in ssh://nowhere.invalid/verl.git@main https://127.0.0.1:1/verl.git@main; do
+      export "${planted?}"
+      PATH="${BATS_TEST_TMPDIR}/bin:${PATH}" from_git codeA "$url"
+      unset -v "${planted%%=*}"
+      [[ $status != 0 ]] || { printf 'cloned: %s\n' "$planted" >&2 && false; }
+      [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { printf 'it was run: %s\n' "$planted" >&2 && false; }
+    done
+  done
 }
 
 @test "a clean checkout: its commit, not dirty, no diff" {
