@@ -57,9 +57,9 @@ class Launched:
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.gcs = f"127.0.0.1:{self._listens.getsockname()[1]}"
         self.process, self.starts_by = None, [RUN]
-        self.out = shared.path / "out"
+        self.out, self.err = shared.path / "out", shared.path / "err"
 
-    def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY):
+    def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY, before=lambda: None):
         write(self.code_path / "trainer.py", f"import verl, ray\n{trainer}")
         write(self.job.config / "code.json", record(self.code_path))
         argv = ["python3", "-m", "trainer", "a b=$HOME 'x'"]
@@ -70,7 +70,8 @@ class Launched:
             "dataset": str(self.shared.datasets / "sums"), "reward_fn": None, **self.plan,
         }  # fmt: skip
         write(self.job.config / "resolved.json", json.dumps(plan))
-        with self.out.open("wb") as out:
+        before()
+        with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, *self.starts_by, "launch", self.job.path],
                 env={
@@ -81,6 +82,7 @@ class Launched:
                     "VERL_REGRESS_JOB_DIR": str(self.job.path),
                 },
                 stdout=out,
+                stderr=err,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes)),
             )
         return self
@@ -597,6 +599,69 @@ def test_a_snapshot_that_another_user_put_there_while_the_job_waited_is_not_run(
         "set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again.",
     )
     assert b"planted" not in launched.log
+
+
+@as_root
+@pytest.mark.parametrize("theirs", [".", "config", "config/resolved.json"])
+def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkeypatch, theirs):
+    """Whoever owns `jobs/` can do so. Nothing is written into it."""
+    monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", "0 1001")
+    place = launched.job.path / theirs
+    launched.start("print('trained')", before=lambda: os.chown(place, 4242, 4242))
+    assert launched.finish() == (1, b"")
+    assert (launched.log, launched.ended) == (b"", None)
+    assert launched.err.read_text() == (
+        f"error   {place} is refused, because it belongs to user 4242, who did not submit this job, and what is there would run as you: "
+        "submit it again, and let root or a user whom you trust own the directory of all jobs.\n"
+    )
+
+
+@as_root
+@pytest.mark.parametrize("uids", ["0 4242", None])
+def test_a_job_directory_of_who_submitted_it_is_run(shared, monkeypatch, uids):
+    """So is one that something else launches, as KubeRay does."""
+    if uids is not None:
+        monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", uids)
+    job = JobDir(shared.jobs / "job")
+    for place in (write(job.config / "resolved.json", "{}"), job.config, job.path):
+        os.chown(place, 4242, 4242)
+    assert launcher._own_plan(job) == {}
+
+
+@as_root
+def test_a_further_attempt_is_not_run_if_another_user_put_the_first_or_all_attempts_there(shared, monkeypatch):
+    attempt = JobDir(shared.jobs / "job").numbered(2)
+    write(attempt.config / "resolved.json", "{}")
+    monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", "0")
+    assert launcher._own_plan(attempt) == {}
+    for place in (attempt.first.path, attempt.path.parent):
+        os.chown(place, 4242, 4242)
+        with pytest.raises(
+            RegressError, match=f"^{re.escape(str(place))} is refused, because it belongs to user 4242, "
+        ):
+            launcher._own_plan(attempt)
+        os.chown(place, 0, 0)
+
+
+@as_root
+def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
+    """A folder on PYTHONPATH, or of a model with trust_remote_code."""
+    folder = launched.shared.user_code / "mine"
+    module = write(folder / "inner" / "module.py", "")
+    launched.plan = {"code_dirs": [str(folder), str(folder / "none-yet")], "trusted_uids": []}
+    launched.start("print('trained')")
+    await_position(launched)
+    os.chown(module, 4242, 4242)
+    os.close(other)
+    assert launched.finish()[0] == 1
+    assert launched.ended == (
+        1,
+        f"{folder} is refused, because {module} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust "
+        "that user, and submit the job again.",
+    )
+    plan = find.plan_of(launched.job)
+    launcher.check_paths({**plan, "trusted_uids": [4242]})
+    launcher.check_paths({**plan, "code_dirs": None})
 
 
 @as_root

@@ -198,6 +198,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         "dataset": str(shared.datasets / "sums"),
         "reward_fn": str(user_reward),
         "reward_file": str(user_reward),
+        "code_dirs": [],
         "trusted_uids": sorted({0, os.geteuid(), 1001, 1002}),
         "job_dir": str(shared.jobs / "me"),
         "address": "http://ray:1",

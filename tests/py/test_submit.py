@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import socket
+import tempfile
 import time
 
 import pytest
@@ -544,3 +545,83 @@ def test_the_debugger_needs_debugpy_on_the_workers_and_its_open_port_is_said(sub
         "password, and whoever connects runs code as the job; 'make debugger JOB=me' lists them."
     )
     assert read(shared.jobs / "me" / "config" / "resolved.json")["debugger"] == "1"
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+def test_ray_tells_the_launcher_whose_the_directory_of_the_job_is(submit, sdk, shared, monkeypatch):
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1002 1001")
+    assert "VERL_REGRESS_JOB_UIDS" not in submit("--dry-run").out
+    assert submit("--submission-id=me").status == 0
+    uids = " ".join(map(str, sorted({0, os.geteuid(), 1001, 1002})))
+    assert sdk.submitted[0]["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] == uids
+    said = f"{SPEC}env_vars: {{VERL_REGRESS_JOB_UIDS: '4242'}}\n"
+    assert submit(spec=said).is_refusal(
+        "env_vars.VERL_REGRESS_JOB_UIDS='4242' (from my/ppo.yaml) is refused: by it the launcher sees who submitted the job; leave it out."
+    )
+
+
+@as_root
+def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_root_resumes(
+    submit, run, ray, sdk, shared, monkeypatch
+):
+    """With root_squash the files that root writes are nobody's."""
+
+    class Squashed:
+        def __init__(self, dir):
+            self._file = tempfile_of(dir=dir)
+            os.chown(self._file.fileno(), 65534, 65534)
+
+        def __enter__(self):
+            return self._file
+
+        def __exit__(self, *_args):
+            self._file.close()
+
+    tempfile_of = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", Squashed)
+    assert submit("--submission-id=me").status == 0
+    job = JobDir(shared.jobs / "me")
+    os.chown(job.path, 1001, 1001)
+    ray.knows({"submission_id": "me", "status": "FAILED"})
+    job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    assert run("retry", "me").status == 0
+    sent = [each["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] for each in sdk.submitted]
+    assert sent == ["0 65534", "0 1001 65534"]
+
+
+@as_root
+@pytest.mark.parametrize("theirs", ["", "inner", "inner/module.py", "link.py"])
+def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, shared, monkeypatch, theirs):
+    folder = shared.user_code / "mine"
+    write(folder / "inner" / "module.py", "")
+    (folder / "link.py").symlink_to("nowhere")
+    spec = f"{SPEC}env_vars: {{PYTHONPATH: '/elsewhere:${{shared_root}}/user/code/mine'}}\n"
+    assert submit("--dry-run", spec=spec).status == 0
+    os.chown(folder / theirs, 4242, 4242, follow_symlinks=False)
+    part = folder / theirs if theirs else folder
+    assert submit(spec=spec).is_refusal(
+        f"PYTHONPATH={folder} (from my/ppo.yaml) is refused, because {part} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or name a folder of your own."
+    )
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    assert submit("--submission-id=me", spec=spec).status == 0
+    assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(folder)]
+
+
+@as_root
+def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(submit, shared):
+    theirs = write(shared.models / "tiny" / "modeling.py", "")
+    os.chown(theirs, 4242, 4242)
+    assert submit("--submission-id=off").status == 0
+    assert read(shared.jobs / "off" / "config" / "resolved.json")["code_dirs"] == []
+    on = "--overrides=+actor_rollout_ref.model.trust_remote_code={}"
+    assert submit("--dry-run", on.format("false")).status == 0
+    assert submit(on.format("true")).is_refusal(
+        f"The model {shared.models}/tiny with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would "
+        "run as you: set TRUSTED_UIDS=4242 if you trust that user, or leave trust_remote_code out."
+    )
+    os.chown(theirs, 0, 0)
+    assert submit("--submission-id=on", on.format("True")).status == 0
+    assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [f"{shared.models}/tiny"]

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 
 from verl_regress.base import lock, records
 from verl_regress.base.errors import BadInput, RegressError, Unreadable, first
+from verl_regress.base.owner import is_trusted
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
@@ -371,23 +373,26 @@ class JobDir:
         """`state/<name>`, or None if it was not written. Raises Unreadable."""
         return _read_record(self.state / name)
 
-    def read_config(self, name: str) -> dict[str, Any] | None:
-        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete). Raises Unreadable."""
-        return _read_record(self.config / name)
+    def read_config(self, name: str, owners: Collection[int] | None = None) -> dict[str, Any] | None:
+        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete).
+
+        Raises Unreadable; with `owners`, RegressError if the file that was opened is another user's (`need_owner`).
+        """
+        return _read_record(self.config / name, owners)
 
 
-def _read_record(path: Path) -> dict[str, Any] | None:
-    content = read_json(path)
+def _read_record(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
+    content = read_json(path, owners)
     if content is not None:
         records.check(path, content)
     return content
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no such file. Raises Unreadable."""
+def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
+    """The object in a JSON file, or None if there is no such file. Raises Unreadable; with `owners`, as `need_owner` does."""
     for is_last in (False, False, True):
         try:
-            return _object_in(path)
+            return _object_in(path, owners)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -399,9 +404,20 @@ def read_json(path: Path) -> dict[str, Any] | None:
     raise AssertionError
 
 
-def _object_in(path: Path) -> dict[str, Any]:
+def need_owner(path: Path, uid: int, owners: Collection[int]) -> None:
+    """Raise RegressError if `path`, which belongs to `uid`, was not put there by who submitted the job (`owners`, root or us)."""
+    if not is_trusted(uid, owners):
+        raise RegressError(
+            f"{path} is refused, because it belongs to user {uid}, who did not submit this job, and what is there would run as you: "
+            "submit it again, and let root or a user whom you trust own the directory of all jobs."
+        )
+
+
+def _object_in(path: Path, owners: Collection[int] | None) -> dict[str, Any]:
     """Raises OSError, ValueError, RecursionError or Unreadable."""
     with opened(path, LONGEST) as file:
+        if owners is not None:
+            need_owner(path, os.fstat(file.fileno()).st_uid, owners)
         content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _unusable(path, _NO_JSON)

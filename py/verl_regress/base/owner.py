@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers, too: whose the directory of a job may be, for its launcher
 _TRUSTED_UIDS = "VERL_REGRESS_TRUSTED_UIDS"  # set by scripts/lib/helper.bash: numbers, separated by spaces
 
 
@@ -64,6 +67,21 @@ def trusted_uids() -> list[int]:
 def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
     """May what this uid owns run as us? `trusted` are the `trusted_uids` of a job when it was submitted; None: as they are now."""
     return uid in (0, os.geteuid(), *(trusted_uids() if trusted is None else trusted))
+
+
+def foreign_in(place: Path, trusted: Iterable[int] | None = None) -> tuple[Path, int] | None:
+    """The first of a file, or of a folder and all that is in it, whom a user owns whom we do not trust (`is_trusted`), and that user.
+
+    Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. Raises OSError.
+    """
+    inner = (Path(folder) / name for folder, *names in os.walk(place) for kind in names for name in kind)
+    for path in (place, *inner):
+        for owner_of in (path.lstat, path.stat):
+            with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere
+                uid = owner_of().st_uid
+                if not is_trusted(uid, trusted):
+                    return path, uid
+    return None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

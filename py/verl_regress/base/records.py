@@ -66,6 +66,7 @@ _SHAPES: dict[str, Mapping[str, _Key]] = {
         "owner": _Key(dict),
         "entrypoint_resources": _Key(dict),
         "trusted_uids": _Key(list),
+        "code_dirs": _Key(list),
     },
     "config/runtime_env.json": {"env_vars": _Key(dict)},
 }

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -278,9 +278,9 @@ def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
     )
 
 
-def plan_of(job: JobDir) -> dict[str, Any]:
-    """`config/resolved.json`. Raises BadInput if the submitter died before writing it."""
-    plan = job.read_config("resolved.json")
+def plan_of(job: JobDir, owners: Collection[int] | None = None) -> dict[str, Any]:
+    """`config/resolved.json`. Raises BadInput if the submitter died before writing it; with `owners`, as `layout.need_owner` does."""
+    plan = job.read_config("resolved.json", owners)
     if plan is None:
         raise BadInput(
             f"{job.ray_id} was never submitted, because its submitter ended before {job.config}/resolved.json was written: submit it "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.jobspec import Secret
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
+from verl_regress.base.owner import JOB_UIDS
 from verl_regress.secrets import job_secrets
 from verl_regress.spec.overrides import DETERMINISTIC
 from verl_regress.spec.request import Request
@@ -27,6 +28,7 @@ _REFUSED_ENV = {
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
     "REMOTE_PDB_HOST": "Ray's debugger asks for no password, so it listens on 127.0.0.1",
+    JOB_UIDS: "by it the launcher sees who submitted the job",
     "VERL_REGRESS_DEBUGGER_HOST": "the knob DEBUGGER decides where Ray's debugger listens",
 }
 # Variables that Python or our sitecustomize reads before the hook env_vars can set anything.
@@ -57,6 +59,10 @@ class Environment:
             deterministic=frozenset(request.deterministic.env_vars),
             secrets=secrets,
         )
+
+    def with_owners(self, uids: Iterable[int]) -> Environment:
+        """The same for a job whose directory belongs to one of these users: Ray carries them, so nobody else can change them."""
+        return replace(self, variables={**self.variables, JOB_UIDS: " ".join(map(str, sorted(uids)))})
 
     def runtime_env(self) -> dict[str, Any]:
         """The job's runtime_env: environment variables only, nothing is uploaded."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, IdTaken, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
-from verl_regress.base.owner import trusted_uids
+from verl_regress.base.owner import foreign_in, trusted_uids
 from verl_regress.spec import limits, reward_fn
 from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
@@ -23,6 +26,8 @@ from verl_regress.spec.request import Request
 from verl_regress.spec.workloads import JobPaths
 from verl_regress.store import snapshot
 
+# In verl's config as OmegaConf writes it: switched on, itself and not by reference to another key.
+_REMOTE_CODE = re.compile(r"trust_remote_code: (?!false$|null$|'?\$\{)", re.MULTILINE)
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -56,7 +61,7 @@ class Plan:
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
     config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
-    whoever names it, if it is on the shared root.
+    whoever names it, if it is on the shared root; `code_dirs` are the other folders there whose code runs.
     """
 
     request: Request
@@ -66,6 +71,7 @@ class Plan:
     environment: Environment
     composed: Composed
     reward_file: Path | None = None
+    code_dirs: tuple[Path, ...] = ()
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
 
@@ -97,6 +103,7 @@ class Plan:
             "dataset": str(paths.dataset),
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
             "reward_file": str(self.reward_file) if self.reward_file is not None else None,
+            "code_dirs": [str(folder) for folder in self.code_dirs],
             "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
             "address": driver.address,
@@ -160,7 +167,67 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose(code.path, code.record, request.workload.module, overrides)
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
-    return Plan(request, code, paths, driver, environment, composed, reward_file)
+    code_dirs = _python_path(root, environment, code) + _remote_code(root, composed)
+    return Plan(request, code, paths, driver, environment, composed, reward_file, code_dirs)
+
+
+def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tuple[Path, ...]:
+    """The entries of PYTHONPATH that others may write to: those on the shared root, but for the snapshot and the helper.
+
+    Raises BadInput if one is another user's.
+    """
+    entries = [Path(entry) for entry in environment.variables["PYTHONPATH"].split(os.pathsep)]
+    asked = [
+        each for each in entries if each != code.path and not each.is_relative_to(HELPER_DIR) and _is_in(root, each)
+    ]
+    origin = environment.origins.get("PYTHONPATH", "the nodes' own environment")
+    for entry in asked:
+        _need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", "name a folder of your own")
+    return tuple(asked)
+
+
+def _remote_code(root: SharedRoot, composed: Composed) -> tuple[Path, ...]:
+    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names.
+
+    Raises BadInput if one is another user's.
+    """
+    if _REMOTE_CODE.search(composed.text) is None:
+        return ()
+    named = dict.fromkeys(Path(text) for text in _texts(yaml.safe_load(composed.text)) if text.startswith("/"))
+    models = [path for path in named if _is_in(root, path) and (path / "config.json").is_file()]
+    for model in models:
+        _need_own(model, f"The model {shown(str(model))} with trust_remote_code", "leave trust_remote_code out")
+    return tuple(models)
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Every text among the values of a document."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _texts(inner)
+
+
+def _is_in(root: SharedRoot, path: Path) -> bool:
+    """Is it on the shared root, by its name or by what it leads to? What is elsewhere, only the nodes may have."""
+    return path.is_relative_to(root.path) or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root.path))
+
+
+def _need_own(folder: Path, named: str, otherwise: str) -> None:
+    """Raise BadInput if anything in a folder whose code runs is another user's."""
+    try:
+        foreign = foreign_in(folder)
+    except OSError as error:
+        raise BadInput(
+            f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, or {otherwise}."
+        ) from None
+    if foreign is not None:
+        part, uid = foreign
+        raise BadInput(
+            f"{named} is refused, because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if you "
+            f"trust that user, or {otherwise}."
+        )
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:

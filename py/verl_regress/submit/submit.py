@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import socket
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,7 +19,8 @@ from verl_regress.base import documents, lock, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
 from verl_regress.base.jobspec import JobSpec
-from verl_regress.base.layout import SharedRoot, as_json, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot, as_json, write_atomically
+from verl_regress.base.owner import trusted_uids
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug, find
@@ -198,6 +201,7 @@ def send(
     planned = _with_packages(_with_room(planned, up, down), up, is_allowed=allow_mismatch)
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned)
+    planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
     if announce:
         print(job.ray_id, flush=True)
     with submission_of(job), job_secrets.written(planned.environment.secrets_file, secrets):
@@ -246,6 +250,16 @@ def _make_directories(planned: plan.Plan) -> None:
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
         directory.mkdir()
     find.mark(job, planned.request.owner)
+
+
+def _owners_of(job: JobDir) -> set[int]:
+    """Whose the files of this job may be: whom we trust, and whoever a server makes the owner of what we write (`root_squash`).
+
+    Root may add an attempt to the job of another user, whose its directory stays.
+    """
+    with tempfile.TemporaryFile(dir=job.state) as file:
+        owners = {*trusted_uids(), os.fstat(file.fileno()).st_uid}
+    return owners if job.attempt == 1 else owners | {job.first.path.stat().st_uid}
 
 
 def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError, last_line
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.layout import JobDir, SharedRoot, need_owner
+from verl_regress.base.owner import JOB_UIDS, foreign_in
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import reward_fn
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the job to its end; returns verl's exit status, or 1 if a process ran other code than requested."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # blocked until a handler can act on it
     job = JobDir(args.job_dir)
-    plan = find.plan_of(job)
+    plan = _own_plan(job)
     with job.driver_log.open("ab", buffering=0) as log:
         tee = Tee(log.fileno())
         try:
@@ -65,6 +66,20 @@ def run(args: argparse.Namespace) -> int:
             return _run(job, plan, tee)
         finally:
             queue.leave(job, plan["cluster"])
+
+
+def _own_plan(job: JobDir) -> dict[str, Any]:
+    """The job's plan. Raises RegressError if another user put the plan, or a directory that leads to it, in the place of the submitter's.
+
+    Whoever owns `jobs/` can do so. Ray carries who submitted the job; something else that launches it (KubeRay) does not.
+    """
+    told = os.environ.get(JOB_UIDS)
+    if told is None:
+        return find.plan_of(job)
+    owners = [*map(int, told.split())]
+    for place in (job.first.path, *([job.path.parent] if job.attempt > 1 else []), job.path, job.config):
+        need_owner(place, place.lstat().st_uid, owners)
+    return find.plan_of(job, owners)
 
 
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
@@ -184,7 +199,8 @@ def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> No
 
 
 def check_paths(plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if a path of the plan now leads out of the shared root, or if the reward function is another user's.
+    """Raise RegressError if a path of the plan now leads out of the shared root, or if further code that runs is another user's: the
+    reward function, PYTHONPATH, and a model whose code transformers runs.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
@@ -198,6 +214,24 @@ def check_paths(plan: Mapping[str, Any]) -> None:
     reward = plan.get("reward_file") or plan["reward_fn"]
     if reward is not None:
         _check_reward(Path(reward), plan.get("trusted_uids"))
+
+    for folder in plan.get("code_dirs") or ():  # older plans have none
+        foreign = _foreign_in(Path(folder), plan.get("trusted_uids"))
+        if foreign is not None:
+            part, uid = foreign
+            raise RegressError(
+                f"{folder} is refused, because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if "
+                "you trust that user, and submit the job again."
+            )
+
+
+def _foreign_in(folder: Path, trusted: Iterable[int] | None) -> tuple[Path, int] | None:
+    try:
+        return foreign_in(folder, trusted)
+    except OSError as error:
+        raise RegressError(
+            f"{error.filename} cannot be read ({error.strerror}): make it readable, and submit the job again."
+        ) from error
 
 
 def _check_reward(path: Path, trusted: Iterable[int] | None) -> None:
