@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +77,13 @@ def foreign_in(place: Path, trusted: Iterable[int] | None = None) -> tuple[Path,
     """
     inner = (Path(folder) / name for folder, *names in os.walk(place) for kind in names for name in kind)
     for path in (place, *inner):
-        for owner_of in (path.lstat, path.stat):
-            with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere
-                uid = owner_of().st_uid
-                if not is_trusted(uid, trusted):
-                    return path, uid
+        owners = [(own := path.lstat()).st_uid]
+        if stat.S_ISLNK(own.st_mode):
+            with contextlib.suppress(FileNotFoundError):  # it leads nowhere
+                owners.append(path.stat().st_uid)
+        for uid in owners:
+            if not is_trusted(uid, trusted):
+                return path, uid
     return None
 
 

@@ -73,10 +73,10 @@ def _own_plan(job: JobDir) -> dict[str, Any]:
 
     Whoever owns `jobs/` can do so. Ray carries who submitted the job; something else that launches it (KubeRay) does not.
     """
-    told = os.environ.get(JOB_UIDS)
-    if told is None:
+    named = os.environ.get(JOB_UIDS)
+    if named is None:
         return find.plan_of(job)
-    owners = [*map(int, told.split())]
+    owners = [*map(int, named.split())]
     for place in (job.first.path, *([job.path.parent] if job.attempt > 1 else []), job.path, job.config):
         need_owner(place, place.lstat().st_uid, owners)
     return find.plan_of(job, owners)
