@@ -11,7 +11,7 @@ import pytest
 from conftest import as_in_version_1_1, write
 from streams import state_of, tar
 
-from verl_regress.base import layout, lock
+from verl_regress.base import layout, lock, processes
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.jobs import find, liveness
@@ -451,11 +451,11 @@ def test_young_snapshots_and_foreign_directories_stay(run, ray, snapshots):
 
 def test_while_a_submission_is_planned_gc_waits_and_then_gives_up(run, ray, shared, monkeypatch):
     monkeypatch.setattr(removal, "_LOCK_SECONDS", 0.3)
-    monkeypatch.setattr(lock, "_of_this_machine", lambda _: ["the one that plans"])
+    monkeypatch.setattr(processes, "with_lock", lambda _: {41: "the one that plans"})
     with lock.held(shared.jobs, fcntl.LOCK_SH):
         assert run("gc", "--cluster=c", "--keep=0").is_refusal(
-            f"{shared.jobs} has been locked for 0 s by the one that plans: wait until that process ends, or stop it on that machine, then run this "
-            "again.",
+            f"{shared.jobs} has been locked for 0 s by the one that plans (pid 41 on {os.uname().nodename}): wait until that process ends, or "
+            "stop it on that machine, then run this again.",
             status=1,
         )
 
