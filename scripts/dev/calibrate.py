@@ -191,7 +191,9 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def check() -> int:
     """Say whether page and records agree; 1 where they do not."""
     if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page():
-        print("docs/calibration.md is not what the records make: 'scripts/dev/calibrate.py write' writes it.")
+        print(
+            "docs/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it."
+        )
         return 1
     print(f"docs/calibration.md: {len(calibration.results())} mutations are recorded, 0 lines differ")
     return 0

@@ -193,7 +193,7 @@ def test_the_page_is_checked(tmp_path, monkeypatch, capsys):
     assert calibrate.main("check") == 1
     assert (
         capsys.readouterr().out
-        == "docs/calibration.md is not what the records make: 'scripts/dev/calibrate.py write' writes it.\n"
+        == "docs/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it.\n"
     )
     assert calibrate.main("write") == 0
     assert calibrate.main("check") == 0
