@@ -1,8 +1,8 @@
 """Proves to the launcher what the trainer's process imports, before it trains.
 
 ``VERL_REGRESS_PROOF`` is a socket's descriptor in the trainer's process alone. The hook imports verl and the snapshot's
-marker, writes where they came from to the socket, and waits: for one byte, with which the process goes on to verl's main
-module, or for the end of the launcher, or of its trust, which ends the process.
+marker, writes where they came from to the socket, and waits for one byte, with which the process goes on to verl's main
+module. If the launcher ends or refuses the code, the socket is closed instead, and the process ends.
 
 The process that trains is the one that proves: what it has imported stays imported.
 """
@@ -34,7 +34,8 @@ def _imported() -> dict[str, str | None]:
     try:
         import mvp_marker
         import verl
+
+        return {"verl_file": verl.__file__, "marker": mvp_marker.MARKER}
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         return {"error": "".join(traceback.format_exception_only(error))}
-    return {"verl_file": verl.__file__, "marker": mvp_marker.MARKER}

@@ -2,7 +2,8 @@
 
 Its folder is on the PYTHONPATH of job processes only. ``VERL_REGRESS_HOOKS`` is a comma-separated list of module names;
 each module is imported and its ``install()`` is called, in the order given. A job whose hook is missing must not train,
-so a hook that cannot be loaded ends the process with status 1 and one sentence on stderr.
+so a hook that cannot be loaded ends the process with status 1 and one sentence on stderr. The trainer's process proves its
+code when all of this has run (proof.py).
 """
 
 import os
@@ -43,4 +44,8 @@ def _run_next_sitecustomize() -> None:
 
 for _name in filter(None, (part.strip() for part in os.environ.get(HOOKS_VARIABLE, "").split(","))):
     _install(_name)
-_run_next_sitecustomize()
+try:
+    _run_next_sitecustomize()
+finally:  # the launcher waits for the proof, and what the image sets up may decide what is imported
+    if "VERL_REGRESS_PROOF" in os.environ:
+        _install("proof")

@@ -35,6 +35,7 @@ _OPPOSITES = (
 _SWAPPED = {a: b for pair in _OPPOSITES for a, b in (pair.split(), reversed(pair.split()))}
 SECONDS = (60, 5)  # a mutant's tests may take so many, and so many times as long as without it
 _BYTES = 4 << 30  # of memory, or of one file
+_END_SECONDS = 10
 _OPERATORS = ("BinaryCmd", "BinaryTest", "BinaryArithm", "UnaryTest", "UnaryArithm")
 
 
@@ -247,11 +248,23 @@ def _end(process: subprocess.Popen[bytes], temporary: str) -> None:
     """End its group, and what the tests have started outside of it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    end = time.monotonic() + _END_SECONDS  # a process that was killed needs a moment to end
+    while (left := _with(temporary)) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _with(word: str) -> list[int]:
+    """The processes that have it in their environment."""
+    found = []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if os.fsencode(temporary) in environment.read_bytes():
-                os.kill(int(environment.parent.name), signal.SIGKILL)
-    process.wait()
+            if os.fsencode(word) in environment.read_bytes():
+                found.append(int(environment.parent.name))
+    return found
 
 
 def found(library: str, home: Path) -> tuple[int, int, list[dict[str, Any]]]:

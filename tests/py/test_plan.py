@@ -272,6 +272,7 @@ def test_a_job_gets_its_own_paths(planned, shared):
     assert env_vars["VERL_REGRESS_JOB_DIR"] == f"{shared.jobs}/me"
     assert env_vars["VERL_FILE_LOGGER_PATH"] == f"{shared.jobs}/me/logs/metrics.jsonl"
     assert env_vars["HF_HOME"] == f"{shared.path}/hf"
+    assert env_vars["HF_MODULES_CACHE"] == f"{shared.jobs}/me/hf_modules"
 
 
 def test_the_command_line_comes_back_whole_from_a_shell(planned):

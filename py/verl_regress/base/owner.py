@@ -48,7 +48,7 @@ class Owner:
 
 
 def key_of(plan: Mapping[str, Any]) -> str:
-    """The owner of the job with that plan, in a few plain characters that fit into a file's name; nobody has such a key, too."""
+    """The owner of the job with that plan, in a few plain characters that fit into a file's name; jobs without an owner have a key, too."""
     recorded = plan.get("owner") or {}
     named = f"{recorded.get('user')}\0{recorded.get('id')}"
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -71,20 +71,29 @@ def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
 
 
 def foreign_in(place: Path, trusted: Iterable[int] | None = None) -> tuple[Path, int] | None:
-    """The first of a file, or of a folder and all that is in it, whom a user owns whom we do not trust (`is_trusted`), and that user.
+    """The first path, of a file, or of a folder and all that is in it, that belongs to a user whom we do not trust, and that user.
 
-    Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. Raises OSError.
+    Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is
+    not there belongs to nobody. Raises OSError for a folder that cannot be listed.
     """
-    inner = (Path(folder) / name for folder, *names in os.walk(place) for kind in names for name in kind)
+    inner = (
+        Path(folder) / name for folder, *names in os.walk(place, onerror=_unlisted) for kind in names for name in kind
+    )
     for path in (place, *inner):
-        owners = [(own := path.lstat()).st_uid]
-        if stat.S_ISLNK(own.st_mode):
-            with contextlib.suppress(FileNotFoundError):  # it leads nowhere
+        owners = []
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
+            owners.append((own := path.lstat()).st_uid)
+            if stat.S_ISLNK(own.st_mode):
                 owners.append(path.stat().st_uid)
         for uid in owners:
             if not is_trusted(uid, trusted):
                 return path, uid
     return None
+
+
+def _unlisted(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

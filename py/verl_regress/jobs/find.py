@@ -91,7 +91,7 @@ def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
 def mark(attempt: JobDir, by: Owner | None = None) -> None:
     """Let others know by names alone whose this attempt is, and when it was made if its job's id does not tell.
 
-    A mark is an empty file in `jobs/`, named after the job and after one of both. Without it (a full disk) the job is
+    A mark is an empty file in `jobs/`, named after the job and after its owner or its time. Without it (a full disk) the job is
     still found by its id. A further attempt always has one of its time: by it, `make gc` sees that a job which was over
     goes on.
     """

@@ -194,7 +194,7 @@ def _remote_code(root: SharedRoot, composed: Composed) -> tuple[Path, ...]:
     if _REMOTE_CODE.search(composed.text) is None:
         return ()
     named = dict.fromkeys(Path(text) for text in _texts(yaml.safe_load(composed.text)) if text.startswith("/"))
-    models = [path for path in named if _is_in(root, path) and (path / "config.json").is_file()]
+    models = [path for path in named if _is_in(root, path) and any(path.glob("*config.json"))]
     for model in models:
         _need_own(model, f"The model {shown(str(model))} with trust_remote_code", "leave trust_remote_code out")
     return tuple(models)

@@ -39,7 +39,6 @@ from verl_regress.worker.tee import Tee
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HOOKS = Path(__file__).parents[2] / "hooks"
-_PROOF = "proof"  # the hook in the trainer's process that proves its code to us
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -272,16 +271,11 @@ class _Trainer:
                 "something is before it on PYTHONPATH."
             )
         self._proof, theirs = socket.socketpair()
-        hooks = os.environ.get("VERL_REGRESS_HOOKS", "")
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
                 cwd=job.path,
-                env={
-                    **os.environ,
-                    "VERL_REGRESS_HOOKS": f"{hooks},{_PROOF}",  # last: it imports what the other hooks change
-                    "VERL_REGRESS_PROOF": str(theirs.fileno()),
-                },
+                env={**os.environ, "VERL_REGRESS_PROOF": str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -303,7 +297,7 @@ class _Trainer:
                 said += (chunk := self._proof.recv(65536))
                 if not chunk:
                     return None
-            elif not ready and self.process.poll() is not None:
+            elif self.process.poll() is not None:
                 return None
         proof: dict[str, str] = json.loads(said)
         return proof
@@ -315,10 +309,10 @@ class _Trainer:
 
     def kill(self, tee: Tee) -> int:
         """End the process group, copy what it had written to the logs; the exit status."""
-        self._proof.close()
-        with contextlib.suppress(ProcessLookupError):
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
+        self._proof.close()
         self.drain(tee)
         return code
 

@@ -22,7 +22,7 @@ def start(tmp_path):
         ours, theirs = socket.socketpair()
         ours.settimeout(20)
         env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {"PYTHONPATH": f"{HOOKS}:{tmp_path}", "VERL_REGRESS_HOOKS": "proof"}
+        env |= {"PYTHONPATH": f"{HOOKS}:{tmp_path}"}
         with theirs:
             env |= {"VERL_REGRESS_PROOF": str(theirs.fileno())} if proves else {}
             process = subprocess.Popen(
@@ -64,6 +64,16 @@ def test_an_import_that_fails_is_reported_and_its_traceback_is_in_the_log(start,
     assert (process.returncode, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):\n")
     assert err.endswith(error)
+
+
+@pytest.mark.parametrize("then", ["", "raise OSError('no such mount')"])
+def test_what_the_image_sets_up_is_done_before_the_proof_and_cannot_skip_it(start, tmp_path, then):
+    (tmp_path / "sitecustomize.py").write_text(f"import os\nos.environ['OF_THE_IMAGE'] = 'set'\n{then}\n")
+    process, ours = start(verl="import os\nos.environ['OF_THE_IMAGE']")
+    with ours:
+        assert json.loads(ours.recv(65536))["marker"] == "codeA"
+    assert process.communicate(timeout=20)[0] == ""
+    assert process.returncode == 1
 
 
 def test_a_process_that_need_not_prove_imports_nothing(start):
