@@ -118,6 +118,25 @@ def losses(ray):
     return losses
 
 
+@pytest.mark.parametrize("submitted", [{"accepted": True}, None])
+def test_a_trainer_that_fails_under_a_new_head_which_does_not_know_its_job_is_lost_with_it(
+    make_job, ray, monkeypatch, submitted
+):
+    """Before: FAILED, with the crash of a process of Ray as the cause. A job that something else launches has no record."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray.has_nodes()
+    job = make_job("j", submitted=submitted)
+    found = aftermath.of_failure(
+        job, {"address": ray.address}, "the trainer ended with exit status 1", told_to_stop=False
+    )
+    sentence = (
+        "the trainer ended with exit status 1, and Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or "
+        "it was deleted there"
+    )
+    assert found.get("head_gone", False) is bool(submitted)
+    assert found["reason"] == (sentence if submitted else "the trainer ended with exit status 1")
+
+
 def test_an_unreachable_node_is_lost_and_a_listening_one_is_not(losses, closed_port):
     with listening() as port:
         found = losses([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor("b")])

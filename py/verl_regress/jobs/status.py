@@ -107,7 +107,7 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
         return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted.get('error')}")
     if not reachable:
         return Judgement(Status.UNKNOWN, "Ray does not answer and the job recorded no end", driver_ip)
-    return Judgement(Status.LOST, f"the job recorded no end, and {_FORGOTTEN}", driver_ip)
+    return Judgement(Status.LOST, f"the job recorded no end, and {causes.FORGOTTEN}", driver_ip)
 
 
 def judge_among(job: JobDir, known: Mapping[str, Mapping[str, Any]] | None) -> Judgement:
@@ -128,16 +128,11 @@ def judge_for(cluster: str | None, job: JobDir, known: Mapping[str, Mapping[str,
     return Judgement(Status.UNKNOWN, f"the job recorded no end, and the Ray of its cluster {theirs} was not asked")
 
 
-_FORGOTTEN = (
-    "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
-)
-
-
 def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Judgement:
     """A signal ended the job, and Ray cannot say whether a user stopped it or its node went down."""
     if not reachable:
         return Judgement(Status.UNKNOWN, f"{reason}, and Ray does not answer who ended it", driver_ip)
-    return Judgement(Status.LOST, f"{reason}, and {_FORGOTTEN}", driver_ip)
+    return Judgement(Status.LOST, f"{reason}, and {causes.FORGOTTEN}", driver_ip)
 
 
 def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:

@@ -34,9 +34,12 @@ def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
 
 
 def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Why a trainer may have failed that was not asked to stop: it lost a node, or one of its processes was killed."""
+    """Why a trainer may have failed that was not asked to stop: Ray forgot its job, it lost a node, or a process was killed."""
+    api = RayApi(seen_from_here(plan["address"], os.environ), _ASK_SECONDS)
     try:
-        losses = losses_of(job.ray_id, RayApi(seen_from_here(plan["address"], os.environ), _ASK_SECONDS))
+        if (job.read_state("submitted") or {}).get("accepted") and api.job(job.ray_id) is None:
+            return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
+        losses = losses_of(job.ray_id, api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
