@@ -25,6 +25,7 @@ cli::begin() { cli::begin_with '' "$@"; }
 cli::begin_with() {
   CLI_NAME=${0##*/}
   CLI_STARTED=${EPOCHREALTIME}
+  CLI_SHELL=$BASHPID
   CLI_CLEANUPS=()
   CLI_PARTS=()
   CLI_IF_INTERRUPTED=(true)
@@ -129,13 +130,25 @@ cli::shown() {
   printf '%s\n' "$text"
 }
 
-# cli::on_exit COMMAND...: an argv to run when the script ends, last registered first.
-cli::on_exit() { CLI_CLEANUPS+=("$(printf '%q ' "$@")"); }
+# cli::on_exit COMMAND...: an argv to run when the script ends, last registered first. In a subshell, when that ends: what is added to
+# an array there is unknown to the script.
+cli::on_exit() {
+  [[ ${CLI_SHELL:-$BASHPID} == "$BASHPID" ]] || cli::_own_cleanups
+  CLI_CLEANUPS+=("$(printf '%q ' "$@")")
+}
+
+# cli::_own_cleanups: this subshell has no part and no cleanup yet, and runs its own when it ends.
+cli::_own_cleanups() {
+  CLI_SHELL=$BASHPID CLI_CLEANUPS=() CLI_PARTS=()
+  trap 'set +e; cli::_clean_up' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+}
 
 # cli::on_interrupt COMMAND...: the argv to run when a signal ends the script (Ctrl-C).
 cli::on_interrupt() { CLI_IF_INTERRUPTED=("$@"); }
 
-# cli::temp_dir NAME: a directory in the variable NAME, removed when the script ends.
+# cli::temp_dir NAME: a directory in the variable NAME, removed when the script ends, or the subshell that made it.
 cli::temp_dir() {
   local -n _dir=$1
   _dir=$(mktemp -d "${TMPDIR:-/tmp}/verl-regress.XXXXXX")
@@ -152,10 +165,7 @@ cli::part() {
 }
 
 cli::_part() {
-  CLI_CLEANUPS=() CLI_PARTS=()
-  trap 'set +e; cli::_clean_up' EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
+  cli::_own_cleanups
   "$@"
 }
 

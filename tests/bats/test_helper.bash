@@ -104,15 +104,21 @@ fake_ray() {
   printf 'Metadata-Version: 2.1\nName: ray\nVersion: %s\n' "$2" >"$1/ray-$2.dist-info/METADATA"
 }
 
-# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with a clean environment.
+# sandbox::run [KNOB=VALUE...] SCRIPT ARG...: runs a script of the copy, in the copy, with a clean environment. It may leave no
+# temporary folder.
 sandbox::run() {
-  local knobs=(PROFILE=cpu NO_COLOR=1 WORKDIR="${BOX}/work dir")
+  local knobs=(PROFILE=cpu NO_COLOR=1 WORKDIR="${BOX}/work dir") folder
+  local -A before=()
+  for folder in "${BOX}"/tmp/verl-regress.*; do before[$folder]=1; done
   while [[ $1 == *=* ]]; do
     knobs+=("$1")
     shift
   done
   run env --chdir="$HERE" -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" "${knobs[@]}" \
     "${BOX}/bin/bash" "${HERE}/$1" "${@:2}"
+  for folder in "${BOX}"/tmp/verl-regress.*; do
+    [[ ! -e $folder || -n ${before[$folder]:-} ]] || fail "left: ${folder} with $(ls "$folder")"
+  done
 }
 
 # Assertions about bats' $status and $output; each prints what it saw.

@@ -241,6 +241,23 @@ LINES
   [[ ! -e $(<"${BOX}/home dir/dir") ]]
 }
 
+@test "what a subshell registers runs when the subshell ends, once, also after a failure and beside a part; and its caller's does not run there" {
+  in_lib <<'LINES'
+cli::on_exit printf 'the script ends\n'
+makes() { cli::temp_dir dir && printf '%s\n' "$dir" && cli::on_exit printf 'the subshell ends\n'; [[ -e $dir ]] || exit 1; exit "$1"; }
+for status in 0 7; do
+  made=$(makes "$status") || [[ $? == "$status" ]]
+  [[ ! -e ${made%%$'\n'*} && $made == *$'\nthe subshell ends' ]]
+done
+cli::part makes 0
+(makes 3) || [[ $? == 3 ]]
+cli::await_parts
+printf 'it goes on\n'
+LINES
+  assert_status 0
+  [[ $(grep -cxF 'the script ends' <<<"$output") == 1 && $output == *$'it goes on\nthe script ends\n'* && -z $(ls "${BOX}/tmp") ]] || fail 'cleaned up at the wrong time'
+}
+
 @test "the token is made once, for its owner alone, and printed nowhere" {
   stub od 'cat >/dev/null; printf " 0a 1b\n"'
   mkdir "${BOX}/work dir"
