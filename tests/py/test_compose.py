@@ -145,6 +145,64 @@ def test_a_reference_that_only_the_job_can_fill_in_stays(snapshot):
     assert yaml.safe_load("\n".join(rest)) == {"here": "${oc.env:ONLY_IN_THE_JOB}", "other": 2}
 
 
+def test_the_other_references_are_filled_in(snapshot):
+    """Before: none was, so the model that a path leads to was not checked."""
+    config = snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    write(
+        config,
+        "here: ${oc.env:ONLY_IN_THE_JOB}\nhome: /m\nall: [{path: '${home}/tiny', at: '${here}'}, '${home}', 2]\ncopy: ${all}\n",
+    )
+    filled = [{"path": "/m/tiny", "at": "${here}"}, "/m", 2]
+    assert yaml.safe_load(composed(snapshot).text) == {
+        "here": "${oc.env:ONLY_IN_THE_JOB}",
+        "home": "/m",
+        "all": filled,
+        "copy": filled,
+    }
+
+
+@pytest.mark.parametrize("more", [{}, {"here": "${oc.env:ONLY_IN_THE_JOB}"}])
+@pytest.mark.parametrize(
+    ("value", "is_on"),
+    [
+        (True, True),
+        ("true", True),
+        (1, True),
+        (False, False),
+        (None, False),
+        (0, False),
+        ("${yes}", True),
+        ("${no}", False),
+        ("${onward}", True),
+        ("${oc.select:nowhere,true}", True),
+        ("${oc.select:nowhere,false}", False),
+        ("${nowhere}", True),
+        ("${oc.env:TRUST,null}", True),  # the job's own variables may say so
+        ("${oc.decode:${oc.env:TRUST,false}}", True),
+        ("${by_environment}", True),
+    ],
+)
+def test_a_models_code_runs_if_trust_remote_code_is_on_or_may_be(snapshot, more, value, is_on):
+    """Before: every reference counted as off when any could not be filled in, and the submitter's environment decided."""
+    keys = {
+        "yes": True,
+        "no": False,
+        "onward": "${yes}",
+        "by_environment": "${oc.decode:${oc.env:TRUST,false}}",
+        **more,
+    }
+    config = snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    for place in ({"trust_remote_code": value}, {"models": [[], [{"model": {"trust_remote_code": value}}]]}):
+        write(config, yaml.safe_dump(keys | place))
+        assert composed(snapshot).runs_remote_code is is_on
+
+
+def test_the_environment_is_filled_in_elsewhere(snapshot, monkeypatch):
+    monkeypatch.setenv("ONLY_HERE", "x")
+    for _ in range(2):
+        assert yaml.safe_load(composed(snapshot, "+data.new=${oc.env:ONLY_HERE}").text)["data"]["new"] == "x"
+
+
 def test_an_optional_override_is_left_out_if_its_key_does_not_exist(snapshot):
     present, absent, other = (
         Override(text, "env/ray/cpu.yaml", optional=True) for text in ("trainer.save_freq=7", "trainer.no=1", "no.no=1")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import yaml
-from conftest import BASE, SPEC, has_packages, node_row, write
+from conftest import BASE, CONFIG, SPEC, has_packages, node_row, record, write
 
 from verl_regress.base import layout
 from verl_regress.base.layout import JobDir
@@ -620,8 +620,25 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
     assert submit("--dry-run", on.format("false")).status == 0
     assert submit(on.format("true")).is_refusal(
         f"The model {shared.models}/tiny with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would "
-        "run as you: set TRUSTED_UIDS=4242 if you trust that user, or leave trust_remote_code out."
+        "run as you: set TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
     )
     os.chown(theirs, 0, 0)
     assert submit("--submission-id=on", on.format("True")).status == 0
     assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [f"{shared.models}/tiny"]
+
+
+@as_root
+def test_a_models_code_is_refused_too_if_another_key_lets_it_run(submit, shared):
+    """Before: as soon as any reference in verl's config could not be filled in, none counted as on, and no path with one was checked."""
+    config = shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    write(config, f"{CONFIG}here: ${{oc.env:ONLY_IN_THE_JOB}}\nhome: {shared.models}\n")
+    record(shared.snapshots / "codeA")
+    theirs = write(shared.models / "theirs" / "modeling.py", "")
+    write(theirs.with_name("config.json"), "{}")
+    os.chown(theirs, 4242, 4242)
+    given = "critic.model.path=${home}/theirs ++critic.model.trust_remote_code=${data.trust} +data.trust="
+    assert submit("--dry-run", f"--overrides={given}false").status == 0
+    assert submit(f"--overrides={given}true").is_refusal(
+        f"The model {theirs.parent} with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would "
+        "run as you: set TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
+    )

@@ -10,7 +10,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ _SHOWN = 3
 @dataclass(frozen=True)
 class Composed:
     """The result of composing: the overrides that are kept, the optional ones without a key, and from verl's config its
-    YAML, the devices and the reward function.
+    YAML, the devices, the reward function, and whether it lets a model's Python files run (trust_remote_code).
     """
 
     overrides: tuple[Override, ...]
@@ -39,6 +39,7 @@ class Composed:
     text: str
     devices: Devices
     reward: Function | None
+    runs_remote_code: bool
 
 
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
@@ -63,7 +64,8 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     left_out += strays
                     continue
                 text, value = _as_yaml(config, kept), partial(_value, config)
-                return Composed(tuple(kept), tuple(left_out), text, Devices.of(value), Function.of(value))
+                of_config = (text, Devices.of(value), Function.of(value), _runs_remote_code(config))
+                return Composed(tuple(kept), tuple(left_out), *of_config)
             except _HydraRefused as refused:
                 culprit = refused.culprit
                 if culprit is None or not culprit.optional or not refused.lacks_key:
@@ -166,7 +168,7 @@ def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:
 
 
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
-    """The config with every ${…} filled in; unresolved if that needs values that only the job's processes have."""
+    """The config with every ${…} filled in, but for those that need values which only the job's processes have."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -177,7 +179,49 @@ def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
         for override in overrides:
             if where.replace("[", ".").startswith(f"{override.parts()[1]}."):
                 raise _HydraRefused(error, override) from error
-        return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(config)}"
+        return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(_filled_in(config))}"
+
+
+def _filled_in(config: Any) -> Any:
+    """The values of a config, or of a list in it, as plain data, with each ${…} filled in that can be."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    values: Any = OmegaConf.to_container(config)
+    for key in values if isinstance(values, dict) else range(len(values)):
+        with suppress(OmegaConfBaseException):
+            value = config[key]
+            values[key] = _filled_in(value) if OmegaConf.is_config(value) else value
+    return values
+
+
+def _runs_remote_code(config: Any) -> bool:
+    """Is any trust_remote_code on? One that cannot be filled in counts as on."""
+    with _without_environment():
+        return _is_on("trust_remote_code", _filled_in(config))
+
+
+def _is_on(key: str, node: Any) -> bool:
+    """Has any key in plain data that ends in `key` a value that Python takes as true?"""
+    if isinstance(node, dict):
+        return any((value and str(name).endswith(key)) or _is_on(key, value) for name, value in node.items())
+    return isinstance(node, list) and any(_is_on(key, value) for value in node)
+
+
+@contextmanager
+def _without_environment() -> Iterator[None]:
+    """Let no ${oc.env:…} be filled in: the job's processes have other variables than this one."""
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    def refuse(name: str, *_default: Any) -> None:
+        raise LookupError(name)
+
+    OmegaConf.register_new_resolver("oc.env", refuse, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
 def _value(config: Any, key: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,8 +25,6 @@ from verl_regress.spec.request import Request
 from verl_regress.spec.workloads import JobPaths
 from verl_regress.store import snapshot
 
-# In verl's config as OmegaConf writes it: switched on, itself and not by reference to another key.
-_REMOTE_CODE = re.compile(r"trust_remote_code: (?!false$|null$|'?\$\{)", re.MULTILINE)
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -191,12 +188,12 @@ def _remote_code(root: SharedRoot, composed: Composed) -> tuple[Path, ...]:
 
     Raises BadInput if one is another user's.
     """
-    if _REMOTE_CODE.search(composed.text) is None:
+    if not composed.runs_remote_code:
         return ()
     named = dict.fromkeys(Path(text) for text in _texts(yaml.safe_load(composed.text)) if text.startswith("/"))
     models = [path for path in named if _is_in(root, path) and any(path.glob("*config.json"))]
     for model in models:
-        _need_own(model, f"The model {shown(str(model))} with trust_remote_code", "leave trust_remote_code out")
+        _need_own(model, f"The model {shown(str(model))} with trust_remote_code", "set trust_remote_code to false")
     return tuple(models)
 
 
