@@ -208,6 +208,21 @@ def test_the_latest_job_of_a_user_is_found_with_marks_that_are_lost_or_wrong(sha
     assert find.find(shared, "latest", ANN) == mine
 
 
+def test_a_mark_that_another_user_made_hides_a_job_until_gc(shared, capsys):
+    """Before: for ever, because gc read only jobs without any mark of an owner."""
+    ids = make_jobs(shared, 2)
+    mine = owned(shared, ids[0], ANN, is_marked=False)  # by an earlier version
+    (shared.jobs / f".of-{BOB.key}-{ids[0]}").touch()
+    owned(shared, ids[1], BOB)
+    said = []
+    for _ in range(2):
+        assert cli.main(["--shared-root", str(shared.path), "gc", "--cluster=c", "--keep=10"]) == 0
+        said.append(" lost marks of jobs again, by " in capsys.readouterr().err)
+    assert said == [True, False]
+    assert find.find(shared, "latest", ANN) == mine
+    assert find.find(shared, "latest", BOB).submission_id == ids[1]
+
+
 @pytest.mark.parametrize("count", SIZES)
 def test_marks_of_owners_are_made_again_by_gc(shared, monkeypatch, capsys, count):
     """A user who submitted only the oldest job reads few afterwards; before, all."""

@@ -103,17 +103,15 @@ def mark(attempt: JobDir, by: Owner | None = None) -> None:
 
 
 def lost_marks(root: SharedRoot, jobs: Iterable[tuple[float, JobDir]]) -> list[Path]:
-    """The marks that these jobs should have (`dated`) and have not. Only jobs whose owner is unknown, and resumed ones, are read."""
+    """The marks that these jobs should have (`dated`) and have not. Each is read: another user may have made one of its marks."""
     marks = _Marks.of(root)
     lost: list[Path] = []
     for when, job in jobs:
-        owners = marks.owners.get(job.submission_id, ())
         if _needs_mark(job, when) and marks.made.get(job.submission_id, -math.inf) + _LAG < when:
             lost.append(_mark(job, when))
-        if not owners or job.attempt > 1:  # another user may have resumed it
-            plan = _plan_if_readable(job)
-            if plan is not None and owner.key_of(plan) not in owners:
-                lost.append(_owner_mark(job, plan))
+        plan = _plan_if_readable(job)
+        if plan is not None and owner.key_of(plan) not in marks.owners.get(job.submission_id, ()):
+            lost.append(_owner_mark(job, plan))
     return lost
 
 
@@ -246,7 +244,11 @@ def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
 
 
 def _may_be_of(root: SharedRoot, names: Iterable[str], caller: Owner) -> list[str]:
-    """Those jobs that have a mark of this owner, or of none: older versions made none, and one may be lost."""
+    """Those jobs that have a mark of this owner, or of none: older versions made none, and one may be lost.
+
+    A mark that another user made for a job that has none hides it until `make gc` makes its own: to see that here, every job
+    of others would have to be asked for its owner.
+    """
     owners = _Marks.of(root).owners
     return [name for name in names if name not in owners or caller.key in owners[name]]
 
