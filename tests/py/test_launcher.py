@@ -101,6 +101,12 @@ class Launched:
             assert time.monotonic() < end, self.log
             time.sleep(0.01)
 
+    def await_bundle(self):
+        end = time.monotonic() + 30
+        while not self.bundles:
+            assert time.monotonic() < end, self.log
+            time.sleep(0.01)
+
     def finish(self):
         """Its exit status, and what it wrote to its own stdout."""
         return self.process.wait(timeout=20), self.out.read_bytes()
@@ -219,6 +225,7 @@ def test_sigterm_reaches_the_whole_group(launched):
         "time.sleep(30)\n"
     )
     launched.start(trainer).await_line("ready")
+    launched.await_bundle()
     launched.process.send_signal(signal.SIGTERM)
     status, out = launched.finish()
     assert (status, launched.ended) == (5, (5, "the trainer ended with exit status 5"))
