@@ -63,9 +63,15 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     kept = [override for override in kept if override not in strays]
                     left_out += strays
                     continue
-                text, value = _as_yaml(config, kept), partial(_value, config)
-                of_config = (text, Devices.of(value), Function.of(value), _runs_remote_code(config))
-                return Composed(tuple(kept), tuple(left_out), *of_config)
+                value = partial(_value, config)
+                return Composed(
+                    tuple(kept),
+                    tuple(left_out),
+                    text=_as_yaml(config, kept),
+                    devices=Devices.of(value),
+                    reward=Function.of(value),
+                    runs_remote_code=_runs_remote_code(config),
+                )
             except _HydraRefused as refused:
                 culprit = refused.culprit
                 if culprit is None or not culprit.optional or not refused.lacks_key:
@@ -198,14 +204,25 @@ def _filled_in(config: Any) -> Any:
 def _runs_remote_code(config: Any) -> bool:
     """Is any trust_remote_code on? One that cannot be filled in counts as on."""
     with _without_environment():
-        return _is_on("trust_remote_code", _filled_in(config))
+        return _has_on(config, "trust_remote_code")
 
 
-def _is_on(key: str, node: Any) -> bool:
-    """Has any key in plain data that ends in `key` a value that Python takes as true?"""
-    if isinstance(node, dict):
-        return any((value and str(name).endswith(key)) or _is_on(key, value) for name, value in node.items())
-    return isinstance(node, list) and any(_is_on(key, value) for value in node)
+def _has_on(config: Any, switch: str) -> bool:
+    """Has a config, or a list in it, a key that ends in `switch`, and a value that Python takes as true or that cannot be filled in?"""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    for key in config if OmegaConf.is_dict(config) else range(len(config)):
+        is_switch = str(key).endswith(switch)
+        try:
+            value = config[key]
+        except OmegaConfBaseException:
+            if is_switch:
+                return True
+            continue
+        if (is_switch and value) or (OmegaConf.is_config(value) and _has_on(value, switch)):
+            return True
+    return False
 
 
 @contextmanager
