@@ -96,14 +96,14 @@ class Launched:
         )
 
     def await_line(self, line):
-        end = time.monotonic() + 30
-        while line.encode() not in self.log.splitlines():
-            assert time.monotonic() < end, self.log
-            time.sleep(0.01)
+        self._await(lambda: line.encode() in self.log.splitlines())
 
     def await_bundle(self):
+        self._await(lambda: self.bundles)
+
+    def _await(self, condition):
         end = time.monotonic() + 30
-        while not self.bundles:
+        while not condition():
             assert time.monotonic() < end, self.log
             time.sleep(0.01)
 
