@@ -149,6 +149,14 @@ class Server:
         holders[mount, owner] = how
         return True
 
+    def release(self, mount, inode, owner):
+        """The open file is gone; the kernel may soon give its id to another one, to which a lock that stays must not belong."""
+        how = self.locks.get(inode, {}).get((mount, owner))
+        self.lock(mount, inode, owner, fcntl.F_UNLCK)
+        if how is not None and not self.options["ends"]:
+            self.locks[inode][mount, object()] = how
+        self.retry()
+
     def row_of(self, thread):
         """How many calls in a row lead to the one that this thread asks now: it waits for its own, a main thread for all others too."""
         status = Path(f"/proc/{thread}/status")
@@ -455,9 +463,8 @@ class Mount:
         inode = os.fstat(handle).st_ino
         del self.files[handle]
         os.close(handle)
-        if flags & 2 and self.server.options["ends"]:
-            self.server.lock(self, inode, owner, fcntl.F_UNLCK)
-            self.server.retry()
+        if flags & 2:
+            self.server.release(self, inode, owner)
         return b""
 
     def _lock(self, unique, _node, body, *, waits):
