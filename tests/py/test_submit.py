@@ -610,6 +610,16 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(folder)]
 
 
+def test_a_folder_on_pythonpath_that_cannot_be_read_is_refused(submit, shared):
+    loop = shared.user_code / "loop"
+    loop.parent.mkdir(parents=True, exist_ok=True)
+    loop.symlink_to("loop")
+    assert submit(spec=f"{SPEC}env_vars: {{PYTHONPATH: '{loop}'}}\n").is_refusal(
+        f"PYTHONPATH={loop} (from my/ppo.yaml) is not usable, because {loop} cannot be read (Too many levels of symbolic links): make it "
+        "readable, or name a folder of your own."
+    )
+
+
 @as_root
 def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(submit, shared):
     theirs = write(shared.models / "tiny" / "modeling.py", "")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base.errors import BadInput
+
 JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers, too: whose the directory of a job may be, for its launcher
 _TRUSTED_UIDS = "VERL_REGRESS_TRUSTED_UIDS"  # set by scripts/lib/helper.bash: numbers, separated by spaces
 
@@ -70,7 +72,23 @@ def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
     return uid in (0, os.geteuid(), *(trusted_uids() if trusted is None else trusted))
 
 
-def foreign_in(place: Path, trusted: Iterable[int] | None = None) -> tuple[Path, int] | None:
+def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None) -> None:
+    """Raise BadInput if anything in a folder whose code runs is another user's, or cannot be read. `then` is the end of the cure."""
+    try:
+        foreign = _foreign_in(folder, trusted)
+    except OSError as error:
+        raise BadInput(
+            f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
+        ) from None
+    if foreign is not None:
+        part, uid = foreign
+        raise BadInput(
+            f"{named} is refused, because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if you "
+            f"trust that user, {then}."
+        )
+
+
+def _foreign_in(place: Path, trusted: Iterable[int] | None) -> tuple[Path, int] | None:
     """The first path, of a file, or of a folder and all that is in it, that belongs to a user whom we do not trust, and that user.
 
     Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is

@@ -16,7 +16,7 @@ import yaml
 from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, IdTaken, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
-from verl_regress.base.owner import foreign_in, trusted_uids
+from verl_regress.base.owner import need_own, trusted_uids
 from verl_regress.spec import limits, reward_fn
 from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
@@ -179,7 +179,7 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
     ]
     origin = environment.origins.get("PYTHONPATH", "the nodes' own environment")
     for entry in asked:
-        _need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", "name a folder of your own")
+        need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", "or name a folder of your own")
     return tuple(asked)
 
 
@@ -193,7 +193,7 @@ def _remote_code(root: SharedRoot, composed: Composed) -> tuple[Path, ...]:
     named = dict.fromkeys(Path(text) for text in _texts(yaml.safe_load(composed.text)) if text.startswith("/"))
     models = [path for path in named if _is_in(root, path) and any(path.glob("*config.json"))]
     for model in models:
-        _need_own(model, f"The model {shown(str(model))} with trust_remote_code", "set trust_remote_code to false")
+        need_own(model, f"The model {shown(str(model))} with trust_remote_code", "or set trust_remote_code to false")
     return tuple(models)
 
 
@@ -209,22 +209,6 @@ def _texts(node: Any) -> Iterator[str]:
 def _is_in(root: SharedRoot, path: Path) -> bool:
     """Is it on the shared root, by its name or by what it leads to? What is elsewhere, only the nodes may have."""
     return path.is_relative_to(root.path) or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root.path))
-
-
-def _need_own(folder: Path, named: str, otherwise: str) -> None:
-    """Raise BadInput if anything in a folder whose code runs is another user's."""
-    try:
-        foreign = foreign_in(folder)
-    except OSError as error:
-        raise BadInput(
-            f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, or {otherwise}."
-        ) from None
-    if foreign is not None:
-        part, uid = foreign
-        raise BadInput(
-            f"{named} is refused, because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if you "
-            f"trust that user, or {otherwise}."
-        )
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:

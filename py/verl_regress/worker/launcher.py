@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.layout import JobDir, SharedRoot, need_owner
-from verl_regress.base.owner import JOB_UIDS, foreign_in
+from verl_regress.base.owner import JOB_UIDS, need_own
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import reward_fn
@@ -215,22 +215,7 @@ def check_paths(plan: Mapping[str, Any]) -> None:
         _check_reward(Path(reward), plan.get("trusted_uids"))
 
     for folder in plan.get("code_dirs") or ():  # older plans have none
-        foreign = _foreign_in(Path(folder), plan.get("trusted_uids"))
-        if foreign is not None:
-            part, uid = foreign
-            raise RegressError(
-                f"{folder} is refused, because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if "
-                "you trust that user, and submit the job again."
-            )
-
-
-def _foreign_in(folder: Path, trusted: Iterable[int] | None) -> tuple[Path, int] | None:
-    try:
-        return foreign_in(folder, trusted)
-    except OSError as error:
-        raise RegressError(
-            f"{error.filename} cannot be read ({error.strerror}): make it readable, and submit the job again."
-        ) from error
+        need_own(Path(folder), folder, "and submit the job again", plan.get("trusted_uids"))
 
 
 def _check_reward(path: Path, trusted: Iterable[int] | None) -> None:
