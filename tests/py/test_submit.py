@@ -610,6 +610,21 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(folder)]
 
 
+@as_root
+@pytest.mark.parametrize("said", ["", "env_vars: {PYTHONPATH: '${shared_root}/user/code/mine'}\n"])
+def test_a_folder_that_the_nodes_themselves_have_on_pythonpath_is_refused_as_theirs(submit, shared, monkeypatch, said):
+    """Before: the message named the JobSpec if that had a PYTHONPATH too, and said to name another folder."""
+    theirs = shared.user_code / "theirs"
+    for folder in (theirs, shared.user_code / "mine"):
+        folder.mkdir(parents=True)
+    os.chown(theirs, 4242, 4242)
+    monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{theirs}/")
+    assert submit(spec=SPEC + said).is_refusal(
+        f"PYTHONPATH={theirs} (from the nodes' own environment) is refused, because {theirs} belongs to user 4242, and what is there would run "
+        "as you: set TRUSTED_UIDS=4242 if you trust that user, or remove it there, in their image or on their host."
+    )
+
+
 def test_a_folder_on_pythonpath_that_cannot_be_read_is_refused(submit, shared):
     loop = shared.user_code / "loop"
     loop.parent.mkdir(parents=True, exist_ok=True)

@@ -177,9 +177,13 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
     asked = [
         each for each in entries if each != code.path and not each.is_relative_to(HELPER_DIR) and _is_in(root, each)
     ]
-    origin = environment.origins.get("PYTHONPATH", "the nodes' own environment")
+    of_nodes = {Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     for entry in asked:
-        need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", "or name a folder of your own")
+        if entry in of_nodes:
+            origin, cure = "the nodes' own environment", "or remove it there, in their image or on their host"
+        else:
+            origin, cure = environment.origins["PYTHONPATH"], "or name a folder of your own"
+        need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", cure)
     return tuple(asked)
 
 
