@@ -107,13 +107,12 @@ def losses(ray):
     """The result of `losses_of` for these raylets and actors."""
 
     def losses(raylets, actors):
-        ray.knows({"submission_id": "j", "job_id": "01"})
         query = "limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
         ray.answers[f"/api/v0/actors?{query}"] = (200, {"data": {"result": {"result": actors}}})
         ray.has_nodes(*raylets)
         rows = [listening_row(row) for row in raylets if row["port"]]
         ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": rows}})
-        return aftermath.losses_of("j", RayApi(ray.address))
+        return aftermath.losses_of("01", RayApi(ray.address))
 
     return losses
 
@@ -186,6 +185,17 @@ def test_memory_comes_before_what_followed_from_it(losses):
     with listening() as port:
         found = losses([raylet("worker-0", "a", port)], [actor("a", **crash), actor("a", oom_context={})])
     assert found.words == ", after Ray's memory monitor killed its WorkerDict on worker-0"
+
+
+def test_ray_is_asked_once_for_the_job_of_a_failed_trainer(make_job, losses, ray, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray.knows({"submission_id": "j", "job_id": "01"})
+    with listening() as port:
+        losses([raylet("worker-0", "a", port)], [actor("a", oom_context={})])
+        found = aftermath.of_failure(make_job("j"), {"address": ray.address}, "it ended", told_to_stop=False)
+    words = "it ended, after Ray's memory monitor killed its WorkerDict on worker-0"
+    assert found == {"reason": words, "lost_nodes": ()}
+    assert [path for path, _ in ray.seen].count("/api/jobs/j") == 1
 
 
 def test_a_node_that_the_trainer_lost_makes_the_job_lost(make_job):

@@ -37,9 +37,10 @@ def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, 
     """Why a trainer may have failed that was not asked to stop: Ray forgot its job, it lost a node, or a process was killed."""
     api = RayApi(seen_from_here(plan["address"], os.environ), _ASK_SECONDS)
     try:
-        if (job.read_state("submitted") or {}).get("accepted") and api.job(job.ray_id) is None:
+        details = api.job(job.ray_id)
+        if details is None and (job.read_state("submitted") or {}).get("accepted"):
             return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
-        losses = losses_of(job.ray_id, api)
+        losses = losses_of((details or {}).get("job_id"), api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
@@ -73,13 +74,13 @@ class Losses:
     words: str = ""
 
 
-def losses_of(ray_id: str, api: RayApi) -> Losses:
-    """What happened to the nodes and actors of a job whose trainer has just failed. Raises Unreachable.
+def losses_of(job_id: str | None, api: RayApi) -> Losses:
+    """What happened to the nodes and actors of a job whose trainer has just failed, by Ray's number of it. Raises Unreachable.
 
     Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is asked directly. One
     that is only paused or busy still accepts a connection.
     """
-    actors = api.actors(ray_id)
+    actors = api.of_job("actors", job_id)
     used = {actor["node_id"] for actor in actors}
     raylets = {raylet.node_id: raylet for raylet in api.raylets() if raylet.node_id in used}
     if not raylets:
