@@ -260,7 +260,7 @@ def node_row(name, address, state="ALIVE", **resources):
 
 @pytest.fixture
 def sdk(monkeypatch):
-    """Ray's Python SDK: `submitted` is what it received, `on_submit` what it does then."""
+    """Ray's Python SDK: `submitted` is what it received, `on_submit` what it does then, `client` who received it."""
     for name in ("no_proxy", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.setenv(name, "as it was")
     fake = types.SimpleNamespace(addresses=[], submitted=[], on_submit=lambda **_: None)
@@ -268,6 +268,10 @@ def sdk(monkeypatch):
     class JobSubmissionClient:
         def __init__(self, address):
             fake.addresses.append(address)
+            fake.client = self
+
+        def _do_request(self, method, endpoint, **options):
+            raise NotImplementedError
 
         def submit_job(self, **job):
             fake.submitted.append(job)

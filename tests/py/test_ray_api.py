@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import requests
 from conftest import FakeRay, node_row
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
@@ -143,6 +144,26 @@ def test_no_redirect_is_followed(api, ray, elsewhere, code):
         f"Ray does not answer at {ray.address} as seen from the head (HTTP Error {code}: "
     )
     assert (len(ray.seen), elsewhere.seen) == (1, [])
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch, code):
+    """Before: with 307 and 308 its description went to any host; what answered there was taken for Ray."""
+
+    def ask(_client, method, endpoint, **options):
+        """Ray's own (2.60)."""
+        return requests.request(method, ray.address + endpoint, **options)
+
+    monkeypatch.setattr(sys.modules["ray.job_submission"].JobSubmissionClient, "_do_request", ask)
+    sdk.on_submit = lambda **job: sdk.client._do_request("POST", "/api/jobs/", json=job)
+    job = {"entrypoint_num_cpus": 1.0, "entrypoint_resources": {}, "runtime_env": {}, "metadata": {}}
+    RayApi(ray.address).submit(submission_id="job", entrypoint="x", **job)
+    ray.answers["/api/jobs/"] = (code, b"")
+    there = ray.redirects["/api/jobs/"] = elsewhere.address + "/api/jobs/"
+    with pytest.raises(RegressError) as caught:
+        RayApi(ray.address).submit(submission_id="job", entrypoint="x", **job)
+    assert str(caught.value) == f"Ray refused the job: HTTP {code} redirects it to {there}, and no redirect is followed"
+    assert elsewhere.seen == []
 
 
 def test_no_proxy_is_used_for_our_own_head(ray):

@@ -214,7 +214,7 @@ class RayApi:
 
         try:
             with _deadline(_SUBMIT_SECONDS):
-                JobSubmissionClient(self.address).submit_job(
+                ray_private.refusing_redirects(JobSubmissionClient(self.address)).submit_job(
                     submission_id=submission_id,
                     entrypoint=entrypoint,
                     entrypoint_num_cpus=entrypoint_num_cpus,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import Exit, RegressError, last_line
+from verl_regress.base.errors import Exit, RegressError, last_line, shown
 
 # Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
@@ -43,6 +43,24 @@ def await_head(gcs: str, timeout: float) -> None:
     end, client = time.monotonic() + timeout, GcsClient(address=gcs)
     while not client.get_all_node_info(timeout=5, node_selectors=[head]) and time.monotonic() < end:
         time.sleep(_LOOK_EVERY)
+
+
+def refusing_redirects(client: Any) -> Any:
+    """The same JobSubmissionClient, whose requests raise RuntimeError where Ray's (2.60) follow a head's redirect.
+
+    They would do so without the token, but with a job's description.
+    """
+    ask = client._do_request
+
+    def ask_there_alone(*args: Any, **options: Any) -> Any:
+        answer = ask(*args, allow_redirects=False, **options)
+        if answer.is_redirect:
+            where = shown(answer.headers["location"])
+            raise RuntimeError(f"HTTP {answer.status_code} redirects it to {where}, and no redirect is followed")
+        return answer
+
+    client._do_request = ask_there_alone
+    return client
 
 
 def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:

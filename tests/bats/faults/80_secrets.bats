@@ -206,13 +206,14 @@ ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sor
   fault::recovered "tries=${#ports[@]}"
 }
 
-@test "the token goes along no redirect: neither Ray's SDK nor its command sends it to another port or address" {
-  local client redirect address
+@test "no redirect gets the token, from Ray's SDK or its command, to another port or address; from the SDK it gets no job either" {
+  local client redirect address requests helper
+  helper=$(bash -c 'source scripts/lib/regress.bash; cli::begin; env::load; helper::fix_version; helper::dir')
   # Only in the head's own loopback; the token opens nothing.
-  docker exec --interactive --env PYTHONDONTWRITEBYTECODE=1 "${CLUSTER_NAME}-head" python3 - <tests/bats/faults/redirect.py >"${BATS_TEST_TMPDIR}/redirects"
-  while read -r client redirect; do
+  docker exec --interactive --env PYTHONDONTWRITEBYTECODE=1 --env "PYTHONPATH=${helper}" "${CLUSTER_NAME}-head" python3 - <tests/bats/faults/redirect.py >"${BATS_TEST_TMPDIR}/redirects"
+  while read -r client redirect requests; do
     for address in 127.0.0.1 127.0.0.2; do
-      printf '%s %s %s 4 0/4\n' "$client" "$redirect" "$address"
+      printf '%s %s %s %s\n' "$client" "$redirect" "$address" "$requests"
     done
-  done <<<$'by_sdk 301\nby_sdk 302\nby_sdk 303\nby_sdk 307\nby_sdk 308\nby_command 307' | diff "${BATS_TEST_TMPDIR}/redirects" -
+  done <<<$'by_sdk 301 3 0/2\nby_sdk 302 3 0/2\nby_sdk 303 3 0/2\nby_sdk 307 3 0/2\nby_sdk 308 3 0/2\nby_command 307 4 0/4' | diff "${BATS_TEST_TMPDIR}/redirects" -
 }
