@@ -5,7 +5,6 @@
 setup_file() {
   load container_helper
   container::use quick 18265
-  container::cluster
 }
 
 setup() { load container_helper; }
@@ -27,7 +26,13 @@ PYTHON
 @test "Compose itself makes the expected project of the profile gpu" { profiles::is_expected gpu; }
 @test "Compose itself makes the expected project of the profile rocm" { profiles::is_expected rocm; }
 
+# Of these, COMPOSE_FILE would change nothing even if it got through: compose::run names its files.
+@test "what the shell tells Compose changes nothing in its project" {
+  profiles::is_expected cpu NODE_IMAGE=node:1 COMPOSE_FILE=/no/such.yaml COMPOSE_PROJECT_NAME=theirs COMPOSE_PROFILES=template COMPOSE_ENV_FILES=/no/such.env
+}
+
 @test "a worker that shows another number of GPUs than GPUS_PER_WORKER is refused" {
+  container::cluster
   WORKER_GPUS='' GPUS_PER_WORKER=8 run scripts/21_start_workers.sh
   assert_status 1
   assert_line 'error   worker-0 shows CPU 64, GPU 4, worker_node 100, and GPUS_PER_WORKER=8 is required: check which .*'
