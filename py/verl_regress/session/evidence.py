@@ -205,9 +205,7 @@ def token_search(root: SharedRoot, api: RayApi, names: Iterable[str], token: str
         "files": len(files),
         "answers": len(answers),
         "found_in": [str(path) for path in files if _holds(path, [needle])]
-        + [
-            f"Ray's answer about {name}" for name, answer in answers.items() if token in json.dumps(answer, default=str)
-        ],
+        + [f"Ray's answer about {name}" for name, answer in answers.items() if token in json.dumps(answer)],
     }
 
 
@@ -267,7 +265,7 @@ def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
     answers: dict[str, str | None] = {}
     for what, ask in questions.items():
         try:
-            answers[what] = json.dumps(ask(), default=str, ensure_ascii=False)
+            answers[what] = json.dumps(ask(), ensure_ascii=False)
         except RegressError:
             answers[what] = None
     return answers
