@@ -9,7 +9,9 @@ import sys
 import pytest
 from conftest import write
 
+from verl_regress.jobs import liveness
 from verl_regress.session import evidence
+from verl_regress.store import uses
 from verl_regress.store.sessions import Session
 
 
@@ -202,7 +204,7 @@ def test_the_weights_that_each_rank_saved_and_loaded_are_in_one_table(make_job, 
     )
     write(
         job.reports / "checkpoint_weights-m-1.json",
-        json.dumps({"saved": {"/c/global_step_2 rank 1": "c"}, "loaded": {}}),
+        json.dumps({"saved": {"/c/global_step_2 rank 1": "c"}}),
     )
     assert evidence.checkpoint_weights(job) is None  # whatever is there, no hook of the job's wrote it
     write(layer / "verl_rehearsal" / "checkpoint_weights.py", "")
@@ -219,6 +221,7 @@ def test_what_a_job_read_is_by_content(make_job, tmp_path):
     job, reward = make_job(), write(tmp_path / "reward.py", "def score(): return 1\n")
     hooks = tmp_path / "verl_regress" / "hooks"
     write(hooks / "a.py", "a = 1\n")
+    write(hooks / "sub" / "b.py", "b = 1\n")
     environment = {"env_vars": {"PYTHONPATH": f"/code:{hooks}"}}
     write(job.config / "runtime_env.json", json.dumps(environment))
     plan = {"model": "/m", "dataset": "/d", "reward_fn": str(reward)}
@@ -229,7 +232,7 @@ def test_what_a_job_read_is_by_content(make_job, tmp_path):
     assert first["reward_fn sha256"] == sha("def score(): return 1\n")[:12]
     assert first["data sha256"] == sha(json.dumps([["train", sha("d")]]))[:12]
     assert first["model sha256"] == sha(json.dumps([["config.json", sha("m")], ["weights", sha("w")]]))[:12]
-    assert first["hooks sha256"] == sha(f"a.py {sha('a = 1' + chr(10))}\n")[:12]
+    assert first["hooks sha256"] == sha(f"a.py {sha('a = 1' + chr(10))}\nsub/b.py {sha('b = 1' + chr(10))}\n")[:12]
     # the time does not count, each byte does
     seen["/d"]["train"] = [2, sha("d")]
     assert evidence.artefact_hashes(job, seen) == first
@@ -251,12 +254,39 @@ def test_what_a_job_read_is_by_content(make_job, tmp_path):
         ({"ended": {"exit_code": 0, "reason": "the trainer ended"}, "observed": {"status": "RUNNING"}}, False),
         ({"ended": {"exit_code": 0, "reason": "the trainer ended"}}, False),
         ({"observed": {"status": "STOPPED"}}, False),
+        ({"submitted": None}, False),
     ],
 )
 def test_only_jobs_that_nobody_writes_to_are_hashed_before_a_session(shared, make_job, state, is_over):
     job = make_job("one", **state)
     assert evidence.job_digests(shared) == ({"one": evidence.digest(job.path)} if is_over else {})
     assert evidence.job_digests(shared, ["one", "none"]) == {"one": evidence.digest(job.path)}
+
+
+def test_a_job_whose_launcher_lives_is_not_hashed_before_a_session_although_its_end_is_recorded(shared, make_job):
+    job = make_job("one", ended={"exit_code": 0, "reason": "the trainer ended"}, observed={"status": "SUCCEEDED"})
+    lives = liveness.hold(job)
+    assert evidence.job_digests(shared) == {}
+    os.close(lives)
+    assert set(evidence.job_digests(shared)) == {"one"}
+
+
+def test_a_job_that_was_damaged_before_a_session_is_not_hashed(shared, make_job):
+    write(make_job("one").state / "submitted", "{")
+    assert evidence.job_digests(shared) == {}
+
+
+@pytest.mark.parametrize(("among", "most", "hashed"), [(9, 9, "6420"), (9, 2, "64"), (5, 9, "642"), (1, 9, "6")])
+def test_before_a_session_a_few_of_this_users_newest_jobs_are_hashed(
+    shared, make_job, monkeypatch, among, most, hashed
+):
+    """Those of other users count among the newest: to find older ones of this user could take long."""
+    for number in range(7):
+        os.utime(make_job(str(number), submitted={"accepted": False}).config, (number, number))
+    monkeypatch.setattr(uses, "is_mine", lambda path: path.name in "0246")
+    monkeypatch.setattr(evidence, "_AMONG", among)
+    monkeypatch.setattr(evidence, "_EARLIER", most)
+    assert list(evidence.job_digests(shared)) == list(hashed)
 
 
 def test_a_search_finds_any_form_anywhere_in_a_file_and_names_it(tmp_path):
@@ -268,3 +298,12 @@ def test_a_search_finds_any_form_anywhere_in_a_file_and_names_it(tmp_path):
     written = evidence.forms(canary)
     assert sorted(evidence._found_in(evidence._files(tmp_path), written)) == sorted([str(there), str(in_json)])
     assert evidence._found_in([tmp_path / "gone"], written) == []
+
+
+def test_a_search_reads_the_files_that_this_user_can_read_and_nothing_else(tmp_path, monkeypatch):
+    """A named pipe would keep it waiting."""
+    file, closed = write(tmp_path / "sub" / "file", ""), write(tmp_path / "closed", "")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.R_OK))  # root can read all
+    assert evidence._files(tmp_path) == [file]

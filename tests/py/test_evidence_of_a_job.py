@@ -1,6 +1,7 @@
 """Everything that a session records of one job, key by key, and where it finds the token."""
 
 import json
+import tracemalloc
 
 import pytest
 from conftest import node_row, write, write_checkpoint
@@ -144,3 +145,17 @@ def test_a_needle_of_one_byte_or_none_and_a_large_file(tmp_path, monkeypatch):
     assert not evidence._holds(file, [b"c"])
     assert not evidence._holds(file, [])
     assert not evidence._holds(file, [b"aa"])
+    assert not evidence._holds(file, [b"X"])
+    assert not evidence._holds(file, [b"Xab"])  # of which the file has only the end
+
+
+@pytest.mark.parametrize("needle", [b"x", b"needle"])
+def test_a_file_of_any_size_is_searched_in_the_memory_of_a_few_pieces(tmp_path, monkeypatch, needle):
+    monkeypatch.setattr(evidence, "_PIECE", 4096)
+    file = write(tmp_path / "file", "-" * (64 * 4096))
+    tracemalloc.start()
+    try:
+        assert not evidence._holds(file, [needle])
+        assert tracemalloc.get_traced_memory()[1] < 16 * 4096
+    finally:
+        tracemalloc.stop()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SPEC, write
+from conftest import SPEC, node_row, write
 from streams import tar
 from test_job_secrets import sent
 
@@ -27,6 +27,9 @@ FORMS = {
     },
 }
 
+ACTORS = "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=02000000"
+NODES = "/api/v0/nodes?limit=1000&detail=1"
+
 
 @pytest.fixture
 def search(shared, ray, tmp_path, make_job):
@@ -35,20 +38,15 @@ def search(shared, ray, tmp_path, make_job):
     ray.knows({"submission_id": "job", "job_id": "02000000"})
     ray.answers |= {
         "/api/v0/runtime_envs?limit=1000&detail=1": (200, {"result": []}),
-        "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=02000000": (
-            200,
-            {"data": {"result": {"result": []}}},
-        ),
+        ACTORS: (200, {"data": {"result": {"result": []}}}),
         "/api/jobs/job/logs": (200, {"logs": "trained\n"}),
     }
     session = tmp_path / "session"
-    return lambda: evidence.canary_search(shared, RayApi(ray.address), "mine", session, ["job"], VALUE)
+    return lambda canary=VALUE: evidence.canary_search(shared, RayApi(ray.address), "mine", session, ["job"], canary)
 
 
 def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
-    found = search()
-    assert found["found_in"] == []
-    assert (found["canary_characters"], found["files"], found["answers"]) == (40, 2, 6)
+    assert search() == {"canary_characters": 40, "files": 2, "answers": 6, "unanswered": [], "found_in": []}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
@@ -76,18 +74,32 @@ def test_it_is_found_in_every_form_in_answers(search, ray, path, place, form):
     assert search()["found_in"] == [place]
 
 
+def test_it_is_found_in_what_ray_says_of_the_job_its_actors_and_the_nodes(search, ray):
+    ray.knows({"submission_id": "job", "job_id": "02000000", "message": VALUE})
+    ray.answers[ACTORS] = (200, {"data": {"result": {"result": [{"class_name": VALUE}]}}})
+    ray.has_nodes(node_row("head", "10.0.0.1", **{VALUE: 1.0}))
+    places = ("all jobs", "the nodes", "the job job", "the actors of job")
+    assert search()["found_in"] == [f"Ray's answer about {place}" for place in places]
+
+
+def test_a_secret_that_is_not_ascii_is_found_in_an_answer(search, ray):
+    ray.answers["/api/jobs/job/logs"] = (200, {"logs": "a page said &lt;clé&gt;"})
+    assert search("<clé>")["found_in"] == ["Ray's answer about the log of job"]
+
+
 def test_a_query_that_ray_does_not_answer_is_reported(search, ray):
     del ray.answers["/api/jobs/job/logs"]
+    del ray.answers[NODES]
     found = search()
-    assert (found["answers"], found["unanswered"]) == (5, ["the log of job"])
+    assert (found["answers"], found["unanswered"]) == (4, ["the nodes", "the log of job"])
 
 
 def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(tmp_path, monkeypatch):
     monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path)
     file = write(tmp_path / "session_1" / "logs" / "worker.out", "nothing\n")
     clean = evidence.canary_search_here(VALUE)
-    assert (clean["files"], clean["found_in"]) == (1, [])
-    assert clean["processes"] >= 1
+    assert clean.pop("processes") >= 1
+    assert clean == {"canary_characters": 40, "files": 1, "found_in": []}
     file.write_text(f"API_KEY={VALUE}\n")
     program = [sys.executable, "-c", "print(flush=True); input()", VALUE]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
