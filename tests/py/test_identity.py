@@ -3,6 +3,7 @@
 import hashlib
 import json
 import socket
+import types
 
 import pytest
 from conftest import record, write
@@ -26,6 +27,7 @@ class Trained:
 
     def __init__(self, shared):
         self.actors, self.code_path = [], shared.snapshots / "codeA"
+        self.gcs, self.now, self.outage = "10.0.0.2:6379", 0.0, 0.0
         self.init = write(self.code_path / "verl" / "__init__.py", "here\n")
         self.job = JobDir(shared.jobs / "job")
         write(self.job.config / "code.json", record(self.code_path))
@@ -44,6 +46,9 @@ class Trained:
         write(self.job.reports / f"identity-{hostname}-{pid}.json", json.dumps(content))
         return f"process {pid} on {hostname} (python3 -m it)"
 
+    def sleep(self, seconds):
+        self.now += seconds
+
     def check(self):
         """The sentence with which the job fails, without the common part; None if it does not fail."""
         try:
@@ -61,30 +66,34 @@ def trained(shared, monkeypatch):
     one = Trained(shared)
 
     def actors_from_gcs(gcs, job_id, timeout):
-        assert (gcs, job_id) == ("10.0.0.2:6379", JOB_ID)
-        if one.actors is None:
+        assert (gcs, job_id, timeout) == (one.gcs, JOB_ID, 60.0)
+        if one.now < one.outage:
             raise RegressError("Ray does not answer")
         return one.actors
 
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    monkeypatch.setenv("RAY_ADDRESS", one.gcs)
     monkeypatch.setattr(ray_private, "actors_from_gcs", actors_from_gcs)
-    monkeypatch.setattr(identity, "_PATIENCE", 0)
+    monkeypatch.setattr(identity, "time", types.SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
     monkeypatch.setattr(identity, "_known", {})
     return one
 
 
 def test_the_comparison_is_recorded(trained):
+    marker = trained.code_path / "mvp_marker.py"
     trained.reports()
-    trained.reports(pid=50, actor_id="a1", hostname="worker-1")
+    trained.reports(pid=50, actor_id="a1", hostname="worker-1", mvp_marker=(marker, marker.read_bytes()))
     trained.actors = [actor("a1"), actor("a0", name="NeverStarted", pid=0)]
     assert trained.check() is None
     state = trained.job.read_state("identity")
     assert state.pop("time")
-    digest = hashlib.sha256(trained.init.read_bytes()).hexdigest()
+    digests = {
+        str(file.relative_to(trained.code_path)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in (marker, trained.init)  # in the order of their paths, whoever loaded one first
+    }
     assert state == {
         "holds": True, "problems": [], "code_path": str(trained.code_path), "processes": 2, "actors": 1,
-        "actors_by_class": {"WorkerDict": 1}, "modules": 2, "files": 1,
-        "files_sha256": hashlib.sha256(json.dumps({"verl/__init__.py": digest}).encode()).hexdigest(),
+        "actors_by_class": {"WorkerDict": 1}, "modules": 3, "files": 2,
+        "files_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
     }  # fmt: skip
 
 
@@ -115,6 +124,13 @@ def test_other_contents_at_the_right_path(trained):
     trained.reports()
     who = trained.reports(pid=50, verl=(trained.init, b"changed\n"))
     assert trained.check() == f"{who} loaded verl from other bytes than {trained.init} holds"
+
+
+def test_a_file_that_is_gone(trained):
+    more = write(trained.code_path / "verl" / "more.py", "")
+    who = trained.reports(**{"verl.more": (more, b"")})
+    more.unlink()
+    assert trained.check() == f"{who} loaded verl.more from other bytes than {more} holds"
 
 
 def test_a_snapshot_that_was_changed_or_replaced(trained):
@@ -163,7 +179,19 @@ def test_an_actor_without_verl_must_still_report(trained):
     assert trained.job.read_state("identity")["processes"] == 1
 
 
-def test_without_an_answer_from_ray_the_check_fails(trained):
+UNPROVEN = "Ray does not answer, so there is no proof that all of them ran the requested code."
+
+
+@pytest.mark.parametrize(("outage", "said"), [(61, None), (62, UNPROVEN)])
+def test_ray_is_asked_each_second_for_a_minute_before_the_check_fails(trained, outage, said):
+    """A short outage of the head must not cost the training."""
     trained.reports()
-    trained.actors = None
-    assert trained.check() == ("Ray does not answer, so there is no proof that all of them ran the requested code.")
+    trained.outage = outage
+    assert trained.check() == said
+
+
+def test_without_the_address_of_ray_the_check_fails(trained, monkeypatch):
+    trained.reports()
+    trained.gcs, trained.outage = "", 1000
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert trained.check() == UNPROVEN
