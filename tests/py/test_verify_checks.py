@@ -203,7 +203,30 @@ def test_every_check_passes_on_the_recorded_session_and_says_how_much_it_checked
     verdicts = checks.judge(evidence, set())
     assert len(verdicts) == len(checks.CHECKS) == 13
     assert {verdict.name: verdict.problems for verdict in verdicts} == {check.name: [] for check in checks.CHECKS}
-    assert all(any(character in "123456789" for character in verdict.checked) for verdict in verdicts)
+    blind = "the weights that resume_a and resume_b loaded were not compared, because no hook reported them"
+    assert {verdict.name: verdict.checked for verdict in verdicts} == {
+        "submission": "10 jobs", "placement": "10 jobs", "head": "3 nodes, twice", "outputs": "20 job directories",
+        "prepare": "19 files of 4 artefacts", "checkpoints": "10 jobs", "further": f"2 jobs that continue; {blind}",
+        "debug": "30 bundles", "imports": "88 processes", "workloads": "10 jobs", "rules": "10 jobs",
+        "token": "1081 files and 12 answers of Ray",
+        "secrets": "2356 files, 33 answers of Ray, 38 processes of 3 nodes, and the reports of 94 that got it",
+    }  # fmt: skip
+
+
+B, PAIR = {"ppo_b"}, {"ppo_a", "ppo_b"}
+ALL = {f"{case}_{side}" for case in ("ppo", "grpo", "sft", "resume") for side in "ab"}
+
+
+@pytest.mark.parametrize(
+    ("only", "runs"),
+    [
+        ("submission", B), ("placement", B), ("head", set()), ("outputs", PAIR), ("prepare", set()),
+        ("checkpoints", B), ("further", {"ppo_b", "resume_b"}), ("debug", B), ("imports", PAIR), ("workloads", ALL),
+        ("rules", ALL), ("token", B), ("secrets", B), ("head further submission", {"ppo_b", "resume_b"}),
+    ],
+)  # fmt: skip
+def test_with_only_a_session_makes_the_runs_that_its_checks_need(evidence, only, runs):
+    assert checks.runs_for(checks.suites.of_recorded(evidence["begin"]["suite"]), set(only.split())) == runs
 
 
 @pytest.mark.parametrize(
@@ -218,10 +241,30 @@ def test_there_is_a_mutation_for_every_check():
     assert {name for name, _ in MUTATIONS} == {check.name for check in checks.CHECKS}
 
 
-@pytest.mark.parametrize("missing", ["begin", "end", "prepare", "canary", "canary-head"])
-def test_missing_evidence_never_passes(evidence, missing):
+CLAIMS = {check.name: check.claim for check in checks.CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("missing", "failed"),
+    [
+        ("end", ["placement", "head", "outputs", "token", "secrets"]),
+        ("prepare", ["prepare"]),
+        ("canary", ["secrets"]),
+        ("canary-head", ["secrets"]),
+    ],
+)
+def test_missing_evidence_never_passes(evidence, missing, failed):
     del evidence[missing]
-    assert false_lines(evidence)
+    assert [verdict for verdict in checks.judge(evidence, set()) if not verdict.passed] == [
+        checks.Verdict(name, CLAIMS[name], "incomplete evidence", [f"KeyError: '{missing}'"]) for name in failed
+    ]
+
+
+def test_without_the_evidence_of_its_beginning_every_check_of_a_session_fails(evidence):
+    del evidence["begin"]
+    assert checks.judge(evidence, set()) == [
+        checks.Verdict(name, claim, "nothing", ["no evidence of begin"]) for name, claim in CLAIMS.items()
+    ]
 
 
 @pytest.mark.parametrize("run", ["ppo_a", "ppo_b", "grpo_a", "grpo_b", "sft_a", "sft_b", "resume_a", "resume_b"])
@@ -233,12 +276,23 @@ def test_a_run_that_did_not_come_to_its_end_is_no_pass(evidence, run, is_missing
     else:
         evidence[f"job-{run}"]["state"]["ended"]["exit_code"] = 1
         evidence[f"job-{run}"]["ray"]["status"] = "FAILED"
-    found = {check.name: check for check in checks.judge(evidence, set())}
-    assert found["workloads"].skipped == f"{run} did not train to the end"
-    assert not found["workloads"].passed
-    assert not found["workloads"].failed
+    found = {check.name: check for check in checks.judge(evidence, set())}["workloads"]
+    why = f"{run} did not train to the end"
+    assert found == checks.Verdict("workloads", CLAIMS["workloads"], "nothing", [], why)
+    assert (found.passed, found.failed, found.word) == (False, False, "skip")
     evidence["begin"]["only"] = ["workloads"]
-    assert checks.judge(evidence, {"workloads"})[0].failed
+    found = checks.judge(evidence, {"workloads"})[0]
+    said = ("nothing", [f"no evidence of {run}"]) if is_missing else ("10 jobs", [f"{run} is FAILED in Ray"])
+    assert found == checks.Verdict("workloads", CLAIMS["workloads"], *said)
+    assert (found.passed, found.failed, found.word) == (False, True, "FAIL")
+
+
+def test_all_runs_that_a_check_lacks_are_named(evidence):
+    del evidence["job-ppo_b"], evidence["job-sft_a"]
+    evidence["job-grpo_a"]["state"]["ended"] = None
+    found = {check.name: check for check in checks.judge(evidence, set())}
+    assert found["workloads"].skipped == "ppo_b, sft_a, grpo_a did not train to the end"
+    assert checks.judge(evidence, {"workloads"})[0].problems == ["no evidence of ppo_b, sft_a"]
 
 
 def test_a_suite_in_which_nothing_continues_has_one_check_less(evidence):
@@ -318,18 +372,20 @@ def test_the_leak_check_says_for_whose_secret_it_searched(evidence):
     evidence["canary"]["jobs"] = jobs[:3]
     found = {check.name: check for check in checks.judge(evidence, set())}["secrets"]
     assert found.passed
-    assert found.checked.endswith(f"; only for the secret of 3 of {len(jobs)} jobs, because the session was continued")
+    searched = "2356 files, 33 answers of Ray, 38 processes of 3 nodes, and the reports of 94 that got it"
+    why = f"only for the secret of 3 of {len(jobs)} jobs, because the session was continued"
+    assert found.checked == f"{searched}; {why}"
     evidence["canary"]["jobs"] = jobs
-    assert "only for" not in {check.name: check for check in checks.judge(evidence, set())}["secrets"].checked
+    assert {check.name: check for check in checks.judge(evidence, set())}["secrets"].checked == searched
 
 
 def test_the_leak_check_is_skipped_if_nobody_knows_the_secret_and_fails_with_only(evidence):
     why = "every job was submitted before the session was continued, with a secret that nobody knows now"
     evidence["canary"] = {"jobs": []}
     found = {check.name: check for check in checks.judge(evidence, set())}["secrets"]
-    assert (found.skipped, found.problems) == (why, [])
+    assert found == checks.Verdict("secrets", CLAIMS["secrets"], "nothing", [], why)
     evidence["begin"]["only"] = ["secrets"]
-    assert checks.judge(evidence, {"secrets"})[0].problems == [why]
+    assert checks.judge(evidence, {"secrets"}) == [checks.Verdict("secrets", CLAIMS["secrets"], "nothing", [why])]
 
 
 def test_only_some_checks(evidence):

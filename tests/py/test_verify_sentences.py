@@ -46,6 +46,23 @@ def test_a_session_that_was_continued_has_seen_several_heads(evidence):
     metadata = job(evidence, "ppo_a")["ray"]["metadata"]
     metadata |= {"submitted_from_container": "another", "submitted_from_ip": "192.0.2.1"}
     assert problems(evidence, "submission") == []
+    head = evidence["begin"]["head"]
+    metadata |= {"submitted_from_container": "c", "submitted_from_ip": "192.0.2.2"}
+    assert problems(evidence, "submission") == [
+        f"ppo_a was submitted from c, the head is another, {head['identity']}",
+        f"ppo_a was submitted from 192.0.2.2, the head is at {head['address']}, 192.0.2.1",
+    ]
+
+
+def test_a_job_of_an_earlier_session_was_checked_there(evidence):
+    reused = job(evidence, "grpo_a")
+    reused["reused_from"] = "20261121T100000Z"
+    reused["ray"]["metadata"]["submitted_from_container"] = "c"
+    reused["checkpoints"] = []
+    evidence["begin"]["digests"][reused["submission_id"]] = reused["digest"]
+    found = {verdict.name: verdict for verdict in checks.judge(evidence, set())}
+    assert {name for name, verdict in found.items() if not verdict.passed} == set()
+    assert found["submission"].checked == "9 jobs"
 
 
 def test_a_driver_ran_elsewhere(evidence):
@@ -62,6 +79,13 @@ def test_a_driver_on_a_host_of_both_the_head_and_a_worker_is_no_proof(evidence):
     head = next(node for node in evidence["end"]["nodes"] if node["is_head"])
     head["address"] = job(evidence, "ppo_a")["ray"]["driver_info"]["node_ip_address"]
     assert any(line.startswith("the driver of ppo_a ran on ") for line in problems(evidence, "placement"))
+
+
+def test_a_cluster_without_a_worker_is_named(evidence):
+    evidence["end"]["nodes"] = [node for node in evidence["end"]["nodes"] if node["is_head"]]
+    address = job(evidence, "ppo_a")["ray"]["driver_info"]["node_ip_address"]
+    said = f"the driver of ppo_a ran on {address}; workers are none, the head is {head_address(evidence)}"
+    assert said in problems(evidence, "placement")
 
 
 @pytest.mark.parametrize("moment", ["begin", "end"])
@@ -111,6 +135,8 @@ def test_the_second_prepare_changes_nothing(evidence):
     log = evidence["prepare"]["log"]
     after[directory] = {**files, name: [files[name][0], "0"]}
     assert problems(evidence, "prepare") == [f"{directory}: 1 of {len(files)} files changed ({name})"]
+    del after[directory]
+    assert problems(evidence, "prepare") == [f"{directory}: {len(files)} of {len(files)} files changed ({name})"]
     after[directory] = dict(files)
     after["/private/datasets/new"] = {}
     assert problems(evidence, "prepare") == ["the second prepare made /private/datasets/new"]
@@ -125,17 +151,23 @@ def test_the_second_prepare_changes_nothing(evidence):
 
 
 def test_checkpoints_come_every_save_freq_steps(evidence):
-    one = job(evidence, "ppo_b")
+    one = job(evidence, "grpo_b")
     one["plan"]["overrides"].append({"text": "trainer.save_freq=4", "origin": "x"})
     assert problems(evidence, "checkpoints") == [
-        "ppo_b kept global_step_10; every 4 steps is global_step_10, global_step_4, global_step_8"
+        "grpo_b kept global_step_10; every 4 steps is global_step_10, global_step_4, global_step_8"
     ]
     one["checkpoints"] = ["global_step_4", "global_step_8", "global_step_10"]
     assert problems(evidence, "checkpoints") == []
     one["plan"]["overrides"].append({"text": "++trainer.save_freq=-1", "origin": "x"})
     assert problems(evidence, "checkpoints") == [
-        "ppo_b kept global_step_4, global_step_8, global_step_10; every -1 steps is nothing"
+        "grpo_b kept global_step_4, global_step_8, global_step_10; every -1 steps is nothing"
     ]
+    one["plan"]["overrides"].append({"text": "trainer.save_freq=0", "origin": "x"})  # as -1: verl saves nothing
+    one["checkpoints"] = []
+    assert problems(evidence, "checkpoints") == []
+    one["plan"]["overrides"].append({"text": "trainer.save_freq=1", "origin": "x"})
+    every = ", ".join(sorted(f"global_step_{step}" for step in one["steps"]))
+    assert problems(evidence, "checkpoints") == [f"grpo_b kept nothing; every 1 steps is {every}"]
 
 
 # --- further, debug, imports
@@ -208,6 +240,8 @@ def test_where_the_trees_differ_some_case_loads_other_bytes(evidence):
     ]
     job(evidence, "sft_b")["state"]["identity"]["files_sha256"] = "0"
     assert problems(evidence, "imports") == []
+    del evidence["job-grpo_b"]  # a case that did not run says nothing about it
+    assert problems(evidence, "imports") == []
     same = job(evidence, "sft_a")["state"]["identity"]["files_sha256"]
     job(evidence, "sft_b")["state"]["identity"]["files_sha256"] = same
     evidence["begin"]["trees"]["B"] = evidence["begin"]["trees"]["A"]
@@ -251,6 +285,18 @@ def test_all_jobs_keep_the_same_rules(evidence):
     one["config"].append("code.json")
     gone = one["bundles"].pop()["phase"]
     assert problems(evidence, "rules") == [f"sft_b has no debug bundle '{gone}'"]
+
+
+def test_the_rules_are_also_for_a_reused_job_and_not_for_one_that_failed(evidence):
+    again = job(evidence, "ppo_a_again")
+    again["entries"].remove("debug")
+    again["reused_from"] = "20261121T100000Z"
+    assert problems(evidence, "rules") == ["ppo_a_again has no debug"]
+    again["state"]["ended"]["exit_code"] = 1
+    del again["reused_from"]
+    assert problems(evidence, "rules") == []
+    evidence["begin"]["only"] = ["rules"]
+    assert checks.judge(evidence, {"rules"})[0].problems == ["ppo_a_again has no debug"]
 
 
 # --- token, secrets
