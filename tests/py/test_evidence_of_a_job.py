@@ -1,5 +1,6 @@
 """Everything that a session records of one job, key by key, and where it finds the token."""
 
+import hashlib
 import json
 import tracemalloc
 
@@ -44,7 +45,7 @@ def job(make_job):
     write(job.reports / "identity-w-7.json", json.dumps({"job_id": "02", "modules": modules}))
     write(job.reports / "secrets-w-7.json", '{"names": ["KEY"]}')
     write(job.reports / "identity-w-8.json", '{"job_id": "01", "modules": {}}')
-    write(job.samples / "1.jsonl", "{}")
+    write(job.samples / "1.jsonl", '{"input": "1+1", "output": "2"}\n')
     return job
 
 
@@ -69,7 +70,7 @@ def test_a_job_is_recorded_whole(job, ray):
         "checkpoints": ["global_step_2"],
         "weights": checkpoints.weights_hash(job.checkpoints / "global_step_2"),
         "checkpoint_weights": None,
-        "sampled": evidence.jobdir.sampled(job.path),
+        "sampled": hashlib.sha256(b'["1", [["1+1", "2"]]]').hexdigest(),
         "loaded": {"verl/__init__.py": "f" * 16},
         "prechecks": ["MVP_PRECHECK_MARKER: codeA"],
         "bundles": [
