@@ -74,6 +74,19 @@ def test_the_latest_job_is_found_by_reading_few(shared, monkeypatch, count):
     assert calls.total() <= 10, calls
 
 
+# A listing of ten thousand jobs is many calls of a remote file system.
+@pytest.mark.parametrize("command", [["jobs"], ["status", "--profile=cpu", "--cluster=c"], ["where", "latest"]])
+def test_a_command_lists_all_jobs_once(shared, monkeypatch, command):
+    owned(shared, make_jobs(shared, 10)[0], ANN)
+    listed = []
+    for name in ("scandir", "listdir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda place=".", real=real: (listed.append(str(place)), real(place))[1])
+    words = ["--shared-root", str(shared.path), "--no-ray", f"--owner={ANN.user}:{ANN.id}"]
+    assert cli.main([*words, *command]) == 0
+    assert listed.count(str(shared.jobs)) == 1, listed
+
+
 # Its attempts are listed, and the end that the newest recorded is opened. Before: about 10 calls for each, one job after the other.
 @pytest.mark.parametrize("count", SIZES)
 def test_a_job_that_is_over_costs_two_calls_when_the_live_ones_are_listed(shared, monkeypatch, capsys, count):

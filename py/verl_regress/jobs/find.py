@@ -57,24 +57,20 @@ def _dated(root: SharedRoot, name: str) -> tuple[float, JobDir] | None:
 
 def ids_of(root: SharedRoot) -> list[str]:
     """The ids of all jobs, in no order; no job is read."""
-    try:
-        with os.scandir(root.jobs) as found:
-            # No id begins with a dot, but a server's own directories do (.snapshot).
-            return [entry.name for entry in found if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
+    return Listed.of(root).ids
 
 
-def newest(root: SharedRoot, names: Iterable[str]) -> Iterator[JobDir]:
-    """The newest attempt of each job with one of these ids, the most recent job first.
+def newest(root: SharedRoot, listed: Listed | None = None, names: Iterable[str] | None = None) -> Iterator[JobDir]:
+    """The newest attempt of each job that is `listed` (None: of all), or of those of them with one of the ids `names`, the most
+    recent job first.
 
     A job is read only when it may be the next one: no later than a minute after the time in its id or in its newest mark. A job with
     neither may always be. So a mark that is lost costs time, or puts a resumed job too low, until the next `make gc`; one from
     tomorrow costs one read.
     """
-    marked = _Marks.of(root).made
+    listed = Listed.of(root) if listed is None else listed
     guesses: list[tuple[float, int, tuple[int, ...], str]] = [
-        (-_at_latest(name, marked), 0, (), name) for name in names
+        (-_at_latest(name, listed.made), 0, (), name) for name in (listed.ids if names is None else names)
     ]
     heapq.heapify(guesses)
     read: dict[str, JobDir] = {}
@@ -104,7 +100,7 @@ def mark(attempt: JobDir, by: Owner | None = None) -> None:
 
 def lost_marks(root: SharedRoot, jobs: Iterable[tuple[float, JobDir]]) -> list[Path]:
     """The marks that these jobs should have (`dated`) and have not. Each is read: another user may have made one of its marks."""
-    marks = _Marks.of(root)
+    marks = Listed.of(root)
     lost: list[Path] = []
     for when, job in jobs:
         if _needs_mark(job, when) and marks.made.get(job.submission_id, -math.inf) + _LAG < when:
@@ -138,26 +134,36 @@ def _owner_mark(attempt: JobDir, plan: Mapping[str, Any]) -> Path:
 
 
 @dataclass(frozen=True)
-class _Marks:
-    """The marks in `jobs/`, by submission id: when its newest attempt was made (seconds), and the keys of its owners."""
+class Listed:
+    """What one listing of `jobs/` says: the ids of all jobs, in no order, and what the marks say of them, of which any may be missing
+    or wrong: when its newest attempt was made (seconds), and the keys of its owners.
 
+    With thousands of jobs, a listing is many calls of a remote file system.
+    """
+
+    ids: list[str]
     made: dict[str, float]
     owners: dict[str, set[str]]
 
     @classmethod
-    def of(cls, root: SharedRoot) -> _Marks:
-        """Those that there are; any may be missing, or wrong."""
-        marks = cls({}, {})
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(root.jobs):  # noqa: PTH208 (a name each, and nothing else)
-                if (found := _ANY_MARK.fullmatch(name)) is None:
-                    continue
-                kind, said, submission_id = found.groups()
-                if kind == _OWNED:
-                    marks.owners.setdefault(submission_id, set()).add(said)
-                elif said.isdecimal():
-                    marks.made[submission_id] = max(marks.made.get(submission_id, 0.0), float(said))
-        return marks
+    def of(cls, root: SharedRoot) -> Listed:
+        """All of them; no job is read."""
+        listed = cls([], {}, {})
+        with contextlib.suppress(FileNotFoundError), os.scandir(root.jobs) as found:
+            for entry in found:
+                # No id begins with a dot, but a server's own directories do (.snapshot).
+                if entry.name[0] != ".":
+                    if entry.is_dir(follow_symlinks=False):
+                        listed.ids.append(entry.name)
+                elif (mark := _ANY_MARK.fullmatch(entry.name)) is not None:
+                    listed._add(*mark.groups())
+        return listed
+
+    def _add(self, kind: str, said: str, submission_id: str) -> None:
+        if kind == _OWNED:
+            self.owners.setdefault(submission_id, set()).add(said)
+        elif said.isdecimal():
+            self.made[submission_id] = max(self.made.get(submission_id, 0.0), float(said))
 
 
 def id_in(name: str) -> str:
@@ -216,7 +222,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     if not job.path.is_dir() or job.path.is_symlink():  # a submission never makes a link, which may lead anywhere
-        known = ", ".join(printable(other.submission_id) for other in islice(newest(root, ids_of(root)), 5)) or "none"
+        known = ", ".join(printable(other.submission_id) for other in islice(newest(root), 5)) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
     _need_readable(job)
     attempts = job.attempts()
@@ -230,11 +236,11 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
 
 
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
-    names = ids_of(root)
-    for job in newest(root, names if caller is None else _may_be_of(root, names, caller)):
+    listed = Listed.of(root)
+    for job in newest(root, listed, None if caller is None else _may_be_of(listed, caller)):
         if caller is None or caller.has(_plan_if_readable(job)):
             return job
-    theirs = next(newest(root, names), None)
+    theirs = next(newest(root, listed), None)
     if theirs is None:
         raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
     raise BadInput(
@@ -243,14 +249,14 @@ def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
     )
 
 
-def _may_be_of(root: SharedRoot, names: Iterable[str], caller: Owner) -> list[str]:
+def _may_be_of(listed: Listed, caller: Owner) -> list[str]:
     """Those jobs that have a mark of this owner, or of none: older versions made none, and one may be lost.
 
     A mark that another user made for a job that has none hides it until `make gc` makes its own: to see that here, every job
     of others would have to be asked for its owner.
     """
-    owners = _Marks.of(root).owners
-    return [name for name in names if name not in owners or caller.key in owners[name]]
+    owners = listed.owners
+    return [name for name in listed.ids if name not in owners or caller.key in owners[name]]
 
 
 def _plan_if_readable(job: JobDir) -> dict[str, Any] | None:

@@ -31,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a line per job; only the jobs that are printed are read."""
     root = SharedRoot(args.shared_root)
-    ids = find.ids_of(root)
+    listed = find.Listed.of(root)
     known = None if args.no_ray else _ask_ray()
-    jobs = islice(find.newest(root, ids), max(args.limit, 0))
+    jobs = islice(find.newest(root, listed), max(args.limit, 0))
     rows = read_at_once(lambda job: _row(job, known, args.cluster), jobs)
     if args.json:
-        print(json.dumps({"jobs_total": len(ids), "ray_answers": known is not None, "jobs": rows}, indent=2))
+        print(json.dumps({"jobs_total": len(listed.ids), "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
     if known is None:
         say.info("Ray was not asked: this is what the jobs' own files say")
-    print(say.shown("\n".join(_page(rows, len(ids)))))
+    print(say.shown("\n".join(_page(rows, len(listed.ids)))))
     return 0
 
 

@@ -53,7 +53,7 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
         except RegressError as error:
             problem = str(error)
     names = {node.address: node.name for node in listed}
-    ids = find.ids_of(root)
+    there = find.Listed.of(root)
     return {
         "profile": profile,
         "cluster": cluster,
@@ -68,9 +68,9 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
             for node in sorted(listed, key=lambda node: (not node.is_head, node.name))
             if node.alive or not any(other.alive and other.name == node.name for other in listed)
         ],
-        "jobs_total": len(ids),
+        "jobs_total": len(there.ids),
         "jobs": read_at_once(
-            lambda job: _job(job, known, names, cluster), islice(find.newest(root, ids), max(limit, 0))
+            lambda job: _job(job, known, names, cluster), islice(find.newest(root, there), max(limit, 0))
         ),
     }
 

@@ -53,7 +53,7 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
     another job's directory: to read all that there are could take longer than the session.
     """
     if names is None:
-        newest = islice(find.newest(root, find.ids_of(root)), _AMONG)
+        newest = islice(find.newest(root), _AMONG)
         over = list(islice((job for job in newest if uses.is_mine(job.path) and _is_over(job)), _EARLIER))
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]

@@ -174,7 +174,7 @@ class Removal:
 
 def _submitters(root: SharedRoot) -> list[str]:
     """Who is submitting one of the newest jobs, as they recorded it."""
-    newest = islice(find.newest(root, find.ids_of(root)), _NEWEST)
+    newest = islice(find.newest(root), _NEWEST)
     return [who for job in newest if (who := lock.holder_in(job.submitting)) is not None]
 
 
