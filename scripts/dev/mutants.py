@@ -95,8 +95,8 @@ MODULES = (
     _library("knob", "unit/knob", "unit/env"),
     _library("env", "unit/env"),
     _library("look", "unit/look"),
-    _library("allocation", "unit/slurm", folder="lifecycle/"),
-    _library("hosts", "unit/hosts", folder="lifecycle/"),
+    _library("allocation", "unit/slurm", "unit/slurm_hosts", folder="lifecycle/"),
+    _library("hosts", "unit/hosts", "unit/slurm_hosts", folder="lifecycle/"),
     _library("snapshot", "unit/snapshot"),
 )  # fmt: skip
 NAMES = tuple(module.name for module in MODULES)

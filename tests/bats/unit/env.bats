@@ -10,16 +10,84 @@ cli::begin
 env::load
 for knob in "$@"; do printf '%s=<%s> from %s\n' "$knob" "${!knob}" "${ENV_ORIGIN[$knob]}"; done
 SHOW
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin '"$@"' >"${HERE}/scripts/verb.sh"
 }
 
 @test "the environment wins over local.env, that over the profile, that over defaults.env" {
-  printf 'WORKERS=5\nDATASET=local\n' >"${HERE}/env/local.env"
-  sandbox::run WORKERS=7 scripts/show.sh WORKERS DATASET WORKER_GPUS GCS_PORT
+  printf 'WORKERS=5\n\nDATASET=local' >"${HERE}/env/local.env" # the last line may lack its end
+  sandbox::run WORKERS=7 scripts/show.sh WORKERS DATASET WORKER_GPUS GCS_PORT PROFILE_TITLE
   assert_status 0
   assert_line 'WORKERS=<7> from the command line or environment'
   assert_line 'DATASET=<local> from env/local.env'
   assert_line 'WORKER_GPUS=<4> from env/cpu.env'
   assert_line 'GCS_PORT=<6379> from env/defaults.env'
+  assert_line 'PROFILE_TITLE=<cpu (rehearsal: no GPU)> from env/cpu.env'
+}
+
+@test "a script knows its hosts, its owner, the helper's version and what an earlier script saw; what it starts has the knobs" {
+  mkdir -p "${BOX}/work/clusters/mine"
+  echo 00000000000000aa >"${BOX}/work/id"
+  printf '%s ssh://me@10.0.0.1\n' head >"${HERE}/env/hosts"
+  printf 'worker-%s ssh://me@10.0.0.1%s\n' 0 0 1 1 2 2 >>"${HERE}/env/hosts"
+  # shellcheck disable=SC2016  # expanded when the script runs
+  sandbox::run REGRESS_LOOK=1 CLUSTER_NAME=mine HOSTS_FILE=env/hosts WORKDIR=../work DATASET=sums scripts/verb.sh eval 'env::load
+    echo "$WORKERS $OWNER_ID $HELPER_HASH $LOOK_FILE"; bash -c '\''echo "$DATASET of $WORKERS"'\'
+  assert_status 0
+  [[ $output =~ ^"3 00000000000000aa "[0-9a-f]{12}" ${BOX}/work/clusters/mine/.look"$'\n'"sums of 3"$'\n' ]] || fail 'something is missing'
+}
+
+@test "only what the user set is given, and what a script gives in the user's place" {
+  printf 'DATASET=local\n' >"${HERE}/env/local.env"
+  # shellcheck disable=SC2016  # expanded when the script runs
+  sandbox::run WORKERS=7 scripts/verb.sh eval 'env::load_knobs; env::give MODEL small LIMIT 5
+    for knob in WORKERS DATASET MODEL LIMIT WORKER_GPUS GCS_PORT; do ! env::is_given "$knob" || echo "$knob=${!knob} from ${ENV_ORIGIN[$knob]}"; done'
+  assert_status 0
+  [[ $output == 'WORKERS=7 from the command line or environment
+DATASET=local from env/local.env
+MODEL=small from the command line or environment
+LIMIT=5 from the command line or environment
+=='* ]] || fail 'others'
+}
+
+@test "a script that depends on no profile checks what the user gave, and sets nothing else" {
+  printf 'DATASET=local\n' >"${HERE}/env/local.env"
+  # shellcheck disable=SC2016  # expanded when the script runs
+  sandbox::run WORKERS=7 scripts/verb.sh eval 'env::check; echo "$WORKERS $DATASET ${MODEL-unset} ${WORKER_GPUS-unset}"'
+  assert_status 0
+  assert_line '7 local unset unset'
+  sandbox::run WORKERS=0 scripts/verb.sh env::check
+  assert_status 2
+  assert_line "error   WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
+  # The first script of make reads the file alone.
+  # shellcheck disable=SC2016  # expanded when the script runs
+  sandbox::run MAKE_GIVEN= scripts/verb.sh eval 'echo "${DATASET-unset}"; env::read_local; echo "$DATASET"'
+  [[ $status == 0 && $output == $'unset\nlocal\n'* ]] || fail 'not read'
+}
+
+@test "a path is absolute from the caller's directory; ~/ at its beginning, which the shell leaves behind path:, is HOME" {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  sandbox::run scripts/verb.sh eval 'for path in "~/a b/../c" x/~/y /etc//z "~user"; do env::path "$path"; done'
+  [[ $output == "${BOX}/home dir/c"$'\n'"${HERE}/x/~/y"$'\n/etc/z\n'"${HERE}/~user"$'\n'* ]] || fail 'other paths'
+}
+
+# bats test_tags=slow
+@test "PROFILE=auto on other machines is refused, and a container of a Slurm site without srun" {
+  while IFS='|' read -r knobs sentence; do
+    read -r -a knobs <<<"$knobs"
+    sandbox::run "${knobs[@]}" DEVICE_ROOT="$BOX" scripts/verb.sh env::load_knobs
+    assert_status 2
+    assert_line "error   ${sentence}"
+  done <<'CASES'
+PROFILE=auto TRANSPORT=ssh|PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are other machines: name the profile for them.
+PROFILE=auto HOSTS_FILE=env/hosts|PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.
+TRANSPORT=ssh NODES_CONTAINER=apptainer|NODES_CONTAINER='apptainer' (from the command line or environment) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=ssh (from the command line or environment): remove NODES_CONTAINER, or set TRANSPORT=srun.
+CASES
+  for knobs in 'TRANSPORT=srun NODES_CONTAINER=apptainer' 'TRANSPORT=ssh' 'HOSTS_FILE=env/hosts'; do
+    read -r -a knobs <<<"$knobs"
+    sandbox::run "${knobs[@]}" scripts/verb.sh env::load_knobs
+    assert_status 0
+  done
 }
 
 @test "an explicitly empty value counts as given" {
@@ -216,9 +284,10 @@ CASES
   mkdir "${BOX}/dev"
   touch "${BOX}/dev/nvidia0" "${BOX}/dev/nvidiactl"
   stub nvidia-smi
-  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE RAY_BASE_CONFIG
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE RAY_BASE_CONFIG PROFILE_TITLE
   assert_status 0
   assert_line 'PROFILE=<gpu> from the command line or environment'
+  assert_line 'PROFILE_TITLE=<gpu> from env/defaults.env'
   assert_line 'RAY_BASE_CONFIG=<env/ray/dev.yaml> from env/gpu.env'
   refute_text 'No GPU'
 }
@@ -231,6 +300,23 @@ CASES
   assert_line 'PROFILE=<rocm> from the command line or environment'
   assert_line 'RAY_UNSET=<ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES> from env/rocm.env'
   refute_text 'No GPU'
+}
+
+@test "AMD GPUs that may only be read or only be written are an error, never a silent rehearsal" {
+  local bare=()
+  # Root may open every file, unless it gives that up.
+  ((EUID != 0)) || bare=("$(command -v setpriv)" "--bounding-set=-dac_override,-dac_read_search")
+  [[ -z ${bare[*]} ]] || "${bare[@]}" true || skip 'no right of root can be given up here'
+  printf 'exec %s bash scripts/show.sh PROFILE\n' "${bare[*]}" >"${HERE}/scripts/bare.sh"
+  mkdir "${BOX}/dev"
+  for mode in 400 200; do
+    : >"${BOX}/dev/kfd"
+    chmod "$mode" "${BOX}/dev/kfd"
+    sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/bare.sh
+    assert_status 1
+    assert_line "error   ${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
+    rm "${BOX}/dev/kfd"
+  done
 }
 
 @test "a device of NVIDIA's driver that is not a GPU is not counted" {

@@ -78,6 +78,7 @@ CASES
   assert_line "error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has the address 10.1.0.1, as head has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
   hosts 'head ssh://me@10.0.0.1 gpus=0' 'worker-0 ssh://me@10.0.0.2'
   on_hosts node::list
+  assert_status 2
   assert_line "error   'gpus=0' (line 1 of env/hosts) is for a worker: the head never gets a GPU."
 }
 
@@ -163,6 +164,49 @@ CASES
   assert_status 0
   assert_line 'ssh://me@10.0.0.2:2222'
   assert_called 'ssh -F /my/config -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15'
+}
+
+@test "a command for all engines runs on each at once; one that does not answer says nothing there, and is named as lost" {
+  hosts 'head local' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.4' 'worker-2 ssh://me@10.0.0.9'
+  stub docker - <<'STUB'
+    [[ ${DOCKER_HOST-} != *10.0.0.4 ]] || { echo 'no engine' >&2 && exit 1; }
+    [[ ${DOCKER_HOST-} != *2222 ]] || sleep 0.3
+    echo "${DOCKER_HOST-this} $*"
+STUB
+  on_hosts eval 'hosts::docker_all ps "a b" >"${HOST_ROOT}/said"; sort "${HOST_ROOT}/said"; echo all; hosts::lost; echo these; hosts::engines'
+  assert_status 0
+  [[ $output == $'ssh://me@10.0.0.2:2222 ps a b\nthis ps a b\nall\nworker-1\nworker-2\nthese\nhead\nworker-0\nworker-1\nworker-2\n=='* ]] || fail 'another order'
+}
+
+@test "without HOSTS_FILE there is this machine's engine for all nodes, and nothing is lost or recorded" {
+  mkdir -p "${BOX}/work dir/clusters/mine"
+  stub docker 'echo "${DOCKER_HOST-this} $*"'
+  on_hosts HOSTS_FILE= WORKERS=2 eval 'hosts::load; hosts::docker_all ps "a b"; hosts::docker worker-1 logs "a b"; hosts::engines; hosts::lost; hosts::keep
+    echo $(hosts::nodes_of this), $(hosts::devices worker-0)., $(hosts::dashboard), $(hosts::show_forwards 1:head:2); ls "${WORKDIR}/clusters/mine"; hosts::is_reached worker-0 && echo reached'
+  assert_status 0
+  local forward
+  forward="ssh -N -L 1:127.0.0.1:2 $(id -un)@$(uname -n)"
+  [[ $output == $'this ps a b\nthis logs a b\nthis\nhead worker-0 worker-1, ., http://127.0.0.1:8265, '"${forward}"$'\nreached\n=='* ]] || fail 'something else'
+}
+
+@test "what is known of each host: its node, its GPUs and devices, whether it accepts our login, and whether others reach its address" {
+  hosts 'head local' 'worker-0 ssh://me@10.0.0.2 devices=/dev/infiniband,/dev/knem' 'worker-1 ssh://me@10.0.0.9 gpus=6,7'
+  on_hosts GPUS_PER_WORKER=2 eval 'hosts::load # once more
+    for node in $(node::list); do
+      echo "$(hosts::nodes_of "$node"): $(hosts::gpus "$node"), $(hosts::devices "$node"), $(hosts::is_reached "$node" && echo yes || echo no)"
+    done
+    echo "<$(hosts::nodes_of worker-5@ssh://me@10.0.0.5)>"
+    for address in 127.0.1.1 ::1 0.0.0.0 10.0.0.1 fd00::3; do ! hosts::_is_loopback "$address" || echo "$address"; done
+    compgen -G "${LOGIN_SOCKETS}/*.said" || echo "no message is left"'
+  assert_status 0
+  [[ $output == $'head: 0,1, , yes\nworker-0: 0,1, /dev/infiniband /dev/knem, yes\nworker-1: 6,7, , no\n<>\n127.0.1.1\n::1\n0.0.0.0\nno message is left\n=='* ]] || fail 'other hosts'
+}
+
+@test "a script gets its words and our stdin on a host, here and there" {
+  hosts 'head local' 'worker-0 ssh://me@10.0.0.2'
+  on_hosts eval 'for node in head worker-0; do hosts::on "$node" "echo \"\$#:\$1|\$2 on \${HOST-this}\"; cat" "a  b" "it'\''s \$HOME" <<<"in $node"; done'
+  assert_status 0
+  [[ $output == $'2:a  b|it\'s $HOME on this\nin head\n2:a  b|it\'s $HOME on 10.0.0.2\nin worker-0\n=='* ]] || fail 'other words'
 }
 
 @test "ssh to a host ends while a command runs there: one sentence and exit 8, whatever was said before, and no word of the engine" {
@@ -255,18 +299,24 @@ listening() {
   on_hosts hosts::need_same_file
   assert_status 2
   assert_line "error   The cluster mine was brought up with HOSTS_FILE='', and it is 'env/hosts' now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
+  printf 'HOSTS_FILE=env/hosts\n' >"${BOX}/work dir/clusters/mine/containers"
+  on_hosts eval 'hosts::need_same_file; echo same'
+  assert_line same
 }
 
 @test "a host that the file does not name any more is still one of our engines, until its container is gone" {
-  mkdir -p "${BOX}/work dir/clusters/mine"
-  printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.5' 'worker-2 ssh://me@10.0.0.1' >"${BOX}/work dir/clusters/mine/hosts"
-  on_hosts hosts::engines
+  local kept="${BOX}/work dir/clusters/mine/hosts"
+  mkdir -p "${kept%/*}"
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.5' 'worker-2 local'
+  on_hosts hosts::keep
+  [[ $(<"$kept") == $'head ssh://me@10.0.0.1\nworker-0 ssh://me@10.0.0.2:2222\nworker-1 ssh://me@10.0.0.5\nworker-2 local' ]] || fail "$(<"$kept")"
+  printf '%s\n' 'worker-3 ssh://me@10.0.0.1' 'worker-4 ssh://-oProxyCommand=x' >>"$kept" # the first is the head's host now, the other none
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222'
+  stub docker 'echo "${DOCKER_HOST-this} runs $*"'
+  on_hosts eval 'hosts::engines; hosts::describe worker-1@ssh://me@10.0.0.5; hosts::docker_all ps'
   assert_status 0
-  assert_line 'worker-1@ssh://me@10.0.0.5'
-  refute_text 'worker-0@'
-  refute_text 'worker-2@' # its host is the head's now, and is asked as such
-  on_hosts hosts::describe worker-1@ssh://me@10.0.0.5
-  assert_line "worker-1 (ssh://me@10.0.0.5, from the last 'make up')"
+  [[ $output == $'head\nworker-0\nworker-1@ssh://me@10.0.0.5\nworker-2@local\nworker-1 (ssh://me@10.0.0.5, from the last \'make up\')\n'* ]] || fail 'other engines'
+  for engine in ssh://me@10.0.0.1 ssh://me@10.0.0.2:2222 ssh://me@10.0.0.5 this; do assert_line "${engine} runs ps"; done
 }
 
 @test "make tunnel leads to the host of each node, where the port listens on 127.0.0.1 alone, and so does the debugger's" {
@@ -274,6 +324,8 @@ listening() {
   assert_status 0
   assert_line "ssh -N -F /etc/site.conf -J me@bastion -L 8265:127.0.0.1:8265 me@10.0.0.1"
   assert_line "ssh -N -F /etc/site.conf -J me@bastion -p 2222 -L 5678:127.0.0.1:41234 me@10.0.0.2"
+  on_hosts hosts::dashboard
+  assert_line "http://127.0.0.1:8265 after 'ssh -N -L 8265:127.0.0.1:8265 me@10.0.0.1'"
   on_hosts nodes::debugger_host
   assert_line 127.0.0.1
   on_hosts OPEN=1 nodes::need_holdable

@@ -107,10 +107,13 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
 @test "recorded facts are valid for the scripts of one make process, until something changes" {
   in_turn "$TAKE" true "$KNOWS"
   assert_line knows
+  : >"$CALLS"
   in_turn "$TAKE" true "$KNOWS" REGRESS_LOOK=
   assert_line asks
+  [[ $(calls ' look ') == 0 && $(calls '^docker inspect') == 2 ]] || fail "$(<"$CALLS")" # one for each script
   in_turn "${TAKE}; log::changed something" true "$KNOWS"
   assert_line asks
+  [[ ! -e ${WORK}/clusters/mine/.look ]]
   in_turn "$TAKE" true "log::changed something; ${KNOWS}"
   assert_line asks
 }
@@ -127,9 +130,59 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
 }
 
 @test "no facts are read while another command holds the lock, and none are passed on if one took it meanwhile" {
-  in_turn "exec 8>>'${WORK}/locks/mine'; flock 8; ${TAKE}" true "$KNOWS"
+  in_turn "exec 8>>'${WORK}/locks/mine'; flock 8; ${TAKE}; echo 'went on'" true "$KNOWS"
+  assert_line 'went on'
   assert_line asks
   refute_called ' look '
   in_turn "${TAKE}; touch -d '+1 second' '${WORK}/locks/mine'" true "$KNOWS"
   assert_line asks
+}
+
+# bats test_tags=slow
+@test "the next script knows all that the first one saw, also after that one took the lock; an answer that is cut off harms nothing" {
+  # shellcheck disable=SC2016  # expanded in the scripts
+  local say='for name in "${!LOOK[@]}"; do echo "${name}=${LOOK[$name]}"; done | sort' file="${WORK}/clusters/mine/.look"
+  # shellcheck disable=SC2016  # the same
+  in_turn 'look::see early echo no; '"${TAKE}"'; look::see seen echo a "b  c"; look::see seen echo other; cluster::lock
+    [[ ${LOOK_DIR} == "${TMPDIR}"/* && ! -v LOOK[early] ]] && '"${say} >'${BOX}/first'" "printf 'half\0' >>'${file}'" "${say} >'${BOX}/second'; ${KNOWS}"
+  assert_status 0
+  assert_line knows
+  diff "${BOX}/first" "${BOX}/second"
+  for fact in 'seen=a b  c' 'head:running=dashboard.py gcs_server raylet' 'worker-0:writable=1' 'head:joined=head=10.0.0.1 worker-0=10.0.0.2'; do
+    grep -qxF -- "$fact" "${BOX}/first" || fail "no ${fact} in $(<"${BOX}/first")"
+  done
+  grep -qxE 'helper=[0-9a-f]{12}' "${BOX}/first"
+}
+
+# bats test_tags=slow
+@test "a node that fails to answer is not known; a cluster without a lock's file is free; one that lacks a node is not asked" {
+  rm "${WORK}/locks/mine"
+  mv "${BOX}/worker-0" "${BOX}/kept"
+  in_turn "${TAKE}; echo 'went on'" true 'look::knows head:gcs && echo knows; look::knows worker-0:writable || echo asks'
+  mv "${BOX}/kept" "${BOX}/worker-0"
+  for line in 'went on' knows asks; do assert_line "$line"; done
+  sed -i 's/worker-0|true/worker-0|false/' "${BOX}/containers"
+  : >"$CALLS"
+  in_turn "${TAKE}; echo 'went on'" true true
+  assert_line 'went on'
+  refute_called ' look '
+}
+
+# bats test_tags=slow
+@test "when another command held the lock, the containers are looked up again" {
+  in_turn "$TAKE" "touch -d '+1 second' '${WORK}/locks/mine'; sed -i 's/worker-0|true/worker-0|false/' '${BOX}/containers'" \
+    'transport::is_listed worker-0 && echo before; cluster::lock; transport::is_listed worker-0 || echo gone'
+  assert_line before
+  assert_line gone
+}
+
+@test "facts are those of one make process, known by its id and when it started, for ten seconds" {
+  # shellcheck disable=SC2016  # expanded in the script
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'ours=$(look::_maker) && unset EPOCHSECONDS && EPOCHSECONDS=1000' \
+    '[[ $ours == "$PPID $(sed "s/.*) //" "/proc/${PPID}/stat" | cut -d" " -f20)" ]] && echo named # proc(5): starttime is the 22nd field' \
+    'for maker in "$ours" "1 2"; do for seconds in 990 989 x ""; do ! look::_is_ours "$maker" "$seconds" || echo "${maker} ${seconds}"; done; done' \
+    '! look::_is_ours || echo nothing' 'echo "ours $ours"' >"${HERE}/scripts/maker.sh"
+  sandbox::run scripts/maker.sh
+  assert_status 0
+  [[ $output =~ ^named$'\n'(.*)" 990"$'\nours '(.*)$ && ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]] || fail 'others are taken'
 }

@@ -39,7 +39,8 @@ try() {
   run --separate-stderr bash -c '
     source "$1/scripts/lib/regress.bash" && cli::begin
     helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
-    ROOT=$4 && snapshot::ensure "$2" "path:$3"' scripts/any "$REPO" "$1" "$TREE" "$ROOT"
+    eval "$5"
+    ROOT=$4 && snapshot::ensure "$2" "path:$3"' scripts/any "$REPO" "$1" "$TREE" "$ROOT" "${FIRST-}"
 }
 
 # recorded FILTER: of the newest snapshot.
@@ -64,6 +65,14 @@ recorded() { jq -r "$1" "$RECORD"; }
   rm -rf "${TREE}/.git"
   snap codeA
   [[ $(recorded .revision) == '' && ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
+@test "git's own words say that a checkout is another user's, also those of git before 2.35.3" {
+  local said
+  for said in 'detected dubious ownership in repository at' 'unsafe repository'; do
+    FIRST="git() { [[ \$* != *--git-dir* ]] || { echo 'fatal: ${said}' >&2 && return 128; } && command git \"\$@\"; }" \
+      refused "${TREE} (from VERL_SOURCE=path:${TREE}) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
+  done
 }
 
 @test "what the environment tells tar, git and python to run is not run" {
@@ -104,6 +113,19 @@ recorded() { jq -r "$1" "$RECORD"; }
   snap codeA
   [[ $(recorded .revision) == "$(my_git rev-parse HEAD)" ]]
   [[ $(recorded '.dirty, .diff') == $'false\nnull' ]]
+}
+
+@test "a checkout without a commit: all of its files are untracked, and it has no revision" {
+  rm -rf "${TREE}/.git"
+  my_git init --quiet
+  snap codeA
+  [[ $(recorded '.revision // empty') == '' && $(recorded .dirty) == true ]]
+  [[ $(recorded .diff) == $'# untracked: verl/__init__.py\n# untracked: verl/gone.py' ]]
+}
+
+@test "a folder without verl's code is refused" {
+  mv "${TREE}/verl/__init__.py" "${TREE}/verl/other.py"
+  refused "${TREE} (from VERL_SOURCE=path:${TREE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
 }
 
 @test "a dirty checkout: changes and untracked files are in the record; the tree is the working tree" {
@@ -149,6 +171,60 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f ! -name '*.pyc' | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/METADATA\n./verl/__init__.py' ]]
 }
 
+# of_release FIRST: the snapshot codeA of release 9.9.9, with the folder "work"; its stub of pip makes what FIRST says.
+of_release() {
+  local copy="${BATS_TEST_TMPDIR}/copy"
+  [[ -e $copy ]] || { mkdir -p "${copy}/.venv/bin" && cp -r "${REPO}"/{scripts,env} "$copy"; }
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  run --separate-stderr bash -c '
+    source "${1}/scripts/lib/regress.bash" && cli::begin
+    helper::run() { shift && "${HELPER}/.venv/bin/python" "${HELPER}/py/run.py" --shared-root "$ROOT" "$@"; }
+    helper::run_in() { helper::run "$@"; }
+    venv::ensure() { echo "venv is there" >&2; }
+    eval "$5"
+    HELPER=$4 ROOT=$2 WORKDIR=$3 && snapshot::ensure codeA pypi:9.9.9' scripts/any "$copy" "$ROOT" "${BATS_TEST_TMPDIR}/work" "$REPO" "${1-}"
+  RECORD="${ROOT}/common/code/verl/codeA/snapshot.json"
+}
+
+@test "a release is downloaded once, into a folder that everybody may read; a download that fails leaves nothing" {
+  local cache="${BATS_TEST_TMPDIR}/work/cache/verl" copy="${BATS_TEST_TMPDIR}/copy" pip
+  of_release 'helper::run() { return 8; }' # makes the copy
+  pip="${copy}/.venv/bin/python"
+  printf '#!/bin/sh\necho no such version >&2\nexit 1\n' >"$pip"
+  chmod +x "$pip"
+  of_release
+  [[ $status == 2 && -z $(ls -A "$cache") && $stderr == *'no such version'* ]]
+  grep -qxF 'error   verl==9.9.9 (from VERL_SOURCE=pypi:9.9.9) could not be fetched by pip, which says why above: check the version, or the package index of this host.' <<<"$stderr"
+  # Another run is faster: what it has downloaded is taken.
+  # shellcheck disable=SC2016  # expanded by the stub
+  printf '#!/bin/bash\n%s\n' 'echo "$*" >"${0%/*}/asked"; to=${*: -2:1}; [[ $to == *.tmp ]] && mkdir "${to}/verl" "${to%.??????.tmp}" &&' \
+    'mkdir "${to%.??????.tmp}/verl" && echo ours >"${to}/verl/__init__.py" && echo theirs >"${to%.??????.tmp}/verl/__init__.py"' >"$pip"
+  of_release
+  [[ $status == 0 && $(text_of codeA) == theirs && $(ls "$cache") == pypi-9.9.9 ]]
+  chmod -R u+w "$ROOT" && rm -rf "$ROOT" "$cache"
+  # shellcheck disable=SC2016  # the same
+  printf '#!/bin/bash\n%s\n' 'to=${*: -2:1}; echo "$*" >"${0%/*}/asked"; mkdir "${to}/verl" && echo ours >"${to}/verl/__init__.py"; echo pip says' >"$pip"
+  of_release
+  [[ $status == 0 && $output == codeA && $(text_of codeA) == ours && $(stat -c %a "${cache}/pypi-9.9.9") == 755 ]]
+  [[ $(<"${copy}/.venv/bin/asked") == "-m pip install -qq --disable-pip-version-check --no-deps --no-compile --target ${cache}/pypi-9.9.9."??????'.tmp verl==9.9.9' ]]
+  [[ $stderr == *'venv is there'* && $stderr == *"changed fetched verl 9.9.9 into ${cache}/pypi-9.9.9"* && $(recorded .source) == pypi:9.9.9 ]]
+  rm "$pip"
+  of_release
+  [[ $status == 0 && $output == codeA && $stderr == *'skip    snapshot codeA'* ]]
+}
+
+@test "a head that does not say whether it has the snapshot ends the script with its status, before anything is downloaded" {
+  of_release 'helper::run() { return 8; }'
+  [[ $status == 8 && ! -e ${BATS_TEST_TMPDIR}/work ]]
+}
+
+@test "a code id is one already; a source becomes the snapshot that its files name, and is recorded by its absolute path" {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  FIRST='snapshot::resolve codeB; snapshot::ensure() { [[ $1 == verl-{tree} ]] && echo "made of $2"; }; snapshot::resolve pypi:1.2.3
+    snapshot::name codeB; snapshot::name pypi:1.2.3; snapshot::name path:verl; snapshot::name path:' try codeA
+  [[ $output == $'codeB\nmade of pypi:1.2.3\ncodeB\npypi:1.2.3\npath:'"${PWD}"$'/verl\npath:' ]] || { printf '%s\n' "$output" "$stderr" >&2 && false; }
+}
+
 @test "a machine without git: a git checkout and a git URL are refused, and nothing is created; any other folder is taken" {
   bare="${BATS_TEST_TMPDIR}/bin"
   mkdir "$bare"
@@ -164,7 +240,10 @@ recorded() { jq -r "$1" "$RECORD"; }
   without_git git:https://example.org/verl@main
   [[ $status == 1 && $stderr == 'error   VERL_SOURCE=git:https://example.org/verl@main names a git repository, and this machine has no git: install git, then run this again.'* ]]
   rm -rf "${TREE}/.git"
+  mkdir "${TREE}/verl/__pycache__"
+  touch "${TREE}/verl/old.pyc" "${TREE}/verl/__pycache__/stale"
   PATH="$bare" snap codeB
+  [[ ! -e ${ROOT}/common/code/verl/codeB/verl/old.pyc && ! -e ${ROOT}/common/code/verl/codeB/verl/__pycache__/stale ]]
   [[ -z $(recorded '.revision // empty') ]]
 }
 
@@ -175,7 +254,8 @@ from_git() {
     source "$1/scripts/lib/regress.bash" && cli::begin
     helper::run() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
     helper::run_in() { helper::run "$@"; }
-    ROOT=$4 WORKDIR=$5 && snapshot::ensure "$2" "git:$3"' scripts/any "$REPO" "$1" "$2" "$ROOT" "${BATS_TEST_TMPDIR}/work"
+    eval "$6"
+    ROOT=$4 WORKDIR=$5 && snapshot::ensure "$2" "git:$3"' scripts/any "$REPO" "$1" "$2" "$ROOT" "${BATS_TEST_TMPDIR}/work" "${FIRST-}"
   RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
 }
 text_of() { cat "${ROOT}/common/code/verl/$1/verl/__init__.py"; }
@@ -226,12 +306,31 @@ commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --
   [[ $status == 0 && $(text_of codeB) == 'one = "fork"' && $stderr != *cloned* ]]
 }
 
+@test "git asks for no password; a clone is for everybody to read; the one of a run that was faster is taken; a repository's path may be relative" {
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  local git='git() { echo "$1 $2 ${GIT_TERMINAL_PROMPT-}" >>"${WORKDIR}.prompts"; command git "$@"' clone="${BATS_TEST_TMPDIR}/work/verl"
+  cd "$BATS_TEST_TMPDIR"
+  # shellcheck disable=SC2016  # the same
+  FIRST="${git}; "'[[ $1 != clone ]] || cp -r "${*: -1}" "${WORKDIR}/verl"; }' from_git codeA 'my verl@HEAD'
+  [[ $status == 0 && $(ls "${clone%/*}") == verl ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  rm -rf "$clone"
+  FIRST="${git}; }" from_git codeB "${TREE}@HEAD"
+  [[ $status == 0 && $(stat -c %a "$clone") == 755 ]]
+  [[ $(grep -cxF 'clone --quiet 0' work.prompts) == 2 && $(grep -c '^-C .* 0$' work.prompts) == 2 ]] || { cat work.prompts >&2 && false; }
+}
+
 @test "a git URL that cannot be cloned, a name that is not there, and a password are refused, and nothing is created" {
   # said SENTENCE: refused with it, in the last line of ours.
   said() { [[ $status == 2 && -z $output && ! -e ${ROOT}/common/code/verl/codeA ]] && grep -qxF -- "error   $1" <<<"$stderr"; }
   from_git codeA "${BATS_TEST_TMPDIR}/nowhere@main"
   said "${BATS_TEST_TMPDIR}/nowhere (from VERL_SOURCE=git:${BATS_TEST_TMPDIR}/nowhere@main) could not be cloned, as git says above: check the URL, or this host's network."
   [[ -z $(ls "${BATS_TEST_TMPDIR}/work") ]]
+  # The name of a login is no secret.
+  mkdir "${BATS_TEST_TMPDIR}/bin"
+  printf '#!/bin/sh\nexit 1\n' >"${BATS_TEST_TMPDIR}/bin/ssh"
+  chmod +x "${BATS_TEST_TMPDIR}/bin/ssh"
+  PATH="${BATS_TEST_TMPDIR}/bin:${PATH}" from_git codeA ssh://me@127.0.0.1:1/verl.git@main
+  said 'ssh://me@127.0.0.1:1/verl.git (from VERL_SOURCE=git:ssh://me@127.0.0.1:1/verl.git@main) could not be cloned, as git says above: check the URL, or this host'"'s network."
   from_git codeA "${TREE}@nope"
   said "'nope' (from VERL_SOURCE=git:${TREE}@nope) is not a branch, tag or commit that ${TREE} gives, as git says above: check the name, and give a commit in full."
   from_git codeA 'https://me:pw@example.org/verl@main'
