@@ -147,7 +147,7 @@ CASES
   [[ $(<"${BOX}/step") == SLURM_CONF=/etc/my.conf ]] || fail "$(<"${BOX}/step")"
 }
 
-@test "what srun says is kept in a directory of ours that nobody else may read; somebody else's, or a link, is refused" {
+@test "the directory for the messages of srun can be read by its user alone; a link there is refused" {
   local files="${BOX}/root/tmp/verl-regress-${UID}"
   in_slurm allocation::ensure_files
   assert_status 0
