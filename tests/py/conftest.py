@@ -56,6 +56,10 @@ model: {path: x}
 
 def pytest_configure(config):
     config.pluginmanager.register(hermetic)
+    if "mutmut" in sys.modules:
+        import mutated
+
+        config.pluginmanager.register(mutated)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import types
 
+import mutated
 import pytest
 import yaml
 from hermetic import REPO
@@ -196,6 +198,20 @@ def test_mutmut_runs_in_the_folder_that_was_prepared_for_it(tmp_path, monkeypatc
     run = ("/tools/bin/mutmut", ["/tools/bin/mutmut", "run", "--max-children", "1"])
     assert called == [19, ("queue", tmp_path / "home"), run]
     assert mutants.Path.cwd() == tmp_path / "home"
+
+
+def test_the_tests_that_noticed_the_last_mutants_run_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutated, "NOTICED", tmp_path / "noticed")
+    items = [types.SimpleNamespace(nodeid=name) for name in "abcde"]
+
+    def order():
+        mutated.pytest_collection_modifyitems(items)
+        return "".join(item.nodeid for item in items)
+
+    assert order() == "abcde"
+    for name in "dbdca":
+        mutated.pytest_runtest_logreport(types.SimpleNamespace(nodeid=name, failed=name != "a"))
+    assert order() == "cdbae"
 
 
 def test_the_knob_takes_the_modules_of_the_list():
