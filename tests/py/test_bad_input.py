@@ -329,13 +329,17 @@ def test_a_cluster_that_is_down(submit, ray):
 def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
     import io
     import sys
+    import tarfile
     import types
 
-    from streams import tar
+    from streams import special, tar
 
+    folder = special("job_spec", tarfile.DIRTYPE)
     for stream, problem in (
         (io.BytesIO(b"x" * 600), "invalid header"),
         (tar({"job_spec": b""}), "it lacks ray_config"),
+        (tar({"more": b"", "ray_config": b""}), "it lacks job_spec"),
+        (tar(members=[folder]), "it lacks job_spec, ray_config"),
     ):
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
         outcome = run(

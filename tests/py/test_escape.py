@@ -138,4 +138,4 @@ def test_a_new_job_directory_has_only_its_own_files(submit, shared):
     job = JobDir(shared.jobs / "mine")
     assert not [path for path in job.path.rglob("*") if path.is_symlink()]
     resolved = job.read_config("resolved.json")
-    assert (resolved["shared_root"], resolved["reward_fn"]) == (str(shared.path), None)
+    assert [resolved[key] for key in ("shared_root", "reward_fn", "reward_file")] == [str(shared.path), None, None]

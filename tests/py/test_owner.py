@@ -1,9 +1,13 @@
 """Who owns a job: what a submission records, whose job `latest` is, and that an id names any user's job."""
 
+import io
 import json
 import os
+import sys
 
 import pytest
+
+from verl_regress.base.owner import Owner
 
 ALICE = ("--owner=alice:00000000000000aa", "--owner-workdir=/home/a/work dir")
 BOB = "--owner=bob:00000000000000bb"
@@ -73,6 +77,7 @@ def test_another_users_job_can_be_stopped_by_its_id(run, make_job, ray):
 def test_every_attempt_records_who_asked_for_it(submit, run, shared, ray):
     outcome = submit("--submission-id=mine", owner=ALICE)
     assert (outcome.status, outcome.out) == (0, "mine\n")
+    assert (shared.jobs / f".of-{Owner('alice', '00000000000000aa').key}-mine").exists()
     config = shared.jobs / "mine" / "config"
     assert json.loads((config / "resolved.json").read_text())["owner"] == RECORD
     ray.knows({"submission_id": "mine", "status": "FAILED"})
@@ -83,11 +88,14 @@ def test_every_attempt_records_who_asked_for_it(submit, run, shared, ray):
     assert json.loads((shared.jobs / "nobodys" / "config" / "resolved.json").read_text())["owner"] is None
 
 
-def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, shared, sdk, capsys):
-    printed = []
-    sdk.on_submit = lambda **_: printed.append(capsys.readouterr().out)
-    assert submit("--submission-id=mine", "--announce").out == "mine\n"
-    assert printed == ["mine\n"]
+def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, sdk, monkeypatch):
+    """A script reads it from a pipe: what Python keeps in its buffer, the script does not see."""
+    pipe, printed = io.BytesIO(), []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
+    sdk.on_submit = lambda **_: printed.append(pipe.getvalue())
+    assert submit("--submission-id=mine", "--announce").status == 0
+    sys.stdout.flush()
+    assert (printed, pipe.getvalue()) == ([b"mine\n"], b"mine\nmine\n")
 
 
 @pytest.mark.parametrize("text", ["alice", ":00aa", "alice:", ""])

@@ -7,13 +7,15 @@ from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, rec
 
 from verl_regress.base import documents, layout
 from verl_regress.base.base_config import BaseConfig
+from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.spec import plan
 from verl_regress.spec.environment import Environment
-from verl_regress.spec.overrides import Override
+from verl_regress.spec.overrides import Override, merge
 from verl_regress.spec.request import Attempt, CommandLine, Defaults, Request
+from verl_regress.spec.workloads import WORKLOADS
 
 HELPER = str(layout.HELPER_DIR)
 
@@ -92,7 +94,19 @@ def test_the_layer_nearest_to_the_user_wins(planned, base, spec, command_line, r
 
 def test_a_key_added_by_one_layer_and_deleted_by_a_later_one_is_left_out(planned):
     assert "critic.added" in overrides_of(planned())
-    assert "critic.added" not in overrides_of(planned(said={"overrides": ("~critic.added",)}))
+    changed = overrides_of(planned(said={"overrides": ("~critic.added", "trainer.total_epochs=2")}))
+    assert "critic.added" not in changed
+    assert changed["trainer.total_epochs"] == "trainer.total_epochs=2"
+
+
+def test_only_the_first_layer_sets_where_a_job_writes():
+    first, second = Override("hydra.run.dir=a", "verl-regress"), Override("hydra.run.dir=b", "TRAIN_SEED")
+    assert merge([first]) == [first]
+    with pytest.raises(BadInput) as caught:
+        merge([first], [second])
+    assert str(caught.value) == (
+        "The override 'hydra.run.dir=b' (from TRAIN_SEED) is refused: a job writes only into its own directory; leave it out."
+    )
 
 
 def test_an_override_keeps_the_place_of_its_first_mention(planned):
@@ -161,6 +175,24 @@ def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
 
 
+@pytest.mark.parametrize("amount", [0, 1_000_000])
+def test_the_least_and_the_most_that_a_driver_may_ask_for(planned, amount):
+    resources = f"{{entrypoint_num_cpus: {amount}, entrypoint_resources: {{more: {amount}}}}}"
+    driver = planned(spec=f"{SPEC}resources: {resources}\n").driver
+    assert (driver.num_cpus, driver.resources) == (amount, {"worker_node": 1, "more": amount})
+
+
+def test_the_folders_on_pythonpath_whose_code_the_launcher_checks(planned, shared, tmp_path):
+    """Those on the shared root, by their name or by what they lead to; others only the nodes may have."""
+    inside, outside = shared.user_code / "mine", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    (alias := tmp_path / "alias").symlink_to(inside)
+    (leaving := shared.user_code / "leaving").symlink_to(outside)
+    path = ":".join(map(str, (inside, outside, alias, leaving)))
+    assert planned(spec=f"{SPEC}env_vars: {{PYTHONPATH: '{path}'}}\n").code_dirs == (inside, alias, leaving)
+
+
 def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
     ann = Owner.parse("ann:0123456789abcdef")
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1001 1002")
@@ -169,20 +201,24 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         config = shared.snapshots / code_id / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
         write(config, CONFIG + REWARD_CONFIG)
         record(shared.snapshots / code_id)
+    knob = "deterministic: {overrides: {rl: [trainer.save_freq=4, '?critic.none=${shared_root}']}}\n"
     planned_job = planned(
-        spec=f"{SPEC}submission_id: me\nreward_fn_path: {user_reward}\nsecrets: [{{name: KEY}}]\n",
-        base=BASE.replace("+critic.added=1", "+critic.added=1, '?critic.gone=1'"),
-        said={"overrides": ["trainer.total_epochs=2"], "debugger": "on"},
+        spec=f"{SPEC}submission_id: me\nreward_fn_path: {user_reward}\nsecrets: [{{name: KEY}}]\ntrainer_overrides: [trainer.save_freq=3]\n",
+        base=BASE.replace("+critic.added=1", "+critic.added=1, '?critic.gone=1'") + knob,
+        said={"overrides": ["trainer.total_epochs=2"], "debugger": "on", "deterministic": True, "seed": 5},
         owner=ann,
         max_running=3,
     )
     resolved = planned_job.resolved()
-    overrides = resolved.pop("overrides")
-    assert [override["text"] for override in overrides] == list(planned_job.argv[3:])
-    assert {"text": "trainer.total_epochs=2", "origin": "OVERRIDES"} in overrides
-    assert resolved.pop("argv") == list(planned_job.argv)
-    assert resolved.pop("entrypoint").endswith(f"run.py launch {shared.jobs}/me")
-    assert [override["text"] for override in resolved.pop("left_out")] == ["critic.gone=1"]
+    changed = {"trainer.total_epochs=1": "trainer.total_epochs=2", "trainer.save_freq=10": "trainer.save_freq=4"}
+    origins = {"trainer.total_epochs=2": "OVERRIDES", "trainer.save_freq=4": "DETERMINISTIC=1"}
+    own = [changed.get(text, text) for text in WORKLOADS["ppo"].overrides(planned_job.paths)]
+    overrides = [
+        *({"text": text, "origin": origins.get(text, "verl-regress")} for text in own),
+        {"text": "trainer.device=cpu", "origin": "cpu.yaml"},
+        {"text": "+critic.added=1", "origin": "cpu.yaml"},
+        {"text": f"custom_reward_function.path={user_reward}", "origin": "ppo.yaml"},
+    ]
     assert resolved == {
         "submission_id": "me",
         "attempt": 1,
@@ -202,11 +238,20 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         "trusted_uids": sorted({0, os.geteuid(), 1001, 1002}),
         "job_dir": str(shared.jobs / "me"),
         "address": "http://ray:1",
+        "entrypoint": f"python3 {HELPER}/run.py launch {shared.jobs}/me",
         "entrypoint_num_cpus": 1,
         "entrypoint_resources": {"worker_node": 1},
         "devices": {**planned_job.composed.devices.recorded(), "cluster_has": None},
         "max_running": 3,
         "packages": None,
+        "argv": ["python3", "-m", "verl.trainer.main_ppo", *(override["text"] for override in overrides)],
+        "overrides": overrides,
+        "left_out": [
+            {"text": f"trainer.rollout_data_dir={shared.jobs}/me/samples", "origin": "TRAIN_SEED"},
+            {"text": "critic.gone=1", "origin": "cpu.yaml"},
+            {"text": f"critic.none={shared.path}", "origin": "DETERMINISTIC=1"},
+            *({"text": f"{key}=5", "origin": "TRAIN_SEED"} for key in WORKLOADS["ppo"].seed_keys),
+        ],
         "secrets": ["KEY"],
         "debugger": "on",
     }
@@ -228,9 +273,15 @@ def test_a_further_attempt_names_the_one_that_it_continues(planned, shared):
     assert resumed["trainer.del_local_ckpt_after_load"] == "trainer.del_local_ckpt_after_load=False"
 
 
-def test_the_command_line_names_the_head(planned):
-    words = planned(said={"submission_id": "me"}).command_line(sent="by the test")
-    assert words[:8] == ["ray", "job", "submit", "--no-wait", "--address", "http://ray:1", "--submission-id", "me"]
+def test_the_command_line_is_that_of_ray_with_the_metadata_of_the_plan_and_of_the_sender(planned, shared):
+    job = planned(said={"submission_id": "me"}, spec=f"{SPEC}resources: {{entrypoint_num_cpus: 0.5}}\n")
+    assert job.command_line(sent="by the test", profile="not mine") == [
+        "ray", "job", "submit", "--no-wait", "--address", "http://ray:1", "--submission-id", "me",
+        "--entrypoint-num-cpus", "0.5", "--entrypoint-resources", '{"worker_node": 1}',
+        "--runtime-env-json", json.dumps(job.environment.runtime_env()),
+        "--metadata-json", '{"sent": "by the test", "profile": "cpu", "code_id": "codeA", "workload": "ppo"}',
+        "--", "python3", f"{HELPER}/run.py", "launch", f"{shared.jobs}/me",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("node", [None, "", "/node/a:/node/b", ":/node/a::/node/b:"])
@@ -257,14 +308,10 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(shared, monkeypatc
     assert environment.variables["PYTHONPATH"].split(os.pathsep) == wanted
 
 
-def test_only_a_profile_that_names_the_rehearsal_gets_it(planned):
-    entries = (
-        planned(base=BASE.replace("python_layers: [rehearsal]\n", ""))
-        .environment.variables["PYTHONPATH"]
-        .split(os.pathsep)
-    )
-    assert f"{HELPER}/hooks" in entries
-    assert f"{HELPER}/rehearsal" not in entries
+def test_only_a_profile_that_names_the_rehearsal_gets_it(planned, shared):
+    job = planned(base=BASE.replace("python_layers: [rehearsal]\n", ""))
+    entries = job.environment.variables["PYTHONPATH"].split(os.pathsep)
+    assert entries == [str(shared.snapshots / "codeA"), f"{HELPER}/hooks"]
 
 
 def test_a_job_gets_its_own_paths(planned, shared):

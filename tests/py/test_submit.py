@@ -1,5 +1,6 @@
 """What a submission writes to the shared root and sends to Ray, and what it leaves if Ray refuses or goes away."""
 
+import io
 import json
 import os
 import re
@@ -9,12 +10,12 @@ import tempfile
 import time
 
 import pytest
-import yaml
 from conftest import BASE, CONFIG, SPEC, has_packages, node_row, record, write
+from streams import tar
 
-from verl_regress.base import layout
+from verl_regress.base import layout, lock, processes, this_node
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import packages
+from verl_regress.cluster import packages, ray_api
 from verl_regress.jobs import find
 from verl_regress.jobs.status import Status, judge
 from verl_regress.store import snapshot
@@ -26,7 +27,7 @@ def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_a_submission_makes_one_directory_and_says_its_id(submit, shared):
+def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
     outcome = submit()
     assert outcome.status == 0
     assert re.fullmatch(r"ppo-codeA-\d{8}T\d{6}Z-[0-9a-f]{4}\n", outcome.out)
@@ -34,11 +35,10 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, shared):
     assert outcome.err == f"changed submitted {name} (ppo, code codeA, profile cpu)\n"
     assert find.ids_of(shared) == [name]
     assert {path.name for path in (shared.jobs / name).iterdir()} == {"config", "logs", "checkpoints", "debug", "state"}
-    state = read(shared.jobs / name / "state" / "submitted")
-    assert state["accepted"] is True
-    assert set(state) == {"time", "accepted", "submitted_from_container", "submitted_from_ip", "submitted_via"}
     [bundle] = (shared.jobs / name / "debug").iterdir()
     assert bundle.name.endswith("-submitted")
+    about = read(bundle / "bundle.json")
+    assert (about["submission_id"], about["asked_by"]["ray"]) == (name, ray.address)
 
 
 def test_two_submissions_get_two_directories(submit, shared):
@@ -46,18 +46,50 @@ def test_two_submissions_get_two_directories(submit, shared):
     assert len(find.ids_of(shared)) == 2
 
 
-def test_ray_gets_what_was_planned(submit, ray, sdk, shared):
+@pytest.mark.parametrize(("container", "said"), [("c0ffee", "c0ffee"), (None, socket.gethostname())])
+def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, shared, monkeypatch, container, said):
+    monkeypatch.setattr(processes, "container", lambda: container)
+    monkeypatch.setattr(this_node, "address", lambda: "10.0.0.9")
     submit("--submission-id=me")
-    [job] = sdk.submitted
-    config = shared.jobs / "me" / "config"
+    sent = {"submitted_from_container": said, "submitted_from_ip": "10.0.0.9", "submitted_via": "sdk"}
     assert sdk.addresses == [ray.address]
-    assert job["submission_id"] == "me"
-    assert job["entrypoint"] == shlex.join(["python3", f"{layout.HELPER_DIR}/run.py", "launch", f"{shared.jobs}/me"])
-    assert (job["entrypoint_num_cpus"], job["entrypoint_resources"]) == (1, {"worker_node": 1})
-    assert job["runtime_env"] == read(config / "runtime_env.json")
-    assert {"code_id": "codeA", "workload": "ppo", "profile": "cpu"}.items() <= job["metadata"].items()
-    assert job["metadata"]["submitted_from_ip"]
-    assert job["metadata"]["submitted_from_container"]
+    assert sdk.submitted == [
+        {
+            "submission_id": "me",
+            "entrypoint": shlex.join(["python3", f"{layout.HELPER_DIR}/run.py", "launch", f"{shared.jobs}/me"]),
+            "entrypoint_num_cpus": 1,
+            "entrypoint_resources": {"worker_node": 1},
+            "runtime_env": read(shared.jobs / "me" / "config" / "runtime_env.json"),
+            "metadata": {"code_id": "codeA", "workload": "ppo", "profile": "cpu", **sent},
+        }
+    ]
+    state = read(shared.jobs / "me" / "state" / "submitted")
+    assert state == {"time": state["time"], "accepted": True, **sent}
+
+
+@pytest.mark.parametrize(("args", "is_loaded"), [([], True), (["--via=cli"], False), (["--dry-run"], False)])
+def test_rays_sdk_takes_half_a_second_and_is_loaded_only_to_submit_with_it(
+    submit, ray_command, monkeypatch, args, is_loaded
+):
+    loaded = []
+    monkeypatch.setattr(ray_api, "load_sdk", lambda: loaded.append(True))
+    assert submit(*args).status == 0
+    assert loaded == [True] * is_loaded
+
+
+def test_a_submission_ends_if_something_keeps_the_lock_of_the_jobs(submit, shared, monkeypatch):
+    monkeypatch.setattr("verl_regress.submit.submit._LOCK_SECONDS", 0.0)
+    with lock.alone(shared.jobs, "the test", 0):
+        outcome = submit()
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err.startswith(f"error   {shared.jobs} has been locked for 0 s by the test (")
+
+
+def test_the_arguments_without_which_nothing_can_be_submitted(run):
+    assert run("submit").is_refusal(
+        "run.py submit: the following arguments are required: --spec-name, --base-name, --profile, --cluster, --default-model, "
+        "--default-dataset, --default-code-id (see --help)."
+    )
 
 
 def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
@@ -174,6 +206,45 @@ def test_the_base_config_is_kept_verbatim(submit, ray, shared):
     assert kept == base.replace("ADDRESS", ray.address).encode()
 
 
+def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(submit, shared, monkeypatch):
+    monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(b"KEY=0123456789\0\0" + tar(files).read()))
+    outcome = submit(
+        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--secrets", "--secret=KEY",
+        "--debugger=legacy", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
+        base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    assert read(shared.jobs / "me" / "config" / "asked.json") == {
+        "origins": {"job_spec": "my/ppo.yaml", "ray_config": "env/ray/cpu.yaml"},
+        "said": {
+            "code_id": "codeB",
+            "submission_id": "me",
+            "overrides": [
+                {"text": text, "origin": origin, "optional": False}
+                for text, origin in (
+                    ("trainer.total_epochs=2", "OVERRIDES_FILE o.txt line 1"),
+                    ("trainer.save_freq=4", "OVERRIDES"),
+                    ("+data.new=1", "OVERRIDES"),
+                )
+            ],
+            "secrets": ["KEY"],
+            "deterministic": True,
+            "seed": 5,
+            "debugger": "legacy",
+            "debugger_host": "10.0.0.9",
+        },
+        "defaults": {
+            "profile": "cpu",
+            "model": "tiny",
+            "dataset": "sums",
+            "code_id": "codeA",
+            "cluster": "c",
+            "max_running": 3,
+        },
+    }
+    assert read(shared.secrets / "c" / "me") == {"KEY": "0123456789"}
+
+
 def test_config_is_complete_before_ray_gets_the_job(submit, sdk, shared):
     seen = []
     sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
@@ -181,20 +252,42 @@ def test_config_is_complete_before_ray_gets_the_job(submit, sdk, shared):
     assert len(seen) == 10
 
 
-def test_a_dry_run_prints_all_and_creates_nothing(submit, ray, sdk):
-    outcome = submit("--dry-run", "--submission-id=me")
+def test_a_dry_run_prints_all_that_a_submission_writes_and_creates_nothing(submit, ray, sdk, shared):
+    spec = f"{SPEC}env_vars: {{A: ü, B: 5 $, C: 'ü $'}}\ntrainer_overrides: [\"+data.new='ü'\", +trainer.nnodes=1, +trainer.n_gpus_per_node=2]\n"
+    outcome = submit("--dry-run", "--submission-id=me", spec=spec)
     assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
     assert (ray.seen, sdk.submitted) == ([], [])
-    resolved, verl_config, runtime_env, line = re.fullmatch(
-        r"# resolved config\n(.*)\n# verl's config\n(.*)\n# runtime_env\n(.*)\n# the same as a command in the head [^\n]*\n([^\n]*)\n",
+    resolved, verl_config, runtime_env, by_hook, note, line = re.fullmatch(
+        r"# resolved config\n(.*)\n# verl's config\n(.*\n)# runtime_env\n(.*)\n# environment that the hook env_vars sets\n(.*)\n(# the same [^\n]*)\n([^\n]*)\n",
         outcome.out,
         re.DOTALL,
     ).groups()
-    assert json.loads(resolved)["submission_id"] == "me"
-    assert yaml.safe_load(verl_config)["trainer"]["experiment_name"] == "me"
-    argv = shlex.split(line)
-    assert argv[:4] == ["ray", "job", "submit", "--no-wait"]
-    assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == json.loads(runtime_env)
+    for text in (resolved, runtime_env, by_hook):
+        assert text == json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    assert json.loads(by_hook) == {"B": "5 $", "C": "ü $"}
+    assert (
+        note
+        == f"# the same as a command in the head (it needs {shared.jobs}/me/config, which a dry run does not write)"
+    )
+
+    assert submit("--submission-id=me", spec=spec).status == 0
+    config = shared.jobs / "me" / "config"
+    asked_of_ray = {
+        "devices": {"resource": "cpu", "count": 2, "cluster_has": 8},
+        "packages": read(config / "resolved.json")["packages"],
+    }
+    assert read(config / "resolved.json") == json.loads(resolved) | asked_of_ray
+    assert (config / "verl_config.yaml").read_text() == verl_config
+    env_vars = read(config / "runtime_env.json")["env_vars"]
+    del env_vars["VERL_REGRESS_JOB_UIDS"]
+    assert {"env_vars": env_vars} == json.loads(runtime_env)
+    assert read(config / "env_vars.json") == json.loads(by_hook)
+    assert (config / "job_spec.yaml").read_text() == spec
+    argv, kept = shlex.split(line), (config / "submit_cmd.txt").read_text()
+    at = argv.index("--runtime-env-json") + 1
+    assert json.loads(argv[at]) == json.loads(runtime_env)
+    argv[at] = json.dumps(read(config / "runtime_env.json"))
+    assert kept == f"{shlex.join(argv)}\n"
 
 
 def raises(error):
@@ -224,6 +317,7 @@ def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, 
     assert outcome.err == f"error   Ray refused the job: {said} ({job.path} is marked as never submitted)\n"
     state = job.read_state("submitted")
     assert (state["accepted"], state["error"]) == (False, f"Ray refused the job: {said}")
+    assert {"submitted_from_container", "submitted_from_ip", "submitted_via"} < set(state)
     judgement = judge(job, None)
     assert (judgement.status, judgement.reason) == (
         Status.NOT_SUBMITTED,
@@ -340,7 +434,7 @@ def open_port():
 
 def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, ray, closed_port, open_port):
     """Before: Ray called it ALIVE for half a minute, so the submission was accepted and the job waited."""
-    worker = {"CPU": 64.0, "GPU": 4.0, "cpu": 4.0, "worker_node": 100.0}
+    worker = {"CPU": 1.0, "GPU": 4.0, "cpu": 4.0, "worker_node": 1.0}  # what the driver wants, and no more
     ray.has_nodes(
         {**node_row("head", "127.0.0.1"), "port": open_port},
         {**node_row("worker-0", "127.0.0.1", **worker), "port": open_port, "node_id": "w0"},
@@ -531,20 +625,49 @@ def test_a_dry_run_does_not_ask_the_nodes(submit, shared):
     assert submit("--dry-run").status == 0
 
 
-def test_the_debugger_needs_debugpy_on_the_workers_and_its_open_port_is_said(submit, shared, sdk):
-    outcome = submit("--submission-id=me", "--debugger=1")
-    assert (outcome.status, sdk.submitted) == (2, [])
-    assert outcome.err == (
-        "error   DEBUGGER=1 needs the package debugpy, and worker-0 lacks it: build the node image again ('make build down up'), "
-        "install it there, or use DEBUGGER=legacy, which needs none.\n"
+def test_the_debugger_needs_debugpy_on_the_workers(submit, shared, ray, sdk):
+    ray.has_nodes(
+        *(node_row(name, f"10.0.0.{i}", CPU=8.0, cpu=8.0) for i, name in enumerate(("head", "worker-0", "worker-1")))
     )
-    has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
-    outcome = submit("--submission-id=me", "--debugger=1", "--debugger-host=127.0.0.1")
-    assert outcome.err.splitlines()[-1] == (
-        "warning me has Ray's debugger on (DEBUGGER=1): a process that waits in a breakpoint listens on 127.0.0.1, without a "
-        "password, and whoever connects runs code as the job; 'make debugger JOB=me' lists them."
+    needs = (
+        "DEBUGGER={} needs the package debugpy, and {} it: build the node image again ('make build down up'), install it there, or use "
+        "DEBUGGER=legacy, which needs none."
     )
-    assert read(shared.jobs / "me" / "config" / "resolved.json")["debugger"] == "1"
+    assert submit("--debugger=1").is_refusal(needs.format("1", "worker-0 and worker-1 lack"))
+    for worker, status in (("worker-0", 2), ("worker-1", 0)):
+        has_packages(shared, worker, numpy="2.4.6", debugpy="1.8.22")
+        outcome = submit("--debugger=post-mortem")
+        assert outcome.status == status
+        assert status == 0 or outcome.is_refusal(needs.format("post-mortem", "worker-1 lacks"))
+    assert len(sdk.submitted) == 1
+
+
+@pytest.mark.parametrize(
+    ("debugger", "host", "where"),
+    [
+        ("1", "10.0.0.9", "10.0.0.9"),
+        ("1", None, "its node's address"),
+        ("post-mortem", "127.0.0.1", "127.0.0.1"),
+        ("legacy", None, "127.0.0.1"),
+    ],
+)
+def test_where_a_job_with_the_debugger_listens_is_said(submit, shared, debugger, host, where):
+    for node in ("head", "worker-0"):
+        has_packages(shared, node, numpy="2.4.6", **({} if debugger == "legacy" else {"debugpy": "1.8.22"}))
+    outcome = submit("--submission-id=me", f"--debugger={debugger}", *([f"--debugger-host={host}"] if host else []))
+    assert outcome.err.splitlines() == [
+        "changed submitted me (ppo, code codeA, profile cpu)",
+        f"warning me has Ray's debugger on (DEBUGGER={debugger}): a process that waits in a breakpoint listens on {where}, without a "
+        "password, and whoever connects runs code as the job; 'make debugger JOB=me' lists them.",
+    ]
+    assert read(shared.jobs / "me" / "config" / "resolved.json")["debugger"] == debugger
+
+
+@pytest.mark.parametrize("debugger", ["0", "LEGACY"])
+def test_an_unknown_debugger_is_refused(submit, debugger):
+    assert submit(f"--debugger={debugger}").is_refusal(
+        f"run.py submit: argument --debugger: invalid choice: '{debugger}' (choose from '1', 'post-mortem', 'legacy') (see --help)."
+    )
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -568,8 +691,11 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
 ):
     """With root_squash the files that root writes are nobody's."""
 
+    written = []
+
     class Squashed:
         def __init__(self, dir):
+            written.append(dir)
             self._file = tempfile_of(dir=dir)
             os.chown(self._file.fileno(), 65534, 65534)
 
@@ -589,6 +715,7 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
     assert run("retry", "me").status == 0
     sent = [each["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] for each in sdk.submitted]
     assert sent == ["0 65534", "0 1001 65534"]
+    assert written == [job.state, job.numbered(2).state]
 
 
 @as_root
@@ -625,13 +752,28 @@ def test_a_folder_that_the_nodes_themselves_have_on_pythonpath_is_refused_as_the
     )
 
 
-def test_a_folder_on_pythonpath_that_cannot_be_read_is_refused(submit, shared):
-    loop = shared.user_code / "loop"
-    loop.parent.mkdir(parents=True, exist_ok=True)
-    loop.symlink_to("loop")
-    assert submit(spec=f"{SPEC}env_vars: {{PYTHONPATH: '{loop}'}}\n").is_refusal(
-        f"PYTHONPATH={loop} (from my/ppo.yaml) is not usable, because {loop} cannot be read (Too many levels of symbolic links): make it "
-        "readable, or name a folder of your own."
+def test_a_folder_on_pythonpath_whose_owner_cannot_be_read_is_refused(submit, shared):
+    folder = f"{shared.user_code}/{'x' * 256}"
+    assert submit(spec=f"{SPEC}env_vars: {{PYTHONPATH: {folder}}}\n").is_refusal(
+        f"PYTHONPATH={folder[:200]}… ({len(folder)} characters) (from my/ppo.yaml) is not usable, because {folder} cannot be read (File "
+        "name too long): make it readable, or name a folder of your own."
+    )
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("args", "spec", "origin"),
+    [
+        (["--code-id=codeB"], SPEC, "the command line"),
+        ([], f"{SPEC}code_id: codeB\n", "my/ppo.yaml"),
+    ],
+)
+def test_a_snapshot_that_another_user_can_change_is_refused(submit, shared, args, spec, origin):
+    theirs = shared.snapshots / "codeB" / snapshot.RECORD_FILE
+    os.chown(theirs, 4242, 4242)
+    assert submit(*args, spec=spec).is_refusal(
+        f"CODE_ID=codeB (from {origin}) is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
     )
 
 
