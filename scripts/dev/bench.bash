@@ -57,7 +57,7 @@ bench::prepare() {
 # What an earlier bench left would be skipped and cost no time; only data and model stay. Snapshots are read-only folders.
 bench::_forget() {
   local old
-  for old in "${WORKDIR}/shared"/{common/code,jobs,verify,bare} "${WORKDIR}"/{aside,copy}; do
+  for old in "${WORKDIR}/shared"/{common/code,jobs,own,few,many,verify,bare} "${WORKDIR}/copy"; do
     [[ ! -d $old ]] || find "$old" -type d -exec chmod u+w {} +
     rm -rf "$old"
   done
@@ -194,28 +194,10 @@ row::debug() {
   bench::by_turns debug debug 'four commands' bench::four_commands
 }
 
-# The records of 1,000 jobs, each as a real one left it; all but ten are moved away while their side is not timed.
-row::status_many() {
-  local round jobs=${WORKDIR}/shared/jobs aside=${BENCH_DIR}/workdir/aside
-  bench::_a_job
-  bench::quietly bench::python records "$jobs" "$aside" 1000
-  for ((round = 0; round < BENCH_ROUNDS; round++)); do
-    bench::time status_many '10 jobs' bench::make status LIMIT=10
-    bench::_move "$aside" "$jobs"
-    bench::time status_many ours bench::make status LIMIT=10
-    bench::_move "$jobs" "$aside"
-  done
-}
-
 # A submitted job that is over, for rows that need one.
 bench::_a_job() {
   bench::quietly bench::make submit JOBSPEC="${BENCH_DIR}/waits.yaml"
   bench::quietly bench::make stop JOB=latest
-}
-
-bench::_move() {
-  mkdir -p "$2"
-  find "$1" -mindepth 1 -maxdepth 1 -name 'record-*' -exec mv -t "$2" -- {} +
 }
 
 row::snapshot() {

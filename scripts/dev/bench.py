@@ -2,9 +2,9 @@
 
 report RUNS FACTS RESULTS     the runs (row, side, number, by tab) and the machine's facts become RESULTS; prints the table
 write RESULTS PAGE            the table of RESULTS into PAGE, between its two markers
+add PART RESULTS PAGE         the rows of PART, the results of some rows only, into RESULTS with the machine of their run; then write
 alive PORT TOKEN NODES        wait until so many nodes are ALIVE, asked by HTTP
 over PORT TOKEN JOB           wait until Ray calls that job SUCCEEDED; any other end is an error
-records JOBS ASIDE COUNT      the records of the latest job, copied under COUNT ids to ASIDE, ten of them to JOBS
 bare SESSION SHARED NAME      the training jobs of a session as scripts and argv of `ray job submit` under SHARED/bare/NAME
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import statistics
 import sys
 import time
@@ -22,19 +21,23 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from page import put
 
 _WAIT = 300.0  # seconds for the cluster or a job
 _LOOK_EVERY = 0.1
-_SHOWN_OF_MANY = 10
+_COMMANDS = ("jobs", "status", "wait", "logs", "stop")  # whose rows are two families
 _OURS = ("identity", "process_memory", "job_secrets", "env_vars")  # hooks without which verl trains all the same
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is compared, as the page names it; `side` is the other one."""
+    """What is compared, as the page names it; `side` is the other one.
+
+    `runs` is a function of the bench; of one that times several commands, also the command. The aim is one of the ratio, of the
+    difference, or of ours alone (s).
+    """
 
     name: str
     what: str
@@ -42,7 +45,7 @@ class Row:
     side: str
     against: str
     aim: float
-    is_difference: bool = False
+    compared: Literal["ratio", "difference", "ours alone"] = "ratio"
 
 
 ROWS = (
@@ -50,12 +53,16 @@ ROWS = (
     Row("up_at_once", "the same", "up", "all at once", "a bare `docker compose up` + all `ray start` at once, waited for by HTTP", 1.05),
     Row("up_workers", "`make up WORKERS=4`, nothing running → all ALIVE", "up_workers", "2 workers", "`make up` with 2 workers", 1.5),
     Row("up_hosts", "`make up` on two hosts, nothing running → all ALIVE", "up_hosts", "one host", "the head and one worker on one host", 1.5),
-    Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 0.8, is_difference=True),
+    Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 0.8, "difference"),
     Row("submit", "`make submit` returns, override check included", "submit", "ray job submit", "`ray job submit --no-wait` in the head", 0.6),
     Row("status", "`make status`", "status", "four commands", "`ray status` + `ray list nodes` + `ray job list` + `ray list actors`", 0.1),
-    Row("status_many", "`make status`, 1,000 jobs", "status_many", "10 jobs", "10 jobs", 2.0),
     Row("debug", "debug bundle", "debug", "four commands", "the same four commands", 0.15),
     Row("snapshot", "snapshot of a changed tree", "snapshot", "cp -a", "`cp -a`", 1.0),
+    *(Row(f"{name}_many_jobs", f"`make {name}`, 10,000 jobs of 20 users", f"many_jobs:{name}", "10 jobs", "10 jobs", 1.5) for name in _COMMANDS),
+    Row("gc_many_jobs", "what a submitter waits at most for `make gc`, 10,000 jobs", "gc_many_jobs", "10 jobs", "10 jobs", 1.0, "ours alone"),
+    Row("queue", "from a slot that is free to the next start, 200 waiting jobs", "queue", "10 waiting jobs", "10 waiting jobs", 3.0, "ours alone"),
+    Row("many_nodes", "see the shared root, packages and what is left of a job on 64 nodes, each of whose answers takes 2 s", "many_nodes", "2 nodes", "2 nodes", 2.0),
+    *(Row(f"{name}_slow_disk", f"the same `make {name}`, 5 ms a file-system call", f"slow_disk:{name}", "no delay", "without that delay", 2.0, "ours alone") for name in _COMMANDS),
     Row("verify", "`make verify`", "verify", "its training jobs, bare", "the sum of its bare training jobs", 1.1),
 )  # fmt: skip
 
@@ -76,13 +83,17 @@ def _compared(row: Row, sides: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     if not sides.get(row.side):
         raise ValueError(f"the row {row.name} has no run of '{row.side}'")
     ours, other = _side(sides["ours"]), _side(sides[row.side])
-    value = ours["median"] - other["median"] if row.is_difference else ours["median"] / other["median"]
+    value = ours["median"]
+    if row.compared == "ratio":
+        value /= other["median"]
+    elif row.compared == "difference":
+        value -= other["median"]
     return {
         "what": row.what,
         "against": row.against,
         "ours": ours,
         "other": other,
-        "difference" if row.is_difference else "ratio": round(value, 3),
+        row.compared: round(value, 3),
         "aim": row.aim,
         "is_met": round(value, 3) <= row.aim,
     }
@@ -106,9 +117,26 @@ def table(found: Mapping[str, Any]) -> str:
     for row in ROWS:
         if row.name in found["rows"]:
             lines.append(_line(row, found["rows"][row.name]))
-    machine = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
     runs = {row["ours"]["runs"] for row in found["rows"].values()}
-    return "\n".join([*lines, "", f"Medians of {min(runs)} to {max(runs)} runs of each side, alternating. {machine}."])
+    lines += [
+        "",
+        f"Medians of {min(runs)} to {max(runs)} runs of each side, alternating. {_facts(found['machine'])}.",
+    ]
+    later = defaultdict(list)
+    for row in ROWS:
+        if "machine" in found["rows"].get(row.name, {}):
+            later[_facts(found["rows"][row.name]["machine"])].append(row.what)
+    return "\n".join([*lines, *(f"In another run: {'; '.join(rows)}. {facts}." for facts, rows in later.items())])
+
+
+def _facts(machine: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in machine.items())
+
+
+def added(found: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """These results with the rows of another run, each of which has its machine; without rows that are no longer measured."""
+    rows = found["rows"] | {name: row | {"machine": part["machine"]} for name, row in part["rows"].items()}
+    return {"machine": found["machine"], "rows": {row.name: rows[row.name] for row in ROWS if row.name in rows}}
 
 
 def _line(row: Row, found: Mapping[str, Any]) -> str:
@@ -116,8 +144,12 @@ def _line(row: Row, found: Mapping[str, Any]) -> str:
         median, low, high = (f"{side[key]:.2f}" for key in ("median", "min", "max"))
         return f"{median} s ({low} - {high})"
 
-    value = f"{found['difference']:+.2f} s" if row.is_difference else f"{found['ratio']:.2f}"
-    aim = f"within {row.aim} s" if row.is_difference else f"≤ {row.aim}"
+    number = found[row.compared]
+    value, aim = {
+        "ratio": (f"{number:.2f}", f"≤ {row.aim}"),
+        "difference": (f"{number:+.2f} s", f"within {row.aim} s"),
+        "ours alone": (f"{number:.2f} s", f"≤ {row.aim} s"),
+    }[row.compared]
     met = "met" if found["is_met"] else "**missed**"
     return f"| {row.what} | {row.against} | {cell(found['ours'])} | {cell(found['other'])} | {value} | {aim} | {met} |"
 
@@ -129,8 +161,16 @@ def with_table(page: str, found: Mapping[str, Any]) -> str:
 
 def _report(runs: Path, facts: Path, out: Path) -> None:
     found = results(runs.read_text(encoding="utf-8"), facts.read_text(encoding="utf-8"))
-    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _keep(out, found)
     print(table(found))
+
+
+def _keep(out: Path, found: Mapping[str, Any]) -> None:
+    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _add(part: Path, out: Path) -> None:
+    _keep(out, added(*(json.loads(file.read_text(encoding="utf-8")) for file in (out, part))))
 
 
 def _write(found: Path, page: Path) -> None:
@@ -167,15 +207,6 @@ def _await_over(port: str, token: Path, job: str) -> None:
         time.sleep(_LOOK_EVERY)
     if status != "SUCCEEDED":
         raise SystemExit(f"error   {job} is {status}")
-
-
-def _records(jobs: Path, aside: Path, count: int) -> None:
-    model = max(jobs.iterdir(), key=lambda path: path.stat().st_mtime)
-    for number in range(count):
-        home = jobs / f"ten-{number:04}" if number < _SHOWN_OF_MANY else aside / f"record-{number:04}"
-        shutil.rmtree(home, ignore_errors=True)
-        for part in ("config", "state"):
-            shutil.copytree(model / part, home / part)
 
 
 def _bare(session: Path, shared: Path, name: str) -> None:
@@ -223,12 +254,13 @@ def main(argv: Sequence[str]) -> int:
             _report(Path(runs), Path(facts), Path(out))
         case ["write", found, page]:
             _write(Path(found), Path(page))
+        case ["add", part, found, page]:
+            _add(Path(part), Path(found))
+            _write(Path(found), Path(page))
         case ["alive", port, token, count]:
             _await_alive(port, Path(token), int(count))
         case ["over", port, token, job]:
             _await_over(port, Path(token), job)
-        case ["records", jobs, aside, count]:
-            _records(Path(jobs), Path(aside), int(count))
         case ["bare", session, shared, name]:
             _bare(Path(session), Path(shared), name)
         case _:

@@ -5,17 +5,18 @@
 #
 #   scripts/dev/bench.sh                        every row: writes bench/results.json and the table of docs/bench.md
 #   BENCH_ROWS=submit,status scripts/dev/bench.sh     these rows, printed only; there are: up_workers up_hosts up up_again submit status
-#                                               status_many debug snapshot verify
+#                                               debug snapshot many_jobs gc_many_jobs queue many_nodes slow_disk verify
 #
 # All rows take about half an hour on 2 cores; run nothing else on the machine.
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/bench.bash"
+source "${REPO_DIR}/scripts/dev/bench_scale.bash"
 # shellcheck source=scripts/dev/release.bash
 source "${REPO_DIR}/scripts/dev/release.bash"
 
-all=(up_workers up_hosts up up_again submit status status_many debug snapshot verify)
+all=(up_workers up_hosts up up_again submit status debug snapshot many_jobs gc_many_jobs queue many_nodes slow_disk verify)
 rows=("${all[@]}") results=${REPO_DIR}/bench/results.json page=${REPO_DIR}/docs/bench.md
 if [[ -n ${BENCH_ROWS-} ]]; then
   IFS=', ' read -r -a rows <<<"$BENCH_ROWS"

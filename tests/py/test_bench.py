@@ -1,6 +1,7 @@
 """The bench's numbers: runs become medians and ratios, and its page shows what its results contain."""
 
 import json
+import re
 
 import pytest
 from hermetic import REPO
@@ -8,6 +9,7 @@ from hermetic import REPO
 import bench
 
 FACTS = "cores\t2\nkernel\tLinux 6\n"
+SCRIPTS = ("bench.bash", "bench_scale.bash")
 
 
 def runs(**rows):
@@ -32,6 +34,29 @@ def test_a_limit_in_seconds_applies_to_the_difference():
     assert "| +0.90 s | within 0.8 s | **missed** |" in bench.table(found)
 
 
+def test_a_limit_of_ours_alone_does_not_compare():
+    """The other side may take no time at all."""
+    found = bench.results(runs(gc_many_jobs={"ours": [0.2, 1.1, 0.3], "10 jobs": [0.0]}), FACTS)
+    assert (found["rows"]["gc_many_jobs"]["ours alone"], found["rows"]["gc_many_jobs"]["is_met"]) == (0.3, True)
+    assert "| 0.30 s (0.20 - 1.10) | 0.00 s (0.00 - 0.00) | 0.30 s | ≤ 1.0 s | met |" in bench.table(found)
+
+
+def test_rows_of_another_run_are_added_with_their_machine():
+    found = bench.results(
+        runs(submit={"ours": [3.0], "ray job submit": [4.0]}, queue={"ours": [9.0], "10 waiting jobs": [1.0]}), FACTS
+    )
+    found["rows"]["no_row_by_now"] = found["rows"]["submit"]
+    part = bench.results(runs(queue={"ours": [2.0], "10 waiting jobs": [1.0]}), FACTS.replace("Linux 6", "Linux 7"))
+    both = bench.added(found, part)
+    assert (both["machine"], list(both["rows"])) == (found["machine"], ["submit", "queue"])
+    table = bench.table(both).splitlines()
+    assert "| 2.00 s (2.00 - 2.00) | 1.00 s (1.00 - 1.00) | 2.00 s | ≤ 3.0 s | met |" in table[3]
+    assert table[-2:] == [
+        "Medians of 1 to 1 runs of each side, alternating. cores 2, kernel Linux 6.",
+        "In another run: from a slot that is free to the next start, 200 waiting jobs. cores 2, kernel Linux 7.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "there is no run of any row"), (runs(submit={"ours": [1]}), "the row submit has no run of 'ray job submit'")],
@@ -49,11 +74,16 @@ def test_the_page_matches_the_results():
 
 
 def test_the_table_has_every_row_that_the_script_runs():
-    script = (REPO / "scripts" / "dev" / "bench.bash").read_text(encoding="utf-8")
+    script = "".join((REPO / "scripts" / "dev" / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sides = {row.side for row in bench.ROWS}
-    assert {row.runs for row in bench.ROWS} == {
+    assert {row.runs.partition(":")[0] for row in bench.ROWS} == {
         line[len("row::") : -len("() {")] for line in script.splitlines() if line.startswith("row::")
     }
+    commands = re.search(r"^readonly SCALE_COMMANDS=\((.*?)\)", script, re.MULTILINE)[1].split()
+    for family in ("many_jobs", "slow_disk"):
+        assert [row.runs for row in bench.ROWS if row.runs.startswith(f"{family}:")] == [
+            f"{family}:{command}" for command in commands
+        ]
     assert all(f"'{side}'" in script for side in sides)
 
 
