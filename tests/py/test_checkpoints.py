@@ -143,10 +143,15 @@ def test_a_config_that_verl_did_not_write_is_named(job, text):
 
 
 @pytest.mark.parametrize(
-    ("name", "longest"), [("config/verl_config.yaml", 1 << 20), ("checkpoints/latest_checkpointed_iteration.txt", 64)]
+    ("name", "limit", "longest"),
+    [
+        ("config/verl_config.yaml", "_LONGEST_CONFIG", 100),
+        ("checkpoints/latest_checkpointed_iteration.txt", "_LONGEST_NUMBER", 64),
+    ],
 )
-def test_a_file_that_is_too_long_is_not_read(job, name, longest):
+def test_a_file_that_is_too_long_is_not_read(job, monkeypatch, name, limit, longest):
     """Before: all of it was read into memory."""
+    monkeypatch.setattr(checkpoints, limit, longest)
     write_checkpoint(job, 1, latest=1)
     file = job.path / name
     text = file.read_text()
