@@ -7,7 +7,7 @@
 #   BENCH_ROWS=submit,status scripts/dev/bench.sh     these rows, printed only; there are: up_workers up_hosts up up_again submit status
 #                                               debug snapshot many_jobs gc_many_jobs queue many_nodes slow_disk verify
 #
-# All rows take about half an hour on 2 cores; run nothing else on the machine.
+# All rows take more than half an hour on 2 cores; run nothing else on the machine.
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin "$@"
 env::check
