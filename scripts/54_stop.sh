@@ -10,5 +10,4 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 helper::ensure
-job=$(helper::run head where --id "$JOB")
-job::stop "$job"
+job::stop "$JOB"

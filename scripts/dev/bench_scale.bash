@@ -91,7 +91,6 @@ case "$*" in
   'inspect --format {{.Name}}|'*) printf '/nodes-%s|true|since|10.0.0.1 |nodes||me|x||\n' head worker-{0..62} ;;
   'inspect --format {{.State.Running}} '*) echo true ;;
   inspect*) echo 'true since' ;;
-  *' where '*) echo /jobs/job ;;
   *' leftovers '*) answer && echo 0 ;;
   *'/deps.py missing helper' | *' writable '*) answer ;;
 esac
@@ -107,7 +106,7 @@ SH
 scale::_ask_nodes() {
   # shellcheck disable=SC2016  # expanded there
   PATH="${BENCH_DIR}/nodes:${PATH}" CLUSTER_NAME=nodes WORKERS=$1 CONTAINER_ENGINE=docker bash -c '
-    source "$0" && cli::begin && env::load && prereq::shared_mount && deps::ensure && job::end_leftovers job' "${REPO_DIR}/scripts/lib/regress.bash"
+    source "$0" && cli::begin && env::load && prereq::shared_mount && deps::ensure && job::end_leftovers job /jobs/job' "${REPO_DIR}/scripts/lib/regress.bash"
 }
 
 # The shared root is on a file system of the tests (tests/py/remote_disk.py), which can make each call wait.

@@ -159,18 +159,21 @@ job::list_live() {
 # job::follow JOB [STEP]: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. With a
 # STEP it ends when that is recorded. If the head restarts, our command is killed; that is not an answer, and we continue when the head is back.
 job::follow() {
-  local job dir open status began cut=$SECONDS answer
-  job=$(helper::run head where --id "$1") || return "$?"
-  cli::on_interrupt log::info "${job} keeps running: 'make wait JOB=${job}' follows it again"
+  local job=$1 dir open status began cut=$SECONDS said
   # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
   cli::temp_dir dir
   mkfifo "${dir}/open"
   exec {open}<>"${dir}/open"
+  cli::on_interrupt job::_tell_left "${dir}/said"
   while true; do
     began=$SECONDS status=0
-    answer=$(helper::run_in head wait "$job" --attached "--until-step=${2:-0}" "$(job::_deadlines)" <&"$open") || status=$?
-    # An engine may also report on stdout that the container is gone.
-    [[ ! $answer =~ ^[0-9]$ ]] || return "$answer"
+    # A subshell: a head that goes away ends it, not us.
+    (helper::run_in head wait "$job" --attached "--until-step=${2:-0}" "$(job::_deadlines)") <&"$open" >"${dir}/said" || status=$?
+    # The helper says which job it follows (JOB=latest may soon be another one), then how that ended. An engine may also report on
+    # stdout that the container is gone.
+    mapfile -t said <"${dir}/said"
+    [[ ! ${said[1]-} =~ ^[0-9]$ ]] || return "${said[1]}"
+    [[ ${said[0]-} != 'job '* ]] || job=${said[0]#job }
     ((status != 0)) || status=130 # the engine's client was interrupted: without an answer, nothing is known
     job::_is_cut "$status" || return "$status"
     ((SECONDS - began < 10)) || cut=$SECONDS
@@ -178,6 +181,13 @@ job::follow() {
     { log::while 'waiting for the head' -- wait::until "$UNREACHABLE_TIMEOUT" - job::_is_head_back && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
       cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): '${job}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${job}'."
   done
+}
+
+# job::_tell_left FILE: reports that the followed job keeps running, if the helper has said in FILE which one that is.
+job::_tell_left() {
+  local job
+  job=$(sed -n '1s/^job //p' "$1")
+  [[ -z $job ]] || log::info "${job} keeps running: 'make wait JOB=${job}' follows it again"
 }
 
 # job::_is_cut STATUS: the command in the head did not end by itself: it was killed, or the connection was lost.
@@ -188,16 +198,16 @@ job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 
 
 # job::stop JOB: stops it, waits until it is over, and ends what is left of it.
 job::stop() {
-  helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" "--deadline=${STOP_TIMEOUT}"
-  job::end_leftovers "$1"
+  local id_and_directory
+  answer::lines id_and_directory helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" "--deadline=${STOP_TIMEOUT}"
+  job::end_leftovers "${id_and_directory[@]}"
 }
 
-# job::end_leftovers JOB: on every node, ends the processes that are left of the job; all nodes are asked at once.
+# job::end_leftovers ID JOB_DIR: on every node, ends the processes that are left of the job; all nodes are asked at once.
 job::end_leftovers() {
-  local dir answers node count looked=0 total=0 silent=()
-  dir=$(helper::run head where "$1")
+  local answers node count looked=0 total=0 silent=()
   cli::temp_dir answers
-  for node in $(node::list); do cli::part job::_end_leftovers_on "$node" "$dir" "${answers}/${node}"; done
+  for node in $(node::list); do cli::part job::_end_leftovers_on "$node" "$2" "${answers}/${node}"; done
   log::while "looking on every node for what is left of $1" -- cli::await_parts
   for node in $(node::list); do
     if [[ ! -e ${answers}/${node} ]]; then

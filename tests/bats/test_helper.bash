@@ -6,7 +6,7 @@ REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 export REPO
 
 # What a minimal Debian has (coreutils and friends); everything else is a stub or absent.
-SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find flock grep gzip head id install ln ls mkdir
+SANDBOX_TOOLS=(awk base64 basename bash cat chmod chown comm cp cut date dirname du env find flock grep gzip head id install ln ls mkdir mkfifo
   mktemp mv numfmt paste printf realpath rm sed seq sh sha256sum sleep sort stat tail tar tee timeout touch tr uname uniq wc xargs)
 
 # sandbox::make: sets BOX (the sandbox), HERE (the copy of the repo) and CALLS (the log of the stubs' calls).

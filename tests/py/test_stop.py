@@ -63,7 +63,7 @@ def cluster(monkeypatch):
 def test_a_job_that_runs(job, ray, says, run):
     says("RUNNING", "RUNNING", "STOPPED")
     outcome = run("stop", "job", "--deadline=5")
-    assert (outcome.status, outcome.out) == (0, "")
+    assert (outcome.status, outcome.out) == (0, f"job\n{job.path}\n")
     assert outcome.err == "changed job was RUNNING, is STOPPED (Ray's words on STOPPED)\n"
     assert [path for path, _ in ray.seen].count("/api/jobs/job/stop") == 1
     assert job.read_state("observed")["status"] == "STOPPED"
@@ -84,6 +84,7 @@ def test_a_job_that_is_over_is_left_as_it_is(job, ray, says, run, status):
     reason = "Ray's words on STOPPED" if status == "STOPPED" else "so"
     outcome = run("stop", "job", "--deadline=5")
     assert (outcome.status, outcome.err) == (0, f"skip    job is over: {status} ({reason})\n")
+    assert outcome.out == f"job\n{job.path}\n"
     assert "/api/jobs/job/stop" not in [path for path, _ in ray.seen]
 
 

@@ -324,13 +324,15 @@ def test_rays_answers_while_waiting_are_recorded(follow, make_job):
     assert job.read_state("observed")["status"] == "STOPPED"
 
 
-def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch):
+@pytest.mark.parametrize(("words", "said"), [([], ""), (["--attached"], "job job\n")])
+def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch, words, said):
+    monkeypatch.setattr(watch, "_leave_with_the_listener", lambda: None)
     job = make_job()
     plan = json.loads((job.config / "resolved.json").read_text()) | {"address": ray.address}
     (job.config / "resolved.json").write_text(json.dumps(plan))
     ray.knows({"submission_id": "job", "status": "STOPPED", "message": "by hand"})
-    outcome = run("wait", "latest", "--deadlines=1,2,3")
-    assert (outcome.status, outcome.out) == (4, "4\n")
+    outcome = run("wait", "latest", "--deadlines=1,2,3", *words)
+    assert (outcome.status, outcome.out) == (4, f"{said}4\n")
     assert outcome.err.endswith("error   job STOPPED (by hand): read 'make logs JOB=job'.\n")
 
 

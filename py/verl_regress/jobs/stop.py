@@ -27,19 +27,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop a job; one that is over is left as it is. Raises RegressError if it is not over in time."""
+    """Stop a job; one that is over is left as it is. Prints its id and its directory, for whoever ends what is left of it.
+
+    Raises RegressError if it is not over in time.
+    """
     job = find.asked_for(args)
     _need_here(job, args.cluster)
+    _end(job, args.deadline)
+    print(job.ray_id, job.path, sep="\n")
+    return 0
+
+
+def _end(job: JobDir, deadline: float) -> None:
     api = find.api_of(job)
     began = time.monotonic()
     pulse = Pulse(began)
-    while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < args.deadline:
+    while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < deadline:
         pulse.beat("waiting for the submission to end", time.monotonic())
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
         _remove_secrets(job)
         say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
-        return 0
+        return
     api.stop(job.ray_id)
     began = time.monotonic()
     is_cancelled = False
@@ -47,15 +56,14 @@ def run(args: argparse.Namespace) -> int:
         waited = time.monotonic() - began
         if now.status is Status.PENDING and waited > _ABOUT_TO_RUN and not is_cancelled:
             is_cancelled = _cancel(job, api)
-        if waited > args.deadline:
+        if waited > deadline:
             raise RegressError(
-                f"{job.ray_id} is still {now.status.value} {args.deadline:.0f} s (STOP_TIMEOUT) after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what it still does."
+                f"{job.ray_id} is still {now.status.value} {deadline:.0f} s (STOP_TIMEOUT) after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what it still does."
             )
         pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     _remove_secrets(job)
     say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
-    return 0
 
 
 def _need_here(job: JobDir, cluster: str | None) -> None:

@@ -52,11 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Follow a job that was submitted before, from any terminal. Its exit status is also the one line on stdout.
+    """Follow a job that was submitted before, from any terminal. Its exit status is also the last line on stdout.
 
-    With that line a remote caller can tell a result from a lost connection.
+    With that line a remote caller can tell a result from a lost connection. An attached one first gets the job's id.
     """
     job = find.asked_for(args)
+    if args.attached:
+        print(f"job {job.ray_id}", flush=True)
     _await_plan(job)
     if args.attached:
         threading.Thread(target=_leave_with_the_listener, daemon=True).start()

@@ -26,7 +26,6 @@ setup() {
       'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-{0..62} ;;
       'inspect --format {{.State.Running}} '*) [[ ! -e ${BOX}/down ]] || all_asked alive 64; [[ ! -e ${BOX}/down && ! -e ${BOX}/gone-${node} ]] && echo true ;;
       inspect*) echo 'true since' ;;
-      *' where '*) echo /private/jobs/job ;;
       *'/deps.py install '*) touch "${BOX}/installed" ;;
       *'/deps.py missing helper')
         if [[ ! -e ${BOX}/installed ]]; then
@@ -55,7 +54,7 @@ SH
   mkfifo "${BOX}/never"
 }
 
-leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end_leftovers job; }
+leftovers() { sandbox::run CLUSTER_NAME=mine WORKERS=63 scripts/verb.sh job::end_leftovers job /private/jobs/job; }
 
 @test "what is left of a job: all nodes are asked at once" {
   echo 64 >"${BOX}/of"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bats
+# Following and stopping a job: what the head is asked, and what its answers become.
+
+setup() {
+  load ../test_helper
+  sandbox::make
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  # An engine whose nodes run and have the helper, and whose head answers each `wait` with the next line of `answers`.
+  stub docker - <<'SH'
+    case "$*" in
+      'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-{0..1} ;;
+      'inspect --format {{.State.Running}} '*) echo true ;;
+      *' stop '*) printf 'ppo-1\n/private/jobs/of all/ppo-1\n' ;;
+      *' leftovers '*) echo 0 ;;
+      *' wait '*)
+        echo >>"${BOX}/waits"
+        read -ra said < <(sed -n "$(wc -l <"${BOX}/waits")p" "${BOX}/answers")
+        printf '%s\n' "${said[@]:1}" | tr _ ' '
+        exit "${said[0]}"
+        ;;
+    esac
+SH
+}
+
+job() { sandbox::run CLUSTER_NAME=mine scripts/verb.sh "job::$1" "${@:2}"; }
+# answers STATUS LINE...: what the head says to the next `wait`, and its exit status.
+answers() { printf '%s\n' "${*// /_}" >>"${BOX}/answers"; }
+asked() { grep -o "run.py .* $1 .*" "$CALLS" | grep -o " $1 .*"; }
+is_started() { [[ $(grep -c /run.py "$CALLS") == "$1" ]] || fail "the helper was started $(grep -c /run.py "$CALLS") times, not $1"; }
+
+@test "a stop asks the head once, and then all nodes for what is left in the directory that it named" {
+  job stop latest
+  assert_status 0
+  is_started 4
+  [[ $(asked stop) == ' stop latest --cluster=mine --deadline='* ]] || fail "$(asked stop)"
+  [[ $(asked leftovers | sort -u) == ' leftovers /private/jobs/of all/ppo-1' ]] || fail "$(asked leftovers)"
+  assert_line 'ok      nothing is left of ppo-1: 3 nodes checked, 0 processes found and ended'
+}
+
+@test "following a job starts the helper once, and ends as the helper says" {
+  answers 4 'job ppo-1' 4
+  job follow latest
+  assert_status 4
+  is_started 1
+}
+
+@test "following the latest job goes on with the same job when the connection is lost, and never takes the engine's words for an answer" {
+  answers 137 'job ppo-1'
+  answers 137 3 '3 containers are not running'
+  answers 0 'job ppo-1' 0
+  job follow latest
+  assert_status 0
+  assert_line "        lost the connection to the head; following 'ppo-1' again when the head is back"
+  [[ $(asked wait | cut -d' ' -f1-3) == $' wait latest\n wait ppo-1\n wait ppo-1' ]] || fail "$(asked wait)"
+}
