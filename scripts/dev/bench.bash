@@ -9,14 +9,15 @@ readonly BENCH_ROUNDS=5 BENCH_SESSIONS=2 # for rows of seconds, and for the rows
 # A resource that no node has: such a job is accepted, waits, and does not use the machine while something is timed.
 readonly BENCH_NO_PLACE='{"worker_node": 1000}'
 
-# bench::time ROW SIDE COMMAND...: one run. A command that fails ends the bench, because its time means nothing.
+# bench::time ROW SIDE COMMAND...: one run; its seconds are in BENCH_TOOK afterwards. A command that fails ends the bench, because its time means nothing.
 bench::time() {
   local row=$1 side=$2 began took
   shift 2
   began=${EPOCHREALTIME/./}
   "$@" >>"$BENCH_LOG" 2>&1 </dev/null || cli::die 1 "'$*' (${side} of the row ${row}) failed: read the end of ${BENCH_LOG}."
   took=$((${EPOCHREALTIME/./} - began))
-  bench::record "$row" "$side" "$(printf '%d.%06d' $((took / 1000000)) $((took % 1000000)))"
+  BENCH_TOOK=$(printf '%d.%06d' $((took / 1000000)) $((took % 1000000)))
+  bench::record "$row" "$side" "$BENCH_TOOK"
 }
 
 bench::record() {
@@ -210,10 +211,13 @@ row::snapshot() {
   done
 }
 
+# The first session runs A and B; those after it use A's runs again, and run B.
 row::verify() {
-  local round session
+  local round session side='A and B'
   for ((round = 0; round < BENCH_SESSIONS; round++)); do
     bench::time verify ours bench::make verify CODE_A=codeA CODE_B=codeB
+    bench::record verify:known "$side" "$BENCH_TOOK"
+    side=ours
     session=$(find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1)
     bench::quietly bench::python bare "$session" "${WORKDIR}/shared" "round-${round}"
     bench::time verify 'its training jobs, bare' bench::bare_jobs "round-${round}"

@@ -64,6 +64,7 @@ ROWS = (
     Row("many_nodes", "see the shared root, packages and what is left of a job on 64 nodes, each of whose answers takes 2 s", "many_nodes", "2 nodes", "2 nodes", 2.0),
     *(Row(f"{name}_slow_disk", f"the same `make {name}`, 5 ms a file-system call", f"slow_disk:{name}", "no delay", "without that delay", 2.0, "ours alone") for name in _COMMANDS),
     Row("verify", "`make verify`", "verify", "its training jobs, bare", "the sum of its bare training jobs", 1.1),
+    Row("verify_known", "`make verify`, A's runs known", "verify:known", "A and B", "the session before, which ran A and B", 0.55),
 )  # fmt: skip
 
 
