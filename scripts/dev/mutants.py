@@ -82,7 +82,7 @@ MODULES = (
     Module("identity", "verl_regress/worker/identity.py", ("test_identity",)),
     Module("plan", "verl_regress/spec/plan.py", ("test_plan", "test_bad_input", "test_escape", "test_reward_fn", "test_submit"), slow=True),
     Module("overrides", "verl_regress/spec/overrides.py", ("test_plan", "test_compose", "test_bad_input"), slow=True),
-    Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_submit_killed")),
+    Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_submit_killed", "test_bad_input", "test_compose", "test_deterministic", "test_seed", "test_job_secrets", "test_resume"), slow=True),
     Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_sentences", "test_verify_canary", "test_session_verdict")),
     Module("evidence", "verl_regress/session/evidence.py", ("test_evidence", "test_evidence_of_a_job", "test_verify_canary", "test_session_faults")),
     _library("answer", "unit/answer"),

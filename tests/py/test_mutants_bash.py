@@ -180,6 +180,7 @@ def test_tests_that_fail_without_a_change_are_one_sentence(home):
     assert not (home / "found.json").exists()
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_is_ended_with_all_that_it_has_started(home):
     word = f"3599.{os.getpid()}"
     text = f'@test "hangs" {{ setsid sleep {word} 3>&- & sleep {word}; }}\n'

@@ -395,6 +395,7 @@ def test_a_file_that_grows_is_read_once(tmp_path):
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.slow
 def test_a_huge_log_is_never_in_memory_whole(tmp_path, end):
     """100 MiB, as many lines or as a single one without an end."""
     with (tmp_path / "log").open("wb") as log:

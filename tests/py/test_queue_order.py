@@ -352,6 +352,7 @@ WITH_MARKS = pytest.mark.parametrize("line", [True], indirect=True, ids=["marks"
 
 @WITH_MARKS
 @pytest.mark.parametrize("position", [1, 2, 100])
+@pytest.mark.slow
 def test_the_cost_of_waiting_does_not_grow_with_the_jobs_that_wait(line, monkeypatch, position):
     """Before: each that waited read every job of the queue."""
     cost = {}
@@ -370,6 +371,7 @@ def test_the_cost_of_waiting_does_not_grow_with_the_jobs_that_wait(line, monkeyp
 
 
 @WITH_MARKS
+@pytest.mark.slow
 def test_the_cost_of_a_start_does_not_grow_with_the_jobs_that_wait(line, monkeypatch):
     runs = line.job("runs", has_slot=True)
     job = line.job("next", limit=1)
@@ -384,6 +386,7 @@ def test_the_cost_of_a_start_does_not_grow_with_the_jobs_that_wait(line, monkeyp
 
 
 @WITH_MARKS
+@pytest.mark.slow
 def test_the_cost_of_a_start_does_not_grow_with_the_jobs_that_wait_in_front(line, monkeypatch):
     """Those in front wait for MAX_RUNNING=1, and only the nearest one of them is checked."""
     runs = [line.job(name, has_slot=True) for name in ("runs", "other")]

@@ -720,6 +720,7 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
 
 @as_root
 @pytest.mark.parametrize("theirs", ["", "inner", "inner/module.py", "link.py"])
+@pytest.mark.slow
 def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, shared, monkeypatch, theirs):
     folder = shared.user_code / "mine"
     write(folder / "inner" / "module.py", "")

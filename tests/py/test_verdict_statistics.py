@@ -35,6 +35,7 @@ def simulated(seed, summaries, shift, shared=0.3, sessions=SESSIONS):
 
 
 @pytest.mark.parametrize("summaries", [4, 16])
+@pytest.mark.slow
 def test_equal_code_is_seldom_said_to_differ(summaries):
     """At most 5 % declared. The bound below is that of 400 sessions: 0.05 + 3 standard errors would be 0.083."""
     assert simulated(1, summaries, 0)["differs"] <= 0.02

@@ -40,6 +40,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   for word in verify --dataset= --dataset-source=synthetic --model=small "--model-source=path:${MINE}"; do assert_line "$word"; done
 }
 
+# bats test_tags=slow
 @test "data from a folder: its two files and no other, links resolved, under an absolute name" {
   echo train >"${BOX}/elsewhere"
   ln -s ../elsewhere "${MINE}/train.jsonl"
@@ -64,6 +65,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   done
 }
 
+# bats test_tags=slow
 @test "a model from a folder: without its history, links resolved, and only if the shared root does not have it" {
   echo '{}' >"${MINE}/config.json"
   echo weights >"${BOX}/blob"
@@ -82,6 +84,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   [[ $(asked) == *" --revision ${revision} --check" && -z $(got) ]]
 }
 
+# bats test_tags=slow
 @test "the revision of a folder changes with names, sizes and times of its files, and not with its history" {
   echo '{}' >"${MINE}/config.json"
   echo present >"${BOX}/root/state"

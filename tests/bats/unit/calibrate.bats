@@ -59,6 +59,7 @@ DID
   [[ $(did) != *record* ]]
 }
 
+# bats test_tags=slow
 @test "a patch changes a copy of A, which is a snapshot of its own" {
   ln -s "$(command -v git)" "${BOX}/bin/git"
   mkdir -p "${BOX}/tmp/shared/common/code/verl/verl-a/verl"

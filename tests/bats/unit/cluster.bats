@@ -26,6 +26,7 @@ in_lib() {
   refute_text 'worker-3'
 }
 
+# bats test_tags=slow
 @test "with SHARED_GROUP the processes of every node are in that group; without it compose gets nothing of it" {
   in_lib WORKERS=2 CLUSTER_NAME=mine SHARED_GROUP=42000 <<<'compose::render this'
   assert_status 0
@@ -51,6 +52,7 @@ in_lib() {
   [[ $(stat -c %u:%g "$shared") == 4242:4242 ]] || fail "$(stat -c %u:%g "$shared")"
 }
 
+# bats test_tags=slow
 @test "Ray is started without the variables in RAY_UNSET, and with all of them if it is empty" {
   stub docker - <<'STUB'
 case "$*" in
@@ -96,6 +98,7 @@ esac
 STUB
 }
 
+# bats test_tags=slow
 @test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone" {
   storage_stub 2.60.0 0
   in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'

@@ -56,6 +56,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   refute_called judge
 }
 
+# bats test_tags=slow
 @test "each set takes its own wheels from WHEELHOUSE" {
   touch "${BOX}/wheels"/{numpy-2.4.6-cp311,scipy-1.17.1-cp311,scipy_extra-1-py3,pyyaml-6.0.3-cp311,typing_extensions-4.16.0-py3}.whl
   deps WHEELHOUSE="${BOX}/wheels" deps::ensure_judge
@@ -67,6 +68,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   [[ $(<"${BOX}/sent") == $'pyyaml-6.0.3-cp311.whl\ntyping_extensions-4.16.0-py3.whl' ]] || fail "$(<"${BOX}/sent")"
 }
 
+# bats test_tags=slow
 @test "a WHEELHOUSE without them is refused with the file that lists them" {
   touch "${BOX}/wheels/pyyaml-6.0.3-cp311.whl"
   deps WHEELHOUSE="${BOX}/wheels" deps::ensure_judge
@@ -79,6 +81,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   assert_line "error   WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements.txt: put them there ('pip wheel -r py/requirements.txt')."
 }
 
+# bats test_tags=slow
 @test "what pip could not install, or did not bring, is named" {
   touch "${BOX}/pip-fails"
   deps deps::ensure_judge

@@ -181,6 +181,7 @@ CASES
   assert_line "error   'export WORKERS=3' (line 1 of env/local.env) is not a KEY=VALUE line: write one knob per line, no spaces around '='."
 }
 
+# bats test_tags=slow
 @test "unusable values are refused with their origin, before anything is touched" {
   while IFS='|' read -r setting cure; do
     sandbox::run "$setting" scripts/show.sh
@@ -266,6 +267,7 @@ CASES
   assert_line 'RAY_BASE_CONFIG=<env/ray/cpu.yaml> from env/cpu.env'
 }
 
+# bats test_tags=slow
 @test "a make command says once that no GPU is visible" {
   mkdir "${BOX}/dev"
   # There is no engine here: of each script we keep only the lines that load the knobs.

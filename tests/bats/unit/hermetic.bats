@@ -28,6 +28,7 @@ BATS
   assert_status 0
 }
 
+# bats test_tags=slow
 @test "the machine's engine is off limits, also where the test does not ask how that ended; a stub is not" {
   suite <<'BATS'
 @test "inner" { docker ps || true; }

@@ -104,6 +104,7 @@ in_turn() {
 TAKE='look::take; look::await_nodes'
 KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
 
+# bats test_tags=slow
 @test "recorded facts are valid for the scripts of one make process, until something changes" {
   in_turn "$TAKE" true "$KNOWS"
   assert_line knows
@@ -129,6 +130,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   assert_line asks
 }
 
+# bats test_tags=slow
 @test "no facts are read while another command holds the lock, and none are passed on if one took it meanwhile" {
   in_turn "exec 8>>'${WORK}/locks/mine'; flock 8; ${TAKE}; echo 'went on'" true "$KNOWS"
   assert_line 'went on'

@@ -99,6 +99,7 @@ refused() {
   refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can contain: name a text file.'
 }
 
+# bats test_tags=slow
 @test "a link, a file of another user, and one that is too large: none of them leaves this machine" {
   printf 'sk-0123456789\n' >"${HOME}/key"
   ln -s key "${HOME}/link"
@@ -139,6 +140,7 @@ refused() {
 # refused_file FILE REST: "FILE, the file of the secret API_KEY (from my.yaml), REST".
 refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"; }
 
+# bats test_tags=slow
 @test "a file behind a link is refused with the first link and the real path, wherever the link is; HOME and the current directory may be links" {
   mkdir -p "${HOME}/real/deep" "${HOME}/real/deeper"
   printf 'sk-0123456789\n' >"${HOME}/real/deep/key"
@@ -200,6 +202,7 @@ of_others() {
   [[ -n $theirs ]]
 }
 
+# bats test_tags=slow
 @test "a file of our own under the home of another user is refused with both; not if that is no home, or we work in it" {
   local theirs owner key
   of_others
@@ -227,6 +230,7 @@ of_others() {
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
 }
 
+# bats test_tags=slow
 @test "root sends no file of the system, except from where it works" {
   spec '- {name: API_KEY, file: /etc/passwd}'
   sent

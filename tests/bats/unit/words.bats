@@ -184,6 +184,7 @@ CASES
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
 }
 
+# bats test_tags=slow
 @test "make quickstart: PROFILE and WAIT have its own defaults" {
   with_recorder dev/bootstrap_host 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 21_start_workers \
     30_prepare_data_and_model 31_snapshot_verl_code 40_submit_ppo_epoch1 53_fidelity 50_status dev/phases

@@ -105,6 +105,7 @@ def process(make_job, tmp_path):
         one.communicate()
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_says_where_and_at_which_port(process):
     [one] = process("reward.score()")
     assert (one.task, one.function, one.line, one.exception) == ("ray::Rewards.score", "score", 5, None)
@@ -119,6 +120,7 @@ def test_debugpy_listens_where_the_submission_says(process):
     assert one.host == "127.0.0.1"
 
 
+@pytest.mark.slow
 def test_a_debugger_that_attaches_and_leaves(process):
     process(
         "reward.score(); import sys, debugpy; sys.stdin.readline(); debugpy.connected = False; sys.stdin.readline()"
@@ -135,6 +137,7 @@ def test_a_debugger_that_attaches_and_leaves(process):
         assert running.poll() is None
 
 
+@pytest.mark.slow
 def test_after_an_exception_it_is_the_line_that_raised_it(process):
     [one] = process("reward.post_mortem()")
     assert (one.function, one.line, one.exception) == ("raises", 10, "ValueError")
