@@ -21,6 +21,9 @@ copy_of_a() {
   chmod -R u+w "${BATS_FILE_TMPDIR}/$1"
 }
 
+# is_first_over: the command that a test interrupts, whose id is in `first`, has ended.
+is_first_over() { ! kill -0 "$first" 2>/dev/null; }
+
 last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1; }
 
 @test "the opposite sign of B's advantages: regressed, with the first step and metric; the other cases are equal, every check passes" {
@@ -63,10 +66,11 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   printf 'cases:\n  loss: {workload: sft, steps: 10}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
   source scripts/lib/wait.bash
   SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/harmless" setsid env --default-signal=INT scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
-  wait::until 120 - grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
-  kill -INT -- "-$!"
+  first=$!
+  wait::until 120 is_first_over grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
+  kill -INT -- "-${first}"
   status=0
-  wait "$!" || status=$?
+  wait "$first" || status=$?
   ((status == 130)) || fail "interrupted, it ended with ${status}: $(<"${BATS_TEST_TMPDIR}/first")"
   grep -q "the session can be continued: 'make verify SESSION=" "${BATS_TEST_TMPDIR}/first"
   session=$(last_session)
@@ -104,10 +108,11 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   printf 'cases:\n  loss: {workload: sft}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
   source scripts/lib/wait.bash
   VERL_REPO="path:${history}" GOOD=main~64 BAD=main SUITE="${BATS_TEST_TMPDIR}/small.yaml" setsid env --default-signal=INT scripts/62_bisect.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
-  wait::until 600 - grep -q '==      bisect: ' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
-  kill -INT -- "-$!"
+  first=$!
+  wait::until 600 is_first_over grep -q '==      bisect: ' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
+  kill -INT -- "-${first}"
   status=0
-  wait "$!" || status=$?
+  wait "$first" || status=$?
   ((status == 130)) || fail "interrupted, it ended with ${status}: $(<"${BATS_TEST_TMPDIR}/first")"
   grep -q '64 commits change verl/: 2 runs for both ends' "${BATS_TEST_TMPDIR}/first"
   BISECT=latest run scripts/62_bisect.sh
