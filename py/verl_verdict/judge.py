@@ -196,7 +196,7 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
     how = "one pair with the same seed, value by value"
     for pair, found in known.compared:
         first = diagnosis.of(found, known.base.config)
-        wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found)
+        wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found, is_exact=known.base.deterministic is True)
         if wrong is not None:
             of_advantages = wrong.metric.startswith("critic/advantages/")
             what, equal = ("critic/advantages", "rewards") if of_advantages else (wrong.metric, "advantages")

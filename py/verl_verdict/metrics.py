@@ -91,13 +91,15 @@ class Decisive:
         return name.startswith(self.pattern) if self.pattern.endswith("/") else name == self.pattern
 
 
+POLICY_LOSS_BAND = 0.01  # the policy loss is near 0, and changes its sign
+
 _RL = (
     Decisive("critic/score/mean", +1, floor=0.02, required=True),
     Decisive("val-core/", +1, floor=0.02),
     Decisive("training/rollout_probs_diff_mean", -1, relative_floor=0.5, path_free=True),
     Decisive("response_length/mean", 0, relative_floor=0.05),
     Decisive("actor/entropy", 0, relative_floor=0.05),
-    Decisive("actor/pg_loss", 0, floor=0.01),  # near 0, and changes its sign: an absolute band
+    Decisive("actor/pg_loss", 0, floor=POLICY_LOSS_BAND),
     Decisive("actor/grad_norm", 0, relative_floor=0.2, required=True),
 )
 DECISIVE: Mapping[str, tuple[Decisive, ...]] = {

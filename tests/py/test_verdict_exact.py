@@ -143,6 +143,21 @@ def test_the_opposite_sign_of_the_loss_is_a_regression(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "runs_of_a", "word"),
+    [(9e-5, 1, Word.INCONCLUSIVE), (9e-5, 2, Word.REGRESSED), (0.0101, 1, Word.REGRESSED)],
+)
+def test_the_opposite_sign_of_a_loss_near_0_is_noise_unless_a_repeats_itself(tmp_path, size, runs_of_a, word):
+    """GRPO's loss is what rounding leaves of a sum of 0: two of 60 pairs of equal code had 9.015e-5 and -9.015e-5, and the like."""
+
+    def loss_of(size):
+        return lambda step, data: data.update({"actor/pg_loss": size})
+
+    a = [changed(tmp_path, name, loss_of(size), to=f"a{at}") for at, name in enumerate(GRPO[:runs_of_a])]
+    verdict = judge.case(a, [changed(tmp_path, GRPO[0], loss_of(-size))])
+    assert (verdict.word, verdict.first.metric) == (word, "actor/pg_loss")
+
+
 @pytest.mark.parametrize("original", ["ppo-0.9.1-v1-1", "ppo-main-v1"])
 def test_stale_rollout_weights_are_a_regression(tmp_path, original):
     """Measured on a real one: 0.0020 becomes 0.0106 at step 2."""
