@@ -139,8 +139,8 @@ bench: ## time our commands against what you would type without them [BENCH_ROWS
 	@scripts/dev/bench.sh
 releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]
 	@scripts/dev/releases.sh
-calibrate: ## can the verdict be trusted? planted regressions and harmless changes, on a cluster that is up and prepared [VERL_SOURCE]
-	@scripts/dev/calibrate.sh
+calibrate: ## can the verdict be trusted? planted regressions, harmless changes and 60 pairs of A, on a cluster that is up and prepared; hours [VERL_SOURCE]
+	@scripts/dev/calibrate.sh 60
 mutants: ## do the unit tests notice a planted bug? mutation testing of the modules that decide; takes hours [MUTANTS]
 	@scripts/dev/mutants.sh
 check-specs: ## check every shipped JobSpec and Ray base config: schema, first line for editors, docs/jobspec.md

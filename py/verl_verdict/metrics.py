@@ -76,7 +76,7 @@ class Decisive:
 
     `good`: +1 if more is better, -1 if less is, 0 if neither: then a difference is *changed*. `floor`, `relative_floor`: what
     does not matter, absolute and as a share of A's mean. `path_free`: it hardly depends on the path that training took, so one
-    pair of deterministic runs can show that it is worse.
+    pair of deterministic runs can show that it is worse. `at_first`: its value at the first update decides, too.
     """
 
     pattern: str
@@ -85,6 +85,7 @@ class Decisive:
     relative_floor: float = 0.0
     required: bool = False
     path_free: bool = False
+    at_first: bool = True
 
     def matches(self, name: str) -> bool:
         """Does it speak of this metric? A pattern that ends in a slash speaks of all below it."""
@@ -109,7 +110,10 @@ DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
         Decisive("critic/advantages/min", 0, relative_floor=0.1),
         Decisive("critic/vf_loss", 0, relative_floor=0.1),
     ),
-    "grpo": (*_RL, Decisive("actor/kl_loss", 0, floor=1e-4, relative_floor=0.2)),
+    "grpo": (
+        *_RL,
+        Decisive("actor/kl_loss", 0, floor=1e-4, relative_floor=0.2, at_first=False),
+    ),  # 0 there: the actor is still the reference
     "sft": (
         Decisive("train/loss", -1, relative_floor=0.02, required=True, path_free=True),
         Decisive("val/loss", -1, relative_floor=0.02, path_free=True),

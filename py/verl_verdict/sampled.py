@@ -52,11 +52,14 @@ class Summary:
 
 
 def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
-    """The summaries of the decisive metrics that all runs have. A metric that was recorded once has one summary."""
+    """The summaries of the decisive metrics that all runs have. A metric that was recorded once has one summary.
+
+    So has one whose first value says nothing.
+    """
     common = set.intersection(*(set(run.series) for run in runs))
     found = []
     for name, decisive in metrics.decisive_of(workload, common, chosen):
-        if max(len(run.series[name]) for run in runs) > 1:
+        if decisive.at_first and max(len(run.series[name]) for run in runs) > 1:
             found.append(Summary(name, decisive, last_third=False))
         found.append(Summary(name, decisive, last_third=True))
     return found

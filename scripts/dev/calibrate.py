@@ -21,6 +21,7 @@ from scipy.stats import beta
 import calibration
 from calibration import FURTHER, MEASURED_RUNS, REPO, SESSION, WORKLOADS, Mutation, Result
 from verl_verdict.diagnosis import number
+from verl_verdict.verdicts import Word
 
 PAGE = REPO / "docs" / "calibration.md"
 _UNKNOWN_SECONDS = 90
@@ -127,6 +128,10 @@ def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[
         for what, verdicts in (("pairs", alone), (f"sessions of {SESSION} pairs", sessions)):
             alarms = sum(each.word in calibration.ALARMS for each in verdicts)
             yield _row_at_most(f"alarms over A against A, {workload}, {what}", alarms, len(verdicts))
+        same = sum(each.word is Word.SAME for each in sessions)
+        yield _row_at_least(
+            f"A against A called the same, {workload}, sessions of {SESSION} pairs", same, len(sessions)
+        )
 
 
 def _row_at_least(what: str, count: int, of: int) -> Sequence[str]:
@@ -149,9 +154,10 @@ def lower(count: int, of: int) -> float:
 
 def _sentence_on_noise() -> str:
     return (
-        "A against A: two runs of the same code with one seed, made noisy by `tests/recorded/calibration/noise.patch`: in PPO and GRPO the\n"
-        "answers of a batch come in another order in each run, as without the rehearsal's hook for it; in SFT the rows. Each pair has\n"
-        f"another seed, and no run is in two pairs. A session of {SESSION} pairs is the smallest one that can show a difference. The bounds are of\n"
+        "A against A: two runs of the same code with one seed, made noisy by `tests/recorded/calibration/noise.patch`: each run\n"
+        "orders the answers of a batch (in SFT its rows) in another way, as without the rehearsal's hook for the order. Each pair has\n"
+        f"another seed, and no run is in two pairs. A session of {SESSION} pairs is the smallest one that can show a difference; a pair alone\n"
+        "raises an alarm only if it is wrong on its face, and is inconclusive otherwise. The bounds are of\n"
         "Clopper and Pearson, one-sided. Two rules were changed after these records had been seen. Rounding is up to 2e-5 instead of 1e-5, because of\n"
         "`harmless-equal-expression`. The sign of a policy loss below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51,\n"
         "which were alarms."

@@ -35,13 +35,13 @@ def search_in(root, case="ppo", suite=SUITE):
     return Bisection.begin(root, begin)
 
 
-def session_in(root, search, role, change=None, name="20261122T100000Z", bad_exit=0):
+def session_in(root, search, role, change=None, name="20261122T100000Z", bad_exit=0, good_exit=0):
     """A session of that role that is over: the runs of A and B are recorded ones, B's changed."""
     session = made.make(
         root, name=name, suite=json.dumps({**search.suite_for(role), "cases": {"ppo": {"workload": "ppo"}}})
     )
     session.write_job("ppo_b", made.job(root, "ppo-0.9.1-v1-1", f"b-{name}", made.TREES["B"], change, bad_exit))
-    session.write_job("ppo_a", made.job(root, "ppo-0.9.1-v1-1", f"a-{name}", made.TREES["A"]))
+    session.write_job("ppo_a", made.job(root, "ppo-0.9.1-v1-1", f"a-{name}", made.TREES["A"], None, good_exit))
     session.write_job("ppo_a_again", made.job(root, "ppo-0.9.1-v1-2", f"again-{name}", made.TREES["A"]))
     evidence = session.evidence()
     outcome = report.Outcome(
@@ -99,6 +99,29 @@ def test_a_metric_or_a_step_that_does_not_tell_is_refused(root, metric, step, se
     with pytest.raises(BadInput) as error:
         bisection.found_at_the_ends(session, "ppo", metric, step)
     assert sentence in str(error.value)
+
+
+def test_a_metric_is_not_followed_where_good_does_not_repeat_itself(root):
+    """One noisy run of a commit would decide on it."""
+    _, session = ends(root, made.sign)
+    content = json.loads((session.path / "report.json").read_text())
+    content["cases"][0] |= {"deterministic": False}
+    (session.path / "report.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput) as error:
+        bisection.found_at_the_ends(session, "ppo", "critic/advantages/max", None)
+    assert str(error.value) == (
+        "METRIC=critic/advantages/max cannot be followed in ppo, whose runs with GOOD do not repeat themselves: leave METRIC empty, and the verdict on all pairs decides."
+    )
+
+
+@pytest.mark.parametrize("case", ["ppo", ""])
+@pytest.mark.parametrize("metric", ["", "critic/advantages/max"])
+def test_a_good_end_that_fails_is_refused(root, case, metric):
+    _, session = ends(root, made.sign, good_exit=1)
+    with pytest.raises(
+        BadInput, match=r"^GOOD itself fails in ppo \(.+\), so nothing says what is bad: name a commit "
+    ):
+        bisection.found_at_the_ends(session, case, metric, None)
 
 
 def test_ends_that_train_alike_leave_nothing_to_find(root):

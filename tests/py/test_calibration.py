@@ -61,6 +61,7 @@ def test_noise_is_no_alarm(workload):
     alone, sessions = calibration.verdicts_on_noise(workload)
     assert [each.reason for each in (*alone, *sessions) if each.word in calibration.ALARMS] == []
     assert [each.reason for each in alone if each.word is Word.IDENTICAL] == []  # the noise is there
+    assert sum(each.word is Word.SAME for each in sessions) >= 0.8 * len(sessions)
 
 
 def test_the_page_is_what_the_records_make():

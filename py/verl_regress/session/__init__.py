@@ -1,1 +1,1 @@
-"""A regression session of `make verify`: the evidence gathered from outside, the checks on it, and the report."""
+"""Regression sessions, `make bisect` and `make history`: what to run, what was seen from outside, the checks, and the report."""

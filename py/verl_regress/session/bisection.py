@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,14 +159,21 @@ def _with_its_source(cases: Mapping[str, Any], name: str) -> dict[str, Any]:
 def found_at_the_ends(session: Session, case: str, metric: str, step: int | None) -> Signature:
     """What GOOD (A) and BAD (B) of a session that is over differ in.
 
-    Raises BadInput if they do not differ, or not in `metric`; RegressError if the session does not tell.
+    Raises BadInput if GOOD fails, if they do not differ, or not in `metric`; RegressError if the session does not tell.
     """
     report, evidence = read_json(session.path / "report.json") or {}, session.evidence()
     trained = [each.name for each in suites.of_recorded(evidence["begin"]["suite"]).cases]  # not their speed and memory
     cases = [each for each in report.get("cases", []) if each["case"] in trained and case in ("", each["case"])]
     differing = next((each for each in cases if each["word"] in _DIFFERENT), None)
+    if differing is None:
+        _need_good(evidence, trained if case == "" else [case])
     if metric:
-        return _of_metric(evidence, differing["case"] if differing else case or cases[0]["case"], metric, step)
+        chosen = differing or next((each for each in cases if each["case"] == case), cases[0])
+        if chosen.get("deterministic") is False:
+            raise BadInput(
+                f"METRIC={shown(metric)} cannot be followed in {chosen['case']}, whose runs with GOOD do not repeat themselves: leave METRIC empty, and the verdict on all pairs decides."
+            )
+        return _of_metric(evidence, chosen["case"], metric, step)
     if differing is None:
         summary = "; ".join(f"{each['case']} is {each['word']}: {each['reason']}" for each in cases)
         if all(each["word"] in _EQUAL for each in cases):
@@ -183,6 +190,17 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
     if first is None or differing.get("deterministic") is False or not _is_finite(first["b"]):
         return Signature(name, "verdict")
     return Signature(name, "value", first["step"], first["metric"], first["a"], first["b"])
+
+
+def _need_good(evidence: Mapping[str, Any], cases: Sequence[str]) -> None:
+    """GOOD trains to the end. Raises BadInput if a run of it failed."""
+    for case in cases:
+        job = first_job(evidence, case, "A")
+        failure = jobdir.read(job.path).failure if job else None
+        if failure:
+            raise BadInput(
+                f"GOOD itself fails in {case} ({failure}), so nothing says what is bad: name a commit that trains to the end."
+            )
 
 
 def _of_metric(evidence: Mapping[str, Any], case: str, metric: str, step: int | None) -> Signature:

@@ -5,6 +5,7 @@
 # bats file_tags=slow
 
 setup_file() {
+  command -v git >/dev/null || skip 'this machine has no git'
   export HISTORY="${BATS_FILE_TMPDIR}/history" HOME="$BATS_FILE_TMPDIR" GIT_CONFIG_NOSYSTEM=1
   mkdir -p "${HISTORY}/verl" "${BATS_FILE_TMPDIR}/bin"
   printf '#!/bin/sh\nexit 1\n' >"${BATS_FILE_TMPDIR}/bin/docker" # there is no engine
