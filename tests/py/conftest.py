@@ -13,6 +13,7 @@ import hermetic
 import pytest
 from remote_disk import Disk
 from streams import state_of, tar
+from wording import said
 
 from verl_regress import cli
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -295,8 +296,8 @@ class Outcome:
         self.status, self.out, self.err, self.created = status, captured.out, captured.err, created
 
     def is_refusal(self, sentence, status=2):
-        """Is it one sentence with that status, nothing on stdout, and nothing created or changed?"""
-        assert (self.status, self.err, self.out) == (status, f"error   {sentence}\n", "")
+        """Is it one sentence (of which wording.THEIRS is not ours), that status, nothing on stdout, and nothing created or changed?"""
+        assert (self.status, self.err, self.out) == (status, said(f"error   {sentence}\n"), "")
         assert self.created == []
         return True
 

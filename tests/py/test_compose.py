@@ -8,6 +8,7 @@ import pytest
 import yaml
 from conftest import BASE, SPEC, write
 from streams import state_of
+from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput
 from verl_regress.spec.compose import compose
@@ -90,43 +91,28 @@ def test_a_key_that_an_earlier_override_adds_is_real(snapshot):
     assert "did you mean critic.new.alpha? " in refusal(snapshot, "+critic.new={alpha: 1}", "critic.new.alhpa=2")
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("trainer.total_epochs=[1", "no viable alternative at input '[1'"),
-        ("trainer.logger=a=b", "mismatched input '=' expecting <EOF>"),
-        ("trainer.logger[0]=a", "LexerNoViableAltException: trainer.logger[0]=a ^"),
-    ],
-)
-def test_an_override_that_hydra_cannot_parse(snapshot, override, said):
-    message = refusal(snapshot, override)
-    assert message.startswith(f"The override {override!r} (from OVERRIDES) cannot be parsed by Hydra (")
-    assert message.endswith(f"{said}): fix it, or quote its value as in key='a, b'.")
+@pytest.mark.parametrize("override", ["trainer.total_epochs=[1", "trainer.logger=a=b", "trainer.logger[0]=a"])
+def test_an_override_that_hydra_cannot_parse(snapshot, override):
+    assert refusal(snapshot, override) == said(
+        f"The override {override!r} (from OVERRIDES) cannot be parsed by Hydra ({THEIRS}): fix it, or quote its value as in key='a, b'."
+    )
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    "override",
     [
-        ("hydra.job.num=abc", "Value 'abc' of type 'str' could not be converted to Integer"),
-        ("trainer.logger={a: 1}", "Cannot merge DictConfig with ListConfig"),
-        ("trainer.save_freq=${no.where}", "Interpolation key 'no.where' not found"),
-        ("+trainer={save_freq: '${no.where}'}", "Interpolation key 'no.where' not found"),
-        ("~trainer.nothing", "Could not delete from config. 'trainer.nothing' does not exist."),
-        (
-            "+trainer.save_freq=1",
-            "Could not append to config. An item is already at 'trainer.save_freq'. Either remove + prefix: "
-            "'trainer.save_freq=1' Or add a second + to add or override 'trainer.save_freq': '++trainer.save_freq=1'",
-        ),
-        (
-            "trainer.save_freq=1,2",
-            "Ambiguous value for argument 'trainer.save_freq=1,2' 1. To use it as a list, use key=[value1,value2] 2. To use "
-            "it as string, quote the value: key='value1,value2' 3. To sweep over it, add --multirun to your command line",
-        ),
+        "hydra.job.num=abc",
+        "trainer.logger={a: 1}",
+        "trainer.save_freq=${no.where}",
+        "+trainer={save_freq: '${no.where}'}",
+        "~trainer.nothing",
+        "+trainer.save_freq=1",
+        "trainer.save_freq=1,2",
     ],
 )
-def test_a_value_that_hydra_refuses(snapshot, override, said):
-    assert refusal(snapshot, "trainer.total_epochs=1", override) == (
-        f"The override {override!r} (from OVERRIDES) does not fit {WHOLE}, as Hydra says ({said}): fix it, or leave it out."
+def test_a_value_that_hydra_refuses(snapshot, override):
+    assert refusal(snapshot, "trainer.total_epochs=1", override) == said(
+        f"The override {override!r} (from OVERRIDES) does not fit {WHOLE}, as Hydra says ({THEIRS}): fix it, or leave it out."
     )
 
 

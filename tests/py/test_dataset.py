@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from streams import state_of, tar, whole
+from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
@@ -141,12 +142,11 @@ def test_an_unknown_source_is_refused(root):
         (b"", '/data/train.jsonl is empty: it must contain one {"question": …, "answer": …} a line.'),
         (
             GOOD + b"{'question'",
-            "/data/train.jsonl line 2 is not JSON (Expecting property name enclosed in double quotes: "
-            f"line 1 column 2 (char 1)): {SHAPE}",
+            f"/data/train.jsonl line 2 is not JSON ({THEIRS}): {SHAPE}",
         ),
         (
             GOOD + b"\n" + GOOD,
-            f"/data/train.jsonl line 2 is not JSON (Expecting value: line 1 column 1 (char 0)): {SHAPE}",
+            f"/data/train.jsonl line 2 is not JSON ({THEIRS}): {SHAPE}",
         ),
         (b"[1]\n", f'/data/train.jsonl line 1 has no texts "question" and "answer": {SHAPE}'),
         (b'{"question": "?", "answer": 3}', f'/data/train.jsonl line 1 has no texts "question" and "answer": {SHAPE}'),
@@ -158,7 +158,7 @@ def test_an_unknown_source_is_refused(root):
     ],
 )
 def test_bad_data_is_refused_with_its_file_and_line(root, train, sentence):
-    assert refusal(root, stream=gsm8k(train=train)) == sentence
+    assert refusal(root, stream=gsm8k(train=train)) == said(sentence)
 
 
 def test_data_that_is_not_utf8_is_refused(root):

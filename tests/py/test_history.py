@@ -11,6 +11,7 @@ import pytest
 import test_session_verdict as sessions
 from test_page import Parsed
 from verdict_runs import edit, generator, noisy
+from wording import THEIRS, said
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import past
@@ -142,7 +143,7 @@ class TestSessions:
         page = made.page(root)
         left = [str(each) for each in page.all_left]
         assert left == [
-            f"{made.NAMES[1]}: its evidence is damaged (JSONDecodeError: Expecting value: line 1 column 10 (char 9))",
+            said(f"{made.NAMES[1]}: its evidence is damaged (JSONDecodeError: {THEIRS})"),
             f"ppo_b of {made.NAMES[2]}: its job's directory {root.jobs}/ppo-b-{made.NAMES[2]} is gone",
             f"sft_a of {made.NAMES[2]}: its evidence is damaged (KeyError: 'plan')",
             f"sft_b of {made.NAMES[2]}: Line 1 of '{root.jobs}/sft-b-{made.NAMES[2]}/logs/metrics.jsonl' is not JSON ('no'): give a metrics.jsonl of verl's file logger.",

@@ -12,6 +12,7 @@ import threading
 import pytest
 from conftest import as_in_version_1_1
 from streams import special, state_of, tar
+from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.layout import SharedRoot
@@ -344,7 +345,7 @@ def refused_by_load(root):
     ("record", "problem"),
     [
         (None, "is missing"),
-        (b"", "cannot be used: Expecting value: line 1 column 1 (char 0)"),
+        (b"", f"cannot be used: {THEIRS}"),
         (b"[]", "cannot be used: it lacks code_id, dirty, revision, source, tree_sha256, verl_version"),
         (b'{"code_id": "codeA"}', "cannot be used: it lacks dirty, revision, source, tree_sha256, verl_version"),
     ],
@@ -355,7 +356,7 @@ def test_a_snapshot_without_a_complete_record_is_refused(root, record, problem):
     spoil(target, lambda target: (target / "snapshot.json").unlink())
     if record is not None:
         (target / "snapshot.json").write_bytes(record)
-    assert refused_by_load(root) == (
+    assert refused_by_load(root) == said(
         f"CODE_ID=codeA (from my.yaml) is not usable, because {target} has no complete snapshot (snapshot.json {problem}): move it away and "
         "make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=…', or name another CODE_ID."
     )

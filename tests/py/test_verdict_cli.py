@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from verdict_runs import rewrite, unpack
+from wording import THEIRS, said
 
 from verl_verdict import __main__ as command
 from verl_verdict import verdicts
@@ -229,19 +230,19 @@ def test_bad_input(tmp_path, capsys, b, sentence):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["a"], "the following arguments are required: --against"),
-        (["--against", "b"], "the following arguments are required: RUN_A"),
-        (["a", "--against", "b", "--fast"], "unrecognized arguments: --fast"),
+        (["a"], "--against"),
+        (["--against", "b"], "RUN_A"),
+        (["a", "--against", "b", "--fast"], "--fast"),
     ],
 )
-def test_a_wrong_command_line(capsys, arguments, said):
+def test_a_wrong_command_line(capsys, arguments, named):
     status = command.main(arguments)
     assert (status, *capsys.readouterr()) == (
         2,
         "",
-        f"error   The command line is wrong ({said}): see 'python -m verl_verdict --help'.\n",
+        said(f"error   The command line is wrong ({THEIRS} {named}): see 'python -m verl_verdict --help'.\n"),
     )
 
 
