@@ -6,12 +6,14 @@ Touches, read in verl 0.9.1 and main at 1dda039b:
   uids are counted.
 - ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._materialize_batch``: a batch keeps the order in which answers
   finished. It differs from run to run, and so do mini batches, the order of additions and the gradients. Here a batch
-  is sorted by prompt, session and index.
+  is sorted by prompt, session and index. With UNORDERED=1 in the job's environment it is not: such runs are noisy, as
+  those on GPUs are.
 - ``ReplayBuffer.poll_interval``: the trainer checks every two seconds whether all answers are there, longer than a
   rehearsal needs to give them. Here it checks every ``POLL_SECONDS``.
 """
 
 import itertools
+import os
 from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 from verl_rehearsal.symbols import require
 
 POLL_SECONDS = 0.05
+UNORDERED = "VERL_REHEARSAL_UNORDERED"
 
 
 def apply(module: ModuleType) -> None:
@@ -49,7 +52,8 @@ def apply(module: ModuleType) -> None:
         buffer.poll_interval = POLL_SECONDS
         return wait_for_next_poll(buffer, *args)
 
-    module.ReplayBuffer._materialize_batch = materialize_sorted
+    if os.environ.get(UNORDERED) != "1":
+        module.ReplayBuffer._materialize_batch = materialize_sorted
     module.ReplayBuffer._wait_for_next_poll = wait_shortly
 
 

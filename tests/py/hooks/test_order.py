@@ -14,8 +14,7 @@ def test_uids_are_counted_and_hold_no_underscore():
     assert [str(module.uuid.uuid4()) for _ in range(2)] == ["000000000000", "000000000001"]
 
 
-@pytest.fixture
-def buffer():
+def made():
     class ReplayBuffer:
         poll_interval = 2.0
 
@@ -31,6 +30,11 @@ def buffer():
     return ReplayBuffer()
 
 
+@pytest.fixture
+def buffer():
+    return made()
+
+
 def test_a_batch_is_sorted_by_prompt_session_and_index(buffer):
     finished = dict.fromkeys(["2_0_0", "1_10_0", "1_2_1", "1", "1_2_0", "2"])
     assert buffer._materialize_batch("train", ["2", "1"], finished) == (
@@ -38,6 +42,13 @@ def test_a_batch_is_sorted_by_prompt_session_and_index(buffer):
         ["1", "2"],
         ["1", "1_2_0", "1_2_1", "1_10_0", "2", "2_0_0"],
     )
+
+
+@pytest.mark.parametrize(("unordered", "prompts"), [("1", ["2", "1"]), ("0", ["1", "2"]), ("", ["1", "2"])])
+def test_a_job_that_asks_for_it_keeps_the_order_in_which_answers_finished(monkeypatch, unordered, prompts):
+    monkeypatch.setenv("VERL_REHEARSAL_UNORDERED", unordered)
+    batch = made()._materialize_batch("train", ["2", "1"], dict.fromkeys(["2_0_0", "1_0_0"]))
+    assert batch == ("train", prompts, [f"{prompt}_0_0" for prompt in prompts])
 
 
 def test_samples_are_polled_often(buffer):
