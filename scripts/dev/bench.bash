@@ -9,7 +9,8 @@ readonly BENCH_ROUNDS=5 BENCH_SESSIONS=2 # for rows of seconds, and for the rows
 # A resource that no node has: such a job is accepted, waits, and does not use the machine while something is timed.
 readonly BENCH_NO_PLACE='{"worker_node": 1000}'
 
-# bench::time ROW SIDE COMMAND...: one run; its seconds are in BENCH_TOOK afterwards. A command that fails ends the bench, because its time means nothing.
+# bench::time ROW SIDE COMMAND...: one run; its seconds are in BENCH_TOOK afterwards. A command that fails ends the bench, because its
+# time means nothing.
 bench::time() {
   local row=$1 side=$2 began took
   shift 2

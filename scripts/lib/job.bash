@@ -163,6 +163,7 @@ job::follow() {
   # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
   cli::temp_dir dir
   mkfifo "${dir}/open"
+  : >"${dir}/said"
   exec {open}<>"${dir}/open"
   cli::on_interrupt job::_tell_left "${dir}/said"
   while true; do

@@ -23,6 +23,7 @@ setup() { load fault_helper; }
   fault::inject fault::kill '^python3 .*run\.py launch'
   fault::reports 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
+  fault::asking_changes_nothing
   fault::recovered
 }
 
