@@ -24,6 +24,12 @@ sandbox::make() {
   ln -s -t "${BOX}/bin" -- "${tools[@]}"
 }
 
+# sandbox::verb: scripts/verb.sh, which loads the knobs and then runs its arguments as a command of our libraries.
+sandbox::verb() {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+}
+
 # stub NAME [BODY]: a command that logs its arguments and then runs BODY (- : what is on stdin), which can use BOX.
 stub() {
   local body=${2:-}

@@ -6,8 +6,8 @@ Touches, read in verl 0.9.1 and main at 1dda039b:
   uids are counted.
 - ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._materialize_batch``: a batch keeps the order in which answers
   finished. It differs from run to run, and so do mini batches, the order of additions and the gradients. Here a batch
-  is sorted by prompt, session and index. With UNORDERED=1 in the job's environment it is not: such runs are noisy, as
-  those on GPUs are.
+  is sorted by prompt, session and index. With ``UNORDERED`` as 1 in the job's environment it is not: such runs are
+  noisy, as those on GPUs are.
 - ``ReplayBuffer.poll_interval``: the trainer checks every two seconds whether all answers are there, longer than a
   rehearsal needs to give them. Here it checks every ``POLL_SECONDS``.
 """

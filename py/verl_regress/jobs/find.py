@@ -314,13 +314,11 @@ def api_of(job: JobDir) -> RayApi:
 
 
 def add_where_arguments(parser: argparse.ArgumentParser) -> None:
-    """`where JOB [--id]`."""
+    """`where JOB`."""
     add_job(parser)
-    parser.add_argument("--id", action="store_true", help="its id instead, which is its name for ever")
 
 
 def run_where(args: argparse.Namespace) -> int:
-    """Print the directory of a job's newest attempt, or that attempt's id."""
-    job = asked_for(args)
-    print(job.ray_id if args.id else job.path)
+    """Print the directory of a job's newest attempt."""
+    print(asked_for(args).path)
     return 0

@@ -59,9 +59,8 @@ def run(args: argparse.Namespace) -> int:
     job = find.asked_for(args)
     if args.attached:
         print(f"job {job.ray_id}", flush=True)
-    _await_plan(job)
-    if args.attached:
         threading.Thread(target=_leave_with_the_listener, daemon=True).start()
+    _await_plan(job)
     end = follow(job, find.api_of(job), args.deadlines, args.until_step)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
     print(int(end))

@@ -166,9 +166,9 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
     cases = [each for each in report.get("cases", []) if each["case"] in trained and case in ("", each["case"])]
     differing = next((each for each in cases if each["word"] in _DIFFERENT), None)
     if differing is None:
-        _need_good(evidence, trained if case == "" else [case])
+        _need_good(evidence, [each["case"] for each in cases])
     if metric:
-        chosen = differing or next((each for each in cases if each["case"] == case), cases[0])
+        chosen = differing or next(iter(cases), {"case": case})
         if chosen.get("deterministic") is False:
             raise BadInput(
                 f"METRIC={shown(metric)} cannot be followed in {chosen['case']}, whose runs with GOOD do not repeat themselves: leave METRIC empty, and the verdict on all pairs decides."

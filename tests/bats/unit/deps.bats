@@ -4,8 +4,7 @@
 setup() {
   load ../test_helper
   sandbox::make
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   printf 'numpy>=1.23.2 scipy>=1.9.2\n' >"${BOX}/judge-lacks"
   mkdir "${BOX}/wheels"
   # A node lacks what the file SET-lacks says, until pip has installed the set; pip fails if there is a file "pip-fails".

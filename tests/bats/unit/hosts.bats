@@ -9,7 +9,7 @@ setup() {
   sandbox::make
   printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' >"${HERE}/env/hosts"
   cp -r "${REPO}"/docker-compose*.yaml "$HERE"
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   stub_ssh # a name is known to ssh's own configuration alone, unless it is in the file "names"
   stub docker - <<'STUB'
     case "${DOCKER_HOST:-this} $*" in

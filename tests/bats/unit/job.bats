@@ -4,8 +4,7 @@
 setup() {
   load ../test_helper
   sandbox::make
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   # An engine whose nodes run and have the helper, and whose head answers each `wait` with the next line of `answers`.
   stub docker - <<'SH'
     case "$*" in

@@ -5,8 +5,7 @@ setup() {
   bats_require_minimum_version 1.5.0
   load ../test_helper
   sandbox::make
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   stub docker - <<'SH'
     all_asked() { # WHAT COUNT: so many nodes have been asked this
       local asked

@@ -7,7 +7,7 @@
 setup() {
   load ../test_helper
   sandbox::make
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   stub_slurm
 }
 

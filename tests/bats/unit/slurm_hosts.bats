@@ -8,7 +8,7 @@ setup() {
   load ../test_helper
   sandbox::make
   cp -r "${REPO}"/docker-compose*.yaml "$HERE"
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   stub_slurm
   stub_ssh
   stub docker 'case "$*" in *version*) echo "28.2.2 1.50 amd64" ;; *info*) echo "nvidia runc " ;; esac'
@@ -89,7 +89,7 @@ after_need() {
   on_hosts
   assert_status 8
   assert_line "error   The Slurm job 3012 (SLURM_JOB_ID) is CANCELLED, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   on_hosts hosts::engines
   assert_status 0
   [[ $output == $'head\nworker-0'* && $output != *worker-1* ]] || fail 'other hosts'

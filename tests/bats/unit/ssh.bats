@@ -9,7 +9,7 @@ setup() {
   load ../test_helper
   sandbox::make
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2' >"${HERE}/env/nodes"
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   mkdir "${BATS_TEST_TMPDIR}/shared"
   stub_ssh
   stub ray

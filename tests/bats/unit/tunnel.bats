@@ -5,8 +5,7 @@
 setup() {
   load ../test_helper
   sandbox::make
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::verb
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2:2222' 'worker-1 me@10.0.0.3' >"${HERE}/env/nodes"
   mkdir -p "${BOX}/root/proc/net"
   nobody_listens
