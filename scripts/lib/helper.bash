@@ -80,9 +80,10 @@ helper::is_put() {
   return "$status"
 }
 
-# helper::put: copies this version there; it may not be able to run yet (deps::ensure).
+# helper::put: copies this version there, and packs its modules into one file (py/pack.py); it may not be able to run yet (deps::ensure).
 helper::put() {
   log::while 'copying the helper to the shared root' -- node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
+  helper::_exec exec head python3 "$(helper::dir)/pack.py"
   log::changed "helper put at $(nodes::shown "$(helper::dir)")"
 }
 

@@ -64,6 +64,15 @@ give() {
   refute_text 'belongs to'
 }
 
+@test "a version that is put there is packed there" {
+  rm "${BOX}/gets"
+  rmdir "$DIR"
+  verb helper::put
+  assert_status 0
+  [[ -f ${DIR}/pack.py ]]
+  assert_called "python3 ${DIR}/pack.py"
+}
+
 @test "a question runs our own copy, or if this version is not there yet, one that leaves nothing" {
   rm "${BOX}/gets"
   verb helper::ask head status --limit=5
