@@ -102,7 +102,7 @@ prereq::_verl_of_pypi() {
   cache=$(snapshot::pypi_cache "$1")
   if [[ -d $cache ]]; then
     log::ok "verl comes from ${VERL_SOURCE} (in ${cache})"
-  elif venv::is_current; then
+  elif venv::is_made; then
     log::ok "verl comes from ${VERL_SOURCE} (pip of ${VENV_DIR} will fetch it)"
   elif venv::is_possible; then
     log::ok "verl comes from ${VERL_SOURCE} (pip of ${VENV_DIR}, which will be made, will fetch it)"
