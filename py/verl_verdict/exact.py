@@ -65,6 +65,12 @@ class Comparison:
     steps: int
 
 
+def worst_first(found: Comparison) -> tuple[int, int]:
+    """The order of comparisons: the one that differs most, and of those the one that differs first."""
+    order = (Outcome.DIFFERS, Outcome.GROWS, Outcome.ROUNDING, Outcome.IDENTICAL)
+    return order.index(found.outcome), found.first.step if found.first else 0
+
+
 # Per metric: steps, and the largest difference of A against A up to each of them.
 Noise = Mapping[str, tuple[list[int], list[float]]]
 

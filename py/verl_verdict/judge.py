@@ -45,10 +45,7 @@ class _Case:
     @property
     def worst_pair(self) -> tuple[Pair, Comparison]:
         """The pair that differs most, and of those the one that differs first."""
-        order = (Outcome.DIFFERS, Outcome.GROWS, Outcome.ROUNDING, Outcome.IDENTICAL)
-        return min(
-            self.compared, key=lambda each: (order.index(each[1].outcome), each[1].first.step if each[1].first else 0)
-        )
+        return min(self.compared, key=lambda each: exact.worst_first(each[1]))
 
 
 def session(runs_a: Mapping[str, Sequence[Run]], runs_b: Mapping[str, Sequence[Run]]) -> list[Verdict]:

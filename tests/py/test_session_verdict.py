@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from verdict_runs import rewrite, unpack
+from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, cost, report, schedule, suites, verdict
@@ -36,8 +36,8 @@ def make(root, name="20261122T100000Z", suite=SUITE, trees=TREES):
     return session
 
 
-def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("global_step_4",)):
-    """The evidence of a job whose directory is a copy of a recorded one."""
+def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("global_step_4",), steps=(1, 2, 3, 4)):
+    """The evidence of a job whose directory is a copy of a recorded one, which has four steps; later ones are like these."""
     directory = unpack(root.jobs, recorded, name)
 
     def edit(step, data):
@@ -45,6 +45,8 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
         (change or (lambda step, data: None))(step, data)
 
     rewrite(directory, edit)
+    rows = [{**rows_of(directory)[(step - 1) % 4], "step": step} for step in steps]
+    (directory / "logs/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for checkpoint in checkpoints:
         (directory / "checkpoints" / checkpoint).mkdir(parents=True, exist_ok=True)
     (directory / "state").mkdir(exist_ok=True)
@@ -53,7 +55,7 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
     return {
         "submission_id": name, "job_dir": str(directory), "code": {"tree_sha256": tree}, "checkpoints": list(checkpoints),
         "state": {"ended": ended}, "artefacts": {"model sha256": "m", "data sha256": "d"}, "packages": None, "image": "sha256:1", "stalled": False,
-        "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": [1, 2, 3, 4], "scores": [0.0] * 4, "losses": [0.0] * 4,
+        "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": list(steps), "scores": [0.0] * len(steps), "losses": [0.0] * len(steps),
         "ray": {"start_time": 1000, "end_time": 31000}, "digest": gathered.digest(directory),
     }  # fmt: skip
 
@@ -152,30 +154,104 @@ def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
     ]  # fmt: skip
 
 
-def test_a_case_that_continues_takes_the_checkpoint_of_its_own_side(root):
-    session = make(root, suite="cases:\n  ppo: {workload: ppo, overrides: [a=1]}\n  more: {continues: ppo, steps: 2}\n")
+@pytest.mark.parametrize(
+    ("saved", "further", "start", "end"),
+    [
+        ((4,), 2, 4, 6),  # the run trained nothing after it
+        ((2, 4), 2, 2, 4),
+        ((1, 2, 4), 2, 2, 4),  # the newest after which it trained so many steps
+        ((1, 2, 4), 3, 1, 4),
+        ((1, 4), 2, 1, 4),  # to the run's end, although that is more than 2 steps
+        ((3, 4), 2, 4, 6),
+    ],
+)  # fmt: skip
+def test_a_case_that_continues_takes_a_checkpoint_of_its_own_side_after_which_that_trained_on(
+    root, saved, further, start, end
+):
+    cases = f"cases:\n  ppo: {{workload: ppo, overrides: [a=1]}}\n  more: {{continues: ppo, steps: {further}}}\n"
+    session = make(root, suite=cases)
     for side in "ab":
-        session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
+        checkpoints = [f"global_step_{step}" for step in saved]
+        found = job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], checkpoints=checkpoints)
+        session.write_job(f"ppo_{side}", found)
     run = following(session)
     suite = suites.of_recorded(session.evidence()["begin"]["suite"])
     assert run == Run("more", "B", 100, 1)
     assert schedule.overrides_of(run, suite, session.evidence()) == [
-        "a=1", "trainer.resume_mode=resume_path", f"trainer.resume_from_path={root.jobs}/b/checkpoints/global_step_4",
-        "trainer.total_training_steps=6",
+        "a=1", "trainer.resume_mode=resume_path", f"trainer.resume_from_path={root.jobs}/b/checkpoints/global_step_{start}",
+        f"trainer.total_training_steps={end}",
     ]  # fmt: skip
 
 
+RESUMED = "pairs: 8\ncases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n"
+
+
+def resume(root, session, changes, steps=(3, 4), number=""):
+    """Record a pair of `ppo`, and one of `more` that trained these steps; `changes` has what is edited, by run."""
+    for side in "ba":
+        for case, trained in (("ppo", (1, 2, 3, 4)), ("more", steps)):
+            name = f"{case}_{side}{number}"
+            saved = ("global_step_2", "global_step_4") if trained[0] == 1 and steps[0] == 3 else ("global_step_4",)
+            directory = name.replace("_", "-")
+            found = job(
+                root,
+                "ppo-0.9.1-v1-1",
+                directory,
+                TREES[side.upper()],
+                changes.get(name),
+                checkpoints=saved,
+                steps=trained,
+            )
+            session.write_job(name, {**found, "loaded": {"verl/a.py": side, "verl/__init__.py": "1"}})
+
+
 def test_a_case_that_continues_runs_that_differ_says_so_and_asks_for_no_more(root):
-    session = make(root, suite="pairs: 8\ncases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n")
-    for case in ("ppo", "more"):
-        session.write_job(f"{case}_b", job(root, "ppo-0.9.1-v1-1", f"{case}-b", TREES["B"], sign))
-        session.write_job(f"{case}_a", job(root, "ppo-0.9.1-v1-1", f"{case}-a", TREES["A"]))
+    session = make(root, suite=RESUMED)
+    resume(root, session, {"ppo_b": sign, "more_b": sign}, steps=(5, 6))
     assert following(session) is None
     found = verdict.of_session(session.evidence())[1]
     assert found.word.value == "inconclusive"
     assert (
         found.reason == "A and B both resume, but continue from runs of ppo that differ already (regressed): see there"
     )
+
+
+def lost(step, data):
+    data["critic/vf_loss"] *= 1.5
+
+
+def test_b_that_does_not_go_on_where_its_checkpoint_was_is_regressed_without_further_runs(root):
+    session = make(root, suite=RESUMED)
+    resume(root, session, {"more_b": lost})
+    assert following(session) is None
+    found = verdict.of_session(session.evidence())
+    assert [each.word.value for each in found] == ["identical", "regressed"]
+    assert found[1].reason.startswith(
+        "B does not go on where its checkpoint was, and A does: at step 3, critic/vf_loss is "
+    )
+    assert found[1].files == ("verl/a.py",)
+    evidence = session.evidence()
+    outcome = report.Outcome(session, evidence, [], found)
+    said = "A goes on where its checkpoint was: steps 3 to 4 of its resumed and its straight run are bit-equal"
+    assert report.as_json(outcome)["cases"][1]["notes"][0] == said
+    assert f"note        {said}" in "\n".join(report.as_markdown(outcome))
+    assert said in report.as_html(outcome)
+
+
+def test_each_resumed_run_is_compared_with_the_run_that_it_continues(root):
+    """Of its side and its seed: B trains otherwise than A, and the second pair otherwise than the first."""
+    session = make(root, suite=RESUMED.replace("ppo}", "ppo, deterministic: true}"))
+    resume(root, session, {"ppo_b": lost, "more_b": lost})
+    assert words(session) == {"ppo": "changed", "more": "same"}
+
+    def seeded(step, data):
+        data["critic/vf_loss"] *= 3
+
+    resume(root, session, dict.fromkeys(("ppo_a_2", "more_a_2", "ppo_b_2", "more_b_2"), seeded), number="_2")
+    for directory in root.jobs.glob("*-2"):
+        asked = json.loads((directory / "config/asked.json").read_text())
+        (directory / "config/asked.json").write_text(json.dumps({"said": {**asked["said"], "seed": 200}}))
+    assert words(session)["more"] == "same"
 
 
 def test_a_case_cannot_continue_a_run_that_left_no_checkpoint(root):

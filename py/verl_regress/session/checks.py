@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from verl_regress.jobs.checkpoints import step_of
 from verl_regress.session import schedule, suites
-from verl_regress.session.suites import Suite
+from verl_regress.session.suites import Case, Suite
 from verl_regress.store.sessions import CANARY, jobs_of
 
 Evidence = Mapping[str, Any]
@@ -237,11 +238,11 @@ def _save_freq(job: Any) -> int:
     return next(int(text.partition("=")[2]) for text in reversed(texts) if text.startswith("trainer.save_freq="))
 
 
-def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, int | None]]:
-    """Each job of the session that continues another one: its name, that one, itself, and how many steps it should train."""
+def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, Case]]:
+    """Each job of the session that continues another one: its name, that one, itself, and its case."""
     suite, jobs = suites.of_recorded(evidence["begin"]["suite"]), jobs_of(evidence)
     return [
-        (run.name, jobs[schedule.source_of(run, case).name], jobs[run.name], case.steps)
+        (run.name, jobs[schedule.source_of(run, case).name], jobs[run.name], case)
         for case in suite.cases
         if case.continues
         for run in schedule.first_runs(case)
@@ -251,17 +252,16 @@ def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, int | None]]:
 
 def _trained_further(evidence: Evidence) -> list[str]:
     problems = []
-    for name, first, further, steps in _continued(evidence):
-        last = first["checkpoints"][-1]
-        source = f"trainer.resume_from_path={first['job_dir']}/checkpoints/{last}"
+    for name, first, further, case in _continued(evidence):
+        checkpoint = schedule.start_of(first, case)
+        source = f"trainer.resume_from_path={checkpoint}"
         if source not in [override["text"] for override in further["plan"]["overrides"]]:
             problems.append(f"{name} was not asked to resume: no {source}")
-        start = int(last.rsplit("_", 1)[1])
-        wanted = list(range(start + 1, start + 1 + (steps or 0)))
+        wanted = list(range(step_of(checkpoint.name) + 1, schedule.end_of(first, case) + 1))
         if has_succeeded(further) and further["steps"] != wanted:
             problems.append(f"{name} trained steps {further['steps']}, not {wanted}")
         if has_succeeded(further) and _reports_weights(first, further):
-            problems += _other_weights(name, first, further, f"{first['job_dir']}/checkpoints/{last}")
+            problems += _other_weights(name, first, further, str(checkpoint))
     return problems
 
 

@@ -119,12 +119,23 @@ def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
         return f"{source}, which it continues, was not run"
     if not job["checkpoints"]:
         return f"{source}, which it continues, left no checkpoint"
-    is_there = _newest_checkpoint(job).is_dir()
+    is_there = start_of(job, case).is_dir()
     return None if is_there else f"the checkpoint of {source}, which it continues, is gone ('make gc' removes old ones)"
 
 
-def _newest_checkpoint(job: Mapping[str, Any]) -> Path:
-    return Path(f"{job['job_dir']}/checkpoints/{(job['checkpoints'] or ['global_step_0'])[-1]}")
+def start_of(source: Mapping[str, Any], case: Case) -> Path:
+    """The checkpoint from which a case continues a job: the newest after which that job itself trained the case's steps or more.
+
+    So they can be compared with those of the job. If it has no such checkpoint, its newest one.
+    """
+    known = [name for name in source["checkpoints"] if step_of(name) + (case.steps or 0) <= source["steps"][-1]]
+    return Path(source["job_dir"], "checkpoints", (known or source["checkpoints"])[-1])
+
+
+def end_of(source: Mapping[str, Any], case: Case) -> int:
+    """The last step of a run that continues a job: that of the job, because schedules such as the learning rate's depend on it."""
+    last: int = source["steps"][-1]
+    return max(last, step_of(start_of(source, case).name) + (case.steps or 0))
 
 
 def _again(case: Case) -> Run:
@@ -132,18 +143,13 @@ def _again(case: Case) -> Run:
 
 
 def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
-    """What the run adds to its JobSpec. A run that continues needs the newest checkpoint of its source with that side and seed."""
+    """What the run adds to its JobSpec. A run that continues needs a checkpoint of its source with that side and seed."""
     case = suite.case(run.case)
     added = list(case.overrides)
     if case.continues is None:
         return added + ([f"trainer.total_training_steps={case.steps}"] if case.steps else [])
     source = jobs_of(evidence)[source_of(run, case).name]
-    newest = _newest_checkpoint(source)
-    return [
-        *added,
-        *continuing(newest),
-        f"trainer.total_training_steps={step_of(newest.name) + (case.steps or 0)}",
-    ]
+    return [*added, *continuing(start_of(source, case)), f"trainer.total_training_steps={end_of(source, case)}"]
 
 
 def source_of(run: Run, case: Case) -> Run:

@@ -13,7 +13,7 @@ from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import diagnosis, jobdir, judge, memory, speed
+from verl_verdict import diagnosis, jobdir, judge, memory, resumed, speed
 from verl_verdict import records as judged
 from verl_verdict.errors import BadInput
 from verl_verdict.metrics import Decisive
@@ -66,15 +66,22 @@ def _with_files(verdict: Verdict, sides: Mapping[str, Mapping[str, Any]]) -> Ver
 
 
 def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verdict:
-    """Runs that continue other ones which differ already show that both resume, and nothing about how."""
-    if case.continues is None or not verdict.pairs or verdict.word in (Word.IDENTICAL, Word.SAME):
+    """Runs that continue other ones are judged beside those: what these trained after the checkpoint, and whether they differ already."""
+    if case.continues is None or not verdict.pairs:
         return verdict
     source = of_case(suites.of_recorded(evidence["begin"]["suite"]).case(case.continues), evidence)[0]
-    is_new = verdict.word is Word.REGRESSED and source.word is not Word.REGRESSED
-    if source.word in (Word.IDENTICAL, Word.SAME) or is_new:
-        return verdict
-    reason = f"A and B both resume, but continue from runs of {case.continues} that differ already ({source.word.value}): see there"
-    return dataclasses.replace(verdict, word=Word.INCONCLUSIVE, reason=reason, pairs=0, pairs_needed=None)
+    a, b = (_resumed(case, side, evidence) for side in "AB")
+    return resumed.judge(verdict, a, b, source, case.ignore)
+
+
+def _resumed(case: Case, side: str, evidence: Evidence) -> list[resumed.Resumed]:
+    """The recorded runs of a case with one side, each with the run that it continues."""
+    jobs = jobs_of(evidence)
+    return [
+        resumed.Resumed(run_of(jobs[run.name]), run_of(jobs[schedule.source_of(run, case).name]))
+        for run in schedule.all_runs(case)
+        if run.side == side and run.name in jobs
+    ]
 
 
 def wants(case: Case, evidence: Evidence) -> Wants:
