@@ -81,7 +81,7 @@ def judge(
     why_not = _why_not(found, [*a, *b] if a and b else [], source)
     if why_not:
         return _beside(_noted(found, f"not compared with the straight runs: {why_not}"), source)
-    off = exact.noise([(each.straight, each.run) for each in a], ignore)
+    off = exact.noise([(each.straight, each.run) for each in a])
     mine, other, beyond_mine = _side("A", a, {}, ignore), _side("B", b, {}, ignore), _side("B", b, off, ignore)
     found = _noted(found, str(mine), str(other))
     is_exact = mine.goes_on or _repeats(found, source)

@@ -325,13 +325,8 @@ def test_a_misspelt_decisive_metric_asks_for_its_name_and_for_no_more_runs(root)
 
 
 def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression_although_its_source_changed(root):
-    cases = (
-        "cases:\n  ppo: {workload: ppo, deterministic: true}\n  more: {continues: ppo, steps: 2, deterministic: true}\n"
-    )
-    session = make(root, suite=cases)
-    for case, change in (("ppo", lambda step, data: data.update({"actor/lr": 3.0})), ("more", sign)):
-        session.write_job(f"{case}_b", job(root, "ppo-0.9.1-v1-1", f"{case}-b", TREES["B"], change))
-        session.write_job(f"{case}_a", job(root, "ppo-0.9.1-v1-1", f"{case}-a", TREES["A"]))
+    session = make(root, suite=RESUMED.replace("ppo}", "ppo, deterministic: true}"))
+    resume(root, session, {"ppo_b": lambda step, data: data.update({"actor/lr": 3.0}), "more_b": sign}, steps=(5, 6))
     assert words(session) == {"ppo": "changed", "more": "regressed"}
 
 

@@ -74,9 +74,27 @@ def test_b_is_compared_with_its_own_straight_run(straight):
     assert found.reason == (
         "A and B each go on where their checkpoints were, from runs of ppo that differ already (changed): see there"
     )
-    lost = verdict(straight, b=(LOSS, times(1.5)), b_straight=trains_otherwise, source_repeats=True)
-    assert (lost.word, lost.first.metric, lost.first.step) == (Word.REGRESSED, LOSS, 3)
-    assert lost.first.a == straight.series[LOSS][3]
+    for known in (True, None):  # A goes on exactly, so it repeats itself
+        lost = verdict(straight, b=(LOSS, times(1.5)), b_straight=trains_otherwise, source_repeats=known)
+        assert (lost.word, lost.first.metric, lost.first.step) == (Word.REGRESSED, LOSS, 3)
+        assert lost.first.a == straight.series[LOSS][3]
+    off = verdict(straight, a=(LOSS, times(1.5)), b_straight=trains_otherwise, source_repeats=True)
+    assert (off.word, off.notes[1]) == (Word.INCONCLUSIVE, EXACT.format("B"))
+
+
+def test_the_pair_of_runs_that_is_off_decides(straight):
+    """It is the second of two, and the values shown are those of its seed."""
+    seeds = {
+        seed: dataclasses.replace(named(edit(straight, LOSS, times(int(seed))), f"a{seed}"), seed=seed) for seed in "12"
+    }
+    further = {side: [after(run, 2, f"{side}{seed}") for seed, run in seeds.items()] for side in "ab"}
+    further["b"][1] = edit(edit(further["b"][1], LOSS, times(1.5)), SCORE, times(1 + 1e-7))
+    source = judge.case(list(seeds.values()), [named(run, f"b{seed}") for seed, run in seeds.items()], name="ppo")
+    a, b = ([Resumed(run, seeds[run.seed]) for run in further[side]] for side in "ab")
+    found = resumed.judge(judge.case(further["a"], further["b"], name="resume"), a, b, source)
+    assert (found.word, found.first.a) == (Word.REGRESSED, 2 * straight.series[LOSS][3])
+    assert found.first.b == 3 * straight.series[LOSS][3]
+    assert "; 1 of 8" in found.notes[1]  # rounding does not count
 
 
 def test_rounding_does_not_matter(straight):
@@ -105,6 +123,7 @@ def test_where_a_itself_does_not_go_on_b_is_judged_against_how_far_a_is_off(stra
     found = verdict(straight, a=(LOSS, times(1.5)), b=b)
     assert found.word is word
     assert found.reason.startswith(reason)
+    assert found.pairs_needed is None
     assert found.notes[0].startswith(OFF)
     assert re.search(
         r" in its straight run \(by 0\.\d+ of the metric's size; 1 of 8\d metrics differ\)$", found.notes[0]
@@ -142,7 +161,7 @@ def test_without_a_straight_run_the_resumed_ones_are_compared_only_with_each_oth
     base = judge.case([after(straight, 2, "a")], [after(straight, 2, "b")], name="resume")
     source = judge.case([short], [named(short, "b")], name="ppo")
     pairs = [Resumed(after(straight, 2, "a"), short)]
-    for a, b in ((pairs, pairs), ([], [])):
+    for a, b in ((pairs, pairs), ([], []), ([Resumed(after(straight, 2, "a"), straight)], [])):
         found = resumed.judge(base, a, b, source)
         assert (found.word, found.notes[0]) == (
             Word.IDENTICAL,

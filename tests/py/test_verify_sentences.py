@@ -173,6 +173,20 @@ def test_checkpoints_come_every_save_freq_steps(evidence):
 # --- further, debug, imports
 
 
+def test_a_case_whose_source_trained_on_after_a_checkpoint_trains_those_steps(evidence):
+    evidence["begin"]["suite"]["content"]["cases"]["resume"]["steps"] = 5
+    for side in "ab":
+        first, further = job(evidence, f"ppo_{side}"), job(evidence, f"resume_{side}")
+        first["checkpoints"] = ["global_step_5", "global_step_10"]
+        further["steps"] = [6, 7, 8, 9, 10]
+        for override in further["plan"]["overrides"]:
+            override["text"] = override["text"].replace("/global_step_10", "/global_step_5")
+    assert [line.problems for line in checks.judge(evidence, {"further"})] == [[]]
+    further["steps"] = [6, 7]
+    said = ["resume_b trained steps [6, 7], not [6, 7, 8, 9, 10]"]
+    assert [line.problems for line in checks.judge(evidence, {"further"})] == [said]
+
+
 def test_further_steps_were_trained_from_that_checkpoint(evidence):
     first, further = job(evidence, "ppo_b"), job(evidence, "resume_b")
     steps = further["steps"]
