@@ -15,6 +15,7 @@ from verl_verdict.exact import Comparison, Noise, Outcome
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
+_MEANS = "B saves or loads something else than A does: weights, the optimizer's state, a schedule, the position in the data, random states"
 _AGREE = (Word.IDENTICAL, Word.SAME)
 
 
@@ -84,13 +85,14 @@ def judge(
     off = exact.noise([(each.straight, each.run) for each in a])
     mine, other, beyond_mine = _side("A", a, {}, ignore), _side("B", b, {}, ignore), _side("B", b, off, ignore)
     found = _noted(found, str(mine), str(other))
+    how = f"{mine.steps} of each resumed run against those of its straight run, value by value"
     is_exact = mine.goes_on or _repeats(found, source)
     if is_exact and beyond_mine.found.outcome is Outcome.DIFFERS:
-        return _regressed(found, mine, beyond_mine, a)
+        return _regressed(dataclasses.replace(found, how=how), mine, beyond_mine, a)
     if is_exact and mine.found.outcome is Outcome.DIFFERS and other.goes_on and source.word in _AGREE:
         reason = f"B goes on where its checkpoint was, and A does not: {mine.where}"
-        return dataclasses.replace(found, word=Word.IMPROVED, reason=reason, pairs_needed=None)
-    return _beside(found, source, both_go_on=mine.goes_on and other.goes_on)
+        return dataclasses.replace(found, word=Word.IMPROVED, reason=reason, how=how, pairs_needed=None)
+    return _beside(found, source, how if mine.goes_on and other.goes_on else None)
 
 
 def _why_not(found: Verdict, pairs: Sequence[Resumed], source: Verdict) -> str | None:
@@ -127,20 +129,21 @@ def _regressed(found: Verdict, mine: _Side, other: _Side, a: Sequence[Resumed]) 
     differs = diagnosis.of(other.found, found.config)
     if differs is not None:  # its values are A's and B's, so of the resumed runs of both
         run = next((each.run for each in a if each.run.seed == other.pair.run.seed), other.pair.straight)
-        differs = dataclasses.replace(differs, a=run.series.get(differs.metric, {}).get(differs.step, differs.a))
+        of_a = run.series.get(differs.metric, {}).get(differs.step, differs.a)
+        differs = dataclasses.replace(differs, a=of_a, means=_MEANS)
     what = "does not go on where its checkpoint was, and A does" if mine.goes_on else "is further off than A is"
     reason = f"B {what}: {other.where}"
     return dataclasses.replace(found, word=Word.REGRESSED, reason=reason, first=differs, pairs_needed=None)
 
 
-def _beside(found: Verdict, source: Verdict, both_go_on: bool = False) -> Verdict:
-    """Where the runs that are continued differ, so do the resumed ones, which shows nothing about resuming."""
+def _beside(found: Verdict, source: Verdict, both_go_on: str | None = None) -> Verdict:
+    """Where the runs that are continued differ, so do the resumed ones. That shows nothing about resuming; `both_go_on` tells how it was seen."""
     is_new = found.word is Word.REGRESSED and source.word is not Word.REGRESSED
     if found.word in _AGREE or source.word in _AGREE or is_new:
         return found
     differ = f"runs of {source.case} that differ already ({source.word.value}): see there"
     if both_go_on:
         reason = f"A and B each go on where their checkpoints were, from {differ}"
-        return dataclasses.replace(found, word=Word.SAME, reason=reason, first=None, pairs_needed=None)
+        return dataclasses.replace(found, word=Word.SAME, reason=reason, how=both_go_on, first=None, pairs_needed=None)
     reason = f"A and B both resume, but continue from {differ}"
     return dataclasses.replace(found, word=Word.INCONCLUSIVE, reason=reason, pairs=0, pairs_needed=None)

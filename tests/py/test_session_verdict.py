@@ -45,7 +45,8 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
         (change or (lambda step, data: None))(step, data)
 
     rewrite(directory, edit)
-    rows = [{**rows_of(directory)[(step - 1) % 4], "step": step} for step in steps]
+    lines = rows_of(directory)
+    rows = [{**line, "step": step} for step in steps for line in lines if line["step"] == (step - 1) % 4 + 1]
     (directory / "logs/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for checkpoint in checkpoints:
         (directory / "checkpoints" / checkpoint).mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,8 @@ def test_b_that_does_not_go_on_where_a_does_is_regressed_with_one_pair(straight)
         f"B does not go on where its checkpoint was, and A does: at step 3, {LOSS} is {b:.6g} in B's resumed run and {a:.6g} in its straight run"
     )
     assert (found.first.step, found.first.metric, found.first.a, found.first.b) == (3, LOSS, a, b)
+    assert found.first.means.startswith("B saves or loads something else than A does: ")
+    assert found.how == "steps 3 to 4 of each resumed run against those of its straight run, value by value"
     assert found.notes[0] == EXACT.format("A")
     assert found.pairs_needed is None
 
