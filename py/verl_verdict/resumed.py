@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_verdict import diagnosis, exact
+from verl_verdict import diagnosis, exact, metrics
 from verl_verdict.diagnosis import number
 from verl_verdict.exact import Comparison, Noise, Outcome
 from verl_verdict.records import Run
@@ -92,7 +92,8 @@ def judge(
     if is_exact and mine.found.outcome is Outcome.DIFFERS and other.goes_on and source.word in _AGREE:
         reason = f"B goes on where its checkpoint was, and A does not: {mine.where}"
         return dataclasses.replace(found, word=Word.IMPROVED, reason=reason, how=how, pairs_needed=None)
-    return _beside(found, source, how if mine.goes_on and other.goes_on else None)
+    both_go_on = mine.goes_on and other.goes_on and not any(_lacks(each, ignore) for each in (*a, *b))
+    return _beside(found, source, how if both_go_on else None)
 
 
 def _why_not(found: Verdict, pairs: Sequence[Resumed], source: Verdict) -> str | None:
@@ -119,6 +120,16 @@ def _side(name: str, pairs: Sequence[Resumed], known: Noise, ignore: Sequence[st
 def _off(pair: Resumed, ignore: Sequence[str]) -> int:
     found = itertools.chain.from_iterable(exact.differences(pair.straight, pair.run, ignore))
     return len({each.metric for each in found if each.size > exact.ROUNDING})
+
+
+def _lacks(pair: Resumed, ignore: Sequence[str]) -> bool:
+    """Does the resumed run lack a value that the straight one recorded? Times are left out."""
+    steps = set(pair.steps)
+    return any(
+        (values.keys() & steps) - pair.run.series.get(name, {}).keys()
+        for name, values in pair.straight.series.items()
+        if name not in ignore and not metrics.is_time(name)
+    )
 
 
 def _noted(found: Verdict, *notes: str) -> Verdict:

@@ -73,6 +73,7 @@ def test_b_is_compared_with_its_own_straight_run(straight):
     trains_otherwise = (SCORE, times(2))
     found = verdict(straight, b_straight=trains_otherwise, source_repeats=True)
     assert (found.word, found.first, found.pairs_needed) == (Word.SAME, None, None)
+    assert found.how == "steps 3 to 4 of each resumed run against those of its straight run, value by value"
     assert found.reason == (
         "A and B each go on where their checkpoints were, from runs of ppo that differ already (changed): see there"
     )
@@ -82,6 +83,21 @@ def test_b_is_compared_with_its_own_straight_run(straight):
         assert lost.first.a == straight.series[LOSS][3]
     off = verdict(straight, a=(LOSS, times(1.5)), b_straight=trains_otherwise, source_repeats=True)
     assert (off.word, off.notes[1]) == (Word.INCONCLUSIVE, EXACT.format("B"))
+
+
+@pytest.mark.parametrize(
+    ("lacking", "word"), [("actor/entropy", Word.INCONCLUSIVE), ("timing_s/step", Word.SAME), (LOSS, Word.SAME)]
+)
+def test_a_resumed_run_that_lacks_a_metric_is_not_called_the_same(straight, lacking, word):
+    """Unless it is a time, or ignored."""
+    trained = {"A": straight, "B": edit(straight, SCORE, times(2))}
+    further = {side: after(run, 2, f"{side}-resumed") for side, run in trained.items()}
+    series = {**further["B"].series, lacking: {4: straight.series[lacking][4]}}
+    further["B"] = dataclasses.replace(further["B"], series=series)
+    source = judge.case([straight], [named(trained["B"], "b")], name="ppo", deterministic=True)
+    found = judge.case([further["A"]], [further["B"]], name="resume", deterministic=True, ignore=[LOSS])
+    a, b = ([Resumed(further[side], trained[side])] for side in "AB")
+    assert resumed.judge(found, a, b, source, ignore=[LOSS]).word is word
 
 
 def test_the_pair_of_runs_that_is_off_decides(straight):
