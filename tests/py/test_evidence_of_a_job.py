@@ -22,7 +22,7 @@ def job(make_job):
         started={"node": "worker-0"},
         ended={"exit_code": 0, "reason": "the trainer ended"},
         observed={"status": "SUCCEEDED", "job_id": "02", "runtime_env": {"env_vars": {"A": "b"}}},
-        identity={"holds": True, "files_sha256": "abc"},
+        identity={"passed": True, "files_sha256": "abc"},
     )
     plan = json.loads((job.config / "resolved.json").read_text())
     plan |= {"code_path": "/code", "overrides": [{"text": "trainer.save_freq=2", "origin": "x"}], "argv": ["python3"]}

@@ -91,7 +91,7 @@ def test_the_comparison_is_recorded(trained):
         for file in (marker, trained.init)  # in the order of their paths, whoever loaded one first
     }
     assert state == {
-        "holds": True, "problems": [], "code_path": str(trained.code_path), "processes": 2, "actors": 1,
+        "passed": True, "problems": [], "code_path": str(trained.code_path), "processes": 2, "actors": 1,
         "actors_by_class": {"WorkerDict": 1}, "modules": 3, "files": 2,
         "files_sha256": hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
     }  # fmt: skip

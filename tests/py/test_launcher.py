@@ -477,7 +477,7 @@ def test_a_process_that_loaded_something_else_fails_the_job_though_training_went
     )
     assert (status, launched.ended) == (1, (1, reason))
     assert out.decode().splitlines()[-2:] == ["trained", f"verl-regress: {reason}"]
-    assert launched.job.read_state("identity")["holds"] is False
+    assert launched.job.read_state("identity")["passed"] is False
 
 
 def test_an_actor_that_reported_nothing_fails_the_job(launched):

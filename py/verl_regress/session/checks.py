@@ -313,7 +313,8 @@ def _import_origin(evidence: Evidence) -> list[str]:
             yield f"{name} has no state/identity"
             return
         yield from (f"{name}: {problem}" for problem in identity["problems"])
-        if not identity["holds"] or identity["code_path"] != code_path:
+        passed = identity.get("passed", identity.get("holds"))  # "holds" in records of version 1.2 and before
+        if not passed or identity["code_path"] != code_path:
             yield f"{name}: the proof is of {identity['code_path']}, {code_path} was asked for"
         if identity["processes"] <= 1 or identity["modules"] == 0 or identity["actors"] == 0:
             yield f"{name}: only {identity['processes']} processes with {identity['modules']} modules and {identity['actors']} actors reported"

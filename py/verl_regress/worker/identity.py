@@ -48,7 +48,7 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
     job.write_state(
         "identity",
         {
-            "holds": not problems,
+            "passed": not problems,
             "problems": problems,
             "code_path": str(code_path),
             "processes": sum(1 for report in reports if report["modules"]),

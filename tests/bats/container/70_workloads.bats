@@ -46,7 +46,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   [[ $(jq -r '.argv[2]' "${job}/config/resolved.json") == verl.trainer.main_ppo ]]
   [[ $(jq -s 'all(.data["critic/vf_loss"] == null and .data["actor/kl_loss"] != null)' "${job}/logs/metrics.jsonl") == true ]]
   [[ ! -e ${job}/checkpoints/global_step_10/critic ]]
-  [[ $(identity .holds) == true ]]
+  [[ $(identity .passed) == true ]]
   [[ $(identity '.actors_by_class.TaskRunnerV1') == 1 && $(identity .actors) == "$(actors)" ]]
   JOB=${job##*/} run scripts/53_fidelity.sh
   assert_status 0
@@ -79,7 +79,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
     jq -c --arg job "$(container::api "/api/jobs/${job##*/}" | jq -r .job_id)" \
       '[.data.result.result[] | select(.creator_job_id == $job).bundles[].unit_resources | keys] | unique')
   [[ $asked == '[["CPU","cpu"]]' ]] || fail "the placement groups ask for ${asked}"
-  [[ $(identity '.holds') == true && $(identity '.actors_by_class.TrainingWorker') == 2 ]]
+  [[ $(identity '.passed') == true && $(identity '.actors_by_class.TrainingWorker') == 2 ]]
 }
 
 # bats test_tags=ninth:4
@@ -151,7 +151,7 @@ PY
   assert_line ' *2 of 2 training steps, .*'
   assert_line "error   .* FAILED \(identity: process [0-9]+ on [0-9a-f]+ \(.*\) loaded verl.patched from ${WORKDIR}/shared/user/code/shadow/patched.py, which is not under ${WORKDIR}/shared/common/code/verl/codeA.*: see state/identity of the job\.\): read .*"
   job=$(job_of "$output")
-  [[ $(identity .holds) == false && $(jq .exit_code "${job}/state/ended") == 1 ]]
+  [[ $(identity .passed) == false && $(jq .exit_code "${job}/state/ended") == 1 ]]
   [[ $(container::api "/api/jobs/${job##*/}" | jq -r .status) == FAILED ]]
 }
 
@@ -183,7 +183,7 @@ PY
   assert_status 0
   assert_line ' *2 of \? training steps, no checkpoint'
   job=$(job_of "$output")
-  [[ $(identity .holds) == true ]] # it ran the code that was asked for
+  [[ $(identity .passed) == true ]] # it ran the code that was asked for
   run ! weights::changed "$job"
 }
 
