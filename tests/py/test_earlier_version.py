@@ -47,6 +47,19 @@ def test_listed_from_their_files(run, ray):
     ]
 
 
+@pytest.mark.usefixtures("old")
+def test_status_shows_them_and_changes_nothing(run, ray):
+    knows(ray, "RUNNING")
+    outcome = run("status", "--profile=cpu", "--cluster=oldone")
+    assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
+    assert [" ".join(line.split()) for line in outcome.out.splitlines()[-4:]] == [
+        "JOB CODE STATUS DRIVER WHY",
+        "old-sft codeA SUCCEEDED ? (192.168.16.2)",
+        f"old-failed codeA FAILED ? (192.168.16.2) {WHY}",
+        "old-lost codeA RUNNING -",
+    ]
+
+
 def test_their_logs_and_steps(run, old):
     assert run("logs", "old-sft").out.encode() == old["sft"].driver_log.read_bytes()
     assert [json.loads(line)["step"] for line in run("logs", "old-lost", "--metrics").out.splitlines()] == [1, 2, 3]
