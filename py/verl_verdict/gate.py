@@ -55,7 +55,7 @@ def incomparable(
 
 
 def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Collection[str]) -> Verdict | None:
-    """A baseline that failed, ended early or recorded nonsense is no baseline."""
+    """A baseline that failed, ended early or recorded nonsense is not a baseline."""
     last = max(run.last_step for run in (*runs_a, *runs_b))
     for run in runs_a:
         problem = why_unusable(run, last, ignore)

@@ -124,7 +124,7 @@ def _by_name(run: Run) -> dict[str, float]:
 def unusable(run: Run) -> str | None:
     """Why nothing can be said about the memory of this run, as a sentence without its end."""
     if not run.memory.attempts:
-        return f"'{run.name}' has no records of its processes' memory: verl-regress did not record it yet, or this is no job directory"
+        return f"'{run.name}' has no records of its processes' memory: verl-regress did not record it yet, or this is not a job directory"
     if run.memory.lacking:
         more = f" and {len(run.memory.lacking) - 1} more" if len(run.memory.lacking) > 1 else ""
         return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"

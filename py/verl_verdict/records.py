@@ -122,7 +122,7 @@ def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = 
 
 
 def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], list[Problem]]:
-    """The lines of one attempt. Only the last one may be cut off; anything else that is not a step is no record."""
+    """The lines of one attempt. Only the last one may be cut off; anything else that is not a step is not a record."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     rows: list[tuple[int, Mapping[str, Any]]] = []
     for position, (number, line) in enumerate(lines):

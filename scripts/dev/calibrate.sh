@@ -16,7 +16,7 @@ cli::begin_with '[PAIRS] ppo grpo sft ...' "$@"
 (($# <= 2)) || cli::die 2 "calibrate.sh takes two arguments and got $#: see --help."
 pairs=${1:-0}
 [[ $pairs =~ ^[0-9]{1,3}$ ]] || cli::die 2 "PAIRS='$(cli::shown "$pairs")' (the argument of calibrate.sh) is not a whole number up to 999: give one, or leave it out."
-[[ ${2:-sft} == @(ppo|grpo|sft) ]] || cli::die 2 "WORKLOAD='$(cli::shown "$2")' (the second argument of calibrate.sh) is none of ppo, grpo, sft: give one of them, or leave it out."
+[[ ${2:-sft} == @(ppo|grpo|sft) ]] || cli::die 2 "WORKLOAD='$(cli::shown "$2")' (the second argument of calibrate.sh) is not ppo, grpo or sft: give one of them, or leave it out."
 env::load
 source "${REPO_DIR}/scripts/dev/release.bash"
 source "${REPO_DIR}/scripts/dev/calibrate.bash"

@@ -82,7 +82,7 @@ cli::_refuse_argument() {
 }
 
 # cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile), and
-# keys of env/local.env that are no knobs, even if it reads none.
+# keys of env/local.env that are not knobs, even if it reads none.
 cli::_check_make() {
   local word _ nearest use=use names=()
   if [[ -z ${MAKE_UNKNOWN_KNOBS-}${MAKE_UNKNOWN_GOALS-} ]]; then

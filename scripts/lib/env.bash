@@ -70,7 +70,7 @@ env::_read_given() {
   env::read_local
 }
 
-# env::read_local: reads the user's file, if there is one; refuses keys that are no knobs.
+# env::read_local: reads the user's file, if there is one; refuses keys that are not knobs.
 env::read_local() {
   [[ -f ${REPO_DIR}/env/local.env ]] || return 0
   knob::read

@@ -44,7 +44,7 @@ node::read_list() {
   done
   ((count > 0)) || cli::die 2 "${!1} ($1) names no worker: give it a line 'worker-0 ${login}'."
   ! env::is_given WORKERS || ((WORKERS == count)) ||
-    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${!1} names ${count} workers: leave WORKERS out, it follows from that file."
+    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${!1} names ${count} workers: leave WORKERS out, because that file decides."
   WORKERS=$count
 }
 

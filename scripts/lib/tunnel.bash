@@ -46,5 +46,5 @@ tunnel::hold() {
 # tunnel::_die_unless_part_did PORT: a forward that ended has said why, and its status ends the script.
 tunnel::_die_unless_part_did() {
   ! cli::has_part_ended || cli::await_parts
-  cli::die 8 "The dashboard does not answer at 127.0.0.1:$1 within ${TUNNEL_DEADLINE} s, though the forward is open: run 'make up', then this again."
+  cli::die 8 "The dashboard did not answer at 127.0.0.1:$1 within ${TUNNEL_DEADLINE} s, though the forward is open: run 'make up', then this again."
 }

@@ -357,7 +357,10 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
     ("spec", "sentence"),
     [
         *(
-            (f"{SPEC}{text}\n", f"{FILE} is not YAML or JSON at line {line} (tags are not taken): fix that line.")
+            (
+                f"{SPEC}{text}\n",
+                f"{FILE} is not YAML or JSON at line {line} (YAML tags like !name are not supported): fix that line.",
+            )
             for text, line in (
                 ("model: !!python/object/apply:os.system ['touch x']", 2),
                 ("model: !!float ''", 2),
@@ -367,7 +370,7 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
         *(
             (
                 f"{SPEC}{text}\n",
-                f"{FILE} is not YAML or JSON at line {line} (at most 100 references are taken, and none to what has some itself): "
+                f"{FILE} is not YAML or JSON at line {line} (at most 100 YAML aliases are allowed, and none inside what an alias refers to): "
                 "fix that line.",
             )
             for text, line in (
@@ -465,7 +468,7 @@ def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
     assert re.sub(r"\b[0-9][0-9,]+", "N", outcome.err) == (
         "error   The N overrides and N env_vars of the job have N bytes, and Linux leaves them N when it starts a process "
-        f"(execve(2)): {CURE}, or ask for less.\n"
+        f"(execve(2)): {CURE}, or set fewer.\n"
     )
 
 

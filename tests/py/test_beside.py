@@ -45,7 +45,7 @@ def test_a_large_result_arrives_whole():
 
 
 def test_a_child_that_dies_is_an_error_and_leaves_nothing_behind():
-    with pytest.raises(RegressError, match=r"^A child process ended with wait status 9 and no answer: run it again\.$"):
+    with pytest.raises(RegressError, match=r"^The process that plans the job died \(wait status 9\): run it again\.$"):
         beside.in_child(lambda: os.kill(os.getpid(), 9), lambda: None)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

@@ -89,7 +89,7 @@ def test_the_metric_and_the_step_that_the_user_names_tell(root):
     ("metric", "step", "sentence"),
     [
         ("critic/nope", None, "METRIC=critic/nope does not appear in the run of ppo with GOOD and BAD: name a metric of its metrics.jsonl."),
-        ("critic/advantages/max", 99, "STEP=99 is no step at which ppo records critic/advantages/max: use one of 1 to "),
+        ("critic/advantages/max", 99, "STEP=99 is not a step at which ppo records critic/advantages/max: use one of 1 to "),
         ("critic/score/mean", None, "METRIC=critic/score/mean is the same with GOOD and BAD at steps 1 to "),
         ("critic/score/mean", 1, "METRIC=critic/score/mean is the same with GOOD and BAD at step 1 of ppo: name one that differs, or leave it empty."),
     ],
@@ -139,7 +139,8 @@ def test_ends_that_cannot_be_compared_say_so(root):
     content["cases"][0] |= {"word": "incomparable", "reason": "another image"}
     (session.path / "report.json").write_text(json.dumps(content))
     with pytest.raises(
-        RegressError, match=r"Whether BAD differs from GOOD is not known \(ppo is incomparable: another image\): see .*"
+        RegressError,
+        match=r"It is unclear whether BAD differs from GOOD \(ppo is incomparable: another image\): see .*",
     ):
         bisection.found_at_the_ends(session, "ppo", "", None)
 

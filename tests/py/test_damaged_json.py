@@ -138,5 +138,5 @@ def test_a_line_of_the_metrics_that_is_no_step(run, job, ray, line, command):
     outcome = run(*command)
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err.splitlines()[-1] == (
-        f"error   {job.metrics} cannot be read: {line} is no step with its data: restore it from a backup."
+        f"error   {job.metrics} cannot be read: {line} is not a step with its data: restore it from a backup."
     )

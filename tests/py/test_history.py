@@ -149,7 +149,7 @@ class TestSessions:
             f"sft_b of {made.NAMES[2]}: Line 1 of '{root.jobs}/sft-b-{made.NAMES[2]}/logs/metrics.jsonl' is not JSON ('no'): give a metrics.jsonl of verl's file logger.",
             "20261201T100000Z: it has recorded no run",
             "20261202T100000Z: it is of an earlier version, which had no suites",
-            "notes: it has no evidence/begin.json: it is no session, or was cut off",
+            "notes: it has no evidence/begin.json: it is not a session, or was cut off",
             f"sft_b of {made.NAMES[0]} (v2-0): the record is cut off after step 1, in line 2",
         ]
         assert {group.case: len(group.points) for group in page.groups} == {"grpo": 12, "ppo": 2, "sft": 1}

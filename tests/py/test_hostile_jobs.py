@@ -144,8 +144,8 @@ def test_a_list_says_what_is_in_the_way(hostile):
     } == {
         "ended-large": f"cannot be read: state/ended {too_long}",
         "resolved.json-large": f"cannot be read: config/resolved.json {too_long}",
-        "metrics.jsonl-pipe": "cannot be read: logs/metrics.jsonl is no regular file",
-        "driver.log-device": "cannot be read: logs/driver.log is no regular file",
+        "metrics.jsonl-pipe": "cannot be read: logs/metrics.jsonl is not a regular file",
+        "driver.log-device": "cannot be read: logs/driver.log is not a regular file",
     }
     attempts = {row["submission_id"]: row["attempts"] for row in rows}
     assert {attempts[f"attempt-{number}"] for number in range(6)} == {1}

@@ -180,8 +180,8 @@ def test_a_token_given_as_a_jobspec_is_not_repeated(submit):
         (["VERL_REGRESS_JOB_DIR"], "", f"The secret VERL_REGRESS_JOB_DIR (from {FILE}) is refused: a job cannot set that variable; name another."),
         (["CUDA_VISIBLE_DEVICES"], "", f"The secret CUDA_VISIBLE_DEVICES (from {FILE}) is refused: a job cannot set that variable; name another."),
         (["API_KEY", "API_KEY"], "", f"The secret API_KEY occurs twice in {FILE}: leave one out."),
-        (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY is in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray serves in clear."),
-        (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is also set in clear text, by env/ray/cpu.yaml or by the job's own environment: remove it there, or give the secret another name."),
+        (["API_KEY"], "env_vars: {API_KEY: x}\n", f"API_KEY is in secrets and in env_vars of {FILE}: leave it out of env_vars, which Ray shows as plain text."),
+        (["HYDRA_FULL_ERROR"], "", "The secret HYDRA_FULL_ERROR is also set as plain text, by env/ray/cpu.yaml or by the job's own environment: remove it there, or give the secret another name."),
     ],
 )  # fmt: skip
 def test_names_that_cannot_be_used(submit_with, names, more, sentence):
@@ -306,14 +306,14 @@ def swept(shared, ray, capsys):
 def test_secrets_of_a_job_that_is_over_are_swept(swept, make_job):
     make_job("over", started={}, ended={"exit_code": 1, "reason": "x"})
     assert swept("over", {"submission_id": "over", "status": "FAILED"}) == (
-        "changed removed the secrets of over, which is over (FAILED)\n", False,
+        "changed removed the secrets of the job over (FAILED)\n", False,
     )  # fmt: skip
 
 
 def test_secrets_of_a_job_that_ray_forgot_and_of_one_that_never_was_are_swept(swept, make_job):
     make_job("lost", started={})
-    assert swept("lost") == ("changed removed the secrets of lost, which is over (LOST)\n", False)
-    assert swept("never") == ("changed removed the secrets of never, which is over (NOT_SUBMITTED)\n", False)
+    assert swept("lost") == ("changed removed the secrets of the job lost (LOST)\n", False)
+    assert swept("never") == ("changed removed the secrets of the job never (NOT_SUBMITTED)\n", False)
 
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING"])

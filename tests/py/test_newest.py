@@ -70,5 +70,5 @@ def test_what_has_no_report_is_said(shared, report):
     session(shared, "20261122T100000Z", page=None)
     going = "error   The session 20261122T100000Z has no report, because it is not over: continue it with 'make verify SESSION=20261122T100000Z'.\n"
     assert report("--name=20261122T100000Z") == (2, "", going)
-    unknown = "error   SESSION=x is no session (20261122T100000Z): name one, or leave it empty for the newest.\n"
+    unknown = "error   SESSION=x is not a session (20261122T100000Z): name one, or leave it empty for the newest.\n"
     assert report("--name=x") == (2, "", unknown)

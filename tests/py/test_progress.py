@@ -81,7 +81,7 @@ def test_a_line_that_is_no_step_is_refused_with_its_text(run, make_job, line, sh
     job = make_job()
     job.metrics.write_bytes(b'{"step": 0, "data": {}}\n' + line + b"\n")
     assert run("logs", "--metrics", "job").is_refusal(
-        f"{job.metrics} cannot be read: {shown} is no step with its data: restore it from a backup.", status=1
+        f"{job.metrics} cannot be read: {shown} is not a step with its data: restore it from a backup.", status=1
     )
 
 
@@ -113,7 +113,7 @@ def test_the_last_line_is_refused_if_it_is_no_step(make_job):
     with pytest.raises(Unreadable) as refusal:
         progress.last_step(job)
     assert str(refusal.value) == (
-        f'{job.metrics} cannot be read: {{"step": 2}} is no step with its data: restore it from a backup.'
+        f'{job.metrics} cannot be read: {{"step": 2}} is not a step with its data: restore it from a backup.'
     )
 
 

@@ -163,7 +163,10 @@ def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch, code):
     there = ray.redirects["/api/jobs/"] = elsewhere.address + "/api/jobs/"
     with pytest.raises(RegressError) as caught:
         RayApi(ray.address).submit(submission_id="job", entrypoint="x", **job)
-    assert str(caught.value) == f"Ray refused the job: HTTP {code} redirects it to {there}, and no redirect is followed"
+    assert str(caught.value) == (
+        f"Ray refused the job: HTTP {code} redirects it to {there}, and no redirect is followed: set ray.address of the "
+        "JobSpec, or address of the Ray base config, to the head's own address"
+    )
     assert elsewhere.seen == []
 
 

@@ -40,7 +40,7 @@ def test_a_session_is_opened_by_its_name_or_as_the_newest_of_this_cluster(opened
 
 
 def test_a_session_that_is_not_of_this_cluster_is_refused(opened):
-    said = f"SESSION={ELSEWHERE} is no session of the cluster mine ({NEW}, {OLD}): name one, or leave it empty for a new one."
+    said = f"SESSION={ELSEWHERE} is not a session of the cluster mine ({NEW}, {OLD}): name one, or leave it empty for a new one."
     assert opened(ELSEWHERE).is_refusal(said)
 
 
@@ -56,9 +56,7 @@ def test_a_session_that_is_over_or_of_an_earlier_version_is_refused(opened, shar
 
 
 def test_a_cluster_without_a_session_says_so(run):
-    said = (
-        "SESSION=latest is no session of the cluster mine (there is none): name one, or leave it empty for a new one."
-    )
+    said = "SESSION=latest is not a session of the cluster mine (there is none): name one, or leave it empty for a new one."
     assert run("verify", "open", "--name=latest", "--cluster=mine", *KNOBS).is_refusal(said)
 
 

@@ -98,8 +98,8 @@ LACKS = {
     ),
     "case-insensitive": (
         {"folds": True},
-        "takes 'a' and 'A' for one name {on}, so that jobs and modules of verl can replace each other: put {knob} on a file "
-        "system that tells them apart.",
+        "is case-insensitive {on} ('a' and 'A' are one name), so that jobs and modules of verl can replace each other: put {knob} "
+        "on a case-sensitive file system.",
     ),
     "no modes": (
         {"modes": 0o755},

@@ -404,7 +404,7 @@ def test_a_job_that_wants_more_devices_than_there_are_is_refused(
     assert submit(
         f"--overrides=trainer.device={device} +trainer.nnodes={nodes} +trainer.n_gpus_per_node={asked // nodes}"
     ).is_refusal(
-        f"The job wants {asked} {resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes "
+        f"The job asks for {asked} {resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes "
         f"that are up have {has}; worker-2 is down: bring it back with 'make up', or ask for less."
     )
     assert sdk.submitted == []
@@ -412,7 +412,7 @@ def test_a_job_that_wants_more_devices_than_there_are_is_refused(
 
 def test_a_job_that_wants_more_devices_than_the_whole_cluster_has_is_refused(submit, sdk):
     assert submit("--overrides=trainer.device=cuda +trainer.nnodes=3 +trainer.n_gpus_per_node=3").is_refusal(
-        "The job wants 9 GPU (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have "
+        "The job asks for 9 GPU (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
         "8: ask for less, or bring up more with 'make up'."
     )
     assert sdk.submitted == []
@@ -442,7 +442,7 @@ def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, 
         {**node_row("worker-1", "127.0.0.1", **worker), "port": closed_port, "node_id": "w1"},
     )
     assert submit("--overrides=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
-        "The job wants 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have "
+        "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
         "4; worker-1 is down: bring it back with 'make up', or ask for less."
     )
     assert sdk.submitted == []
@@ -463,7 +463,7 @@ def test_a_job_whose_driver_has_no_node_is_refused_with_the_nodes_that_are_down(
         ),
     )
     assert submit().is_refusal(
-        "The driver wants worker_node 1, CPU 1 on one node (entrypoint_resources and entrypoint_num_cpus) and no node that is "
+        "The driver asks for worker_node 1, CPU 1 on one node (entrypoint_resources and entrypoint_num_cpus), but no node that is "
         "up has that; worker-0 and worker-1 are down: bring them back with 'make up', or ask for less."
     )
     assert sdk.submitted == []

@@ -67,7 +67,7 @@ def test_a_command_that_acts_removes_what_is_left(run, shared, left, monkeypatch
     monkeypatch.setattr(nodes, "await_all", lambda _args: None)
     outcome = run(*command)
     assert outcome.status == 0
-    assert "changed removed the secrets of lost, which is over (LOST)\n" in outcome.err
+    assert "changed removed the secrets of the job lost (LOST)\n" in outcome.err
     assert not left.exists()
     assert (shared.secrets / "mine" / "runs").exists()
     assert (shared.secrets / "theirs" / "lost").exists()

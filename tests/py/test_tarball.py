@@ -30,7 +30,7 @@ def test_files_directories_modes_and_inner_links_arrive(tmp_path):
 @pytest.mark.parametrize("name", ["/etc/evil", "../evil", "verl/../../evil"])
 def test_a_name_outside_the_tree_is_refused(tmp_path, name):
     assert refusal(tmp_path, tar({name: b"x"})) == (
-        f"'{name}' in path:/home/me/verl would be written outside the tree: leave it out."
+        f"'{name}' in path:/home/me/verl would be written outside the folder into which the tree is unpacked: remove it from the tree."
     )
     assert [path.name for path in tmp_path.rglob("*")] == ["inner", "tree"]
 

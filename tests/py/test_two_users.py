@@ -184,7 +184,7 @@ def test_a_user_who_is_not_in_the_group_is_refused(team):
 
 def test_an_unknown_group_is_bad_input(team):
     words = ["--shared-root", str(team.root.path), "--shared-group=nosuchgroup", "layout"]
-    sentence = f"SHARED_GROUP=nosuchgroup is no group of {os.uname().nodename}: give its number, or a group that every node has."
+    sentence = f"SHARED_GROUP=nosuchgroup is not a group of {os.uname().nodename}: give its number, or a group that every node has."
     assert team.calls(ANN, cli.main, words) == (2, "", f"error   {sentence}\n")
 
 
@@ -251,7 +251,7 @@ def test_each_job_that_cannot_be_read_is_one_line(damaged):
         "cut ppo codeA UNKNOWN 1 - cannot be read: state/ended is cut off, or no JSON object",
         "no-object ? ? UNKNOWN 1 - cannot be read: config/resolved.json is cut off, or no JSON object",
         "strange ppo codeA UNKNOWN 1 - cannot be read: state/ended: it has no reason",
-        "pipe ppo codeA UNKNOWN 1 - cannot be read: state/ended is no regular file",
+        "pipe ppo codeA UNKNOWN 1 - cannot be read: state/ended is not a regular file",
     ]
 
 

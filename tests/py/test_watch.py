@@ -138,8 +138,8 @@ def test_steps_that_are_missing_at_the_end_of_a_job_that_succeeds_are_a_warning(
     assert (ended, lines[-1]) == (Exit.SUCCEEDED, "ok      job SUCCEEDED (the trainer ended)")
     missing = announced is not None and len(steps) < announced
     assert [line for line in lines if line.startswith("warning")] == [
-        f"warning job recorded {len(steps)} of the 2 steps that the trainer announced: its epochs have no more "
-        "(trainer.total_epochs), or metrics could not be written (a full disk): read 'make logs JOB=job'."
+        f"warning job recorded {len(steps)} of the 2 steps that the trainer announced: its epochs have fewer steps (raise "
+        "trainer.total_epochs), or metrics could not be written (is the disk full?): read 'make logs JOB=job'."
     ] * missing
 
 

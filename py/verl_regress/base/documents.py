@@ -35,9 +35,11 @@ class _PlainYaml(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             self._references += 1
             if event.anchor in self._with_references or self._references > _MOST_REFERENCES:
-                problem = f"at most {_MOST_REFERENCES} references are taken, and none to what has some itself"
+                problem = (
+                    f"at most {_MOST_REFERENCES} YAML aliases are allowed, and none inside what an alias refers to"
+                )
         elif event.tag is not None:
-            problem = "tags are not taken"
+            problem = "YAML tags like !name are not supported"
         if problem is not None:
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         before = self._references

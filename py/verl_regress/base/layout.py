@@ -462,7 +462,7 @@ def opened(path: Path, most: int | None = None) -> BinaryIO:
     file.close()
     if stat.S_ISREG(found.st_mode):
         raise _unusable(path, f"has {found.st_size} bytes, far more than the program writes there")
-    raise _unusable(path, "is no regular file", "remove it")
+    raise _unusable(path, "is not a regular file", "remove it")
 
 
 def _unusable(path: Path, problem: str, cure: str = "restore it from a backup") -> Unreadable:
@@ -496,7 +496,7 @@ def group_number(name: str) -> int:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise BadInput(
-            f"SHARED_GROUP={name} is no group of {os.uname().nodename}: give its number, or a group that every node has."
+            f"SHARED_GROUP={name} is not a group of {os.uname().nodename}: give its number, or a group that every node has."
         ) from None
 
 

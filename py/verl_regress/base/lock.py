@@ -86,7 +86,7 @@ def _lock_file(directory: Path) -> int:
     found, place = os.fstat(descriptor), directory.stat()
     group, mode = place.st_gid, place.st_mode & 0o666
     if found.st_uid == os.geteuid() and (found.st_gid, stat.S_IMODE(found.st_mode)) != (group, mode):
-        with suppress(OSError):  # it is no group of ours
+        with suppress(OSError):  # it is not a group of ours
             os.fchown(descriptor, -1, group)
         os.fchmod(descriptor, mode)
     return descriptor

@@ -57,7 +57,10 @@ def refusing_redirects(client: Any) -> Any:
         answer = ask(*args, allow_redirects=False, **options)
         if answer.is_redirect:
             where = shown(answer.headers["location"])
-            raise RuntimeError(f"HTTP {answer.status_code} redirects it to {where}, and no redirect is followed")
+            raise RuntimeError(
+                f"HTTP {answer.status_code} redirects it to {where}, and no redirect is followed: set ray.address of the "
+                "JobSpec, or address of the Ray base config, to the head's own address"
+            )
         return answer
 
     client._do_request = ask_there_alone

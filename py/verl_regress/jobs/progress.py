@@ -20,7 +20,7 @@ _TOTAL = re.compile(rb"Total training steps: (\d+)")
 # progress bar that had no newline yet, and before Ray's "[repeated 2x across cluster] (Ray deduplicates ...)" in colour.
 _CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S[^\x1b]*)")
 _NUMBER = re.compile(r"(?:np\.\w+\()?(-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan)")  # numpy shows 0.5 as np.float64(0.5)
-# Rows with nothing else are no training step (val-core and val-aux of PPO, val of SFT).
+# Rows with nothing else are not training steps (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
 _PIECE = 4 << 20  # bytes of a file in memory at once, and of a line without an end
 _LOG_BYTES = 4 << 20  # of a log: many times what comes before the first step, or between two
@@ -69,7 +69,7 @@ def checked(path: Path, line: bytes) -> str:
         row = json.loads(text)
         if isinstance(row["step"], int) and isinstance(row["data"], dict):
             return text
-    raise records.not_as_written(path, f"{shown(text, 40)} is no step with its data")
+    raise records.not_as_written(path, f"{shown(text, 40)} is not a step with its data")
 
 
 def _console_lines(job: JobDir) -> list[str]:

@@ -30,7 +30,7 @@ def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
         status = judge(find.of_ray_id(root, file.name), known.get(file.name)).status
         if status.exit is not None and file.exists():
             file.unlink(missing_ok=True)
-            say.changed(f"removed the secrets of {file.name}, which is over ({status.value})")
+            say.changed(f"removed the secrets of the job {file.name} ({status.value})")
 
 
 def attempt(root: SharedRoot, cluster: str | None) -> None:

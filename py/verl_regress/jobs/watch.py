@@ -298,8 +298,8 @@ def _warn_of_missing_steps(job: JobDir) -> None:
     step, total = progress.last_step(job), progress.total_steps(job)
     if step is not None and total is not None and step < total:
         say.warn(
-            f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have no more "
-            f"(trainer.total_epochs), or metrics could not be written (a full disk): read 'make logs JOB={job.ray_id}'."
+            f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have fewer steps (raise "
+            f"trainer.total_epochs), or metrics could not be written (is the disk full?): read 'make logs JOB={job.ray_id}'."
         )
 
 

@@ -47,7 +47,7 @@ def named(spec: JobSpec) -> tuple[Secret, ...]:
             raise BadInput(f"The secret {name} occurs twice in {spec.origin}: leave one out.")
         if name in spec.env_vars:
             raise BadInput(
-                f"{name} is in secrets and in env_vars of {spec.origin}: leave it out of env_vars, which Ray serves in clear."
+                f"{name} is in secrets and in env_vars of {spec.origin}: leave it out of env_vars, which Ray shows as plain text."
             )
     return spec.secrets
 
@@ -168,7 +168,7 @@ def forget(job: JobDir) -> None:
     file = _file_in_use(job)
     if file is not None and file.is_file() and not is_held(file):
         file.unlink(missing_ok=True)
-        say.changed(f"removed the secrets of {job.ray_id}, which is over")
+        say.changed(f"removed the secrets of the job {job.ray_id}, which is over")
 
 
 def _file_in_use(job: JobDir) -> Path | None:

@@ -123,7 +123,7 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     if search is None:
         known = ", ".join(each.path.name for each in mine[:3]) or "it has none"
         raise BadInput(
-            f"BISECT={shown(args.name)} is no search of the cluster {args.cluster} ({known}): name one, or leave it empty for a new one."
+            f"BISECT={shown(args.name)} is not a search of the cluster {args.cluster} ({known}): name one, or leave it empty for a new one."
         )
     if search.is_over:
         raise BadInput(

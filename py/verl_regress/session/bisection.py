@@ -146,7 +146,7 @@ def of_case(suite: Suite, name: str) -> dict[str, Any]:
     known = [case.name for case in suite.cases]
     if name not in known:
         raise BadInput(
-            f"CASE={shown(name)} is no case of the suite {suite.name}: use one of {', '.join(known)}, or leave it empty for the first one that differs."
+            f"CASE={shown(name)} is not a case of the suite {suite.name}: use one of {', '.join(known)}, or leave it empty for the first one that differs."
         )
     return {**suite.content, "cases": _with_its_source(suite.content["cases"], name)}
 
@@ -181,7 +181,7 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
                 f"BAD trains as GOOD does ({summary}), so there is nothing to find: name another range, or a CASE that shows the difference."
             )
         raise RegressError(
-            f"Whether BAD differs from GOOD is not known ({summary}): see {session.path}/report.md, and try a case that decides."
+            f"It is unclear whether BAD differs from GOOD ({summary}): see {session.path}/report.md, or choose another CASE."
         )
     name, first = differing["case"], differing.get("first")
     failed = _failed_after(evidence, name)
@@ -214,7 +214,7 @@ def _of_metric(evidence: Mapping[str, Any], case: str, metric: str, step: int | 
     steps = [step] if step is not None else sorted(good.keys() & bad.keys())
     for each in steps:
         if each not in good or each not in bad:
-            raise BadInput(f"STEP={each} is no step at which {case} records {metric}: use one of {_range(good)}.")
+            raise BadInput(f"STEP={each} is not a step at which {case} records {metric}: use one of {_range(good)}.")
         if abs(good[each] - bad[each]) > ROUNDING * max(abs(good[each]), abs(bad[each])):
             return Signature(case, "value", each, metric, good[each], bad[each])
     where = f"at step {step}" if step is not None else f"at steps {_range(good)}"

@@ -25,7 +25,7 @@ from verl_regress.session.suites import Suite
 from verl_regress.store import datasets, models, snapshot
 from verl_regress.store.sessions import Session, all_of, named
 
-_LOSSES = 2  # how often a run is made again because it was stopped or lost a node
+_LOSSES = 2  # how often a run is repeated because it was stopped or lost a node
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -299,7 +299,7 @@ def _is_void(job: JobDir, api: RayApi, session: Session) -> bool:
 def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> None:
     """The evidence of a run's job.
 
-    One that was stopped, or lost a node, says nothing about the code: the run is made again, twice at most. So is one that outlived its
+    One that was stopped, or lost a node, says nothing about the code: the run is repeated, twice at most. So is one that outlived its
     head, because half of its evidence went with that. One that failed after its snapshot was removed or changed says nothing
     either: then the user must act first.
     """
@@ -317,7 +317,7 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
     if (outlived or args.outcome in (Exit.STOPPED, Exit.LOST, Exit.NOT_SCHEDULABLE)) and losses < _LOSSES:
         session.write(f"lost-{args.job}", {"run": args.name, "outcome": args.outcome})
         what = "lost" if outlived or args.outcome == Exit.LOST else "stopped"
-        say.info(f"{args.name}: {args.job} was {what}, which says nothing about the code: the run is made again")
+        say.info(f"{args.name}: {args.job} was {what}, which says nothing about the code: the run is repeated")
         return
     if args.outcome in (Exit.JOB_FAILED, Exit.STALLED):
         try:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if not any(group.points for group in page.groups):
         for each in page.all_left:
             say.info(f"left out: {each}")
-        raise BadInput(f"No session in {root.sessions} has a run that can be shown: 'make verify' makes some.")
+        raise BadInput(f"No session in {root.sessions} has a run that can be shown: run 'make verify' first.")
     path = _place(root)
     summary = history_page.text(page)
     print(say.shown("\n".join(summary)), flush=True)  # first: a full disk must not hide it

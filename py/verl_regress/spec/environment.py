@@ -153,7 +153,7 @@ def _of_secrets(secrets: Iterable[Secret], variables: Mapping[str, str], file: P
     for name in names:
         if name in variables:
             raise BadInput(
-                f"The secret {name} is also set in clear text, by {origin} or by the job's own environment: "
+                f"The secret {name} is also set as plain text, by {origin} or by the job's own environment: "
                 "remove it there, or give the secret another name."
             )
     if not names:

@@ -46,7 +46,7 @@ def check(overrides: Sequence[Override], env_vars: Mapping[str, str], origins: M
     if total > _ALL - _OTHERS:
         raise BadInput(
             f"The {len(words):,} overrides and {len(sizes):,} env_vars of the job have {total:,} bytes, and Linux leaves them "
-            f"{_ALL - _OTHERS:,} when it starts a process (execve(2)): {_CURE}, or ask for less."
+            f"{_ALL - _OTHERS:,} when it starts a process (execve(2)): {_CURE}, or set fewer."
         )
 
 

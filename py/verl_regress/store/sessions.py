@@ -135,7 +135,7 @@ def named(sessions: Sequence[Session], name: str, of: str, otherwise: str) -> Se
     if found is None:
         known = ", ".join(each.path.name for each in sessions[:3]) or "there is none"
         raise BadInput(
-            f"SESSION={shown(name)} is no session{of} ({known}): name one, or leave it empty for {otherwise}."
+            f"SESSION={shown(name)} is not a session{of} ({known}): name one, or leave it empty for {otherwise}."
         )
     return found
 

@@ -111,7 +111,9 @@ def _reading(stream: BinaryIO, label: str) -> Iterator[tarfile.TarFile]:
 def _inside(target: Path, name: str, label: str) -> Path:
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
-        raise BadInput(f"'{name}' in {label} would be written outside the tree: leave it out.")
+        raise BadInput(
+            f"'{name}' in {label} would be written outside the folder into which the tree is unpacked: remove it from the tree."
+        )
     return target / pure
 
 

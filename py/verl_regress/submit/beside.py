@@ -36,7 +36,7 @@ def in_child(work: Callable[[], _Result], meanwhile: Callable[[], object]) -> _R
         os.close(reader)
         _, status = os.waitpid(child, 0)
     if not said:
-        raise RegressError(f"A child process ended with wait status {status} and no answer: run it again.")
+        raise RegressError(f"The process that plans the job died (wait status {status}): run it again.")
     result, error = pickle.loads(said)  # written by our own child
     if error is not None:
         raise error

@@ -325,14 +325,14 @@ def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> p
     has = sum(wanted.on_node(node.resources) for node in up)
     if wanted.count > has:
         raise BadInput(
-            f"The job wants {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
-            f"config) and the nodes that are up have {has}{_more_room(down)}."
+            f"The job asks for {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
+            f"config), but the nodes that are up have {has}{_more_room(down)}."
         )
     driver = {**planned.driver.resources, "CPU": planned.driver.num_cpus}
     if down and not any(all(node.resources.get(name, 0) >= driver[name] for name in driver) for node in up):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in driver.items())
         raise BadInput(
-            f"The driver wants {asked} on one node (entrypoint_resources and entrypoint_num_cpus) and no node that is up has "
+            f"The driver asks for {asked} on one node (entrypoint_resources and entrypoint_num_cpus), but no node that is up has "
             f"that{_more_room(down)}."
         )
     return replace(planned, cluster_has=has)

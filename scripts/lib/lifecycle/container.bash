@@ -34,7 +34,7 @@ nodes::shared_root_here() { printf '%s/shared\n' "$WORKDIR"; }
 nodes::shared_group() {
   local gid=$SHARED_GROUP
   [[ $gid =~ ^[0-9]+$ ]] || gid=$(getent group "$gid" | cut -d: -f3) ||
-    cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is no group of this machine: name one, or give its number."
+    cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is not a group of this machine: name one, or give its number."
   printf '%s\n' "$gid"
 }
 
@@ -98,11 +98,11 @@ nodes::show_forwards() {
   word::typed "${argv[@]}"
 }
 
-# nodes::need_holdable: this host has nothing to hold: its own 127.0.0.1 is one end of the forward.
+# nodes::need_holdable: OPEN=1 is refused, because this host's own 127.0.0.1 is one end of the forward.
 nodes::need_holdable() {
   ! hosts::are_several ||
-    cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) holds no tunnel with HOSTS_FILE=${HOSTS_FILE}: type the line that 'make tunnel' prints."
-  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) has nothing to hold with TRANSPORT=container: the dashboard is on this host already ($(nodes::dashboard_address)); type the line that 'make tunnel' prints where you sit."
+    cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) opens no tunnel with HOSTS_FILE=${HOSTS_FILE}: on the machine in front of you, type the line that 'make tunnel' prints."
+  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) opens no tunnel with TRANSPORT=container, because the dashboard is already on this host ($(nodes::dashboard_address)): on the machine in front of you, type the line that 'make tunnel' prints."
 }
 
 # nodes::owners: the owners of the containers with our names, as ID|USER|WORKDIR, seen when the script started.

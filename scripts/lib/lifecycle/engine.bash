@@ -18,7 +18,7 @@ engine::choose() {
     ENGINE=${made:-$(engine::_find)}
     [[ -z $made ]] || ENV_ORIGIN[CONTAINER_ENGINE]="the cluster ${CLUSTER_NAME}"
   elif [[ -n $made && $made != "$CONTAINER_ENGINE" ]]; then
-    cli::die 2 "CONTAINER_ENGINE=${CONTAINER_ENGINE} (from ${ENV_ORIGIN[CONTAINER_ENGINE]}), but the cluster ${CLUSTER_NAME} was brought up with ${made}: take it down with 'make down CONTAINER_ENGINE=${made}' first, or set another CLUSTER_NAME (if ${made} is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."
+    cli::die 2 "CONTAINER_ENGINE is ${CONTAINER_ENGINE} (from ${ENV_ORIGIN[CONTAINER_ENGINE]}), but the cluster ${CLUSTER_NAME} was brought up with ${made}: take it down with 'make down CONTAINER_ENGINE=${made}' first, or set another CLUSTER_NAME (if ${made} is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."
   fi
   CONTAINER_ENGINE=$ENGINE
   [[ $ENGINE != podman ]] || engine::use_podman
@@ -71,7 +71,7 @@ engine::version() {
   if [[ $said == *'"Podman Engine"'* ]]; then
     printf 'podman %s\n' "$about"
   elif [[ $CONTAINER_ENGINE == podman ]]; then
-    cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (environment) is not podman, but CONTAINER_ENGINE=podman (from ${ENV_ORIGIN[CONTAINER_ENGINE]}) wants it: unset DOCKER_HOST, or name podman's socket in it."
+    cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (from the environment) does not lead to podman, which CONTAINER_ENGINE=podman (from ${ENV_ORIGIN[CONTAINER_ENGINE]}) asks for: unset DOCKER_HOST, or set it to podman's socket."
   else
     printf 'docker %s\n' "$about"
   fi

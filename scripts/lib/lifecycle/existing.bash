@@ -243,7 +243,7 @@ nodes::_check_addresses() {
     [[ $address != 127.* && $address != ::1 && -n $address ]] ||
       cli::die 1 "${node} has the address '${address}' in its own view, which no other node can reach: $(nodes::_address_cure)."
     [[ $seen != *" ${address} "* ]] ||
-      cli::die 1 "${node} has the address ${address} of another node of $(nodes::_source): two nodes in one network namespace are not supported."
+      cli::die 1 "${node} has the same address as another node of $(nodes::_source), ${address}, but two nodes in one network namespace are not supported: remove one of them there."
     seen+="${address} "
   done
   log::ok "every node has an address of its own:${seen% }"
@@ -257,7 +257,7 @@ nodes::_check_shared_root() {
     # shellcheck disable=SC2016  # expanded on the node
     gid=$(node::exec head sh -c 'getent group "$1" || printf "::%s\n" "$1"' group "$SHARED_GROUP" | cut -d: -f3)
     [[ $gid =~ ^[0-9]+$ ]] ||
-      cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is no group of the head: name one that every node has, or give its number."
+      cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is not a group of the head: name one that every node has, or give its number."
     prereq::need_open_to_group "$uid" "$gid" "$SHARED_ROOT" node::exec head
   fi
   nonce="$(date +%s)-$$-${RANDOM}"

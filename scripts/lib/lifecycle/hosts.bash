@@ -146,7 +146,7 @@ hosts::need_same_file() {
   was=$(made::changed containers HOSTS_FILE)
   [[ -n $was ]] || return 0
   was=${was#*=}
-  cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was}', and it is '${HOSTS_FILE}' now (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was}' first."
+  cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was}', but HOSTS_FILE is now '${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was}' first."
 }
 
 # hosts::engines: one word for each engine of this cluster; "this" is the only one without HOSTS_FILE.

@@ -173,7 +173,11 @@ prereq::shared_mount() {
       refused) cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS." ;;
     esac
   done
-  log::ok "${SHARED_ROOT} is writable from ${seen[*]:-the nodes once they are up}"
+  if ((${#seen[@]} > 0)); then
+    log::ok "${SHARED_ROOT} is writable from ${seen[*]}"
+  else
+    log::ok "no node is up yet that needs ${SHARED_ROOT}"
+  fi
 }
 
 # prereq::_try_mount NODE: prints writable or refused; prints nothing if it does not run.

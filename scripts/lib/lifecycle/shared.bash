@@ -48,7 +48,7 @@ shared::refuse() {
     links) cli::die 1 "${root} has no hard links ${where} (${why}), by which a job is launched only once: put $3 on a file system that has them (a local disk, NFS 4)." ;;
     renames) cli::die 1 "${root} does not replace a file in one step ${where} (${why:-the old one was left}), by which no reader sees half a file: put $3 on a file system that does (a local disk, NFS 4)." ;;
     symlinks) cli::die 1 "${root} has no symbolic links ${where} (${why}), of which the queue is made: put $3 on a file system that has them (a local disk, NFS 4)." ;;
-    case) cli::die 1 "${root} takes 'a' and 'A' for one name ${where}, so that jobs and modules of verl can replace each other: put $3 on a file system that tells them apart." ;;
+    case) cli::die 1 "${root} is case-insensitive ${where} ('a' and 'A' are one name), so that jobs and modules of verl can replace each other: put $3 on a case-sensitive file system." ;;
     modes) cli::die 1 "${root} changes mode 600 to ${why} ${where}, so that others could read secrets: put $3 on a file system that keeps modes (a local disk, NFS 4)." ;;
     owners) cli::die 1 "${root} gives what user ${why% *} writes ${where} to user ${why#* }, and nobody runs another user's files: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
     locks) cli::die 1 "${root} has no locks ${where} (${why}), by which jobs queue: mount it by NFS 4, or start rpc.statd for NFS 3." ;;

@@ -9,7 +9,7 @@ nodes::shown() { printf '%s\n' "$1"; }
 
 # nodes::need_holdable: whether hosts of an allocation accept ssh is the site's decision, and how is the user's.
 nodes::need_holdable() {
-  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) holds no tunnel with TRANSPORT=srun: type the line that 'make tunnel' prints where you sit."
+  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) opens no tunnel with TRANSPORT=srun: on the machine in front of you, type the line that 'make tunnel' prints."
 }
 
 nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }

@@ -5,7 +5,7 @@
 # transport::set_knobs: the knobs that follow from the allocation.
 transport::set_knobs() {
   [[ -z $HOSTS_FILE ]] ||
-    cli::die 2 "HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) is for our containers, and with TRANSPORT=srun (from ${ENV_ORIGIN[TRANSPORT]}) Ray runs on the bare hosts: leave one of them out (TRANSPORT=container HOSTS_FILE=slurm is for containers in an allocation)."
+    cli::die 2 "HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) lists hosts for containers, but with TRANSPORT=srun (from ${ENV_ORIGIN[TRANSPORT]}) Ray runs on the hosts themselves: set only one of the two (for containers in an allocation: TRANSPORT=container HOSTS_FILE=slurm)."
   allocation::set_knobs TRANSPORT
 }
 

@@ -296,7 +296,7 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
 @test "a worker that is down: a job that needs it is refused within seconds with the worker's name, and make up restores it" {
   docker kill "vrtest-bad-worker-1" >/dev/null
   SECONDS=0
-  refused 2 "The job wants 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config) and the nodes that are up have 4; worker-1 is down: bring it back with 'make up', or ask for less." \
+  refused 2 "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have 4; worker-1 is down: bring it back with 'make up', or ask for less." \
     env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' scripts/40_submit_ppo_epoch1.sh
   ((SECONDS < 20)) || fail "took ${SECONDS} s" # about four if nothing else runs: three for a connection to a dead node
   up_again

@@ -61,7 +61,7 @@ ours() {
   done
   run make --no-print-directory status CONTAINER_ENGINE=docker
   assert_status 2
-  [[ $output == *"error   CONTAINER_ENGINE=docker (from the command line or environment), but the cluster ${CLUSTER_NAME} was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."* ]]
+  [[ $output == *"error   CONTAINER_ENGINE is docker (from the command line or environment), but the cluster ${CLUSTER_NAME} was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."* ]]
 }
 
 @test "podman: a job trains from its snapshot with the driver on a worker, and what it wrote belongs to the owner of WORKDIR" {

@@ -68,6 +68,6 @@ is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") 
   before=$(container::listing)
   OVERRIDES='trainer.nnodes=3 trainer.n_gpus_per_node=4' run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line "error   The job wants 12 cpu \(trainer.nnodes times trainer.n_gpus_per_node of verl's config\) and the nodes that are up have 8: ask for less, or bring up more with 'make up'."
+  assert_line "error   The job asks for 12 cpu \(trainer.nnodes times trainer.n_gpus_per_node of verl's config\), but the nodes that are up have 8: ask for less, or bring up more with 'make up'."
   [[ $(container::listing) == "$before" ]]
 }

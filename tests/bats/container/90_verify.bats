@@ -149,7 +149,7 @@ SUITE=${BATS_TEST_TMPDIR}/misspelt.yaml|.*/misspelt.yaml has the unknown key 'wo
 SUITE=${BATS_TEST_TMPDIR}/lacking.yaml|The suite .*/lacking.yaml \(from the command line or environment\) names the JobSpec 'no/such.yaml', which is not a file: name one.
 BUDGET=0|BUDGET='0' \(from the command line or environment\) is not usable: use a whole number from 1 to 10000, or leave it empty.
 ALLOW=regressed|ALLOW='regressed' \(from the command line or environment\) is not usable: use some of changed, inconclusive, separated by commas, or leave it empty.
-SESSION=lastest|SESSION=lastest is no session of the cluster vrtest-verify \(.*\): name one, or leave it empty for a new one.
+SESSION=lastest|SESSION=lastest is not a session of the cluster vrtest-verify \(.*\): name one, or leave it empty for a new one.
 OVERRIDES=trainer.save_freq=5|OVERRIDES='trainer.save_freq=5' \\(from the command line or environment\\) is not for this session: put it into the suite, where A and B both get it; leave it out.
 CODE_B=nowhere|.*nowhere.*
 EOF

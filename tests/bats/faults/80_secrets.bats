@@ -134,7 +134,7 @@ secret::is_swept() {
   ! secret::is_gone || fail 'who removed it? its keeper was killed with the container'
   wait::until 120 - secret::is_swept || fail "${FILE} is there still: $(tail -n 20 "${BATS_TEST_TMPDIR}/gc")"
   output=$(<"${BATS_TEST_TMPDIR}/gc")
-  fault::answered 0 "changed removed the secrets of ${JOB}, which is over (LOST)"
+  fault::answered 0 "changed removed the secrets of the job ${JOB} (LOST)"
   grep -qxF -- "$LINE" <<<"$output" || fail "no line: ${LINE}"
   fault::recovered
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"

@@ -53,7 +53,7 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id' "$1/report.json" | sort; }
 
 # bats test_tags=ninth:7
-@test "the head restarts in mid-session and nobody comes: it ends with one sentence, and goes on after make up" {
+@test "the head restarts during the session and nobody comes: it ends with one sentence, and goes on after make up" {
   fault::begin 'the head restarts in the middle of a session, and nobody comes'
   UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20}'
   session::await session::trains 1
@@ -66,14 +66,14 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   status=8 fault::recovered
   SESSION=latest run scripts/60_verify.sh
   assert_status 0
-  assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is made again"
+  assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is repeated"
   assert_line 'verdict +(identical|same) \(exit status 0\)'
   [[ $(jq -r .jobs.loss_b.submission_id "${SESSION_DIR}/report.json") == "loss-b-${SESSION_DIR##*/}-2" ]]
   [[ $(session::newest) == "$SESSION_DIR" ]]
 }
 
 # bats test_tags=ninth:5
-@test "the head restarts in mid-session, and make up is run at once: the run is made again, and the session ends with its verdict" {
+@test "the head restarts during the session, and make up is run at once: the run is repeated, and the session ends with its verdict" {
   fault::begin 'the head restarts in the middle of a session, make up at once'
   UNREACHABLE_TIMEOUT=300 session::start repaired 'loss: {workload: sft, steps: 20}'
   session::await session::trains 1
@@ -82,7 +82,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   assert_status 0
   session::ended
   fault::answered "$status" "$(grep -m 1 '^verdict ' <<<"$output")"
-  assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is made again"
+  assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is repeated"
   # If its workers are not back yet, it cannot be submitted: then the session says so, and goes on.
   [[ $output != *'the nodes that are up have '* ]] || SESSION=latest run scripts/60_verify.sh
   assert_status 0
@@ -92,7 +92,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
 }
 
 # bats test_tags=ninth:5
-@test "B's snapshot is removed in mid-session: no verdict on B, and it goes on when the snapshot is there again" {
+@test "B's snapshot is removed during the session: no verdict on B, and it goes on when the snapshot is there again" {
   local code snapshot
   fault::begin "B's snapshot is removed in the middle of a session"
   session::start removed 'loss: {workload: sft, steps: 4}' 'more: {workload: sft, steps: 3}'

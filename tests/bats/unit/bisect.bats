@@ -155,7 +155,7 @@ GOOD=aside|There is no path from GOOD='aside' to BAD='main' in path:*: both come
 BAD=good|GOOD and BAD are the same commit, *: name two.
 GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl/ in path:*: name another range.
 STEP=3|STEP='3' (from the command line or environment) needs a METRIC to compare at that step: set METRIC, or leave STEP empty.
-CASE=pppo|CASE=pppo is no case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
+CASE=pppo|CASE=pppo is not a case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
 OVERRIDES=a=b|OVERRIDES='a=b' (from the command line or environment) is not for this session: both ends and every commit run the case as the suite has it; leave it out.
 EOF

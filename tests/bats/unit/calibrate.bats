@@ -81,5 +81,5 @@ DID
   assert_line "error   PAIRS='many' (the argument of calibrate.sh) is not a whole number up to 999: give one, or leave it out."
   sandbox::run scripts/dev/calibrate.sh 60 sftt
   assert_status 2
-  assert_line "error   WORKLOAD='sftt' (the second argument of calibrate.sh) is none of ppo, grpo, sft: give one of them, or leave it out."
+  assert_line "error   WORKLOAD='sftt' (the second argument of calibrate.sh) is not ppo, grpo or sft: give one of them, or leave it out."
 }

@@ -92,7 +92,7 @@ podman_has() {
   brought_up_with podman
   lib CONTAINER_ENGINE=docker true
   assert_status 2
-  assert_line "error   CONTAINER_ENGINE=docker (from the command line or environment), but the cluster mvp11 was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${BOX}/work dir/clusters/mvp11)."
+  assert_line "error   CONTAINER_ENGINE is docker (from the command line or environment), but the cluster mvp11 was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${BOX}/work dir/clusters/mvp11)."
 }
 
 @test "a DOCKER_HOST of the user's is used as it is, by auto and by docker" {
@@ -104,7 +104,7 @@ podman_has() {
   done
   lib CONTAINER_ENGINE=podman DOCKER_HOST=unix:///other.sock image::need_engine
   assert_status 1
-  assert_line "error   DOCKER_HOST=unix:///other.sock (environment) is not podman, but CONTAINER_ENGINE=podman (from the command line or environment) wants it: unset DOCKER_HOST, or name podman's socket in it."
+  assert_line "error   DOCKER_HOST=unix:///other.sock (from the environment) does not lead to podman, which CONTAINER_ENGINE=podman (from the command line or environment) asks for: unset DOCKER_HOST, or set it to podman's socket."
 }
 
 @test "podman's own CONTAINER_HOST names its socket" {

@@ -55,8 +55,8 @@ history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_
   mkdir "${WORK}/shared/verify/20261122T100000Z"
   history
   assert_status 2
-  assert_line '        left out: 20261122T100000Z: it has no evidence/begin.json: it is no session, or was cut off'
-  assert_line "error   No session in ${WORK}/shared/verify has a run that can be shown: 'make verify' makes some."
+  assert_line '        left out: 20261122T100000Z: it has no evidence/begin.json: it is not a session, or was cut off'
+  assert_line "error   No session in ${WORK}/shared/verify has a run that can be shown: run 'make verify' first."
   [[ $(ls "${WORK}/shared/verify") == 20261122T100000Z ]] || fail 'it left a file'
   refute_called 'docker exec'
 }

@@ -85,7 +85,7 @@ CASES
 @test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
   on_hosts WORKERS=3 node::list
   assert_status 2
-  assert_line 'error   WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, it follows from that file.'
+  assert_line 'error   WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, because that file decides.'
   on_hosts PROFILE=auto node::list
   assert_status 2
   assert_line 'error   PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.'
@@ -298,7 +298,7 @@ listening() {
   printf 'HOSTS_FILE=\n' >"${BOX}/work dir/clusters/mine/containers"
   on_hosts hosts::need_same_file
   assert_status 2
-  assert_line "error   The cluster mine was brought up with HOSTS_FILE='', and it is 'env/hosts' now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
+  assert_line "error   The cluster mine was brought up with HOSTS_FILE='', but HOSTS_FILE is now 'env/hosts' (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
   printf 'HOSTS_FILE=env/hosts\n' >"${BOX}/work dir/clusters/mine/containers"
   on_hosts eval 'hosts::need_same_file; echo same'
   assert_line same
@@ -330,5 +330,5 @@ listening() {
   assert_line 127.0.0.1
   on_hosts OPEN=1 nodes::need_holdable
   assert_status 2
-  assert_line "error   OPEN=1 (from the command line or environment) holds no tunnel with HOSTS_FILE=env/hosts: type the line that 'make tunnel' prints."
+  assert_line "error   OPEN=1 (from the command line or environment) opens no tunnel with HOSTS_FILE=env/hosts: on the machine in front of you, type the line that 'make tunnel' prints."
 }

@@ -103,7 +103,7 @@ check() {
   assert_line 42001
   check 'nodes::shared_group' SHARED_GROUP=others
   assert_status 2
-  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is no group of this machine: name one, or give its number.'
+  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is not a group of this machine: name one, or give its number.'
 }
 
 @test "the directories of a group that are checked are those that the helper opens" {

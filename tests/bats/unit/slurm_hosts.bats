@@ -67,7 +67,7 @@ after_need() {
   assert_line 'error   WORKERS=1 (from the command line or environment) but the Slurm job 3012 has 3 hosts (gpu-[0-2]), one of them for the head: leave WORKERS out, it follows from the allocation.'
   on_hosts TRANSPORT=srun node::list
   assert_status 2
-  assert_line 'error   HOSTS_FILE=slurm (from the command line or environment) is for our containers, and with TRANSPORT=srun (from the command line or environment) Ray runs on the bare hosts: leave one of them out (TRANSPORT=container HOSTS_FILE=slurm is for containers in an allocation).'
+  assert_line 'error   HOSTS_FILE=slurm (from the command line or environment) lists hosts for containers, but with TRANSPORT=srun (from the command line or environment) Ray runs on the hosts themselves: set only one of the two (for containers in an allocation: TRANSPORT=container HOSTS_FILE=slurm).'
   echo 1 >"${BOX}/hosts"
   on_hosts node::list
   assert_status 2
@@ -112,7 +112,7 @@ after_need() {
   echo HOSTS_FILE=env/hosts >"${BOX}/work dir/clusters/mine/containers"
   sandbox::run HOSTS_FILE=slurm SLURM_JOB_ID=3013 SLURMD_NODENAME=gpu-5 CLUSTER_NAME=mine FORCE=1 scripts/02_down.sh
   assert_status 2
-  assert_line "error   The cluster mine was brought up with HOSTS_FILE='env/hosts', and it is 'slurm' now (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=env/hosts' first."
+  assert_line "error   The cluster mine was brought up with HOSTS_FILE='env/hosts', but HOSTS_FILE is now 'slurm' (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=env/hosts' first."
   refute_called docker
   refute_called ssh
 }

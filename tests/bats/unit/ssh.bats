@@ -67,7 +67,7 @@ CASES
 @test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
   on_ssh WORKERS=3 node::list
   assert_status 2
-  assert_line 'error   WORKERS=3 (from the command line or environment) but env/nodes names 1 workers: leave WORKERS out, it follows from that file.'
+  assert_line 'error   WORKERS=3 (from the command line or environment) but env/nodes names 1 workers: leave WORKERS out, because that file decides.'
   mkdir "${BOX}/dev"
   on_ssh PROFILE=auto DEVICE_ROOT="${BOX}/dev" node::list
   assert_status 2
@@ -131,7 +131,7 @@ CASES
   assert_line "error   head has the address '127.0.0.1' in its own view, which no other node can reach: set its address with address= in env/nodes."
   on_ssh ADDRESS=10.0.0.7 nodes::check
   assert_status 1
-  assert_line 'error   worker-0 has the address 10.0.0.7 of another node of env/nodes: two nodes in one network namespace are not supported.'
+  assert_line 'error   worker-0 has the same address as another node of env/nodes, 10.0.0.7, but two nodes in one network namespace are not supported: remove one of them there.'
 }
 
 @test "a port in use and clocks that differ are refused" {
@@ -279,7 +279,7 @@ as_hosts() {
   assert_line "ok      ${shared} is one directory on every node"
   on_ssh SHARED_GROUP=others nodes::_check_shared_root
   assert_status 2
-  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is no group of the head: name one that every node has, or give its number.'
+  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is not a group of the head: name one that every node has, or give its number.'
   on_ssh SHARED_GROUP="$group" nodes::_check_shared_root
   assert_status 0
 }
