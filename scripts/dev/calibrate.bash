@@ -24,7 +24,7 @@ calibrate::run() {
   case $status in
     0 | 3) ;;
     6) job::stop "$id" ;;
-    *) cli::die "$status" "How the run ${name} (${id}) ended tells nothing about its code, as it says above: fix that, then run this again." ;;
+    *) cli::die "$status" "How the run ${name} (${id}) ended tells nothing about its code (the reason is above): fix that, then run this again." ;;
   esac
   calibrate::python record "$name" "${WORKDIR}/shared/jobs/${id}" "$VERL_SOURCE" "$(release::commit)" "$(node::image head)"
   log::ok "${name}: recorded"

@@ -218,7 +218,7 @@ bisect::_train() {
     0 | 3 | 4 | 7) ((step == 0)) || job::stop "$id" >&2 ;;
     6) job::stop "$id" >&2 ;;
     5) job::stop "$id" >&2 && cli::die 5 "The job ${id} could not be scheduled: when its devices are free, continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
-    *) cli::die "$status" "How the job ${id} ended is unknown, as it says above: fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
+    *) cli::die "$status" "It is unknown how the job ${id} ended (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
   esac
 }
 

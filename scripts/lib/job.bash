@@ -135,7 +135,7 @@ job::need_idle() {
   local live=() shown
   answer::lines live job::list_live || {
     [[ $FORCE == 1 ]] ||
-      cli::die 1 "Which jobs are live on ${CLUSTER_NAME} is unknown, as it says above: fix that, or set FORCE=1."
+      cli::die 1 "It is unknown which jobs are live on ${CLUSTER_NAME} (the reason is above): fix that, or set FORCE=1."
     log::warn "which jobs are live on ${CLUSTER_NAME} is unknown: FORCE=1"
     return
   }

@@ -164,7 +164,7 @@ verify::_run() {
   case $status in
     0 | 3 | 4 | 7) ;;
     5 | 6) job::stop "$id" ;; # it would keep its devices from the next job
-    *) cli::die "$status" "How the job ${id} of ${name} ended is unknown, as it says above: fix that, then continue the session." ;;
+    *) cli::die "$status" "It is unknown how the job ${id} of ${name} ended (the reason is above): fix that, then continue the session." ;;
   esac
   verify::_record "$name" "$id" "$status" "$how"
   ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: continue the session when its devices are free."

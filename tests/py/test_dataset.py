@@ -13,7 +13,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.store import datasets, hub
 
 GOOD = b'{"question": "How many?", "answer": "2+1,000.\\n#### 1,002"}\n'
-SHAPE = 'write one {"question": …, "answer": …} a line.'
+SHAPE = 'write one {"question": …, "answer": …} per line.'
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_an_unknown_source_is_refused(root):
 @pytest.mark.parametrize(
     ("train", "sentence"),
     [
-        (b"", '/data/train.jsonl is empty: it must contain one {"question": …, "answer": …} a line.'),
+        (b"", '/data/train.jsonl is empty: it must contain one {"question": …, "answer": …} per line.'),
         (
             GOOD + b"{'question'",
             f"/data/train.jsonl line 2 is not JSON ({THEIRS}): {SHAPE}",

@@ -32,7 +32,7 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
         ("pairs: 1", "my.yaml lacks the key 'cases' in the document: add it."),
         ("cases: {ppo: {}}", "The case 'ppo' of the suite my.yaml has neither workload, jobspec nor continues: give one of workload, jobspec, continues."),
         ("cases: {ppo: {workload: ppo, jobspec: x.yaml}}", "The case 'ppo' of the suite my.yaml has workload and jobspec: give one of workload, jobspec, continues."),
-        ("cases: {more: {continues: ppo, steps: 1}, ppo: {workload: ppo}}", "The case 'more' of the suite my.yaml continues 'ppo', which is no case before it: use one of the cases before it, of which there are none."),
+        ("cases: {more: {continues: ppo, steps: 1}, ppo: {workload: ppo}}", "The case 'more' of the suite my.yaml continues 'ppo', which is not a case before it: use one of the cases before it, of which there are none."),
         ("cases: {ppo: {workload: ppo}, more: {continues: ppo}}", "The case 'more' of the suite my.yaml continues 'ppo' and does not say how far: add steps, the number of further steps."),
         ("cases: {ppo: {workload: ppo, pairs: 3, seeds: [1, 2]}}", "The case 'ppo' of the suite my.yaml has pairs: 3 and 2 seeds: give a seed for each pair, or fewer pairs."),
         ("cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 1, seeds: [4]}}", "The case 'more' of the suite my.yaml continues 'ppo' and has seeds of its own: leave them out, a seed does not change midway."),

@@ -99,7 +99,7 @@ def _case(
     continues = said.get("continues")
     if continues is not None and continues not in before:
         raise BadInput(
-            f"{where} continues '{continues}', which is no case before it: use one of {', '.join(before) or 'the cases before it, of which there are none'}."
+            f"{where} continues '{continues}', which is not a case before it: use one of {', '.join(before) or 'the cases before it, of which there are none'}."
         )
     if continues is not None and "steps" not in said:
         raise BadInput(

@@ -124,17 +124,17 @@ def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
             example = json.loads(line)
         except ValueError as error:
             raise BadInput(
-                f'{location} is not JSON ({error}): write one {{"question": …, "answer": …}} a line.'
+                f'{location} is not JSON ({error}): write one {{"question": …, "answer": …}} per line.'
             ) from error
         if not isinstance(example, dict) or not all(
             isinstance(example.get(key), str) for key in ("question", "answer")
         ):
             raise BadInput(
-                f'{location} has no texts "question" and "answer": write one {{"question": …, "answer": …}} a line.'
+                f'{location} has no texts "question" and "answer": write one {{"question": …, "answer": …}} per line.'
             )
         examples.append((location, example))
     if not examples:
-        raise BadInput(f'{file} is empty: it must contain one {{"question": …, "answer": …}} a line.')
+        raise BadInput(f'{file} is empty: it must contain one {{"question": …, "answer": …}} per line.')
     return examples
 
 

@@ -182,7 +182,7 @@ allocation::gpus() {
 
 # allocation::_refuse_scontrol WHAT: a list that is not complete would be another cluster.
 allocation::_refuse_scontrol() {
-  cli::die 8 "Slurm does not say which hosts the job ${SLURM_JOB_ID} (SLURM_JOB_ID) has ('scontrol show $1' fails, as it says above): run this again when Slurm answers."
+  cli::die 8 "Slurm does not say which hosts the job ${SLURM_JOB_ID} (SLURM_JOB_ID) has ('scontrol show $1' fails; the reason is above): run this again when Slurm answers."
 }
 
 allocation::_refuse_step() {

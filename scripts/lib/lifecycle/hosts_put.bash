@@ -44,7 +44,7 @@ hosts::_carry_all() {
   docker save "$NODE_IMAGE" | dd bs=1M status=progress 2>"${dir}/bytes" | tee --output-error=warn-nopipe "${@/#/${dir}/pipe-}" >/dev/null
   for node in "$@"; do
     wait "${asked[$node]}" ||
-      cli::die 1 "The image ${NODE_IMAGE} could not be carried to $(hosts::describe "$node"), as it says above: check the disk there, then run this again."
+      cli::die 1 "The image ${NODE_IMAGE} could not be carried to $(hosts::describe "$node") (the reason is above): check the disk there, then run this again."
     log::changed "$(hosts::describe "$node"): carried the image ${NODE_IMAGE} over"
   done
 }
@@ -74,7 +74,7 @@ hosts::ensure_tokens() {
   done
   for node in $(node::list); do
     hosts::_is_remote "$node" || continue
-    wait "${asked[$node]}" || cli::die 1 "Ray's token could not be put on $(hosts::describe "$node"), as it says above: fix that, then run this again."
+    wait "${asked[$node]}" || cli::die 1 "Ray's token could not be put on $(hosts::describe "$node") (the reason is above): fix that, then run this again."
     state=$(<"${dir}/${node}")
     [[ $state == same ]] || log::changed "$(hosts::describe "$node"): put Ray's token at $(hosts::_token "$node") (mode 600)"
   done

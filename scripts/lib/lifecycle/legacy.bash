@@ -17,5 +17,5 @@ legacy::ensure_removed() {
     fi
   done
   ((${#left[@]} == 0)) ||
-    cli::die 1 "The engine did not remove ${left[*]}, as it says above: remove them by hand."
+    cli::die 1 "The engine did not remove ${left[*]} (the reason is above): remove them by hand."
 }

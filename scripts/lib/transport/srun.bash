@@ -147,5 +147,5 @@ existing::need_all() {
 
 srun::_need_container() {
   transport::exec "$1" sh -c : ||
-    cli::die 1 "No command runs on the node '$1' ($(allocation::where "$1")) in NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}), as it says above: correct it, or leave it empty for the host's own Python."
+    cli::die 1 "No command runs on the node '$1' ($(allocation::where "$1")) in NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}; the reason is above): correct it, or leave it empty for the host's own Python."
 }

@@ -148,7 +148,7 @@ whole() {
   scripts/01_up.sh
   run scripts/12_install_py_deps.sh
   assert_status 1
-  [[ $output == *'error   head lacks '*' and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels.'* ]] || fail 'wrong sentence'
+  [[ $output == *'error   head lacks '*' and its pip could not install them (the reason is above): set WHEELHOUSE to a folder on this host with their wheels.'* ]] || fail 'wrong sentence'
   WHEELHOUSE="${BATS_FILE_TMPDIR}/wheels" run scripts/12_install_py_deps.sh
   assert_status 0
   assert_line "changed head: installed the helper's packages next to .*"

@@ -61,7 +61,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   session::ended
   fault::answered 8 "$(grep -m 1 'of loss_b ended is unknown' <<<"$output")"
   assert_status 8
-  assert_line "error   How the job loss-b-${SESSION_DIR##*/} of loss_b ended is unknown, as it says above: fix that, then continue the session\."
+  assert_line "error   It is unknown how the job loss-b-${SESSION_DIR##*/} of loss_b ended \(the reason is above\): fix that, then continue the session\."
   assert_line " +the session can be continued: 'make verify SESSION=${SESSION_DIR##*/}'"
   status=8 fault::recovered
   SESSION=latest run scripts/60_verify.sh

@@ -55,7 +55,7 @@ DID
   rm "${BOX}/home dir/did"
   FAILS=7 calibrate calibrate::run x ppo '' '' '' a=1
   assert_status 7
-  assert_line 'error   How the run x (the-job) ended tells nothing about its code, as it says above: fix that, then run this again.'
+  assert_line 'error   How the run x (the-job) ended tells nothing about its code (the reason is above): fix that, then run this again.'
   [[ $(did) != *record* ]]
 }
 

@@ -85,7 +85,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   touch "${BOX}/pip-fails"
   deps deps::ensure_judge
   assert_status 1
-  assert_line "error   head lacks numpy>=1.23.2 scipy>=1.9.2 and its pip could not install them, as it says above: set WHEELHOUSE to a folder on this host with their wheels."
+  assert_line "error   head lacks numpy>=1.23.2 scipy>=1.9.2 and its pip could not install them (the reason is above): set WHEELHOUSE to a folder on this host with their wheels."
   rm "${BOX}/pip-fails" && touch "${BOX}/pip-brings-nothing"
   deps deps::ensure_judge
   assert_status 1

@@ -330,7 +330,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   ln -sf /bin/false "${BOX}/bin/tar"
   mine scripts/02_down.sh
   assert_status 1
-  assert_line 'error   Which jobs are live on mine is unknown, as it says above: fix that, or set FORCE=1.'
+  assert_line 'error   It is unknown which jobs are live on mine (the reason is above): fix that, or set FORCE=1.'
   refute_called 'docker rm'
   mine FORCE=1 scripts/02_down.sh
   assert_status 0

@@ -39,7 +39,7 @@ check() {
   sandbox::run scripts/03_cleanup_v1_legacy.sh
   assert_status 1
   assert_line 'changed removed the container mvp-ray-worker-0 of version 1'
-  assert_line 'error   The engine did not remove mvp-ray-head, as it says above: remove them by hand.'
+  assert_line 'error   The engine did not remove mvp-ray-head (the reason is above): remove them by hand.'
 }
 
 @test "nothing of version 1: the cleanup skips" {

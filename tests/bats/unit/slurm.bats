@@ -90,11 +90,11 @@ in_slurm() {
   rm "${BOX}/hosts" && stub scontrol '[[ $2 != hostnames ]] || printf "%s\n" gpu-0 gpu-1; echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1'
   in_slurm node::list
   assert_status 8
-  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show hostnames' fails, as it says above): ${cure}"
+  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show hostnames' fails; the reason is above): ${cure}"
   stub scontrol '[[ $2 != hostnames ]] && exit 1; printf "%s\n" gpu-0 gpu-1 gpu-2'
   in_slurm node::address worker-0
   assert_status 8
-  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show node' fails, as it says above): ${cure}"
+  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show node' fails; the reason is above): ${cure}"
   stub scontrol '[[ $2 != hostnames ]] && printf "NodeName=gpu-%s Arch=x NodeAddr=gpu-%s Version=22\n" 0 0 1 1 2 2 || printf "%s\n" gpu-0 gpu-1 gpu-2'
   in_slurm node::address worker-0
   assert_status 0
@@ -204,7 +204,7 @@ CASES
   in_slurm NODES_CONTAINER="$words" nodes::need
   assert_status 1
   assert_line "env: 'apptainer': No such file or directory"
-  assert_line "error   No command runs on the node 'head' (gpu-0 of the Slurm job 3012) in NODES_CONTAINER='${words}' (from the command line or environment), as it says above: correct it, or leave it empty for the host's own Python."
+  assert_line "error   No command runs on the node 'head' (gpu-0 of the Slurm job 3012) in NODES_CONTAINER='${words}' (from the command line or environment; the reason is above): correct it, or leave it empty for the host's own Python."
   in_slurm NODES_CONTAINER='env VIA=1' nodes::need
   assert_status 0
   assert_line 'ok      3 nodes answer: head worker-0 worker-1 (from the Slurm job 3012)'
