@@ -7,7 +7,7 @@
 # DRY_RUN=1 prints the resolved config, the runtime_env and the equivalent `ray job submit`, and creates nothing.
 # WAIT=1 follows the job and exits with its status (see the table in the README).
 #
-# Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED DEBUGGER ALLOW_MISMATCH DRY_RUN
+# Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED PERTURBED DEBUGGER ALLOW_MISMATCH DRY_RUN
 #        WAIT RAY_BASE_CONFIG MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '[JOBSPEC]' "$@"

@@ -50,6 +50,7 @@ job::_request() {
   [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
   [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
+  [[ $PERTURBED != 1 ]] || _words+=(--perturbed)
   ! env::is_given CODE_ID || _words+=("--code-id=${CODE_ID}")
   [[ -z $JOBSPEC || ${ENV_ORIGIN[WORKLOAD]} != 'the command line or environment' ]] || _words+=("--workload=${WORKLOAD}")
   ! env::is_given SUBMISSION_ID || _words+=("--submission-id=${SUBMISSION_ID}")

@@ -431,6 +431,11 @@ def test_a_reward_function_gets_the_key_that_the_snapshot_has(planned, shared, w
     assert f"reward.custom_reward_function.path={path}" in planned(spec=spec, said={"code_id": "codeB"}).argv
 
 
+def test_a_perturbed_job_has_the_hook_for_it(planned):
+    hooks = planned(said={"perturbed": True}).environment.variables["VERL_REGRESS_HOOKS"]
+    assert hooks == "identity,process_memory,last_bit,transfer_queue_names"
+
+
 def test_rays_debugger_is_off_unless_it_was_asked_for(planned):
     plain = planned().environment.runtime_env()["env_vars"]
     assert plain["RAY_DEBUG"] == "0"

@@ -210,7 +210,7 @@ def test_the_base_config_is_kept_verbatim(submit, ray, shared):
 def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(submit, shared, monkeypatch):
     monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(b"KEY=0123456789\0\0" + tar(files).read()))
     outcome = submit(
-        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--secrets", "--secret=KEY",
+        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--secrets", "--secret=KEY",
         "--debugger=legacy", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
         base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
     )  # fmt: skip
@@ -231,6 +231,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "secrets": ["KEY"],
             "deterministic": True,
             "seed": 5,
+            "perturbed": True,
             "debugger": "legacy",
             "debugger_host": "10.0.0.9",
         },

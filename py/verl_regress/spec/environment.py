@@ -88,7 +88,10 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
     # Hooks before this one would not see what it sets.
     first = "env_vars" if request.deterministic.env_vars or any("$" in value for value in asked.values()) else ""
     debugger = _of_debugger(request)
-    hooks = ("identity", "process_memory", *(["debugger"] if request.said.debugger else []), *workload.hooks)
+    chosen = [
+        name for name, is_on in (("debugger", request.said.debugger), ("last_bit", request.said.perturbed)) if is_on
+    ]
+    hooks = ("identity", "process_memory", *chosen, *workload.hooks)
     layers = [HELPER_DIR / layer for layer in ("hooks", *request.base.python_layers)]
     python_path = [
         str(code_path),

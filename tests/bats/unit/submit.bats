@@ -41,20 +41,21 @@ is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]]; }
 }
 
 # bats test_tags=slow
-@test "every script that submits passes TRAIN_SEED on if it is set, and only then" {
+@test "every script that submits passes TRAIN_SEED and PERTURBED on if they are set, and only then" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
     read -ra words <<<"$script"
     for value in 0 2147483647; do
       rm -f "${BOX}/words"
-      sandbox::run TRAIN_SEED="$value" "scripts/${words[0]}.sh" "${words[@]:1}"
+      sandbox::run TRAIN_SEED="$value" PERTURBED=1 "scripts/${words[0]}.sh" "${words[@]:1}"
       assert_status 0
       is_sent "--seed=${value}" || fail "${script} with TRAIN_SEED=${value}"
+      is_sent --perturbed || fail "${script} with PERTURBED=1"
     done
     rm -f "${BOX}/words"
-    sandbox::run SEED=5 "scripts/${words[0]}.sh" "${words[@]:1}"
+    sandbox::run SEED=5 PERTURBED=0 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
     is_sent --profile=cpu || fail "${script} submitted nothing"
-    ! grep -q -- '^--seed' "${BOX}/words" || fail "${script} without TRAIN_SEED"
+    ! grep -qE -- '^--(seed|perturbed)' "${BOX}/words" || fail "${script} without TRAIN_SEED and PERTURBED"
   done
 }
 
