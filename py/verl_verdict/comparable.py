@@ -10,6 +10,8 @@ from verl_verdict.records import Run
 
 # What a session records beyond what a job directory has. Not recorded is not equal: the verdict says that it was not compared.
 RECORDED_BY_SESSIONS = ("model sha256", "data sha256", "image", "packages")
+PERTURBED = "perturbed"  # the fact that the last bits of a run were changed
+_SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED)  # a side without it differs
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,7 @@ def facts(a: Run, b: Run) -> list[Difference]:
         Difference(name, a.facts.get(name), b.facts.get(name))
         for name in named
         if a.facts.get(name) != b.facts.get(name)
-        and (
-            (name in a.facts and name in b.facts)
-            or name.startswith(("override ", "variable ", "reward_fn", "deterministic"))
-        )
+        and ((name in a.facts and name in b.facts) or name.startswith(_SAID_BY_ONE))
     ]
 
 

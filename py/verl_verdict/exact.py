@@ -7,8 +7,8 @@ import enum
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from verl_verdict import metrics
 from verl_verdict.records import Run
@@ -17,6 +17,8 @@ from verl_verdict.records import Run
 # equal runs of the rehearsal, whose samples come back in another order; 1.5e-5 where GAE is written as an equal expression.
 ROUNDING = 2e-5
 _GROWTH = 100.0  # how much rounding may grow in a step, except if it changes a sampled token
+Key = TypeVar("Key")
+BLIND = 0.1  # noise of a larger share of a metric's size hides what people want to see
 _NOISE_FACTOR = 3.0  # a second perturbed run would not do exactly what the first did
 
 
@@ -64,6 +66,11 @@ class Comparison:
     metrics: int
     steps: int
 
+    @property
+    def begins_as_rounding(self) -> bool:
+        """Smaller differences come in earlier steps than the first one that counts."""
+        return self.first is not None and self.differences[0].step < self.first.step
+
 
 def worst_first(found: Comparison) -> tuple[int, int]:
     """The order of comparisons: the one that differs most, and of those the one that differs first."""
@@ -71,8 +78,21 @@ def worst_first(found: Comparison) -> tuple[int, int]:
     return order.index(found.outcome), found.first.step if found.first else 0
 
 
-# Per metric: steps, and the largest difference of A against A up to each of them.
-Noise = Mapping[str, tuple[list[int], list[float]]]
+# Steps, and the largest difference of A against A up to each of them.
+Running = tuple[list[int], list[float]]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What A does against A: `repeats` with one seed, and `perturbed` runs, whose last bits were changed.
+
+    By metric. Which metric of a stage shows a perturbation first, and how its mean, max and min share it, is chance; so `stages` has
+    the largest difference of perturbed runs in each stage, relative to the scale of its metric.
+    """
+
+    repeats: Mapping[str, Running] = field(default_factory=dict)
+    perturbed: Mapping[str, Running] = field(default_factory=dict)
+    stages: Mapping[metrics.Stage, Running] = field(default_factory=dict)
 
 
 def differences(a: Run, b: Run, ignore: Iterable[str] = ()) -> Iterator[list[Difference]]:
@@ -119,21 +139,43 @@ def one_sided(a: Run, b: Run, ignore: Iterable[str] = ()) -> list[OneSided]:
     return sorted(found, key=lambda each: metrics.causal_rank(each.metric))
 
 
-def noise(groups: Iterable[Sequence[Run]], ignore: Iterable[str] = ()) -> Noise:
-    """What A does against A: the runs of each group have one seed (repeats, or runs with a perturbed last bit)."""
+def noise(
+    groups: Iterable[Sequence[Run]], ignore: Iterable[str] = (), perturbed: Iterable[tuple[Run, Run]] = ()
+) -> Noise:
+    """The noise of A: the runs of each group repeat each other, and each perturbed run comes after its original."""
     left_out = tuple(ignore)
-    largest: dict[str, dict[int, float]] = {}
-    for group in groups:
-        for one, other in itertools.combinations(group, 2):
-            for each in itertools.chain.from_iterable(differences(one, other, left_out)):
-                steps = largest.setdefault(each.metric, {})
-                steps[each.step] = max(steps.get(each.step, 0.0), abs(each.a - each.b))
-    return {name: _running(steps) for name, steps in largest.items()}
+    of_repeats: dict[str, dict[int, float]] = {}
+    of_perturbed: dict[str, dict[int, float]] = {}
+    of_stages: dict[metrics.Stage, dict[int, float]] = {}
+    for one, other in itertools.chain.from_iterable(itertools.combinations(group, 2) for group in groups):
+        for each in itertools.chain.from_iterable(differences(one, other, left_out)):
+            _enlarge(of_repeats, each.metric, each.step, abs(each.a - each.b))
+    for original, run in perturbed:
+        for each in itertools.chain.from_iterable(differences(original, run, left_out)):
+            _enlarge(of_perturbed, each.metric, each.step, abs(each.a - each.b))
+            if math.isfinite(each.size):  # A's metric is 0 at every step, and has no scale
+                _enlarge(of_stages, metrics.stage_of(each.metric), each.step, each.size)
+    return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages))
 
 
-def _running(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    steps = sorted(values)
-    return steps, list(itertools.accumulate((values[step] for step in steps), max))
+def blind_from(known: Noise) -> list[int]:
+    """The first step at which perturbed runs differ by more than BLIND, if they do."""
+    beyond = [
+        step for steps, sizes in known.stages.values() for step, size in zip(steps, sizes, strict=True) if size > BLIND
+    ]
+    return [min(beyond)] if beyond else []
+
+
+def _enlarge(known: dict[Key, dict[int, float]], key: Key, step: int, value: float) -> None:
+    steps = known.setdefault(key, {})
+    steps[step] = max(steps.get(step, 0.0), value)
+
+
+def _running(known: Mapping[Key, Mapping[int, float]]) -> dict[Key, Running]:
+    return {
+        key: (sorted(values), list(itertools.accumulate((values[step] for step in sorted(values)), max)))
+        for key, values in known.items()
+    }
 
 
 def compare(a: Run, b: Run, known: Noise, ignore: Iterable[str] = ()) -> Comparison:
@@ -157,7 +199,7 @@ def compare(a: Run, b: Run, known: Noise, ignore: Iterable[str] = ()) -> Compari
 
 
 def _is_rounding(each: Difference, known: Noise) -> bool:
-    return each.size <= ROUNDING or _is_noise(each, known)
+    return each.size <= ROUNDING or _is_noise(each, known) or _is_perturbation(each, known)
 
 
 def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> bool:
@@ -177,9 +219,19 @@ def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> 
 
 def _is_noise(each: Difference, known: Noise) -> bool:
     """Does A differ as much from itself, up to this step?"""
-    steps, largest = known.get(each.metric, ([], []))
-    at = bisect.bisect_right(steps, each.step) - 1
-    return at >= 0 and math.isfinite(largest[at]) and abs(each.a - each.b) <= _NOISE_FACTOR * largest[at]
+    return _is_within(abs(each.a - each.b), each.step, known.repeats.get(each.metric))
+
+
+def _is_perturbation(each: Difference, known: Noise) -> bool:
+    """Do A's perturbed runs differ as much from A, up to this step?"""
+    of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric))
+    return of_metric or _is_within(each.size, each.step, known.stages.get(metrics.stage_of(each.metric)))
+
+
+def _is_within(distance: float, step: int, known: Running | None) -> bool:
+    steps, largest = known or ([], [])
+    at = bisect.bisect_right(steps, step) - 1
+    return at >= 0 and math.isfinite(largest[at]) and distance <= _NOISE_FACTOR * largest[at]
 
 
 def repeats(runs: Sequence[Run], ignore: Iterable[str] = ()) -> bool | None:
@@ -188,7 +240,7 @@ def repeats(runs: Sequence[Run], ignore: Iterable[str] = ()) -> bool | None:
         return None
     left_out = tuple(ignore)
     return all(
-        compare(runs[0], other, {}, left_out).outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
+        compare(runs[0], other, Noise(), left_out).outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
         and not one_sided(runs[0], other, left_out)
         for other in runs[1:]
     )

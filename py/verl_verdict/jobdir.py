@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from verl_verdict import memory_records, records
+from verl_verdict import comparable, memory_records, records
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 
@@ -26,6 +26,7 @@ _HOOKS = "VERL_REGRESS_HOOKS"
 # These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, one records its memory,
 # one records where it waits for a debugger.
 _BESIDE_TRAINING = ("job_secrets", "process_memory", "debugger")
+_PERTURBING = "last_bit"  # and this one makes the job a perturbed run
 _OWN_KEYS = re.compile(
     r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|rollout_data_dir|resume_))"
 )
@@ -183,7 +184,9 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}
     if _HOOKS in variables:
         hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook not in _BESIDE_TRAINING]
-        variables = {**variables, _HOOKS: ",".join(hooks)}
+        variables = {**variables, _HOOKS: ",".join(hook for hook in hooks if hook != _PERTURBING)}
+        if _PERTURBING in hooks:
+            facts[comparable.PERTURBED] = "True"
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)

@@ -31,11 +31,24 @@ class _Case:
     compared: tuple[tuple[Pair, Comparison], ...]
     one_sided: tuple[OneSided, ...]
     decisive: tuple[Decisive, ...]
+    perturbed: tuple[Run, ...]  # those that measure A's noise
+    unused: tuple[str, ...]  # why others do not
+    blind: tuple[str, ...]  # from which step on their noise hides too much
 
     def says(
         self, word: Word, reason: str, how: str, first: Diagnosis | None = None, pairs_needed: int | None = None
     ) -> Verdict:
         return dataclasses.replace(self.base, word=word, reason=reason, how=how, first=first, pairs_needed=pairs_needed)
+
+    @property
+    def lacks_perturbed(self) -> bool:
+        """No perturbed run was given, so one may tell more."""
+        return not (self.perturbed or self.unused)
+
+    @property
+    def other_tokens(self) -> bool:
+        """B samples other tokens than all runs of A, perturbed or not."""
+        return any(TOKENS in _other_hashes(pair, self.perturbed) for pair, _ in self.compared)
 
     @property
     def unexplained(self) -> str | None:
@@ -109,7 +122,8 @@ def _prepare(
     if deterministic is None:
         repeats = [each for group in groups if (each := exact.repeats(group, ignore)) is not None]
         deterministic = all(repeats) if repeats else None
-    noise = exact.noise([*groups, *_with_its_original(runs_a, perturbed)], ignore) if deterministic else {}
+    measured, unused = _measured(runs_a, perturbed, ignore)
+    noise = exact.noise(groups, ignore, measured) if deterministic else exact.Noise()
     compared = [(pair, exact.compare(pair.a[0], b, noise, ignore)) for pair in paired.pairs for b in pair.b]
     one_sided = {
         (each.metric, each.side): each
@@ -125,25 +139,51 @@ def _prepare(
         deterministic=deterministic,
         differs=tuple(accepted),
         config=tuple(config),
-        notes=tuple(_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, ignore)),
+        notes=(*_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, ignore), *unused),
     )
     if perturbed and not deterministic:
         note = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
         base = dataclasses.replace(base, notes=(*base.notes, note))
-    return _Case(base, paired, tuple(compared), tuple(one_sided), tuple(decisive))
+    return _Case(
+        base,
+        paired,
+        tuple(compared),
+        tuple(one_sided),
+        tuple(decisive),
+        tuple(run for _, run in measured),
+        tuple(unused),
+        tuple(
+            f"from step {step} on, perturbed last bits change A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
+            for step in exact.blind_from(noise)
+        ),
+    )
 
 
-def _with_its_original(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> list[list[Run]]:
-    """Each perturbed run with the run of A that has its seed."""
-    found = []
+def _measured(
+    runs_a: Sequence[Run], perturbed: Sequence[Run], ignore: Sequence[str]
+) -> tuple[list[tuple[Run, Run]], list[str]]:
+    """The perturbed runs that measure A's noise, each after the run of A that has its seed; and why others do not."""
+    found, unused = [], []
     for run in perturbed:
         original = next((each for each in runs_a if each.seed == run.seed), None)
         if original is None:
             raise BadInput(
                 f"The perturbed run '{run.name}' has the seed of no run of A ({run.seed}): perturb a run of A."
             )
-        found.append([original, run])
-    return found
+        why = gate.why_unusable(run, original.last_step, ignore) or _why_no_measure(original, run, ignore)
+        if why:
+            unused.append(f"the perturbed run '{run.name}' measures nothing, because {why}")
+        else:
+            found.append((original, run))
+    return found, unused
+
+
+def _why_no_measure(original: Run, run: Run, ignore: Sequence[str]) -> str | None:
+    differs = [each.name for each in comparable.facts(original, run) if each.name != comparable.PERTURBED]
+    if differs:
+        return f"it differs from '{original.name}' in more than its last bits: {listed(differs)}"
+    is_equal = exact.compare(original, run, exact.Noise(), ignore).outcome is Outcome.IDENTICAL
+    return f"it is bit-equal to '{original.name}'" if is_equal else None
 
 
 def _notes(
@@ -227,16 +267,31 @@ def _exact(known: _Case) -> Verdict | None:
     first = diagnosis.of(known.worst_pair[1], known.base.config)
     if first is not None and Outcome.DIFFERS in outcomes:
         return _differs(known, first, how)
-    if Outcome.GROWS not in outcomes:
-        size = max(each.size for _, found in known.compared for each in found.differences)
+    size = max(each.size for _, found in known.compared for each in found.differences)
+    has_grown = size > exact.ROUNDING and bool(known.perturbed)
+    if Outcome.GROWS not in outcomes and not (has_grown and known.other_tokens):
         reason = f"B differs from A only by rounding (at most {size:.1g} of a metric's size), as A does from itself"
-        return _agrees(known, Word.SAME, reason, how)
+        if has_grown:
+            reason = f"B differs from A by no more than rounding grows to (up to {size:.1g} of a metric's size), as A with perturbed last bits shows"
+        found = _agrees(known, Word.SAME, reason, how)
+        return dataclasses.replace(found, notes=(*found.notes, *known.blind)) if has_grown else found
     if known.unexplained:
         return known.says(Word.CHANGED, f"B differs from A, and {known.unexplained}", how, first)
     if len(known.pairing.pairs) >= LOOKS[0]:
         return None
-    reason = f"the difference begins as rounding and grows beyond it ({first}): run A with a perturbed last bit to measure the noise, or run more seeds"
-    return known.says(Word.INCONCLUSIVE, reason, how, first, LOOKS[0] - len(known.pairing.pairs))
+    return _grows(known, str(first) if Outcome.GROWS in outcomes else "the sampled tokens", how, first)
+
+
+def _grows(known: _Case, what: str, how: str, first: Diagnosis | None) -> Verdict:
+    """Rounding alone may have led to what differs, or not: what A does with perturbed last bits may tell, else further seeds."""
+    beyond = "what A with perturbed last bits does" if known.perturbed else "it"
+    reason = f"the difference begins as rounding and grows beyond {beyond} ({what})"
+    if known.lacks_perturbed:
+        reason += ": run A with a perturbed last bit to measure the noise, or run more seeds"
+    else:
+        reason += "".join(f", and {why}" for why in known.unused) + ": run more seeds"
+    found = known.says(Word.INCONCLUSIVE, reason, how, first, LOOKS[0] - len(known.pairing.pairs))
+    return dataclasses.replace(found, needs_perturbed=known.lacks_perturbed)
 
 
 def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
@@ -244,10 +299,11 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
     equal = "bit-equal" if word is Word.IDENTICAL else "equal but for rounding"
     if known.unexplained:
         return known.says(Word.CHANGED, f"the metrics that both record are {equal}, but {known.unexplained}", how)
-    # Weights may differ by rounding; a token cannot.
-    must_be_equal = [
-        each for pair, _ in known.compared for each in _other_hashes(pair) if word is Word.IDENTICAL or each == TOKENS
-    ]
+    # Weights may differ by rounding; a token cannot, unless it has grown.
+    if word is Word.IDENTICAL:
+        must_be_equal = [each for pair, _ in known.compared for each in _other_hashes(pair)]
+    else:
+        must_be_equal = [TOKENS] if known.other_tokens else []
     if must_be_equal:
         return known.says(
             Word.CHANGED,
@@ -268,9 +324,10 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
     return known.says(word, reason, how)
 
 
-def _other_hashes(pair: Pair) -> list[str]:
-    """The names of the hashes that both sides have, that are equal in all runs of A, and that differ in B."""
-    a = {name: hash for name, hash in pair.a[0].hashes.items() if all(each.hashes.get(name) == hash for each in pair.a)}
+def _other_hashes(pair: Pair, perturbed: Sequence[Run] = ()) -> list[str]:
+    """The names of the hashes that both sides have, that are equal in all runs of A, perturbed or not, and that differ in B."""
+    of_a = [*pair.a, *(run for run in perturbed if run.seed == pair.a[0].seed)]
+    a = {name: hash for name, hash in pair.a[0].hashes.items() if all(each.hashes.get(name) == hash for each in of_a)}
     return sorted({name for b in pair.b for name in a.keys() & b.hashes.keys() if a[name] != b.hashes[name]})
 
 
@@ -291,7 +348,9 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
     # Statistics show no better or worse side, and the values differ all the same.
     values = f"A {diagnosis.number(first.a)}, B {diagnosis.number(first.b)}"
     reason = f"A repeats itself, and B differs from step {first.step} on ({first.metric}: {values})"
-    return known.says(Word.CHANGED, reason, how, first)
+    found = known.says(Word.CHANGED, reason, how, first)
+    is_rounding_first = all(each.begins_as_rounding for _, each in known.compared if each.outcome is Outcome.DIFFERS)
+    return dataclasses.replace(found, needs_perturbed=is_rounding_first and known.lacks_perturbed)
 
 
 def _by_statistics(known: _Case) -> Verdict:

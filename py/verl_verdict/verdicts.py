@@ -78,6 +78,7 @@ class Verdict:
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     pairs_needed: int | None = None
+    needs_perturbed: bool = False  # a run of A with perturbed last bits may tell more
 
 
 def worst(found: Iterable[Verdict]) -> Word:

@@ -8,6 +8,7 @@ from verdict_runs import changed, edit, generator, recorded, session
 
 from verl_verdict import judge
 from verl_verdict.errors import BadInput
+from verl_verdict.records import TOKENS, WEIGHTS
 from verl_verdict.verdicts import Word
 
 PPO = ("ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2")
@@ -353,6 +354,7 @@ def test_rounding_that_grows_beyond_rounding_is_inconclusive(tmp_path):
     assert verdict.word is Word.INCONCLUSIVE
     assert verdict.reason.startswith("the difference begins as rounding and grows beyond it (step 3, actor/entropy: A ")
     assert verdict.reason.endswith("): run A with a perturbed last bit to measure the noise, or run more seeds")
+    assert verdict.needs_perturbed
 
 
 def test_rounding_that_grows_excuses_no_missing_metric(tmp_path):
@@ -385,8 +387,128 @@ def test_what_a_perturbed_run_of_a_does_is_noise(tmp_path):
     verdict = judge.case(recorded(tmp_path, *PPO), [half], perturbed=[perturbed])
     assert (verdict.word, verdict.reason) == (
         Word.SAME,
-        "B differs from A only by rounding (at most 0.004 of a metric's size), as A does from itself",
+        "B differs from A by no more than rounding grows to (up to 0.004 of a metric's size), as A with perturbed last bits shows",
     )
+
+
+def at(metric, sizes):
+    """Multiplies a metric by 1 and these sizes, by step."""
+
+    def change(step, data):
+        data[metric] *= 1 + sizes.get(step, 0.0)
+
+    return change
+
+
+ENTROPY = {1: 1e-7, 2: 2e-6, 3: 1e-4, 4: 0.005}
+LESS = {step: 0.9 * size for step, size in ENTROPY.items()}
+
+
+@pytest.mark.parametrize(
+    ("metric", "sizes", "word"),
+    [
+        ("actor/entropy", {1: 1e-7, 2: 2e-6, 3: 2.5e-4}, Word.SAME),
+        ("actor/entropy", {1: 1e-7, 2: 1e-5, 3: 4e-4}, Word.INCONCLUSIVE),
+        ("actor/loss", {1: 1e-7, 2: 2e-6, 3: 2e-4}, Word.SAME),  # of the same stage, relative to its own scale
+        ("critic/vf_loss", {1: 1e-7, 2: 2e-6, 3: 1e-4}, Word.INCONCLUSIVE),  # the critic is another stage
+        ("actor/entropy", {1: 1e-6, 2: 6e-5}, Word.INCONCLUSIVE),  # a step before A's perturbed run
+    ],
+)
+def test_what_is_within_three_times_the_perturbed_run_is_the_same(tmp_path, metric, sizes, word):
+    perturbed = changed(tmp_path, PPO[0], at("actor/entropy", ENTROPY), to="perturbed")
+    b = changed(tmp_path, PPO[0], at(metric, sizes))
+    verdict = judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed])
+    assert (verdict.word, verdict.needs_perturbed) == (word, False)
+    if word is Word.INCONCLUSIVE:
+        begin = "the difference begins as rounding and grows beyond what A with perturbed last bits does (step "
+        assert (verdict.reason.startswith(begin), verdict.reason.endswith("): run more seeds")) == (True, True)
+        assert verdict.pairs_needed == 2
+
+
+@pytest.mark.parametrize("size", [0.05, 0.3])
+def test_from_which_step_on_noise_hides_a_change_is_said(tmp_path, size):
+    perturbed = changed(tmp_path, PPO[0], at("actor/entropy", {1: 1e-7, 3: 0.09 * size, 4: size}), to="perturbed")
+    b = changed(tmp_path, PPO[0], at("actor/entropy", LESS))
+    verdict = judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed])
+    assert verdict.word is Word.SAME
+    note = "from step 4 on, perturbed last bits change A's metrics by more than 10% of their size: a change that begins there is not seen"
+    assert (note in verdict.notes) == (size > 0.1)
+
+
+@pytest.mark.parametrize(
+    ("edited", "why"),
+    [
+        ({}, "it is bit-equal to 'ppo-0.9.1-v1-1'"),
+        ({"failure": "KeyError: no"}, "the job failed after step 4 (KeyError: no)"),
+        ({"unfinished": "the job was stopped"}, "the job was stopped"),
+        ({"facts": {"profile": "gpu"}}, "it differs from 'ppo-0.9.1-v1-1' in more than its last bits: profile"),
+    ],
+)  # fmt: skip
+def test_a_perturbed_run_that_measures_nothing_is_no_measurement(tmp_path, edited, why):
+    change = grows if edited else (lambda step, data: None)
+    perturbed = changed(tmp_path, PPO[0], change, to="perturbed")
+    perturbed = dataclasses.replace(perturbed, **{**edited, "facts": {**perturbed.facts, **edited.get("facts", {})}})
+    verdict = judge.case(
+        recorded(tmp_path, *PPO), [changed(tmp_path, PPO[0], at("actor/entropy", LESS))], perturbed=[perturbed]
+    )
+    said = f"the perturbed run 'perturbed' measures nothing, because {why}"
+    assert (verdict.word, verdict.needs_perturbed) == (Word.INCONCLUSIVE, False)
+    assert verdict.reason.endswith(f"), and {said}: run more seeds")
+    assert said in verdict.notes
+
+
+@pytest.mark.parametrize(("tokens", "word"), [("of a", Word.INCONCLUSIVE), ("of its own", Word.SAME)])
+def test_tokens_that_rounding_may_have_changed_are_no_change(tmp_path, tokens, word):
+    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
+    a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", LESS))
+    sampled = [dataclasses.replace(run, hashes={TOKENS: "of a"}) for run in a]
+    b, perturbed = (dataclasses.replace(run, hashes={TOKENS: said}) for run, said in ((b, "of b"), (perturbed, tokens)))
+    verdict = judge.case(sampled, [b], perturbed=[perturbed])
+    assert verdict.word is word
+    if word is Word.INCONCLUSIVE:
+        assert (
+            verdict.reason
+            == "the difference begins as rounding and grows beyond what A with perturbed last bits does (the sampled tokens): run more seeds"
+        )
+
+
+def test_other_tokens_are_a_change_where_rounding_has_not_grown_although_those_of_the_perturbed_run_differ_too(
+    tmp_path,
+):
+    perturbed = changed(tmp_path, PPO[0], at("actor/entropy", {3: 1e-6}), to="perturbed")
+    a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", {3: 2e-6}))
+    sampled = [dataclasses.replace(run, hashes={TOKENS: "of a"}) for run in (*a, perturbed)]
+    verdict = judge.case(sampled[:2], [dataclasses.replace(b, hashes={TOKENS: "of b"})], perturbed=sampled[2:])
+    assert verdict.word is Word.CHANGED
+
+
+def test_other_final_weights_of_a_perturbed_run_excuse_none_of_b(tmp_path):
+    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
+    runs = [*recorded(tmp_path, *PPO), perturbed, changed(tmp_path, PPO[1])]
+    a, again, perturbed, b = (
+        dataclasses.replace(run, hashes={WEIGHTS: said})
+        for run, said in zip(runs, ("of a", "of a", "others", "of b"), strict=True)
+    )
+    b = dataclasses.replace(b, series=a.series)
+    verdict = judge.case([a, again], [b], perturbed=[perturbed])
+    assert (verdict.word, verdict.reason) == (Word.CHANGED, "all metrics are bit-equal, but the final weights are not")
+
+
+@pytest.mark.parametrize("begins_as_rounding", [True, False])
+def test_a_change_after_rounding_asks_for_a_perturbed_run_which_may_excuse_it(tmp_path, begins_as_rounding):
+    """A gradient in bfloat16 that was equal may jump, because rounding reached it."""
+
+    def jumps(step, data):
+        at("actor/grad_norm", {3: 0.01})(step, data)
+        at("actor/entropy", {2: 1e-6 if begins_as_rounding else 0.0})(step, data)
+
+    a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], jumps)
+    verdict = judge.case(a, [b])
+    assert (verdict.word, verdict.needs_perturbed) == (Word.CHANGED, begins_as_rounding)
+    perturbed = [changed(tmp_path, PPO[0], at("actor/grad_norm", {3: size}), to=str(size)) for size in (0.009, 0.001)]
+    assert judge.case(a, [b], perturbed=perturbed[:1]).word is Word.SAME
+    verdict = judge.case(a, [b], perturbed=perturbed[1:])
+    assert (verdict.word, verdict.needs_perturbed) == (Word.CHANGED, False)
 
 
 def test_a_perturbed_run_that_is_not_finite_excuses_nothing(tmp_path):

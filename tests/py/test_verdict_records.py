@@ -6,7 +6,7 @@ import math
 import pytest
 from verdict_runs import recorded, unpack
 
-from verl_verdict import jobdir, records
+from verl_verdict import comparable, jobdir, records
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Kind
 
@@ -365,6 +365,17 @@ def test_a_run_with_the_debugger_can_be_compared(tmp_path, variables):
         content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks, **more}
         file.write_text(json.dumps(content))
     assert jobdir.read(with_debugger).facts == jobdir.read(without).facts
+
+
+def test_a_perturbed_run_differs_from_the_same_one_without_in_that_fact_alone(tmp_path):
+    runs = []
+    for name, hooks in (("plain", "identity,sft_driver"), ("perturbed", "identity,last_bit,sft_driver")):
+        file = unpack(tmp_path, "sft-0.9.1-1", name) / "config/runtime_env.json"
+        content = json.loads(file.read_text())
+        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks}
+        file.write_text(json.dumps(content))
+        runs.append(jobdir.read(tmp_path / name))
+    assert [each.name for each in comparable.facts(*runs)] == ["perturbed"]
 
 
 def test_whether_a_job_has_secrets_does_not_make_runs_incomparable(tmp_path):
