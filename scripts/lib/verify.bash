@@ -7,7 +7,7 @@ readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its n
 # of A and B.
 verify::begin() {
   local identity address file prepared=()
-  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
+  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED
   file=$(verify::suite_file)
   verify::_check_suite "$file"
   declare -gA VERIFY_CODE=()
@@ -26,7 +26,7 @@ verify::begin() {
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
   local words=() prepared=()
-  verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
+  verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED CODE_A CODE_B SUITE ONLY
   artefact::words prepared
   answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" "${prepared[@]}"
   VERIFY_SESSION=${words[0]}
@@ -147,15 +147,15 @@ verify::run_jobs() {
   while verify::hold && verify::_next next; do verify::_run "${next[@]}"; done
 }
 
-# verify::_run NAME submit|follow SPEC SIDE ID SEED OVERRIDES...
+# verify::_run NAME submit|follow SPEC SIDE ID SEED PERTURBED OVERRIDES...
 verify::_run() {
-  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 status=0
-  shift 6
+  local name=$1 how=$2 spec=$3 side=$4 id=$5 seed=$6 perturbed=$7 status=0
+  shift 7
   log::step "verify: ${name} (${spec} with ${side}, ${VERIFY_CODE[$side]}, seed ${seed})"
   if [[ $how == follow ]]; then
     (job::follow "$id") || status=$?
   else
-    id=$(verify::_submit "$spec" "$side" "$seed" "$*" WAIT 1 SUBMISSION_ID "$id") || status=$?
+    id=$(verify::_submit "$spec" "$side" "$seed" "$*" PERTURBED "$perturbed" WAIT 1 SUBMISSION_ID "$id") || status=$?
   fi
   if [[ -z $id ]]; then
     ((status == 2)) && [[ $side == B ]] && verify::_is_refused_by_b "$name" "$spec" "$seed" "$*" && return

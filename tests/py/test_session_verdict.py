@@ -8,7 +8,7 @@ import pytest
 from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import checks, cost, report, schedule, suites, verdict
+from verl_regress.session import checks, cost, past, report, schedule, suites, verdict
 from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Run, Wants
 from verl_regress.store.sessions import Session, jobs_of
@@ -147,11 +147,11 @@ def test_b_that_stalls_is_regressed(root):
 def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
     session = make(root, suite="seeds: [5, 6, 7]\ncases: {ppo: {workload: ppo, pairs: 3}}")
     made = []
-    while (run := following(session, lambda case: Wants(again=True, pairs=True))) is not None:
+    while (run := following(session, lambda case: Wants(again=True, perturbed=True, pairs=True))) is not None:
         made.append((run.name, run.seed))
         session.write_job(run.name, {"checkpoints": []})
     assert made == [
-        ("ppo_b", 5), ("ppo_a", 5), ("ppo_a_again", 5), ("ppo_a_2", 6), ("ppo_b_2", 6), ("ppo_b_3", 7), ("ppo_a_3", 7),
+        ("ppo_b", 5), ("ppo_a", 5), ("ppo_a_again", 5), ("ppo_a_perturbed", 5), ("ppo_a_2", 6), ("ppo_b_2", 6), ("ppo_b_3", 7), ("ppo_a_3", 7),
     ]  # fmt: skip
 
 
@@ -465,7 +465,7 @@ class TestTheCostIsSaidBeforeTheFirstRun:
     def test_of_a_new_session(self, root):
         session = make(root, suite=TWO)
         assert self.said(root, session) == (
-            "this session makes 4 to 6 runs (2 cases); how long ppo, sft takes is not known yet"
+            "this session makes 4 to 8 runs (2 cases); how long ppo, sft takes is not known yet"
         )
 
     def test_with_the_time_that_earlier_runs_took(self, root):
@@ -473,7 +473,7 @@ class TestTheCostIsSaidBeforeTheFirstRun:
         for case in ("ppo", "sft"):
             before.write_job(f"{case}_b", job(root, "ppo-0.9.1-v1-1", f"{case}-b", TREES["B"]))
         said = self.said(root, make(root, suite=TWO))
-        assert said == "this session makes 4 to 6 runs (2 cases): about 2 to 3 minutes, as earlier runs took"
+        assert said == "this session makes 4 to 8 runs (2 cases): about 2 to 4 minutes, as earlier runs took"
 
     def test_less_what_a_continued_session_has_done(self, root):
         session = make(root, suite=TWO)
@@ -481,7 +481,7 @@ class TestTheCostIsSaidBeforeTheFirstRun:
             session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
         said = self.said(root, session)
         assert (
-            said == "this session makes 2 to 3 more runs (1 case), 2 done already; how long sft takes is not known yet"
+            said == "this session makes 2 to 4 more runs (1 case), 2 done already; how long sft takes is not known yet"
         )
         for side in "ab":
             session.write_job(f"sft_{side}", job(root, "ppo-0.9.1-v1-1", f"sft-{side}", TREES[side.upper()]))
@@ -492,7 +492,9 @@ class TestTheCostIsSaidBeforeTheFirstRun:
         other = job(root, "ppo-0.9.1-v0", "b", TREES["B"], lambda step, data: data.update({"actor/lr": 3.0}))
         session.write_job("ppo_b", other)
         session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
-        assert self.said(root, session).startswith("this session makes 1 more run (1 case), 2 done already: about ")
+        assert self.said(root, session).startswith(
+            "this session makes 1 to 2 more runs (1 case), 2 done already: about "
+        )
 
     def test_within_the_budget_in_which_lost_runs_count(self, root):
         session = make(root, suite=TWO)
@@ -508,8 +510,8 @@ class TestTheCostIsSaidBeforeTheFirstRun:
         before.write_job("sft_a", job(root, "ppo-0.9.1-v1-1", "other-tree", TREES["B"]))
         said = self.said(root, make(root, suite=TWO))
         assert said == (
-            "this session makes 4 to 6 runs (2 cases), less up to 1 run of A that earlier sessions made: "
-            "about 2 to 3 minutes, as earlier runs took"
+            "this session makes 4 to 8 runs (2 cases), less up to 1 run of A that earlier sessions made: "
+            "about 2 to 4 minutes, as earlier runs took"
         )
         gone = make(root, "20261122T110000Z", "cases: {ppo: {workload: ppo, steps: 2}}")
         assert "less" not in self.said(root, gone)  # another number of steps
@@ -527,7 +529,7 @@ class TestTheCostIsSaidBeforeTheFirstRun:
     def test_of_a_case_that_waits_for_another_one_or_cannot_run(self, root):
         suite = "cases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n"
         session = make(root, suite=suite)
-        assert self.said(root, session).startswith("this session makes 4 to 6 runs (2 cases); how long ppo takes")
+        assert self.said(root, session).startswith("this session makes 4 to 8 runs (2 cases); how long ppo takes")
         for side in "ab":
             session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], checkpoints=()))
         assert self.said(root, session) == "this session makes no further run (2 done already)"
@@ -554,3 +556,83 @@ def test_the_report_says_the_answer_first(root):
     assert "| ppo_a (of the session 20261121T100000Z) | `a` |" in page
     assert report.as_json(outcome)["verdict"] == "regressed"
     assert 'name="ppo"><failure message="regressed: ' in report.as_junit(outcome)
+
+
+def entropy(**sizes):
+    """The record with an entropy that is larger by these shares, by step (`s3`)."""
+
+    def change(step, data):
+        data["actor/entropy"] *= 1 + sizes.get(f"s{step}", 0.0)
+
+    return change
+
+
+class TestAPerturbedRunOfA:
+    """Where B's difference begins as rounding and grows, a run of A with perturbed last bits tells what is noise."""
+
+    def session(self, root, name="20261122T100000Z", suite="cases: {ppo: {workload: ppo, deterministic: true}}"):
+        session = make(root, name, suite)
+        known = entropy(s1=1e-7, s2=2e-6, s3=1e-4)
+        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b-{name}", TREES["B"], known))
+        session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", f"a-{name}", TREES["A"]))
+        return session
+
+    def perturbed(self, root, name="perturbed", **sizes):
+        found = job(root, "ppo-0.9.1-v1-1", name, TREES["A"], entropy(**sizes))
+        environment = Path(found["job_dir"]) / "config/runtime_env.json"
+        said = json.loads(environment.read_text())
+        said["env_vars"]["VERL_REGRESS_HOOKS"] = said["env_vars"]["VERL_REGRESS_HOOKS"].replace(
+            "identity", "identity,last_bit"
+        )
+        environment.write_text(json.dumps(said))
+        return {**found, "digest": gathered.digest(Path(found["job_dir"]))}
+
+    @pytest.mark.parametrize(("size", "word"), [(1e-4, "same"), (1e-6, "inconclusive"), (0.0, "inconclusive")])
+    def test_is_made_once_and_decides(self, root, size, word):
+        session = self.session(root)
+        assert words(session) == {"ppo": "inconclusive"}
+        assert following(session) == Run("ppo", "A", 100, 1, perturbed=True)
+        session.write_job("ppo_a_perturbed", self.perturbed(root, s2=size, s3=size))
+        assert words(session) == {"ppo": word}
+        assert following(session) is None
+
+    def test_comes_before_further_pairs_and_after_the_second_run_of_a(self, root):
+        session = self.session(root, suite="pairs: 3\ncases: {ppo: {workload: ppo}}")
+        assert following(session) == Run("ppo", "A", 100, 1, again=True)
+        session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v1-1", "again", TREES["A"]))
+        assert following(session) == Run("ppo", "A", 100, 1, perturbed=True)
+        session.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-6))
+        assert following(session) == Run("ppo", "A", 200, 2)
+
+    def test_is_made_for_no_change_that_does_not_begin_as_rounding(self, root):
+        session = make(root, suite="cases: {ppo: {workload: ppo, deterministic: true}}")
+        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], entropy(s2=0.01)))
+        session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
+        assert (words(session), following(session)) == ({"ppo": "changed"}, None)
+
+    def test_is_taken_over_by_later_sessions_as_nothing_else(self, root):
+        before = self.session(root, "20261121T100000Z")
+        before.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
+        session = self.session(root)
+        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
+        _, taken = verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, perturbed=True))
+        assert taken["submission_id"] == "perturbed"
+        shutil.rmtree(root.jobs / "a-20261121T100000Z")
+        assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1)) is None
+        shutil.rmtree(root.jobs / "a-20261122T100000Z")
+        said = cost.described(root, make(root, "20261122T110000Z", "cases: {ppo: {workload: ppo}}").evidence())
+        assert said == (
+            "this session makes 2 to 4 runs (1 case), less up to 1 run of A that earlier sessions made: "
+            "about 1 to 2 minutes, as earlier runs took"
+        )
+
+    def test_is_in_the_reports_and_no_point_of_the_history(self, root):
+        session = self.session(root)
+        session.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
+        evidence = session.evidence()
+        outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
+        assert "| ppo_a_perturbed | `perturbed` |" in "\n".join(report.as_markdown(outcome))
+        assert "ppo_a_perturbed" in report.as_json(outcome)["jobs"]
+        assert ">ppo_a_perturbed<" in report.as_html(outcome)
+        points, left = past.of(root)
+        assert (sorted(point.name for point in points), left) == (["ppo_a", "ppo_b"], [])

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("prepared", "keep what the second prepare said (stdin) and left"),
         (
             "next",
-            "print the next run: its name, submit or follow, JobSpec, A or B, submission id, seed, overrides, each ended by a NUL",
+            "print the next run: its name, submit or follow, JobSpec, A or B, submission id, seed, 1 if perturbed, overrides, each ended by a NUL",
         ),
         ("record", "gather the evidence of a job that has ended"),
         ("refused", "keep why verl refused the config of a run of B (stdin) that it takes with A"),
@@ -273,6 +273,7 @@ def _print(root: SharedRoot, api: RayApi, session: Session, suite: Suite, follow
         following.side,
         job.path.name,
         str(following.seed),
+        "1" if following.perturbed else "",
         *schedule.overrides_of(following, suite, session.evidence()),
     ]
     sys.stdout.write("".join(f"{word}\0" for word in words))

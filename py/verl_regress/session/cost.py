@@ -86,22 +86,29 @@ def _left(sessions: Sequence[Evidence], suite: Suite, evidence: Evidence) -> lis
 
 
 def _of_case(sessions: Sequence[Evidence], case: Case, suite: Suite, evidence: Evidence) -> _Left:
-    recorded = {**schedule.runs_of(case, "A", evidence), **schedule.runs_of(case, "B", evidence)}
+    recorded = {run.name for run in schedule.all_runs(case)} & jobs_of(evidence).keys()
     first = [run for run in schedule.first_runs(case) if run.name not in recorded]
     waits = case.continues is not None and any(
         schedule.source_of(run, case).name not in jobs_of(evidence) for run in first
     )
     if not waits and _next(case, suite, evidence) is None:
         return _Left(case.spec, 0, 0)
-    by_seed = _known_of_a(sessions, case, evidence)
-    wanted = Counter(run.seed for run in schedule.all_runs(case) if run.side == "A" and run.name not in recorded)
+    known = _known_of_a(sessions, case, evidence)
+    wanted = Counter(
+        map(_kind, (run for run in schedule.all_runs(case) if run.side == "A" and run.name not in recorded))
+    )
     return _Left(
         spec=case.spec,
         least=max(1, len(first)),
         most=case.most_runs - len(recorded),
-        known_of_least=sum(run.side == "A" and by_seed[run.seed] > 0 for run in first),
-        known=sum((wanted & by_seed).values()),
+        known_of_least=sum(run.side == "A" and known[_kind(run)] > 0 for run in first),
+        known=sum((wanted & known).values()),
     )
+
+
+def _kind(run: Run) -> tuple[int, bool]:
+    """Runs of A of one kind are as good as each other."""
+    return run.seed, run.perturbed
 
 
 def _next(case: Case, suite: Suite, evidence: Evidence) -> Run | None:
@@ -115,10 +122,10 @@ def _next(case: Case, suite: Suite, evidence: Evidence) -> Run | None:
     return schedule.next_run(dataclasses.replace(suite, cases=(case,)), evidence, wants)
 
 
-def _known_of_a(sessions: Sequence[Evidence], case: Case, evidence: Evidence) -> Counter[int]:
-    """How many runs of A with each seed earlier sessions made of the same case. Whether they fit is known when B has run."""
+def _known_of_a(sessions: Sequence[Evidence], case: Case, evidence: Evidence) -> Counter[tuple[int, bool]]:
+    """How many runs of A of each kind earlier sessions made of the same case. Whether they fit is known when B has run."""
     begin = evidence["begin"]
-    found: Counter[int] = Counter()
+    found: Counter[tuple[int, bool]] = Counter()
     taken = {job["submission_id"] for job in jobs_of(evidence).values()}
     for theirs in sessions if not case.speed else ():
         before = theirs.get("begin") or {}
@@ -128,7 +135,7 @@ def _known_of_a(sessions: Sequence[Evidence], case: Case, evidence: Evidence) ->
             if _recipe(other) == _recipe(case):
                 jobs = {run: jobs_of(theirs).get(run.name) for run in schedule.all_runs(other)}
                 found.update(
-                    run.seed
+                    _kind(run)
                     for run, job in jobs.items()
                     if job and checks.may_be_reused(job, begin["trees"]["A"], taken) and Path(job["job_dir"]).is_dir()
                 )

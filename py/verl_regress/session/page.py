@@ -59,15 +59,17 @@ def as_html(
 
 def case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]) -> page.Case:
     """A card of the page: the verdicts on a case, and its runs."""
-    sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
-    runs = {side: [run for job in jobs.values() if (run := _run(job))] for side, jobs in sides.items()}
+    jobs = jobs_of(evidence)
+    runs = {
+        side: [run for job in schedule.runs_of(case, side, evidence).values() if (run := _run(job))] for side in "AB"
+    }
     return page.Case(
         name=case.name,
         verdicts=[each for each in found if each.case in (case.name, case.speed_name, case.memory_name)],
         runs_a=runs["A"],
         runs_b=runs["B"],
         decisive=verdict.decisive_of(case),
-        jobs=[_job(session, name, side, job) for side, jobs in sides.items() for name, job in jobs.items()],
+        jobs=[_job(session, run.name, run.side, jobs[run.name]) for run in schedule.all_runs(case) if run.name in jobs],
     )
 
 

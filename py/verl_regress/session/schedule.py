@@ -16,19 +16,23 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a case with A or B; `again` is a second run of A with the first seed."""
+    """One run of a case with A or B. `again` is a second run of A with the first seed, `perturbed` one whose last bits are changed."""
 
     case: str
     side: str  # A or B
     seed: int
     pair: int  # 1 is the first
     again: bool = False
+    perturbed: bool = False
 
     @property
     def name(self) -> str:
-        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`."""
-        number = "_again" if self.again else f"_{self.pair}" if self.pair > 1 else ""
-        return f"{self.case}_{self.side.lower()}{number}"
+        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`, `ppo_a_perturbed`."""
+        if self.again or self.perturbed:
+            which = "_again" if self.again else "_perturbed"
+        else:
+            which = f"_{self.pair}" if self.pair > 1 else ""
+        return f"{self.case}_{self.side.lower()}{which}"
 
 
 def side_of(name: str) -> str:
@@ -38,9 +42,10 @@ def side_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Wants:
-    """What the verdicts on a case still lack: a second run of A, or further pairs."""
+    """What the verdicts on a case still lack: a second run of A, a perturbed one, or further pairs."""
 
     again: bool = False
+    perturbed: bool = False
     pairs: bool = False
 
 
@@ -50,15 +55,22 @@ def first_runs(case: Case) -> tuple[Run, Run]:
 
 
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
-    """The evidence of the runs of a case with one side, by the names of the runs."""
+    """The evidence of the runs of a case with one side, by the names of the runs; without A's perturbed one, which is not compared with B."""
     jobs = jobs_of(evidence)
-    return {run.name: jobs[run.name] for run in all_runs(case) if run.side == side and run.name in jobs}
+    runs = [run for run in all_runs(case) if run.side == side and not run.perturbed]
+    return {run.name: jobs[run.name] for run in runs if run.name in jobs}
+
+
+def perturbed_of(case: Case, evidence: Evidence) -> dict[str, Any]:
+    """The evidence of A's perturbed run, by its name; empty if there is none."""
+    jobs, name = jobs_of(evidence), _perturbed(case).name
+    return {name: jobs[name]} if name in jobs else {}
 
 
 def all_runs(case: Case) -> list[Run]:
-    """Every run that a case may take, A's first, with its second run after the first pair."""
+    """Every run that a case may take, A's first, with its second and its perturbed run after the first one."""
     runs = [Run(case.name, side, seed, pair) for side in "AB" for pair, seed in enumerate(case.seeds, start=1)]
-    return [runs[0], _again(case), *runs[1:]]
+    return [runs[0], _again(case), _perturbed(case), *runs[1:]]
 
 
 def spent(evidence: Evidence) -> int:
@@ -99,6 +111,8 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> 
         wanted = wants(case)
         if wanted.again and _again(case).name not in recorded:
             return _again(case)
+        if wanted.perturbed and _perturbed(case).name not in recorded:
+            return _perturbed(case)
         if not wanted.pairs:
             return None
     return None
@@ -140,6 +154,10 @@ def end_of(source: Mapping[str, Any], case: Case) -> int:
 
 def _again(case: Case) -> Run:
     return Run(case.name, "A", case.seeds[0], 1, again=True)
+
+
+def _perturbed(case: Case) -> Run:
+    return Run(case.name, "A", case.seeds[0], 1, perturbed=True)
 
 
 def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:

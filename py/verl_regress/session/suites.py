@@ -42,8 +42,8 @@ class Case:
 
     @property
     def most_runs(self) -> int:
-        """The most runs that it can take: its pairs, and A once more to see whether it repeats itself."""
-        return 2 * len(self.seeds) + (self.deterministic is None)
+        """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed."""
+        return 2 * len(self.seeds) + (self.deterministic is None) + (self.deterministic is not False)
 
 
 @dataclass(frozen=True)

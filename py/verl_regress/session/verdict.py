@@ -13,7 +13,7 @@ from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import diagnosis, jobdir, judge, memory, resumed, speed
+from verl_verdict import comparable, diagnosis, jobdir, judge, memory, resumed, speed
 from verl_verdict import records as judged
 from verl_verdict.errors import BadInput
 from verl_verdict.metrics import Decisive
@@ -46,7 +46,8 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         ]
     try:
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
-        found = [_with_files(_beside_its_source(_judge(case, a, b), case, evidence), sides)]
+        perturbed = [run_of(job) for job in schedule.perturbed_of(case, evidence).values()]
+        found = [_with_files(_beside_its_source(_judge(case, a, b, perturbed), case, evidence), sides)]
         if case.speed:
             found.append(speed.case(a, b, name=case.speed_name))
         if case.memory:
@@ -91,7 +92,11 @@ def wants(case: Case, evidence: Evidence) -> Wants:
     again = case.deterministic is None and any(
         verdict.deterministic is None and verdict.case == case.name for verdict in open_ones
     )
-    return Wants(again=again, pairs=any(verdict.pairs_needed for verdict in open_ones))
+    return Wants(
+        again=again,
+        perturbed=any(verdict.needs_perturbed for verdict in found),
+        pairs=any(verdict.pairs_needed for verdict in open_ones),
+    )
 
 
 def run_of(job: Mapping[str, Any]) -> judged.Run:
@@ -121,7 +126,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
     speed is judged runs A itself.
     """
     evidence = session.evidence()
-    b = schedule.runs_of(case, "B", evidence).get(dataclasses.replace(run, side="B", again=False).name)
+    b = schedule.runs_of(case, "B", evidence).get(Run(case.name, "B", run.seed, run.pair).name)
     tree = evidence["begin"]["trees"]["A"]
     if case.speed or b is None:
         return None
@@ -129,6 +134,8 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
         mine = run_of(b)
     except BadInput:
         return None
+    if run.perturbed:
+        mine = dataclasses.replace(mine, facts={**mine.facts, comparable.PERTURBED: "True"})
     taken = {job["submission_id"] for job in jobs_of(evidence).values()}
     for earlier in all_of(root):
         if earlier.path == session.path:
@@ -157,9 +164,16 @@ def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
     return is_equal and gathered.digest(Path(job["job_dir"])) == job["digest"]
 
 
-def _judge(case: Case, a: Sequence[judged.Run], b: Sequence[judged.Run]) -> Verdict:
-    decisive = decisive_of(case)
-    return judge.case(a, b, name=case.name, decisive=decisive, ignore=case.ignore, deterministic=case.deterministic)
+def _judge(case: Case, a: Sequence[judged.Run], b: Sequence[judged.Run], perturbed: Sequence[judged.Run]) -> Verdict:
+    return judge.case(
+        a,
+        b,
+        name=case.name,
+        decisive=decisive_of(case),
+        ignore=case.ignore,
+        deterministic=case.deterministic,
+        perturbed=perturbed,
+    )
 
 
 def decisive_of(case: Case) -> list[Decisive]:

@@ -34,7 +34,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   sed '/^  grpo:/,/workload: grpo/d; s/workload: sft/&\n    overrides: [trainer.save_freq=5]/; s/continues: ppo/continues: sft/' suites/rehearsal.yaml >"${BATS_TEST_TMPDIR}/suite.yaml"
   SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" run scripts/60_verify.sh
   assert_status 9
-  assert_line ' +this session makes 6 to 9 runs \(3 cases\).*'
+  assert_line ' +this session makes 6 to 12 runs \(3 cases\).*'
   assert_line '13 of 13 checks passed'
   assert_line 'ppo +regressed: with equal rewards, critic/advantages has the opposite sign in B at step 1: .*'
   assert_line 'first +step 1, critic/advantages/(max|min): A -?[0-9.]+, B -?[0-9.]+'
@@ -91,6 +91,20 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   SESSION=${session##*/} run scripts/60_verify.sh
   assert_status 2
   assert_line "error   SESSION=${session##*/} \\(${session##*/}\\) is over: read .*/report.md, or leave SESSION empty for a new one."
+}
+
+# bats test_tags=ninth:5
+@test "an equal expression in B, whose rounding grows: the same, because a run of A with perturbed last bits does as much" {
+  copy_of_a equal
+  patch -d "${BATS_FILE_TMPDIR}/equal" -p1 <tests/mutations/harmless-equal-expression.patch
+  printf 'cases:\n  ppo: {workload: ppo, deterministic: true}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
+  SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/equal" run scripts/60_verify.sh
+  assert_status 0
+  assert_line "ppo +same: B differs from A by no more than rounding grows to \\(up to .* of a metric's size\\), as A with perturbed last bits shows"
+  session=$(last_session)
+  perturbed=$(jq -r '.jobs.ppo_a_perturbed.submission_id' "${session}/report.json")
+  jq -e '.said.perturbed' "${WORKDIR}/shared/jobs/${perturbed}/config/asked.json"
+  grep -q "ppo_a_perturbed" "${session}/report.html"
 }
 
 # bats test_tags=ninth:2
