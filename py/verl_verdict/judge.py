@@ -153,7 +153,7 @@ def _prepare(
         tuple(run for _, run in measured),
         tuple(unused),
         tuple(
-            f"from step {step} on, perturbed last bits change A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
+            f"from step {step} on, perturbed last bits change some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
             for step in exact.blind_from(noise)
         ),
     )
@@ -348,9 +348,9 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
     # Statistics show no better or worse side, and the values differ all the same.
     values = f"A {diagnosis.number(first.a)}, B {diagnosis.number(first.b)}"
     reason = f"A repeats itself, and B differs from step {first.step} on ({first.metric}: {values})"
-    found = known.says(Word.CHANGED, reason, how, first)
+    changed = known.says(Word.CHANGED, reason, how, first)
     is_rounding_first = all(each.begins_as_rounding for _, each in known.compared if each.outcome is Outcome.DIFFERS)
-    return dataclasses.replace(found, needs_perturbed=is_rounding_first and known.lacks_perturbed)
+    return dataclasses.replace(changed, needs_perturbed=is_rounding_first and known.lacks_perturbed)
 
 
 def _by_statistics(known: _Case) -> Verdict:

@@ -10,13 +10,13 @@ calibrate::next() {
   ((${#_words[@]} > 0))
 }
 
-# calibrate::run NAME WORKLOAD PATCH SEED FURTHER OVERRIDES: one run, followed to its end and recorded. FURTHER is the step to which
-# it is resumed afterwards; empty for most.
+# calibrate::run NAME WORKLOAD PATCH SEED PERTURBED FURTHER OVERRIDES: one run, followed to its end and recorded. FURTHER is the step to
+# which it is resumed afterwards; empty for most.
 calibrate::run() {
-  local name=$1 workload=$2 patch=$3 seed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A status=0
+  local name=$1 workload=$2 patch=$3 seed=$4 perturbed=$5 further=$6 overrides=$7 id code=$CALIBRATE_A status=0
   log::step "calibrate: ${name} (${workload})"
   [[ -z $patch ]] || code=$(calibrate::snapshot "$patch")
-  id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" OVERRIDES "$overrides" -- job::submit "$(job::spec_of "$workload")") || status=$?
+  id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" PERTURBED "$perturbed" OVERRIDES "$overrides" -- job::submit "$(job::spec_of "$workload")") || status=$?
   [[ -n $id ]] || cli::die 1 "The run ${name} was not submitted: the reason is above; fix it, then run this again."
   if [[ -n $further ]] && ((status == 0)); then
     calibrate::_with JOB "$id" OVERRIDES "trainer.total_training_steps=${further}" -- job::again resume >&2 || status=$?

@@ -53,14 +53,15 @@ def _abouts() -> list[dict[str, Any]]:
 
 
 def words_of_next(pairs: int, only: str = "") -> list[str]:
-    """NAME WORKLOAD PATCH SEED FURTHER OVERRIDES of the next run."""
+    """NAME WORKLOAD PATCH SEED PERTURBED FURTHER OVERRIDES of the next run."""
     run = next(iter(calibration.lacking(pairs, only)), None)
     if run is None:
         return []
     recipe = run.recipe
     further = str(recipe.steps + FURTHER) if recipe.continues else ""
     seed = "" if run.seed is None else str(run.seed)
-    return [run.name, recipe.workload, str(run.patch or ""), seed, further, " ".join(recipe.asked)]
+    perturbed = "1" if run.perturbed else ""
+    return [run.name, recipe.workload, str(run.patch or ""), seed, perturbed, further, " ".join(recipe.asked)]
 
 
 def record(name: str, job: str, verl: str, commit: str, image: str) -> None:
@@ -158,9 +159,11 @@ def _sentence_on_noise() -> str:
         "orders the answers of a batch (in SFT its rows) in another way, as without the rehearsal's hook for the order. Each pair has\n"
         f"another seed, and no run is in two pairs. A session of {SESSION} pairs is the smallest one that can show a difference; a pair alone\n"
         "raises an alarm only if it is wrong on its face, and is inconclusive otherwise. The bounds are of\n"
-        "Clopper and Pearson, one-sided. Two rules were changed after these records had been seen. Rounding is up to 2e-5 instead of 1e-5, because of\n"
-        "`harmless-equal-expression`. The sign of a policy loss below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51,\n"
-        "which were alarms."
+        "Clopper and Pearson, one-sided. Three rules were changed after these records had been seen. Rounding is up to 2e-5 instead of 1e-5, and a\n"
+        "perturbed run measures noise by stage, both because of `harmless-equal-expression`. The sign of a policy loss\n"
+        "below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51, which were alarms.\n\n"
+        "No planted regression begins as rounding, so a session makes no perturbed run for any. Given one all the same, the judge still\n"
+        "catches all those of PPO that were trained as the perturbed run was."
     )
 
 

@@ -81,6 +81,7 @@ class Run:
     recipe: Recipe
     patch: Path | None = None
     seed: int | None = None
+    perturbed: bool = False
 
     @property
     def patch_sha256(self) -> str:
@@ -97,6 +98,7 @@ class Mutation:
     recipe: Recipe
     harmless: bool = False
     signal: Mapping[str, Any] = field(default_factory=dict)
+    is_rounding: bool = False
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -111,6 +113,11 @@ class Mutation:
         """The runs of A that it is compared with: two tell whether A repeats itself."""
         count = MEASURED_RUNS if self.recipe.measured else 2
         return tuple(Run(f"A-{self.recipe.name}-{number}", self.recipe) for number in range(1, count + 1))
+
+    @property
+    def perturbed(self) -> tuple[Run, ...]:
+        """The run of A with perturbed last bits, if the judge needs it."""
+        return (Run(f"A-{self.recipe.name}-perturbed", self.recipe, perturbed=True),) if self.is_rounding else ()
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
     steps = int(said.get("steps", STEPS))
     signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
     recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")), not MEASURED.keys().isdisjoint(signal))  # fmt: skip
-    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal)
+    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")))
 
 
 def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
@@ -179,7 +186,7 @@ def planned(pairs: int, only: str = "") -> Iterator[Run]:
 def _of_mutations() -> Iterator[Run]:
     seen = set()
     for mutation in sorted(mutations(), key=_order):
-        for run in _in_turn(mutation.runs_of_a, mutation.runs):
+        for run in (*_in_turn(mutation.runs_of_a, mutation.runs), *mutation.perturbed):
             if run.name not in seen:
                 yield run
             seen.add(run.name)
@@ -313,14 +320,20 @@ def load(name: str) -> Recorded:
 
 def results() -> list[Result]:
     """What the judge says of each mutation whose runs are all recorded."""
-    return [Result(each, judged(each)) for each in mutations() if all(map(is_recorded, (*each.runs_of_a, *each.runs)))]
+    return [
+        Result(each, judged(each))
+        for each in mutations()
+        if all(map(is_recorded, (*each.runs_of_a, *each.runs, *each.perturbed)))
+    ]
 
 
 def judged(mutation: Mutation) -> Verdict:
     """The verdict on a mutation; that on its speed or memory if its signal is that."""
-    a, b = ([load(run.name) for run in runs] for runs in (mutation.runs_of_a, mutation.runs))
-    case = next((case for key, (case, _) in MEASURED.items() if key in mutation.signal), judge.case)
-    return case(a, b, name=mutation.name)
+    a, b, perturbed = (
+        [load(run.name) for run in runs] for runs in (mutation.runs_of_a, mutation.runs, mutation.perturbed)
+    )
+    measured = next((case for key, (case, _) in MEASURED.items() if key in mutation.signal), None)
+    return measured(a, b, name=mutation.name) if measured else judge.case(a, b, name=mutation.name, perturbed=perturbed)
 
 
 def unrecorded() -> list[str]:

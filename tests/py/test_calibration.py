@@ -1,6 +1,7 @@
 """The judge on real runs (tests/recorded/calibration/): planted regressions are caught, harmless changes and A against A are not
 alarms, no record is missing, and docs/calibration.md says what the judge says."""
 
+import dataclasses
 import json
 import lzma
 import math
@@ -34,6 +35,23 @@ def test_each_record_belongs_to_a_mutation_or_a_pair():
 def test_a_planted_regression_is_caught(name):
     result = RESULTS[name]
     assert result.is_caught == (name not in KNOWN["not_caught"]), result.verdict.reason
+
+
+ROUNDING = RESULTS["harmless-equal-expression"].mutation
+BESIDE = [name for name in PLANTED if RESULTS[name].mutation.recipe == ROUNDING.recipe]
+
+
+def test_a_change_that_begins_as_rounding_is_the_same_with_the_perturbed_run_that_the_judge_asks_for():
+    assert RESULTS[ROUNDING.name].verdict.word is Word.SAME
+    alone = calibration.judged(dataclasses.replace(ROUNDING, is_rounding=False))
+    assert (alone.word, alone.needs_perturbed) == (Word.INCONCLUSIVE, True)
+    assert [name for name in RESULTS if RESULTS[name].verdict.needs_perturbed] == []
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_perturbed_run_excuses_no_planted_regression(name):
+    verdict = calibration.judged(dataclasses.replace(RESULTS[name].mutation, is_rounding=True))
+    assert verdict.word in calibration.CAUGHT, verdict.reason
 
 
 def test_what_is_not_caught_is_recorded():
@@ -81,15 +99,16 @@ def test_the_bound_is_that_of_clopper_and_pearson(count, of, at_most):
 
 @pytest.fixture
 def records(tmp_path, monkeypatch):
-    """No records, and four mutations."""
+    """No records, and five mutations."""
     index = """
 lost-sign: {title: The sign is lost, workload: ppo, signal: {step: 1, metrics: [critic/advantages]}}
 slow: {title: Steps are slower, workload: grpo, steps: 4, overrides: [a.b=1], speed: true}
 leak: {title: Memory is kept, workload: grpo, steps: 4, overrides: [a.b=1], memory: true}
 resume: {title: The optimizer is lost, workload: ppo, continues: true, signal: {step: 5, metrics: [actor/]}}
+rounds: {title: Sums in another order, workload: ppo, harmless: true, perturbed: true}
 """
     (tmp_path / "index.yaml").write_text(index)
-    for name in ("lost-sign", "slow", "leak", "resume"):
+    for name in ("lost-sign", "slow", "leak", "resume", "rounds"):
         (tmp_path / f"{name}.patch").write_text(f"patch {name}\n")
     monkeypatch.setattr(calibration, "MUTATIONS", tmp_path)
     monkeypatch.setattr(calibration, "RECORDS", tmp_path / "records")
@@ -118,7 +137,7 @@ def job(directory, workload="ppo"):
 
 def test_runs_of_a_and_b_are_planned_in_turn(records):
     assert [run.name for run in calibration.planned(0)] == [
-        "A-ppo-10-1", "lost-sign", "A-ppo-10-2", "A-ppo-10-resumed-1", "resume", "A-ppo-10-resumed-2",
+        "A-ppo-10-1", "rounds", "A-ppo-10-2", "A-ppo-10-perturbed", "lost-sign", "A-ppo-10-resumed-1", "resume", "A-ppo-10-resumed-2",
         *(name for at in range(1, 7) for name in (f"A-grpo-4-67ec32-measured-{at}", f"slow-{at}")),
         *(f"leak-{at}" for at in range(1, 7)),
     ]  # fmt: skip
@@ -137,15 +156,19 @@ def test_what_is_recorded_is_not_run_again(records, tmp_path):
         "",
         "",
         "",
+        "",
         "trainer.total_training_steps=10 trainer.save_freq=-1",
     ]
-    for run in list(calibration.planned(0))[:4]:
+    for run in list(calibration.planned(0))[:6]:
+        if run.perturbed:
+            assert calibrate.words_of_next(0)[:6] == [run.name, "ppo", "", "", "1", ""]
         calibration.record(run, job(tmp_path / run.name), {})
     patch = str(tmp_path / "resume.patch")
     assert calibrate.words_of_next(0) == [
         "resume",
         "ppo",
         patch,
+        "",
         "",
         "12",
         "trainer.total_training_steps=10 trainer.save_freq=10",

@@ -11,7 +11,7 @@ from verl_verdict import metrics
 HOME = REPO / "tests" / "mutations"
 WORKLOADS = ("ppo", "grpo", "sft")
 SHOWN_BY = ("harmless", "signal", "crash", "stops", "speed", "memory")
-KEYS = {"title", "workload", "overrides", "steps", "continues", *SHOWN_BY}
+KEYS = {"title", "workload", "overrides", "steps", "continues", "perturbed", *SHOWN_BY}
 STEPS = 10  # of a case of the suite rehearsal
 RESUMED_STEPS = 2
 HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -44,7 +44,7 @@ def problems(name, entry):
         yield f"workload {entry.get('workload')}"
     if len(shown_by) != 1:
         yield f"shown by {shown_by}, not by one of {SHOWN_BY}"
-    for key in {*shown_by, "continues"} - {"signal"}:
+    for key in {*shown_by, "continues", "perturbed"} - {"signal"}:
         if entry.get(key, True) is not True:
             yield f"{key} is {entry[key]}, not true"
     if ("harmless" in entry) != name.startswith("harmless-"):

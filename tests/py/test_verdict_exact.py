@@ -425,13 +425,26 @@ def test_what_is_within_three_times_the_perturbed_run_is_the_same(tmp_path, metr
         assert verdict.pairs_needed == 2
 
 
+def test_a_metric_that_is_0_without_the_perturbation_excuses_no_other_one_and_hides_none(tmp_path):
+    """It has no scale: `actor/pg_clipfrac_lower` is 0 in every run."""
+
+    def perturb(step, data):
+        data["actor/pg_clipfrac_lower"] += 0.1
+        at("actor/loss", {3: 1e-4})(step, data)
+
+    perturbed = changed(tmp_path, PPO[0], perturb, to="perturbed")
+    for size, word in ((1.5e-4, Word.SAME), (4e-4, Word.INCONCLUSIVE)):
+        b = changed(tmp_path, PPO[0], at("actor/entropy", {1: 1e-7, 2: 1e-5, 3: size}), to=str(size))
+        assert judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed]).word is word
+
+
 @pytest.mark.parametrize("size", [0.05, 0.3])
 def test_from_which_step_on_noise_hides_a_change_is_said(tmp_path, size):
     perturbed = changed(tmp_path, PPO[0], at("actor/entropy", {1: 1e-7, 3: 0.09 * size, 4: size}), to="perturbed")
     b = changed(tmp_path, PPO[0], at("actor/entropy", LESS))
     verdict = judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed])
     assert verdict.word is Word.SAME
-    note = "from step 4 on, perturbed last bits change A's metrics by more than 10% of their size: a change that begins there is not seen"
+    note = "from step 4 on, perturbed last bits change some of A's metrics by more than 10% of their size: a change that begins there is not seen"
     assert (note in verdict.notes) == (size > 0.1)
 
 
