@@ -19,7 +19,7 @@ from verl_regress.base.naming import SFT_SUFFIX
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, status
-from verl_regress.session import checks, cost, driver, evidence, schedule, suites
+from verl_regress.session import checks, cost, driver, evidence, schedule, spelling, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import datasets, models, snapshot
@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
     """Run one step; `judge` returns the session's exit status: 9 if a check failed, else what the verdicts say."""
     root, api = SharedRoot(args.shared_root), RayApi(nodes.ADDRESS)
     if args.step == "suite":
-        sys.stdout.write("".join(f"{spec}\0" for spec in _suite(args).specs))
+        suite = _suite(args)
+        spelling.need_known(root, suite)
+        sys.stdout.write("".join(f"{spec}\0" for spec in suite.specs))
         return 0
     if args.step == "begin":
         return _begin(root, api, args)

@@ -1,0 +1,52 @@
+"""Refuses a suite whose decisive metric is misspelt, before any run: no job has recorded the name, and one that they did record is
+almost the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from itertools import islice
+
+from verl_regress.base.errors import BadInput, RegressError, shown
+from verl_regress.base.layout import SharedRoot
+from verl_regress.jobs import find, progress
+from verl_regress.session.suites import Suite
+
+_JOBS = 50  # the newest ones that are read
+_ALMOST = 0.9  # of difflib: one or two letters
+# Another data set or another number is no mistake.
+_OF_DATA = "val-"
+_NUMBER = re.compile(r"\d+")
+
+
+def need_known(root: SharedRoot, suite: Suite) -> None:
+    """Raises BadInput for a misspelt metric. A name that resembles none is taken as it is: the verdict says if no run has it."""
+    wanted = [(case.name, metric) for case in suite.cases for metric in case.decisive if not metric.endswith("/")]
+    known = _recorded(root) if wanted else set()
+    for case, metric in wanted:
+        meant = _meant(metric, known)
+        if meant is not None:
+            raise BadInput(
+                f"The case '{case}' of the suite {suite.name} is decided by {shown(metric)}, which no job has recorded: did you mean {meant}? "
+                "If not, submit one job that records it first."
+            )
+
+
+def _meant(metric: str, known: Collection[str]) -> str | None:
+    if metric in known or metric.startswith(_OF_DATA):
+        return None
+    nearest = difflib.get_close_matches(metric, sorted(known), n=1, cutoff=_ALMOST)
+    return next((name for name in nearest if _NUMBER.sub("", name) != _NUMBER.sub("", metric)), None)
+
+
+def _recorded(root: SharedRoot) -> set[str]:
+    """The metrics of the newest jobs, as verl and as the judge name them."""
+    found: set[str] = set()
+    for job in islice(find.newest(root), _JOBS):
+        with suppress(OSError, RegressError, ValueError):  # another user's, or damaged
+            for step in progress.steps(progress.lines(job))[-1:]:
+                found |= step.metrics.keys()
+    return found

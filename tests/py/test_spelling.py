@@ -1,0 +1,50 @@
+"""A misspelt decisive metric is refused before any run, by what jobs have recorded."""
+
+import io
+import json
+import sys
+import types
+
+import pytest
+from conftest import write
+
+
+@pytest.fixture
+def checked(run, shared, make_job, monkeypatch):
+    """Checks a suite that is decided by these metrics, beside a job that has recorded some and one that is damaged."""
+    names = ("critic/score/mean", "critic/score/max", "actor/pg_loss", "val-core/sums/acc/mean@1", "perf/top_5")
+    rows = [{"step": step, "data": dict.fromkeys(names, 0.5)} for step in (1, 2)]
+    write(make_job("known").metrics, "".join(json.dumps(row) + "\n" for row in rows))
+    write(make_job("damaged").metrics, "no JSON\n")
+
+    def checked(*metrics):
+        decisive = {name: {"better": "more"} for name in metrics}
+        text = json.dumps({"cases": {"ppo": {"workload": "ppo", "decisive": decisive}, "sft": {"workload": "sft"}}})
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(text.encode())))
+        return run("verify", "suite", "--name=my.yaml")
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("metric", "meant"),
+    [
+        ("critic/score/maen", "critic/score/mean"),
+        ("critic/scores/mean", "critic/score/mean"),
+        ("actor/pg_los", "actor/pg_loss"),
+    ],
+)
+def test_a_name_that_is_almost_a_recorded_one_is_refused_and_nothing_is_created(checked, metric, meant):
+    assert checked("actor/pg_loss", metric).is_refusal(
+        f"The case 'ppo' of the suite my.yaml is decided by {metric}, which no job has recorded: did you mean {meant}? "
+        "If not, submit one job that records it first."
+    )
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["critic/score/max", "actor/kl_loss", "my/own", "val-core/", "val-core/sumz/acc/mean@1", "critic/scor/", "perf/top_6"],
+)  # fmt: skip
+def test_other_names_are_taken_as_they_are(checked, metric):
+    outcome = checked(metric)
+    assert (outcome.status, outcome.out) == (0, "jobspecs/ppo.yaml\0jobspecs/sft.yaml\0")
