@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d+")
 
 def need_known(root: SharedRoot, suite: Suite) -> None:
     """Raises BadInput for a misspelt metric. A name that resembles none is taken as it is: the verdict says if no run has it."""
-    wanted = [(case.name, metric) for case in suite.cases for metric in case.decisive if not metric.endswith("/")]
+    wanted = [(case.name, metric) for case in suite.cases for metric in case.decisive]
     known = _recorded(root) if wanted else set()
     for case, metric in wanted:
         meant = _meant(metric, known)
