@@ -83,7 +83,11 @@ def judge(
     if why_not:
         return _beside(_noted(found, f"not compared with the straight runs: {why_not}"), source)
     off = exact.noise([(each.straight, each.run) for each in a])
-    mine, other, beyond_mine = _side("A", a, {}, ignore), _side("B", b, {}, ignore), _side("B", b, off, ignore)
+    mine, other, beyond_mine = (
+        _side("A", a, exact.Noise(), ignore),
+        _side("B", b, exact.Noise(), ignore),
+        _side("B", b, off, ignore),
+    )
     found = _noted(found, str(mine), str(other))
     how = f"{mine.steps} of each resumed run against those of its straight run, value by value"
     is_exact = mine.goes_on or _repeats(found, source)

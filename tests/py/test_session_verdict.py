@@ -610,6 +610,16 @@ class TestAPerturbedRunOfA:
         session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
         assert (words(session), following(session)) == ({"ppo": "changed"}, None)
 
+    def test_is_not_compared_with_the_straight_run_that_it_continues(self, root):
+        more = "  more: {continues: ppo, steps: 4, deterministic: true}\n"
+        session = self.session(root, suite=f"cases:\n  ppo: {{workload: ppo, deterministic: true}}\n{more}")
+        known = entropy(s1=1e-7, s2=2e-6, s3=1e-4)
+        session.write_job("more_b", job(root, "ppo-0.9.1-v1-1", "more-b", TREES["B"], known))
+        session.write_job("more_a", job(root, "ppo-0.9.1-v1-1", "more-a", TREES["A"]))
+        before = words(session)
+        session.write_job("more_a_perturbed", self.perturbed(root, s3=3e-5))
+        assert (before["more"], words(session)) == ("same", before)
+
     def test_is_taken_over_by_later_sessions_as_nothing_else(self, root):
         before = self.session(root, "20261121T100000Z")
         before.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))

@@ -81,7 +81,7 @@ def _resumed(case: Case, side: str, evidence: Evidence) -> list[resumed.Resumed]
     return [
         resumed.Resumed(run_of(jobs[run.name]), run_of(jobs[schedule.source_of(run, case).name]))
         for run in schedule.all_runs(case)
-        if run.side == side and run.name in jobs
+        if run.side == side and not run.perturbed and run.name in jobs
     ]
 
 
@@ -94,7 +94,9 @@ def wants(case: Case, evidence: Evidence) -> Wants:
     )
     return Wants(
         again=again,
-        perturbed=any(verdict.needs_perturbed for verdict in found),
+        perturbed=any(
+            verdict.needs_perturbed for verdict in found if verdict.pairs and verdict.word is not Word.REGRESSED
+        ),
         pairs=any(verdict.pairs_needed for verdict in open_ones),
     )
 
