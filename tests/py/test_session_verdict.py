@@ -620,6 +620,19 @@ class TestAPerturbedRunOfA:
         session.write_job("more_a_perturbed", self.perturbed(root, s3=3e-5))
         assert (before["more"], words(session)) == ("same", before)
 
+    def test_is_made_for_no_resumed_run_that_regressed(self, root):
+        def jumps(step, data):
+            entropy(s2=1e-6)(step, data)
+            data["actor/grad_norm"] *= 1.01 if step == 3 else 1
+
+        one = "{workload: ppo, deterministic: true}"
+        more = "{continues: ppo, steps: 4, deterministic: true}"
+        session = make(root, suite=f"cases:\n  ppo: {one}\n  more: {more}\n")
+        for name, change in (("ppo_b", None), ("ppo_a", None), ("more_b", jumps), ("more_a", None)):
+            side = name.split("_")[1].upper()
+            session.write_job(name, job(root, "ppo-0.9.1-v1-1", name.replace("_", "-"), TREES[side], change))
+        assert (words(session), following(session)) == ({"ppo": "identical", "more": "regressed"}, None)
+
     def test_is_taken_over_by_later_sessions_as_nothing_else(self, root):
         before = self.session(root, "20261121T100000Z")
         before.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
