@@ -36,7 +36,7 @@ def cost(pairs: int, only: str = "") -> str:
     lacking = calibration.lacking(pairs, only)
     usual = {workload: statistics.median(took) for workload, took in _seconds().items()}
     seconds = sum(usual.get(run.recipe.workload, _UNKNOWN_SECONDS) for run in lacking)
-    recorded = len(list(calibration.planned(pairs, only))) - len(lacking)
+    recorded = sum(map(calibration.is_recorded, calibration.planned(pairs, only)))
     return f"{len(lacking)} runs, about {seconds / 60:.0f} minutes ({recorded} are recorded)"
 
 
@@ -53,14 +53,14 @@ def _abouts() -> list[dict[str, Any]]:
 
 
 def words_of_next(pairs: int, only: str = "") -> list[str]:
-    """NAME WORKLOAD PATCH SEED FURTHER OVERRIDES of the next run."""
+    """NAME WORKLOAD SEED FURTHER OVERRIDES PATCH... of the next run."""
     run = next(iter(calibration.lacking(pairs, only)), None)
     if run is None:
         return []
     recipe = run.recipe
     further = str(recipe.steps + FURTHER) if recipe.continues else ""
     seed = "" if run.seed is None else str(run.seed)
-    return [run.name, recipe.workload, str(run.patch or ""), seed, further, " ".join(recipe.asked)]
+    return [run.name, recipe.workload, seed, further, " ".join(recipe.asked), *map(str, run.patches)]
 
 
 def record(name: str, job: str, verl: str, commit: str, image: str) -> None:
