@@ -21,11 +21,13 @@ from scipy.stats import beta
 import calibration
 from calibration import FURTHER, MEASURED_RUNS, REPO, SESSION, WORKLOADS, Mutation, Result
 from verl_verdict.diagnosis import number
-from verl_verdict.verdicts import Word
+from verl_verdict.statistics import LOOKS
+from verl_verdict.verdicts import Verdict, Word
 
 PAGE = REPO / "docs" / "calibration.md"
 _UNKNOWN_SECONDS = 90
 _MOST_PAIRS = 999
+_PAIRS = (1, *LOOKS)
 
 
 # --- what to run
@@ -79,6 +81,7 @@ def page() -> str:
     found = calibration.results()
     planted = [each for each in found if not each.mutation.harmless]
     harmless = [each for each in found if each.mutation.harmless]
+    in_noise = [(each, found) for each in calibration.in_noise() if (found := calibration.looks(each))]
     abouts, known = _abouts(), calibration.known()
     parts = [
         "# How far the judge can be trusted",
@@ -88,7 +91,7 @@ def page() -> str:
         "judge has become weaker.",
         _source(abouts),
         "## Summary",
-        _table(("what", "count", "with 95 % confidence"), _summary(planted, harmless)),
+        _table(("what", "count", "with 95 % confidence"), (*_summary(planted, harmless), *_summary_in_noise(in_noise))),
         _sentence_on_noise(),
         "## Planted regressions",
         f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
@@ -96,13 +99,18 @@ def page() -> str:
         _table(("mutation", "workload", "steps", "verdict", "first difference", "as expected"), map(_planted, planted)),
         "## Harmless changes",
         _table(("mutation", "workload", "steps", "verdict", "reason"), map(_harmless, harmless)),
+        "## In noise: how many pairs are needed",
+        _sentence_on_pairs(),
+        _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named"), [_in_noise(*each) for each in in_noise]),
         "## Not caught",
         _reasons(known["not_caught"]) or "All recorded regressions are caught.",
+        "In noise: " + ("\n\n" + _reasons(known["not_caught_in_noise"]) if known["not_caught_in_noise"] else "all that are recorded to the end are caught."),
         "## Caught, but not as expected",
         _reasons({each.mutation.name: _expected(each.mutation) for each in planted if each.is_caught and not each.is_named_right})
         or "None.",
         "## Not recorded yet",
         _reasons(known["pending"]) or "All mutations are recorded.",
+        "In noise: " + ("\n\n" + _reasons(known["pending_in_noise"]) if known["pending_in_noise"] else "all are recorded to the end."),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
@@ -132,6 +140,14 @@ def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[
         yield _row_at_least(
             f"A against A called the same, {workload}, sessions of {SESSION} pairs", same, len(sessions)
         )
+
+
+def _summary_in_noise(found: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Iterable[Sequence[str]]:
+    words = [(each, list(seen.values())[-1].word) for each, seen in found if calibration.is_judged(seen)]
+    planted = [word in calibration.CAUGHT for each, word in words if not each.harmless]
+    harmless = [word in calibration.ALARMS for each, word in words if each.harmless]
+    yield _row_at_least(f"planted regressions caught in noise, at most {LOOKS[-1]} pairs", sum(planted), len(planted))
+    yield _row_at_most("alarms over harmless changes in noise", sum(harmless), len(harmless))
 
 
 def _row_at_least(what: str, count: int, of: int) -> Sequence[str]:
@@ -168,6 +184,24 @@ def _planted(result: Result) -> Sequence[str]:
     first = result.verdict.first
     shown = f"step {first.step}, `{first.metric}`: {number(first.a)}, {number(first.b)}" if first else result.verdict.reason  # fmt: skip
     return (*_named(result.mutation), f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}", shown, "yes" if result.is_named_right else "no")  # fmt: skip
+
+
+def _sentence_on_pairs() -> str:
+    return (
+        "Some mutations, judged as on a GPU: A does not repeat itself. B is the mutation with the same noise, its runs have the seeds of A's\n"
+        f"noisy runs above, and A ran twice with the first seed. The judge looks at the first pair, and then at {', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} pairs only;\n"
+        "the first decision is final, so nothing is run after it. Only decisive metrics count, and a difference needs 6 pairs, unless\n"
+        "B is wrong on its face. The metrics named are the first in causal order that are beyond their margins."
+    )
+
+
+def _in_noise(mutation: Mutation, found: Mapping[int, Verdict]) -> Sequence[str]:
+    pairs, last = list(found.items())[-1]
+    first = f"step {last.first.step}, `{last.first.metric}`: {number(last.first.a)}, {number(last.first.b)}" if last.first else last.reason  # fmt: skip
+    words = [found[each].word.value if each in found else "" for each in _PAIRS]
+    decided = calibration.is_decided(found)
+    needed = str(pairs) if decided else f"more than {pairs}"
+    return (f"`{mutation.name}`", mutation.recipe.workload, *words, needed, first if decided else last.reason)
 
 
 def _harmless(result: Result) -> Sequence[str]:

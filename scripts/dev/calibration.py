@@ -187,7 +187,10 @@ def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
 def runs_in_noise(mutation: Mutation) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
     """The runs of A and of B of a session in noise: a pair for each seed, as many as the judge may take. A runs twice with the first one."""
     pairs = [noisy_pair(mutation.recipe.workload, number) for number in range(1, LOOKS[-1] + 1)]
-    b = [Run(f"noisy-{mutation.name}-{at}", a.recipe, (NOISE, mutation.patch), a.seed) for at, (a, _) in enumerate(pairs, start=1)]
+    b = [
+        Run(f"noisy-{mutation.name}-{at}", a.recipe, (NOISE, mutation.patch), a.seed)
+        for at, (a, _) in enumerate(pairs, start=1)
+    ]
     return (*pairs[0], *(first for first, _ in pairs[1:])), tuple(b)
 
 
@@ -362,15 +365,17 @@ def unrecorded() -> list[str]:
 
 
 def known() -> dict[str, dict[str, str]]:
-    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded."""
+    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded; the same in noise."""
     said = yaml.safe_load((RECORDS / "open.yaml").read_text(encoding="utf-8"))
-    return {key: dict(said.get(key) or {}) for key in ("not_caught", "pending")}
+    return {
+        key: dict(said.get(key) or {}) for key in ("not_caught", "pending", "not_caught_in_noise", "pending_in_noise")
+    }
 
 
 def in_noise() -> list[Mutation]:
     """The mutations that are also judged in noise."""
     index = {each.name: each for each in mutations()}
-    return [index[name] for name in IN_NOISE if name in index]
+    return [index[name] for name in IN_NOISE]
 
 
 def looks(mutation: Mutation) -> dict[int, Verdict]:
@@ -388,6 +393,11 @@ def looks(mutation: Mutation) -> dict[int, Verdict]:
 def is_decided(found: Mapping[int, Verdict]) -> bool:
     """No further pair changes the verdict of these looks."""
     return any(each.word is not Word.INCONCLUSIVE for each in found.values())
+
+
+def is_judged(found: Mapping[int, Verdict]) -> bool:
+    """These looks have come to an end, with or without a decision."""
+    return is_decided(found) or LOOKS[-1] in found
 
 
 def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:
