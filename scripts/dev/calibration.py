@@ -40,14 +40,14 @@ SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
 IN_NOISE = (
     "advantage-sign",
     "sft-label-shift",
-    "harmless-rename",
-    "grpo-std-lost",
-    "rollout-weights-not-updated",
     "reward-offset",
+    "rollout-weights-not-updated",
+    "grpo-std-lost",
+    "harmless-rename",
+    "sft-validation-last-batch",
     "gradient-accumulation-scale",
     "clip-range-tenth",
     "harmless-reordered-sum",
-    "sft-validation-last-batch",
 )
 ALARMS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)
 CAUGHT = (Word.REGRESSED, Word.CHANGED)
