@@ -36,13 +36,13 @@ STEPS = 10
 FURTHER = 2  # steps after a resume
 MEASURED_RUNS = 6  # of each side: fewer cannot show that B is slower, or needs more memory
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
-# Mutations that are also judged in noise, the most telling ones first. They have no overrides, so the noisy runs of A are their A.
+# Mutations that are also judged in noise, in the order of their runs. They have no overrides, so the noisy runs of A are their A.
 IN_NOISE = (
     "advantage-sign",
     "sft-label-shift",
-    "reward-offset",
     "sft-validation-last-batch",
     "harmless-rename",
+    "reward-offset",
     "rollout-weights-not-updated",
     "grpo-std-lost",
     "gradient-accumulation-scale",
