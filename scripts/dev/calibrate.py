@@ -101,7 +101,7 @@ def page() -> str:
         _table(("mutation", "workload", "steps", "verdict", "reason"), map(_harmless, harmless)),
         "## In noise: how many pairs are needed",
         _sentence_on_pairs(),
-        _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named"), [_in_noise(*each) for each in in_noise]),
+        _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named, or the reason"), [_in_noise(*each) for each in in_noise]),
         "## Not caught",
         _reasons(known["not_caught"]) or "All recorded regressions are caught.",
         "In noise:\n\n" + (_reasons(known["not_caught_in_noise"]) or "All that are recorded to the end are caught."),
