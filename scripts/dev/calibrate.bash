@@ -10,12 +10,12 @@ calibrate::next() {
   ((${#_words[@]} > 0))
 }
 
-# calibrate::run NAME WORKLOAD PATCH SEED PERTURBED FURTHER OVERRIDES: one run, followed to its end and recorded. FURTHER is the step to
-# which it is resumed afterwards; empty for most.
+# calibrate::run NAME WORKLOAD SEED PERTURBED FURTHER OVERRIDES [PATCH...]: one run, followed to its end and recorded. FURTHER is the
+# step to which it is resumed afterwards; empty for most.
 calibrate::run() {
-  local name=$1 workload=$2 patch=$3 seed=$4 perturbed=$5 further=$6 overrides=$7 id code=$CALIBRATE_A status=0
+  local name=$1 workload=$2 seed=$3 perturbed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A status=0
   log::step "calibrate: ${name} (${workload})"
-  [[ -z $patch ]] || code=$(calibrate::snapshot "$patch")
+  (($# == 6)) || code=$(calibrate::snapshot "${@:7}")
   id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" PERTURBED "$perturbed" OVERRIDES "$overrides" -- job::submit "$(job::spec_of "$workload")") || status=$?
   [[ -n $id ]] || cli::die 1 "The run ${name} was not submitted: the reason is above; fix it, then run this again."
   if [[ -n $further ]] && ((status == 0)); then
@@ -41,16 +41,18 @@ calibrate::_with() (
   "$@"
 )
 
-# calibrate::snapshot PATCH: the snapshot of A with that patch; prints its code id on stdout.
+# calibrate::snapshot PATCH...: the snapshot of A with these patches; prints its code id on stdout.
 calibrate::snapshot() {
-  local tree=${REPO_DIR}/build/calibrate
+  local tree=${REPO_DIR}/build/calibrate patch
   rm -rf "$tree"
   mkdir -p "$tree"
   cp -a "${WORKDIR}/shared/common/code/verl/${CALIBRATE_A}/verl" "${tree}/verl"
   chmod -R u+w "$tree"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
   # Without our own repository, whose paths git would expect.
-  GIT_CEILING_DIRECTORIES=${tree%/*} git -C "$tree" apply "$1" ||
-    cli::die 2 "The patch $1 does not apply to ${VERL_SOURCE} (VERL_SOURCE): make it again."
+  for patch in "$@"; do
+    GIT_CEILING_DIRECTORIES=${tree%/*} git -C "$tree" apply "$patch" ||
+      cli::die 2 "The patch ${patch} does not apply to ${VERL_SOURCE} (VERL_SOURCE): make it again."
+  done
   snapshot::ensure 'verl-{tree}' "path:${tree}"
 }

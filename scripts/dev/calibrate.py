@@ -21,11 +21,13 @@ from scipy.stats import beta
 import calibration
 from calibration import FURTHER, MEASURED_RUNS, REPO, SESSION, WORKLOADS, Mutation, Result
 from verl_verdict.diagnosis import number
-from verl_verdict.verdicts import Word
+from verl_verdict.statistics import LOOKS
+from verl_verdict.verdicts import Verdict, Word
 
 PAGE = REPO / "docs" / "calibration.md"
 _UNKNOWN_SECONDS = 90
 _MOST_PAIRS = 999
+_PAIRS = (1, *LOOKS)
 
 
 # --- what to run
@@ -36,7 +38,7 @@ def cost(pairs: int, only: str = "") -> str:
     lacking = calibration.lacking(pairs, only)
     usual = {workload: statistics.median(took) for workload, took in _seconds().items()}
     seconds = sum(usual.get(run.recipe.workload, _UNKNOWN_SECONDS) for run in lacking)
-    recorded = len(list(calibration.planned(pairs, only))) - len(lacking)
+    recorded = sum(map(calibration.is_recorded, calibration.planned(pairs, only)))
     return f"{len(lacking)} runs, about {seconds / 60:.0f} minutes ({recorded} are recorded)"
 
 
@@ -53,7 +55,7 @@ def _abouts() -> list[dict[str, Any]]:
 
 
 def words_of_next(pairs: int, only: str = "") -> list[str]:
-    """NAME WORKLOAD PATCH SEED PERTURBED FURTHER OVERRIDES of the next run."""
+    """NAME WORKLOAD SEED PERTURBED FURTHER OVERRIDES PATCH... of the next run."""
     run = next(iter(calibration.lacking(pairs, only)), None)
     if run is None:
         return []
@@ -61,7 +63,7 @@ def words_of_next(pairs: int, only: str = "") -> list[str]:
     further = str(recipe.steps + FURTHER) if recipe.continues else ""
     seed = "" if run.seed is None else str(run.seed)
     perturbed = "1" if run.perturbed else ""
-    return [run.name, recipe.workload, str(run.patch or ""), seed, perturbed, further, " ".join(recipe.asked)]
+    return [run.name, recipe.workload, seed, perturbed, further, " ".join(recipe.asked), *map(str, run.patches)]
 
 
 def record(name: str, job: str, verl: str, commit: str, image: str) -> None:
@@ -80,6 +82,7 @@ def page() -> str:
     found = calibration.results()
     planted = [each for each in found if not each.mutation.harmless]
     harmless = [each for each in found if each.mutation.harmless]
+    in_noise = [(each, found) for each in calibration.in_noise() if (found := calibration.looks(each))]
     abouts, known = _abouts(), calibration.known()
     parts = [
         "# How far the judge can be trusted",
@@ -89,7 +92,7 @@ def page() -> str:
         "judge has become weaker.",
         _source(abouts),
         "## Summary",
-        _table(("what", "count", "with 95 % confidence"), _summary(planted, harmless)),
+        _table(("what", "count", "with 95 % confidence"), (*_summary(planted, harmless), _row_in_noise(in_noise))),
         _sentence_on_noise(),
         "## Planted regressions",
         f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
@@ -97,13 +100,18 @@ def page() -> str:
         _table(("mutation", "workload", "steps", "verdict", "first difference", "as expected"), map(_planted, planted)),
         "## Harmless changes",
         _table(("mutation", "workload", "steps", "verdict", "reason"), map(_harmless, harmless)),
+        "## In noise: how many pairs are needed",
+        _sentence_on_pairs(),
+        _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named, or the reason"), [_in_noise(*each) for each in in_noise]),
         "## Not caught",
         _reasons(known["not_caught"]) or "All recorded regressions are caught.",
+        "In noise:\n\n" + (_reasons(known["not_caught_in_noise"]) or "All that are recorded to the end are caught."),
         "## Caught, but not as expected",
         _reasons({each.mutation.name: _expected(each.mutation) for each in planted if each.is_caught and not each.is_named_right})
         or "None.",
         "## Not recorded yet",
         _reasons(known["pending"]) or "All mutations are recorded.",
+        "In noise:\n\n" + (_reasons(known["pending_in_noise"]) or "All that were chosen are recorded to the end."),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
@@ -133,6 +141,16 @@ def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[
         yield _row_at_least(
             f"A against A called the same, {workload}, sessions of {SESSION} pairs", same, len(sessions)
         )
+
+
+def _row_in_noise(found: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Sequence[str]:
+    words = [list(seen.values())[-1].word for each, seen in found if not each.harmless and calibration.is_judged(seen)]
+    caught = sum(word in calibration.CAUGHT for word in words)
+    return (
+        f"planted regressions caught in noise, at most {LOOKS[-1]} pairs",
+        f"{caught} of {len(words)}",
+        "no bound: few, and chosen",
+    )
 
 
 def _row_at_least(what: str, count: int, of: int) -> Sequence[str]:
@@ -171,6 +189,24 @@ def _planted(result: Result) -> Sequence[str]:
     first = result.verdict.first
     shown = f"step {first.step}, `{first.metric}`: {number(first.a)}, {number(first.b)}" if first else result.verdict.reason  # fmt: skip
     return (*_named(result.mutation), f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}", shown, "yes" if result.is_named_right else "no")  # fmt: skip
+
+
+def _sentence_on_pairs() -> str:
+    return (
+        "Some mutations, judged as on GPUs: A does not repeat itself. B is the mutation with the same noise, its runs have the seeds of A's\n"
+        f"noisy runs above, and A ran twice with the first seed. The judge looks at the first pair, and then at {', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} pairs only;\n"
+        "the first decision is final, so nothing is run after it. Only decisive metrics count, and a difference needs 6 pairs, unless\n"
+        "B is wrong on its face. The metrics named are the first in causal order that are beyond their margins."
+    )
+
+
+def _in_noise(mutation: Mutation, found: Mapping[int, Verdict]) -> Sequence[str]:
+    pairs, last = list(found.items())[-1]
+    first = f"step {last.first.step}, `{last.first.metric}`: {number(last.first.a)}, {number(last.first.b)}" if last.first else last.reason  # fmt: skip
+    words = [found[each].word.value if each in found else "" for each in _PAIRS]
+    decided = calibration.is_decided(found)
+    needed = str(pairs) if decided else f"more than {pairs}"
+    return (f"`{mutation.name}`", mutation.recipe.workload, *words, needed, first if decided else last.reason)
 
 
 def _harmless(result: Result) -> Sequence[str]:

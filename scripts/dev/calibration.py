@@ -1,5 +1,6 @@
 """What the judge of verl_verdict is calibrated with: planted regressions and harmless changes (tests/mutations/), runs of A against
-runs of A that differ by noise, the records of all these runs (tests/recorded/calibration/), and what the judge says of them.
+runs of A that differ by noise, some of the mutations against such runs, the records of all these runs (tests/recorded/calibration/),
+and what the judge says of them.
 
 A record is RUN.json.xz: it maps paths of the job directory to their text, cut down to what the judge reads; `calibration.json` says
 what was run. The judge reads it as a job directory.
@@ -23,6 +24,7 @@ import yaml
 
 from verl_verdict import jobdir, judge, memory, metrics, speed
 from verl_verdict.records import Run as Recorded
+from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
 
 REPO = Path(__file__).resolve().parents[2]
@@ -34,6 +36,19 @@ STEPS = 10
 FURTHER = 2  # steps after a resume
 MEASURED_RUNS = 6  # of each side: fewer cannot show that B is slower, or needs more memory
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
+# Mutations that are also judged in noise, in the order of their runs. They have no overrides, so the noisy runs of A are their A.
+IN_NOISE = (
+    "advantage-sign",
+    "sft-label-shift",
+    "sft-validation-last-batch",
+    "harmless-rename",
+    "rollout-weights-not-updated",
+    "reward-offset",
+    "grpo-std-lost",
+    "gradient-accumulation-scale",
+    "clip-range-tenth",
+    "harmless-reordered-sum",
+)
 ALARMS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)
 CAUGHT = (Word.REGRESSED, Word.CHANGED)
 # Signals that the judge finds in what a run costs, and words of its sentence on them.
@@ -75,18 +90,18 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """One run to record. `patch` changes the code of A."""
+    """One run to record. `patches` change the code of A, one after the other."""
 
     name: str
     recipe: Recipe
-    patch: Path | None = None
+    patches: tuple[Path, ...] = ()
     seed: int | None = None
     perturbed: bool = False
 
     @property
     def patch_sha256(self) -> str:
-        """Empty for A."""
-        return _sha256(self.patch.read_text(encoding="utf-8")) if self.patch else ""
+        """Of all patches together; empty for A."""
+        return _sha256("".join(patch.read_text(encoding="utf-8") for patch in self.patches)) if self.patches else ""
 
 
 @dataclass(frozen=True)
@@ -103,10 +118,14 @@ class Mutation:
     @property
     def runs(self) -> tuple[Run, ...]:
         """Its runs: several if they are measured."""
-        patch = MUTATIONS / f"{self.name}.patch"
         if not self.recipe.measured:
-            return (Run(self.name, self.recipe, patch),)
-        return tuple(Run(f"{self.name}-{number}", self.recipe, patch) for number in range(1, MEASURED_RUNS + 1))
+            return (Run(self.name, self.recipe, (self.patch,)),)
+        return tuple(Run(f"{self.name}-{number}", self.recipe, (self.patch,)) for number in range(1, MEASURED_RUNS + 1))
+
+    @property
+    def patch(self) -> Path:
+        """What it changes."""
+        return MUTATIONS / f"{self.name}.patch"
 
     @property
     def runs_of_a(self) -> tuple[Run, ...]:
@@ -168,28 +187,43 @@ def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
 def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
     """Two runs of A with one seed that differ by noise."""
     name = f"noise-{workload}-{number}"
-    first, second = (Run(f"{name}-{run}", Recipe(workload), NOISE, 100 * number) for run in (1, 2))
+    first, second = (Run(f"{name}-{run}", Recipe(workload), (NOISE,), 100 * number) for run in (1, 2))
     return first, second
 
 
+def runs_in_noise(mutation: Mutation) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+    """The runs of A and of B of a session in noise: a pair for each seed, as many as the judge may take. A runs twice with the first one."""
+    pairs = [noisy_pair(mutation.recipe.workload, number) for number in range(1, LOOKS[-1] + 1)]
+    b = [
+        Run(f"noisy-{mutation.name}-{at}", a.recipe, (NOISE, mutation.patch), a.seed)
+        for at, (a, _) in enumerate(pairs, start=1)
+    ]
+    return (*pairs[0], *(first for first, _ in pairs[1:])), tuple(b)
+
+
 def planned(pairs: int, only: str = "") -> Iterator[Run]:
-    """All runs, in the order in which they are made: A and B in turn, harmless changes and short runs first, then so many noisy pairs of each workload.
+    """All runs, in the order in which they are made: A and B in turn, harmless changes and short runs first, then the mutations in noise,
+    then so many noisy pairs of each workload.
 
     `only` is a workload: then they are its noisy pairs alone."""
-    if not only:
-        yield from _of_mutations()
-    for number in range(1, pairs + 1):
-        for workload in (only,) if only else WORKLOADS:
-            yield from noisy_pair(workload, number)
+    seen = set()
+    for run in (*(() if only else _of_mutations()), *_of_noise(pairs, (only,) if only else WORKLOADS)):
+        if run.name not in seen:
+            yield run
+        seen.add(run.name)
 
 
 def _of_mutations() -> Iterator[Run]:
-    seen = set()
     for mutation in sorted(mutations(), key=_order):
-        for run in (*_in_turn(mutation.runs_of_a, mutation.runs), *mutation.perturbed):
-            if run.name not in seen:
-                yield run
-            seen.add(run.name)
+        yield from (*_in_turn(mutation.runs_of_a, mutation.runs), *mutation.perturbed)
+    for mutation in in_noise():
+        yield from _in_turn(*runs_in_noise(mutation))
+
+
+def _of_noise(pairs: int, workloads: Sequence[str]) -> Iterator[Run]:
+    for number in range(1, pairs + 1):
+        for workload in workloads:
+            yield from noisy_pair(workload, number)
 
 
 def _order(mutation: Mutation) -> tuple[int, bool, int]:
@@ -202,8 +236,9 @@ def _in_turn(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Run]:
 
 
 def lacking(pairs: int, only: str = "") -> list[Run]:
-    """The planned runs that have no record, or one of another patch."""
-    return [run for run in planned(pairs, only) if not is_recorded(run)]
+    """The planned runs that have no record, or one of another patch. In noise the first decision is final: no pair follows it."""
+    decided = {run.name for each in in_noise() if is_decided(looks(each)) for run in runs_in_noise(each)[1]}
+    return [run for run in planned(pairs, only) if not is_recorded(run) and run.name not in decided]
 
 
 # --- records
@@ -272,7 +307,7 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
 
 def _metrics(text: str, run: Run) -> str:
     """verl's metrics, byte for byte; of noisy runs the metrics that decide."""
-    if run.patch != NOISE:
+    if NOISE not in run.patches:
         return text
     rows = [json.loads(line) for line in text.splitlines()]
     names = {name for row in rows for name in row["data"]}
@@ -343,9 +378,39 @@ def unrecorded() -> list[str]:
 
 
 def known() -> dict[str, dict[str, str]]:
-    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded."""
+    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded; the same in noise."""
     said = yaml.safe_load((RECORDS / "open.yaml").read_text(encoding="utf-8"))
-    return {key: dict(said.get(key) or {}) for key in ("not_caught", "pending")}
+    return {
+        key: dict(said.get(key) or {}) for key in ("not_caught", "pending", "not_caught_in_noise", "pending_in_noise")
+    }
+
+
+def in_noise() -> list[Mutation]:
+    """The mutations that are also judged in noise."""
+    index = {each.name: each for each in mutations()}
+    return [index[name] for name in IN_NOISE]
+
+
+def looks(mutation: Mutation) -> dict[int, Verdict]:
+    """What the judge says in noise, by the number of pairs: of the first pair and at its declared looks, until it decides."""
+    a, b = runs_in_noise(mutation)
+    found: dict[int, Verdict] = {}
+    for pairs in (1, *LOOKS):
+        if is_decided(found) or not all(map(is_recorded, (*a[: pairs + 1], *b[:pairs]))):
+            break
+        sides = ([load(run.name) for run in runs] for runs in (a[: pairs + 1], b[:pairs]))
+        found[pairs] = judge.case(*sides, name=mutation.name)
+    return found
+
+
+def is_decided(found: Mapping[int, Verdict]) -> bool:
+    """No further pair changes the verdict of these looks."""
+    return any(each.word is not Word.INCONCLUSIVE for each in found.values())
+
+
+def is_judged(found: Mapping[int, Verdict]) -> bool:
+    """These looks have come to an end, with or without a decision."""
+    return is_decided(found) or LOOKS[-1] in found
 
 
 def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:

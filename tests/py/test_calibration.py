@@ -1,5 +1,5 @@
 """The judge on real runs (tests/recorded/calibration/): planted regressions are caught, harmless changes and A against A are not
-alarms, no record is missing, and docs/calibration.md says what the judge says."""
+alarms, also in noise, no record is missing, and docs/calibration.md says what the judge says."""
 
 import dataclasses
 import json
@@ -12,11 +12,12 @@ from hermetic import REPO
 import calibrate
 import calibration
 from verl_verdict import exact
-from verl_verdict.verdicts import Word
+from verl_verdict.verdicts import Verdict, Word
 
 RESULTS = {result.mutation.name: result for result in calibration.results()}
 PLANTED = [name for name, result in RESULTS.items() if not result.mutation.harmless]
 HARMLESS = [name for name, result in RESULTS.items() if result.mutation.harmless]
+IN_NOISE = {each.name: each for each in calibration.in_noise() if calibration.is_judged(calibration.looks(each))}
 KNOWN = calibration.known()
 
 
@@ -61,6 +62,26 @@ def test_what_is_not_caught_is_recorded():
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_harmless_change_is_no_alarm(name):
     assert not RESULTS[name].is_alarm, RESULTS[name].verdict.reason
+
+
+def test_the_mutations_in_noise_train_what_the_noisy_runs_of_a_do():
+    assert {each.recipe for each in calibration.in_noise()} == {
+        calibration.Recipe(name) for name in calibration.WORKLOADS
+    }
+
+
+def test_each_mutation_in_noise_is_judged_to_the_end_or_has_a_reason():
+    assert set(KNOWN["pending_in_noise"]) == set(calibration.IN_NOISE) - set(IN_NOISE)
+    assert set(KNOWN["not_caught_in_noise"]) <= set(IN_NOISE)
+
+
+@pytest.mark.parametrize("name", IN_NOISE)
+def test_in_noise_a_planted_regression_is_caught_and_a_harmless_change_is_no_alarm(name):
+    *_, last = calibration.looks(IN_NOISE[name]).values()
+    if IN_NOISE[name].harmless:
+        assert last.word not in (*calibration.ALARMS, Word.INCOMPARABLE), last.reason
+    else:
+        assert (last.word in calibration.CAUGHT) == (name not in KNOWN["not_caught_in_noise"]), last.reason
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -110,6 +131,7 @@ rounds: {title: Sums in another order, workload: ppo, harmless: true, perturbed:
     (tmp_path / "index.yaml").write_text(index)
     for name in ("lost-sign", "slow", "leak", "resume", "rounds"):
         (tmp_path / f"{name}.patch").write_text(f"patch {name}\n")
+    monkeypatch.setattr(calibration, "IN_NOISE", ())
     monkeypatch.setattr(calibration, "MUTATIONS", tmp_path)
     monkeypatch.setattr(calibration, "RECORDS", tmp_path / "records")
     return tmp_path / "records"
@@ -156,27 +178,44 @@ def test_what_is_recorded_is_not_run_again(records, tmp_path):
         "",
         "",
         "",
-        "",
         "trainer.total_training_steps=10 trainer.save_freq=-1",
     ]
     for run in list(calibration.planned(0))[:6]:
         if run.perturbed:
-            assert calibrate.words_of_next(0)[:6] == [run.name, "ppo", "", "", "1", ""]
+            assert calibrate.words_of_next(0)[:5] == [run.name, "ppo", "", "1", ""]
         calibration.record(run, job(tmp_path / run.name), {})
     patch = str(tmp_path / "resume.patch")
     assert calibrate.words_of_next(0) == [
         "resume",
         "ppo",
-        patch,
         "",
         "",
         "12",
         "trainer.total_training_steps=10 trainer.save_freq=10",
+        patch,
     ]
     (tmp_path / "lost-sign.patch").write_text("another\n")
     assert calibrate.words_of_next(0)[0] == "lost-sign"
     assert calibrate.words_of_next(2, "sft")[0] == "noise-sft-1-1"
     assert calibrate.words_of_next(0, "sft") == []
+
+
+def test_in_noise_b_has_the_seeds_of_a(records, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "IN_NOISE", ("lost-sign",))
+    runs = [run for run in calibration.planned(1) if calibration.NOISE in run.patches]
+    assert [(run.name, run.seed) for run in runs[:6]] == [
+        ("noise-ppo-1-1", 100), ("noisy-lost-sign-1", 100), ("noise-ppo-1-2", 100),
+        ("noisy-lost-sign-2", 200), ("noise-ppo-2-1", 200), ("noisy-lost-sign-3", 300),
+    ]  # fmt: skip
+    assert runs[1].patches == (calibration.NOISE, tmp_path / "lost-sign.patch")
+    assert len({run.name for run in runs}) == len(runs) == 9 + 8 + 4  # of A, of B, and the other noise
+
+
+@pytest.mark.parametrize(("word", "left"), [(Word.INCONCLUSIVE, 8), (Word.REGRESSED, 0)])
+def test_in_noise_no_pair_follows_a_decision(records, monkeypatch, word, left):
+    monkeypatch.setattr(calibration, "IN_NOISE", ("lost-sign",))
+    monkeypatch.setattr(calibration, "looks", lambda mutation: {3: Verdict(mutation.name, word, "")})
+    assert sum(run.name.startswith("noisy-") for run in calibration.lacking(0)) == left
 
 
 def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):

@@ -33,7 +33,7 @@ did() { cat "${BOX}/home dir/did"; }
 @test "a run is submitted alone, followed and recorded, also if its job failed" {
   for FAILS in 0 3; do
     rm -f "${BOX}/home dir/did"
-    calibrate calibrate::run A-ppo-10-1 ppo '' 300 1 '' 'a=1 b=2'
+    calibrate calibrate::run A-ppo-10-1 ppo 300 1 '' 'a=1 b=2'
     assert_status 0
     diff <(did) - <<DID
 submit jobspecs/ppo.yaml CODE_ID=verl-a TRAIN_SEED=300 PERTURBED=1 OVERRIDES=a=1 b=2 WAIT=1 MAX_RUNNING=1
@@ -43,34 +43,35 @@ DID
 }
 
 @test "a run that continues is resumed before it is recorded" {
-  calibrate calibrate::run x ppo '' '' '' 8 a=1
+  calibrate calibrate::run x ppo '' '' 8 a=1
   assert_status 0
   [[ $(did) == 'submit '*$'\nresume JOB=the-job OVERRIDES=trainer.total_training_steps=8 WAIT=1\nrecord x '* ]]
 }
 
 @test "a job that stalls is stopped and recorded; one that lost its node is not recorded" {
-  FAILS=6 calibrate calibrate::run x ppo '' '' '' '' a=1
+  FAILS=6 calibrate calibrate::run x ppo '' '' '' a=1
   assert_status 0
   [[ $(did) == *$'\nstop the-job\nrecord x '* ]]
   rm "${BOX}/home dir/did"
-  FAILS=7 calibrate calibrate::run x ppo '' '' '' '' a=1
+  FAILS=7 calibrate calibrate::run x ppo '' '' '' a=1
   assert_status 7
   assert_line 'error   How the run x (the-job) ended tells nothing about its code (the reason is above): fix that, then run this again.'
   [[ $(did) != *record* ]]
 }
 
 # bats test_tags=slow
-@test "a patch changes a copy of A, which is a snapshot of its own" {
+@test "patches change a copy of A, which is a snapshot of its own" {
   ln -s "$(command -v git)" "${BOX}/bin/git"
   mkdir -p "${BOX}/tmp/shared/common/code/verl/verl-a/verl"
   echo 'x = 1' >"${BOX}/tmp/shared/common/code/verl/verl-a/verl/a.py"
   printf '%s\n' '--- a/verl/a.py' '+++ b/verl/a.py' '@@ -1 +1 @@' '-x = 1' '+x = 2' >"${BOX}/it.patch"
-  calibrate calibrate::run x ppo "${BOX}/it.patch" '' '' '' a=1
+  printf '%s\n' '--- a/verl/a.py' '+++ b/verl/a.py' '@@ -1 +1 @@' '-x = 2' '+x = 4' >"${BOX}/second one.patch"
+  calibrate calibrate::run x ppo '' '' '' a=1 "${BOX}/it.patch" "${BOX}/second one.patch"
   assert_status 0
-  [[ $(did) == 'snapshot verl-{tree} path: x = 2'$'\n'*' CODE_ID=verl-b '* ]]
+  [[ $(did) == 'snapshot verl-{tree} path: x = 4'$'\n'*' CODE_ID=verl-b '* ]]
   [[ $(<"${BOX}/tmp/shared/common/code/verl/verl-a/verl/a.py") == 'x = 1' ]]
   sed -i 's/x = 1/x = 3/' "${BOX}/it.patch"
-  calibrate calibrate::run x ppo "${BOX}/it.patch" '' '' '' a=1
+  calibrate calibrate::run x ppo '' '' '' a=1 "${BOX}/it.patch"
   assert_status 2
   assert_line "error   The patch ${BOX}/it.patch does not apply to pypi:0.9.1 (VERL_SOURCE): make it again."
 }
