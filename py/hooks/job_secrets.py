@@ -18,6 +18,7 @@ import ray_private
 from redaction import Redactor
 
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
+JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers: who submitted the job
 
 
 def install() -> None:
@@ -37,7 +38,10 @@ def install() -> None:
 def read(path: str) -> dict[str, str]:
     """Return the secrets in the file, value by name. Raises RuntimeError, which quotes nothing from the file."""
     try:
-        with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - every process would pay for pathlib
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as stream:  # noqa: PTH123 - every process would pay for pathlib
+            uid = os.fstat(stream.fileno()).st_uid
+            if uid not in (0, os.geteuid(), *map(int, os.environ.get(JOB_UIDS, "").split())):
+                raise RuntimeError(f"the job's secrets in {path} belong to user {uid}, who did not submit the job")
             return {str(name): str(value) for name, value in json.load(stream).items()}
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not JSON"

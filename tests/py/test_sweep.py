@@ -83,3 +83,48 @@ def test_without_an_answer_from_ray_they_stay_until_the_next_command(run, ray, l
     outcome = run("gc", "--cluster=mine", "--keep=5")
     assert (outcome.status, left.exists()) == (0, True)
     assert "The secrets of lost jobs were not removed: Ray does not answer at " in outcome.err
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Files of the user's that are no secrets of jobs."""
+    write(tmp_path / "home" / "secrets" / "thesis.tex", "x")
+    return tmp_path / "home" / "secrets"
+
+
+@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1"], ["gc", "--cluster=mine", "--keep=5"]])
+def test_a_link_in_the_place_of_a_clusters_secrets_is_not_followed(run, shared, left, home, command):
+    left.parent.rename(shared.secrets / "moved")
+    left.parent.symlink_to(home)
+    outcome = run(*command)
+    assert outcome.status == 0
+    assert (
+        f"The secrets of lost jobs were not removed: {shared.secrets}/mine is a file or a link, which another user may have made: "
+        "remove it."
+    ) in outcome.err
+    assert (home / "thesis.tex").exists()
+
+
+@pytest.mark.usefixtures("left")
+@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1"], ["stop", "over", "--deadline=1"]])
+@pytest.mark.parametrize("cluster", ["{home}", "..", "../../home/secrets", ""])
+def test_a_job_that_names_another_place_as_its_cluster_loses_no_file_of_the_users(run, shared, home, cluster, command):
+    plan = shared.jobs / "over" / "config" / "resolved.json"
+    write(plan, json.dumps({**json.loads(plan.read_text()), "cluster": cluster.format(home=home)}))
+    before = everything(shared.secrets)
+    assert "is no name of a cluster: the job's plan was edited by hand." in run(*command).err
+    assert (home / "thesis.tex").exists()
+    assert everything(shared.secrets) == before
+
+
+@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1"], ["stop", "over", "--deadline=1"]])
+def test_a_job_that_names_another_file_as_its_secrets_loses_only_its_own(run, shared, left, home, command):
+    """Only the cluster's name in that path counts."""
+    own = write(left.parent / "over", "{}")
+    variables = {"VERL_REGRESS_SECRETS": f"{home}/mine/thesis.tex"}
+    write(shared.jobs / "over" / "config" / "runtime_env.json", json.dumps({"env_vars": variables}))
+    write(home / "mine" / "thesis.tex", "x")
+    outcome = run(*command)
+    assert outcome.status == 0
+    assert "changed removed the secrets of the job over, which is over\n" in outcome.err
+    assert (own.exists(), (home / "mine" / "thesis.tex").exists()) == (False, True)

@@ -17,6 +17,7 @@ import pytest
 from conftest import write
 from streams import tar
 
+import job_secrets as hook
 import verl_regress
 from verl_regress import cli
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -436,3 +437,50 @@ def test_a_snapshot_that_the_first_user_swaps_while_a_job_waits_is_not_run(both,
         f"verl_regress.base.errors.RegressError: The snapshot codeA was changed after the job was submitted ({target}: {target} belongs to user {ANN}): "
         f"set TRUSTED_UIDS={ANN} if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again.",
     )
+
+
+def test_secrets_are_not_written_into_a_directory_that_another_user_made(both):
+    def plants():
+        (both.root.secrets / "a").mkdir()
+        (both.root.secrets / "a").chmod(0o777)
+
+    assert both.calls(BOB, plants) == (0, "", "")
+    status, _, err = both.calls(ANN, submission, both.root, "anns", "a", ends=False)
+    assert status == 99
+    assert err.endswith(
+        f"BadInput: {both.root.secrets}/a belongs to user {BOB}, who could replace the job's secrets there: set another CLUSTER_NAME, or "
+        "let that user remove it.\n"
+    )
+    assert not list((both.root.secrets / "a").iterdir())
+
+
+@pytest.mark.parametrize("reader", ["hook", "launcher"])
+def test_secrets_that_another_user_put_in_their_place_are_not_read(both, reader):
+    file = both.root.secrets / "a" / "anns"
+
+    def plants():
+        write(file, '{"LD_PRELOAD": "/tmp/evil.so"}').chmod(0o644)
+
+    def reads():
+        os.environ["VERL_REGRESS_SECRETS"] = str(file)
+        os.environ.pop("VERL_REGRESS_JOB_UIDS", None)
+        return print(hook.read(str(file)) if reader == "hook" else job_secrets.hold())
+
+    assert both.calls(BOB, plants)[0] == 0
+    status, out, err = both.calls(ANN, reads)
+    assert (status, out) == (99, "")
+    assert f"user {BOB}, who did not submit " in err
+
+
+def test_the_latest_job_is_none_whose_plan_only_names_us(both):
+    owned = {"owner": {"user": "ann", "id": "0123456789abcdef", "workdir": "/ann"}}
+
+    def forges():
+        submission(both.root, "forged", "b", ends=True)
+        plan = both.root.jobs / "forged" / "config" / "resolved.json"
+        plan.write_text(json.dumps({**json.loads(plan.read_text()), **owned}), encoding="utf-8")
+
+    assert both.calls(BOB, forges) == (0, "", "")
+    status, out, err = both.helper(ANN, "--owner=ann:0123456789abcdef", "where", "latest")
+    assert (status, out) == (2, "")
+    assert err.startswith("error   JOB=latest but no job under ")

@@ -7,6 +7,8 @@ sweep, and `make down` removes the cluster's whole directory. Commands that only
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot, unreadable
@@ -14,7 +16,7 @@ from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find
 from verl_regress.jobs.status import judge
-from verl_regress.secrets.job_secrets import is_held
+from verl_regress.secrets.job_secrets import is_held, opened
 
 
 def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
@@ -23,8 +25,13 @@ def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
     Secrets that a job's launcher or submitter holds are kept. The locks are checked before Ray is asked: by then, a job
     without a lock is known to Ray, or never will be.
     """
-    directory = root.secrets / cluster
-    files = [file for file in (sorted(directory.iterdir()) if directory.is_dir() else []) if not is_held(file)]
+    with opened(root, cluster) as directory:
+        if directory is not None:
+            _sweep(root, directory, api)
+
+
+def _sweep(root: SharedRoot, directory: Path, api: RayApi) -> None:
+    files = [file for file in sorted(directory.iterdir()) if not is_held(file)]
     known = api.jobs() if files else {}
     for file in files:
         status = judge(find.of_ray_id(root, file.name), known.get(file.name)).status

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,9 +21,10 @@ from typing import BinaryIO
 
 from redaction import Redactor
 from verl_regress.base import lock, processes, say
-from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.errors import BadInput, RegressError, shown
 from verl_regress.base.jobspec import JobSpec, Secret
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.layout import JobDir, SharedRoot, need_owner
+from verl_regress.base.owner import JOB_UIDS
 
 HOOK = "job_secrets"
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
@@ -92,10 +94,34 @@ def file_of(root: SharedRoot, cluster: str, job: JobDir) -> Path:
 
 
 @contextmanager
+def opened(root: SharedRoot, cluster: str) -> Iterator[Path | None]:
+    """The directory of a cluster's secrets, by a path that leads there whatever its name means later; None if there is none.
+
+    In a group's shared root everyone may make a name in `secrets/`, and a job that was made by hand may name any cluster.
+    Raises BadInput for a link, and for a name with a slash.
+    """
+    directory = root.secrets / cluster
+    if directory.parent != root.secrets or cluster == "..":
+        raise BadInput(f"{shown(cluster, 80)} is no name of a cluster: the job's plan was edited by hand.")
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield None
+        return
+    except NotADirectoryError:  # so says Linux of a link, too
+        raise BadInput(f"{directory} is a file or a link, which another user may have made: remove it.") from None
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
     """Write a job's secrets (there may be none), readable only by their owner from the start; an error removes them.
 
-    The file is locked until the end of the block, when Ray has the job, so that no sweep removes it. Raises OSError.
+    The file is locked until the end of the block, when Ray has the job, so that no sweep removes it. Raises OSError, and BadInput if
+    their directory is another user's, who could put another file in its place.
     """
     if file is None:
         yield
@@ -105,6 +131,7 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
     # O_RDWR: NFS gives a shared lock only to who may read.
     held = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
+        _need_own(file.parent, os.fstat(held).st_uid)
         _hold(held)
         os.write(held, json.dumps(values).encode("ascii"))
         yield
@@ -113,6 +140,18 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
         raise
     finally:
         os.close(held)
+
+
+def _need_own(directory: Path, uid: int) -> None:
+    """`uid` is whose files are that we make there."""
+    found = directory.lstat()
+    if found.st_uid not in (uid, 0):
+        raise BadInput(
+            f"{directory} belongs to user {found.st_uid}, who could replace the job's secrets there: set another CLUSTER_NAME, or let that "
+            "user remove it."
+        )
+    if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        raise BadInput(f"{directory} is a link, or others may write there: remove it, and submit again.")
 
 
 def hold() -> dict[str, str]:
@@ -125,8 +164,9 @@ def hold() -> dict[str, str]:
     if not path:
         return {}
     try:
-        held = os.open(path, os.O_RDONLY)
-        values: dict[str, str] = json.loads(Path(path).read_text(encoding="ascii"))
+        held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        need_owner(Path(path), os.fstat(held).st_uid, [*map(int, os.environ.get(JOB_UIDS, "").split())])
+        values: dict[str, str] = json.loads(Path(f"/proc/self/fd/{held}").read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise RegressError(
             f"The job's secrets cannot be read from {path} ({type(error).__name__}): submit it again."
@@ -166,15 +206,21 @@ def is_held(file: Path) -> bool:
 def forget(job: JobDir) -> None:
     """Remove the secrets of a job that is over, unless its launcher is still there and about to remove them itself."""
     file = _file_in_use(job)
-    if file is not None and file.is_file() and not is_held(file):
-        file.unlink(missing_ok=True)
-        say.changed(f"removed the secrets of the job {job.ray_id}, which is over")
+    if file is None:
+        return
+    with opened(job.root, file.parent.name) as directory:
+        if directory is not None and (directory / file.name).is_file() and not is_held(directory / file.name):
+            (directory / file.name).unlink(missing_ok=True)
+            say.changed(f"removed the secrets of the job {job.ray_id}, which is over")
 
 
 def _file_in_use(job: JobDir) -> Path | None:
-    """The file that the job's processes read its secrets from; None if it was submitted without any."""
+    """The file that the job's processes read its secrets from; None if it was submitted without any.
+
+    Only the cluster's name is taken from the record: whoever makes a job by hand may write any path there.
+    """
     path = ((job.read_config("runtime_env.json") or {}).get("env_vars") or {}).get(FILE_VARIABLE)
-    return Path(str(path)) if path else None
+    return file_of(job.root, Path(str(path)).parent.name, job) if path else None
 
 
 def redactor(root: SharedRoot, **more: str) -> Redactor:
