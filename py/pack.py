@@ -1,4 +1,7 @@
-"""Writes the modules of this version of the helper into one file, from which run.py imports them: `python3 pack.py`."""
+"""Writes the modules of this version of the helper into one file, from which run.py imports them: `python3 pack.py`.
+
+A version whose put was interrupted right before this has no such file: its starts are only slower.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def main() -> None:
     unfinished = PACK.with_suffix(f".{os.getpid()}.tmp")
     try:
         PACK.parent.mkdir(exist_ok=True)
-        unfinished.write_bytes(marshal.dumps(modules))
+        with unfinished.open("wb") as file:
+            file.write(marshal.dumps(modules))
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(PACK)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -47,8 +47,11 @@ class _Loader(SourceFileLoader):
 
 
 def _start() -> int:
-    with contextlib.suppress(OSError):  # another Python than the head's, or it is being put
-        sys.meta_path.insert(0, Packed(marshal.loads(PACK.read_bytes())))
+    # It is of another Python than the head's, is being put, or was damaged: marshal raises all of these.
+    with contextlib.suppress(OSError, EOFError, ValueError, TypeError):
+        modules = marshal.loads(PACK.read_bytes())
+        if isinstance(modules, dict):
+            sys.meta_path.insert(0, Packed(modules))
     from deps import PACKAGES
 
     # What the helper shares with job processes, and its packages: all of it after the node's own packages.

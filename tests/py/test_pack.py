@@ -85,3 +85,19 @@ def test_a_pack_that_cannot_be_written_is_one_sentence_and_leaves_nothing(helper
         "fix that, then run it again.\n"
     )
     assert not list(helper.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"nonsense", b"T"])
+def test_a_damaged_pack_is_passed_over(helper, content):
+    from_files = python(helper / "run.py")
+    (helper / "__pycache__" / f"helper.{sys.implementation.cache_tag}.pack").write_bytes(content)
+    ended = python(helper / "run.py")
+    assert (ended.stdout, ended.stderr) == (from_files.stdout, from_files.stderr)
+
+
+def test_a_start_that_has_opened_the_pack_keeps_it_while_another_is_written(helper):
+    assert python(helper / "pack.py").returncode == 0
+    (packed,) = (helper / "__pycache__").glob("helper.*.pack")
+    with packed.open("rb") as opened:
+        assert python(helper / "pack.py").returncode == 0
+        assert os.fstat(opened.fileno()).st_ino != packed.stat().st_ino
