@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import marshal
+import os
 import sys
 import zlib
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -47,6 +48,7 @@ class _Loader(SourceFileLoader):
 
 
 def _start() -> int:
+    os.umask(os.umask(0) | 0o022)  # what we run again later, such as a job's plan, is ours to change
     # It is of another Python than the head's, is being put, or was damaged: marshal raises all of these.
     with contextlib.suppress(OSError, EOFError, ValueError, TypeError):
         modules = marshal.loads(PACK.read_bytes())

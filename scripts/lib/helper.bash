@@ -7,7 +7,7 @@
 # the command must not run. A link is checked itself. The command finds TRUSTED_UIDS in its environment (base/owner.py).
 readonly HELPER_FOREIGN=77
 # shellcheck disable=SC2016  # expanded on the node
-readonly HELPER_GUARD='stat -c "%u %n" "$0" "${0%/*}" "${0%/*}"/packages-* 2>/dev/null | { while read -r uid path; do case " $(id -u) 0 $1 " in *" $uid "*) ;; *) echo "error   $path belongs to user $uid, and what is there would run as you: set TRUSTED_UIDS=$uid if you trust that user, or use another SHARED_ROOT." >&2; exit 77 ;; esac; done; } || exit; VERL_REGRESS_TRUSTED_UIDS=$1; export VERL_REGRESS_TRUSTED_UIDS; shift; exec "$@"'
+readonly HELPER_GUARD='umask g-w,o-w; stat -c "%u %n" "$0" "${0%/*}" "${0%/*}"/packages-* 2>/dev/null | { while read -r uid path; do case " $(id -u) 0 $1 " in *" $uid "*) ;; *) echo "error   $path belongs to user $uid, and what is there would run as you: set TRUSTED_UIDS=$uid if you trust that user, or use another SHARED_ROOT." >&2; exit 77 ;; esac; done; } || exit; VERL_REGRESS_TRUSTED_UIDS=$1; export VERL_REGRESS_TRUSTED_UIDS; shift; exec "$@"'
 
 # helper::_exec VERB NODE COMMAND...: runs the command there by node::VERB, unless the helper's directory is another user's.
 helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$TRUSTED_UIDS" "${@:3}"; }

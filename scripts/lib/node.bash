@@ -74,7 +74,7 @@ node::exec_in() { transport::exec_in "$@"; }
 node::exec_tty() { transport::exec_tty "$@"; }
 
 # node::put NODE LOCAL_DIR REMOTE_DIR: copies the content of LOCAL_DIR into REMOTE_DIR, which must not exist yet; it appears
-# complete or not at all. Further words are file patterns to leave out.
+# complete or not at all, and only its owner can change it. Further words are file patterns to leave out.
 node::put() {
   local node=$1 from=$2 to=$3 excludes=() pattern
   shift 3
@@ -82,8 +82,8 @@ node::put() {
   # shellcheck disable=SC2016  # expanded on the node
   tar -C "$from" --owner=0 --group=0 "${excludes[@]}" -c . |
     node::exec_in "$node" sh -c '
-      set -e; tmp="$1.$$.tmp"; mkdir -p "$tmp"
-      tar -C "$tmp" --no-same-owner -x || { rm -rf "$tmp"; exit 1; }
+      set -e; umask g-w,o-w; tmp="$1.$$.tmp"; mkdir -p "$tmp"
+      tar -C "$tmp" --no-same-owner --no-same-permissions -x || { rm -rf "$tmp"; exit 1; }
       mv -T "$tmp" "$1" 2>/dev/null || { rm -rf "$tmp"; test -d "$1"; }' put "$to"
 }
 

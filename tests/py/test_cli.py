@@ -1,6 +1,7 @@
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_a_closed_pipe_gives_no_traceback(shared, make_job, subcommand):
     )
     os.close(write)
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_what_the_helper_makes_only_its_owner_can_change_whatever_the_umask(tmp_path):
+    argv = [sys.executable, "-S", REPO / "py/run.py", "--shared-root", tmp_path, "layout", "--cluster=c"]
+    subprocess.run(argv, umask=0, check=True)
+    made = {path: path.stat().st_mode for path in tmp_path.rglob("*")}
+    assert tmp_path / "jobs" in made
+    assert [path for path, mode in made.items() if mode & 0o022 and not mode & stat.S_ISVTX] == []
 
 
 @pytest.mark.parametrize(

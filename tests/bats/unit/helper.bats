@@ -73,6 +73,20 @@ give() {
   assert_called "python3 ${DIR}/pack.py"
 }
 
+@test "nobody else can change what is put there or what the helper makes, whatever the umask and the checkout's modes" {
+  umask 0
+  mkdir "${BOX}/tree"
+  touch "${BOX}/tree/file"
+  rmdir "$DIR"
+  verb node::put head "${BOX}/tree" "$DIR"
+  assert_status 0
+  [[ -f ${DIR}/file && -z $(find "$DIR" -perm /022) ]]
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub python3 'umask >"${BOX}/umask"'
+  verb helper::run head status
+  [[ $(<"${BOX}/umask") == 0022 ]]
+}
+
 @test "a question runs our own copy, or if this version is not there yet, one that leaves nothing" {
   rm "${BOX}/gets"
   verb helper::ask head status --limit=5
