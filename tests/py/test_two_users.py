@@ -484,3 +484,28 @@ def test_the_latest_job_is_none_whose_plan_only_names_us(both):
     status, out, err = both.helper(ANN, "--owner=ann:0123456789abcdef", "where", "latest")
     assert (status, out) == (2, "")
     assert err.startswith("error   JOB=latest but no job under ")
+
+
+def test_a_bundle_of_another_users_job_would_give_them_what_its_links_lead_to(both):
+    key = both.root.path / "key"
+
+    def keeps():
+        write(key, "PRIVATE KEY").chmod(0o600)
+
+    def plants():
+        job = both.root.jobs / "bobs"
+        for part in ("logs", "debug"):
+            (job / part).mkdir(exist_ok=True)
+            (job / part).chmod(0o777)
+        (job / "logs" / "driver.log").symlink_to(key)
+
+    assert both.calls(ANN, keeps)[0] == 0
+    job = both.submits(BOB, "bobs", "b")
+    assert both.calls(BOB, plants) == (0, "", "")
+    assert both.helper(ANN, "debug", "bobs") == (
+        2,
+        "",
+        f"error   bobs belongs to uid {BOB}, so a debug bundle of it is not ours to make: let that user type 'make debug JOB=bobs', or set "
+        f"TRUSTED_UIDS={BOB} if you trust that user.\n",
+    )
+    assert not list((job / "debug").iterdir())

@@ -67,6 +67,11 @@ def trusted_uids() -> list[int]:
     return sorted({0, os.geteuid(), *map(int, os.environ.get(_TRUSTED_UIDS, "").split())})
 
 
+def job_uids() -> list[int]:
+    """In a process of a job: whose its files may be, besides those of `trusted_uids`."""
+    return [*map(int, os.environ.get(JOB_UIDS, "").split())]
+
+
 def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
     """May what this uid owns run as us? `trusted` are the `trusted_uids` of a job when it was submitted; None: as they are now."""
     return uid in (0, os.geteuid(), *(trusted_uids() if trusted is None else trusted))

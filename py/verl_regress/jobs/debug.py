@@ -25,7 +25,9 @@ from typing import Any
 from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import say, this_node
+from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, as_json, end_of
+from verl_regress.base.owner import is_trusted, job_uids, trusted_uids
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
 from verl_regress.jobs import find
@@ -89,8 +91,10 @@ def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
 def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     """Ask all sources, and with `logs` also for the tails of the job's logs; returns the bundle, which appears whole.
 
-    `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written.
+    `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written, and BadInput if it is another
+    user's, who would decide by links what we read, and could read what we write.
     """
+    _need_own(job)
     began, started = datetime.now(timezone.utc), time.monotonic()
     end = started + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
@@ -117,6 +121,15 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
     return _write(job.debug, stamp, {**texts, "bundle.json": as_json(summary)}, redactor)
+
+
+def _need_own(job: JobDir) -> None:
+    uid = job.first.path.lstat().st_uid
+    if not is_trusted(uid, [*trusted_uids(), *job_uids()]):
+        raise BadInput(
+            f"{job.ray_id} belongs to uid {uid}, so a debug bundle of it is not ours to make: let that user type 'make debug "
+            f"JOB={job.ray_id}', or set TRUSTED_UIDS={uid} if you trust that user."
+        )
 
 
 class _Answer(threading.Thread):

@@ -24,7 +24,7 @@ from verl_regress.base import lock, processes, say
 from verl_regress.base.errors import BadInput, RegressError, shown
 from verl_regress.base.jobspec import JobSpec, Secret
 from verl_regress.base.layout import JobDir, SharedRoot, need_owner
-from verl_regress.base.owner import JOB_UIDS
+from verl_regress.base.owner import job_uids
 
 HOOK = "job_secrets"
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
@@ -165,7 +165,7 @@ def hold() -> dict[str, str]:
         return {}
     try:
         held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        need_owner(Path(path), os.fstat(held).st_uid, [*map(int, os.environ.get(JOB_UIDS, "").split())])
+        need_owner(Path(path), os.fstat(held).st_uid, job_uids())
         values: dict[str, str] = json.loads(Path(f"/proc/self/fd/{held}").read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise RegressError(
