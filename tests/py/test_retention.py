@@ -1,5 +1,6 @@
 """What `make gc` removes, what it never touches, and that the bytes it reports are those that become free."""
 
+import errno
 import fcntl
 import json
 import os
@@ -100,6 +101,23 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, 
     )
     assert "changed removed checkpoints of job4 (global_step_10, latest_checkpointed_iteration.txt): " in said
     assert gc(run, "--keep=2").endswith("skip    gc (nothing to remove)\n")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_checkpoints_are_removed_before_that_is_recorded(run, ray, old, monkeypatch, number):
+    job, write_state = old("job", 2), JobDir.write_state
+
+    def fails_while_it_is_full(self, name, content):
+        if any(path.suffix == ".gone" or path.name == "global_step_10" for path in job.checkpoints.iterdir()):
+            raise OSError(number, os.strerror(number), "a file")
+        write_state(self, name, content)
+
+    monkeypatch.setattr(JobDir, "write_state", fails_while_it_is_full)
+    assert "changed removed checkpoints of job (global_step_10, latest_checkpointed_iteration.txt): " in gc(
+        run, "--keep=0"
+    )
+    assert list(job.checkpoints.iterdir()) == []
+    assert job.read_state("collected")["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
 
 
 def test_keep_counts_jobs_that_have_checkpoints_and_no_others(run, ray, old):

@@ -10,6 +10,7 @@ What was renamed has a name that nothing looks for (`.NAME.NUMBER.gone`). If gc 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -50,6 +51,12 @@ class Waste:
         """`snapshot codeB: 1.2 MiB`."""
         return f"{self.what}: {human(self.bytes)}"
 
+    def record(self) -> None:
+        """In the state of the job whose checkpoints these are. Raises OSError."""
+        if self.job is not None:
+            content = {"checkpoints": [path.name for path in self.paths], "bytes": self.bytes}
+            self.job.write_state("collected", content)
+
 
 def human(size: int) -> str:
     """`512 bytes`, `1.5 KiB`, `3.2 GiB`."""
@@ -88,6 +95,7 @@ class Removal:
         self._began: list[Session] = []
         self._codes: set[str] = set()  # theirs
         self._used: dict[Path, set[str]] = {}  # names that the plans have under a directory
+        self._unrecorded: list[Waste] = []  # checkpoints that were set aside and not recorded yet
 
     def remove(self, wastes: Sequence[Waste]) -> Iterator[tuple[Waste, bool]]:
         """Each of them, once it is gone, and whether it is: it stays if it is in use by now. Raises RegressError, OSError."""
@@ -109,6 +117,9 @@ class Removal:
             released = time.monotonic()
             for path in aside:
                 _delete(path)
+            for waste in self._unrecorded:
+                waste.record()
+            self._unrecorded.clear()
             yield from over
             if rest:
                 time.sleep(max(0.0, released + _PAUSE - time.monotonic()))
@@ -139,9 +150,13 @@ class Removal:
             if paths[0].parent == self._root.objects and not is_free:
                 return []
             usable = [path for path in paths if self._is_waste(waste, path)]
-            if is_first and usable and waste.job is not None:
-                content = {"checkpoints": [path.name for path in waste.paths], "bytes": waste.bytes}
-                waste.job.write_state("collected", content)
+            if is_first and usable:
+                try:
+                    waste.record()
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    self._unrecorded.append(waste)  # on a full disk, there is space once they are deleted
             return [aside for path in usable if (aside := _rename(path)) is not None]
 
     def _is_waste(self, waste: Waste, path: Path) -> bool:
