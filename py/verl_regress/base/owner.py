@@ -68,7 +68,7 @@ def trusted_uids() -> list[int]:
 
 
 def job_uids() -> list[int]:
-    """In a process of a job: whose its files may be, besides those of `trusted_uids`."""
+    """In a process of a job: whose the files of that job may be, too; elsewhere none."""
     return [*map(int, os.environ.get(JOB_UIDS, "").split())]
 
 

@@ -168,3 +168,8 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))
+
+
+def path_of(descriptor: int) -> Path:
+    """A path to what this process has open, which leads there whatever its name means by now."""
+    return Path(f"/proc/self/fd/{descriptor}")

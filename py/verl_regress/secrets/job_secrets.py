@@ -111,7 +111,7 @@ def opened(root: SharedRoot, cluster: str) -> Iterator[Path | None]:
     except NotADirectoryError:  # so says Linux of a link, too
         raise BadInput(f"{directory} is a file or a link, which another user may have made: remove it.") from None
     try:
-        yield Path(f"/proc/self/fd/{descriptor}")
+        yield processes.path_of(descriptor)
     finally:
         os.close(descriptor)
 
@@ -166,7 +166,7 @@ def hold() -> dict[str, str]:
     try:
         held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         need_owner(Path(path), os.fstat(held).st_uid, job_uids())
-        values: dict[str, str] = json.loads(Path(f"/proc/self/fd/{held}").read_text(encoding="ascii"))
+        values: dict[str, str] = json.loads(processes.path_of(held).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise RegressError(
             f"The job's secrets cannot be read from {path} ({type(error).__name__}): submit it again."
