@@ -49,7 +49,9 @@ helper::read() {
   fi
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
     cli::die 1 "No node can be reached, and this host has no Python 3.10 or later to read ${root} with: install it, or bring the cluster up with 'make up'."
-  python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray "$@"
+  # The containers run as RUN_AS or the owner of WORKDIR, so the jobs are that user's, also if root asks.
+  VERL_REGRESS_TRUSTED_UIDS="${TRUSTED_UIDS} ${RUN_AS%%:*} $(stat -c %u -- "$WORKDIR" 2>/dev/null || true)" \
+    python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray "$@"
 }
 
 # helper::ensure: the cluster is ours, and this version and the directories of the shared root exist.

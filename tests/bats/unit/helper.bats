@@ -102,6 +102,17 @@ give() {
   diff "${BOX}/before" <(find "$ROOT" | sort)
 }
 
+@test "without a node the shared root is read here, where whoever the containers run as is trusted" {
+  rm "${BOX}/gets"
+  stub docker 'exit 1'
+  mkdir -p "${BOX}/work/shared/jobs"
+  give "${BOX}/work"
+  verb WORKDIR="${BOX}/work" TRUSTED_UIDS=4343 RUN_AS=4444:4445 helper::read jobs
+  assert_status 0
+  assert_called "python3 -B ${HERE}/py/run.py --shared-root ${BOX}/work/shared"
+  [[ $(<"${BOX}/trusted") == "4343 4444 ${owner}" ]]
+}
+
 @test "a copy that another user owns is refused, as are a link and packages, and gets nothing; TRUSTED_UIDS allows it" {
   mkdir "${DIR%/*}/packages-cpython-311"
   mkdir "${BATS_TEST_TMPDIR}/elsewhere"
