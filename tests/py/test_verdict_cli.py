@@ -167,7 +167,10 @@ def test_memory_is_a_case_of_its_own(judged):
     status, out, _ = judged(nothing, "--memory")
     assert status == 11
     assert "\ngrpo memory inconclusive: " in out
-    assert " has no records of its processes' memory: verl-regress did not record it yet, or this is not a job directory" in out
+    assert (
+        " has no records of its processes' memory: verl-regress did not record it yet, or this is not a job directory"
+        in out
+    )
 
 
 def test_options_reach_the_judge(judged):
