@@ -156,24 +156,26 @@ def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
 
 
 @pytest.mark.parametrize(
-    ("saved", "further", "start", "end"),
+    ("saved", "trained", "further", "start", "end"),
     [
-        ((4,), 2, 4, 6),  # the run trained nothing after it
-        ((2, 4), 2, 2, 4),
-        ((1, 2, 4), 2, 2, 4),  # the newest after which it trained so many steps
-        ((1, 2, 4), 3, 1, 4),
-        ((1, 4), 2, 1, 4),  # to the run's end, although that is more than 2 steps
-        ((3, 4), 2, 4, 6),
+        ((4,), 4, 2, 4, 6),  # the run trained nothing after it
+        ((2, 4), 4, 2, 2, 4),
+        ((1, 2, 4), 4, 2, 2, 4),  # the newest after which it trained so many steps
+        ((1, 2, 4), 4, 3, 1, 4),
+        ((1, 4), 4, 2, 1, 4),  # to the run's end, although that is more than 2 steps
+        ((3, 4), 4, 2, 4, 6),
+        ((2, 4), 0, 2, 4, 6),  # the run recorded no step
     ],
 )  # fmt: skip
 def test_a_case_that_continues_takes_a_checkpoint_of_its_own_side_after_which_that_trained_on(
-    root, saved, further, start, end
+    root, saved, trained, further, start, end
 ):
     cases = f"cases:\n  ppo: {{workload: ppo, overrides: [a=1]}}\n  more: {{continues: ppo, steps: {further}}}\n"
     session = make(root, suite=cases)
     for side in "ab":
         checkpoints = [f"global_step_{step}" for step in saved]
-        found = job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], checkpoints=checkpoints)
+        steps = tuple(range(1, trained + 1))
+        found = job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], checkpoints=checkpoints, steps=steps)
         session.write_job(f"ppo_{side}", found)
     run = following(session)
     suite = suites.of_recorded(session.evidence()["begin"]["suite"])

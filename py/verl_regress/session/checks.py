@@ -257,7 +257,7 @@ def _trained_further(evidence: Evidence) -> list[str]:
         source = f"trainer.resume_from_path={checkpoint}"
         if source not in [override["text"] for override in further["plan"]["overrides"]]:
             problems.append(f"{name} was not asked to resume: no {source}")
-        wanted = list(range(step_of(checkpoint.name) + 1, schedule.end_of(first, case) + 1))
+        wanted = list(range(step_of(checkpoint.name) + 1, schedule.last_step_after(first, case) + 1))
         if has_succeeded(further) and further["steps"] != wanted:
             problems.append(f"{name} trained steps {further['steps']}, not {wanted}")
         if has_succeeded(further) and _reports_weights(first, further):

@@ -142,14 +142,18 @@ def start_of(source: Mapping[str, Any], case: Case) -> Path:
 
     So they can be compared with those of the job. If it has no such checkpoint, its newest one.
     """
-    known = [name for name in source["checkpoints"] if step_of(name) + (case.steps or 0) <= source["steps"][-1]]
+    known = [name for name in source["checkpoints"] if step_of(name) + (case.steps or 0) <= _last_step(source)]
     return Path(source["job_dir"], "checkpoints", (known or source["checkpoints"])[-1])
 
 
-def end_of(source: Mapping[str, Any], case: Case) -> int:
+def last_step_after(source: Mapping[str, Any], case: Case) -> int:
     """The last step of a run that continues a job: that of the job, because schedules such as the learning rate's depend on it."""
-    last: int = source["steps"][-1]
-    return max(last, step_of(start_of(source, case).name) + (case.steps or 0))
+    return max(_last_step(source), step_of(start_of(source, case).name) + (case.steps or 0))
+
+
+def _last_step(job: Mapping[str, Any]) -> int:
+    """0 if it recorded none: then a case continues from its newest checkpoint."""
+    return max(job["steps"], default=0)
 
 
 def _again(case: Case) -> Run:
@@ -167,7 +171,11 @@ def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
     if case.continues is None:
         return added + ([f"trainer.total_training_steps={case.steps}"] if case.steps else [])
     source = jobs_of(evidence)[source_of(run, case).name]
-    return [*added, *continuing(start_of(source, case)), f"trainer.total_training_steps={end_of(source, case)}"]
+    return [
+        *added,
+        *continuing(start_of(source, case)),
+        f"trainer.total_training_steps={last_step_after(source, case)}",
+    ]
 
 
 def source_of(run: Run, case: Case) -> Run:
