@@ -17,9 +17,9 @@ from verl_verdict.records import Run
 # equal runs of the rehearsal, whose samples come back in another order; 1.5e-5 where GAE is written as an equal expression.
 ROUNDING = 2e-5
 _GROWTH = 100.0  # how much rounding may grow in a step, except if it changes a sampled token
-Key = TypeVar("Key")
 BLIND = 0.1  # noise of a larger share of a metric's size hides what people want to see
 _NOISE_FACTOR = 3.0  # a second perturbed run would not do exactly what the first did
+_Key = TypeVar("_Key")
 
 
 class Outcome(enum.Enum):
@@ -158,20 +158,20 @@ def noise(
     return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages))
 
 
-def blind_from(known: Noise) -> list[int]:
-    """The first step at which perturbed runs differ by more than BLIND, if they do."""
-    beyond = [
-        step for steps, sizes in known.stages.values() for step, size in zip(steps, sizes, strict=True) if size > BLIND
-    ]
-    return [min(beyond)] if beyond else []
+def blind_from(known: Noise) -> int | None:
+    """The first step at which perturbed runs differ by more than BLIND; None if they never do."""
+    return min(
+        (step for running in known.stages.values() for step, size in zip(*running, strict=True) if size > BLIND),
+        default=None,
+    )
 
 
-def _enlarge(known: dict[Key, dict[int, float]], key: Key, step: int, value: float) -> None:
+def _enlarge(known: dict[_Key, dict[int, float]], key: _Key, step: int, value: float) -> None:
     steps = known.setdefault(key, {})
     steps[step] = max(steps.get(step, 0.0), value)
 
 
-def _running(known: Mapping[Key, Mapping[int, float]]) -> dict[Key, Running]:
+def _running(known: Mapping[_Key, Mapping[int, float]]) -> dict[_Key, Running]:
     return {
         key: (sorted(values), list(itertools.accumulate((values[step] for step in sorted(values)), max)))
         for key, values in known.items()

@@ -33,7 +33,7 @@ class _Case:
     decisive: tuple[Decisive, ...]
     perturbed: tuple[Run, ...]  # those that measure A's noise
     unused: tuple[str, ...]  # why others do not
-    blind: tuple[str, ...]  # from which step on their noise hides too much
+    blind_from: int | None  # the step from which on their noise hides too much
 
     def says(
         self, word: Word, reason: str, how: str, first: Diagnosis | None = None, pairs_needed: int | None = None
@@ -152,10 +152,7 @@ def _prepare(
         tuple(decisive),
         tuple(run for _, run in measured),
         tuple(unused),
-        tuple(
-            f"from step {step} on, perturbed last bits change some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
-            for step in exact.blind_from(noise)
-        ),
+        exact.blind_from(noise),
     )
 
 
@@ -274,7 +271,10 @@ def _exact(known: _Case) -> Verdict | None:
         if has_grown:
             reason = f"B differs from A by no more than rounding grows to (up to {size:.1g} of a metric's size), as A with perturbed last bits shows"
         found = _agrees(known, Word.SAME, reason, how)
-        return dataclasses.replace(found, notes=(*found.notes, *known.blind)) if has_grown else found
+        if has_grown and known.blind_from is not None:
+            note = f"from step {known.blind_from} on, perturbed last bits change some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
+            found = dataclasses.replace(found, notes=(*found.notes, note))
+        return found
     if known.unexplained:
         return known.says(Word.CHANGED, f"B differs from A, and {known.unexplained}", how, first)
     if len(known.pairing.pairs) >= LOOKS[0]:

@@ -112,7 +112,7 @@ def test_a_job_that_names_another_place_as_its_cluster_loses_no_file_of_the_user
     plan = shared.jobs / "over" / "config" / "resolved.json"
     write(plan, json.dumps({**json.loads(plan.read_text()), "cluster": cluster.format(home=home)}))
     before = everything(shared.secrets)
-    assert "is no name of a cluster: the job's plan was edited by hand." in run(*command).err
+    assert "is not a name of a cluster: the job's plan was edited by hand." in run(*command).err
     assert (home / "thesis.tex").exists()
     assert everything(shared.secrets) == before
 

@@ -150,6 +150,11 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def path_of(descriptor: int) -> Path:
+    """A path to what this process has open, which leads there whatever its name means by now."""
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
 def main(argv: Sequence[str]) -> int:
     """`running CLUSTER` prints their names on one line, `stop CLUSTER` how many there were."""
     match argv:
@@ -168,8 +173,3 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))
-
-
-def path_of(descriptor: int) -> Path:
-    """A path to what this process has open, which leads there whatever its name means by now."""
-    return Path(f"/proc/self/fd/{descriptor}")

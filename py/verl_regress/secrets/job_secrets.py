@@ -102,7 +102,7 @@ def opened(root: SharedRoot, cluster: str) -> Iterator[Path | None]:
     """
     directory = root.secrets / cluster
     if directory.parent != root.secrets or cluster == "..":
-        raise BadInput(f"{shown(cluster, 80)} is no name of a cluster: the job's plan was edited by hand.")
+        raise BadInput(f"{shown(cluster, 80)} is not a name of a cluster: the job's plan was edited by hand.")
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.layout import JobDir, SharedRoot, need_owner
-from verl_regress.base.owner import JOB_UIDS, need_own
+from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import reward_fn
@@ -72,10 +72,9 @@ def _own_plan(job: JobDir) -> dict[str, Any]:
 
     Whoever owns `jobs/` can do so. Ray carries who submitted the job; something else that launches it (KubeRay) does not.
     """
-    named = os.environ.get(JOB_UIDS)
-    if named is None:
+    if JOB_UIDS not in os.environ:
         return find.plan_of(job)
-    owners = [*map(int, named.split())]
+    owners = job_uids()
     for place in (job.first.path, *([job.path.parent] if job.attempt > 1 else []), job.path, job.config):
         need_owner(place, place.lstat().st_uid, owners)
     return find.plan_of(job, owners)
