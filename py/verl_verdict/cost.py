@@ -86,14 +86,13 @@ def judge(base: Verdict, pairs: Sequence[tuple[Run, Run]], quantities: Sequence[
 def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, have: int) -> Verdict:
     """What this many pairs show. The worst quantity decides; all must be shown to be the same."""
     floors = statistics.taken([each.floor for each in quantities])
-    margin = statistics.margins(floors, statistics.noise(None, a))
-    look = statistics.look_at(a, b, margin)
-    beyond = look.differs & (abs(look.mean) > margin)
+    look = statistics.look_at(a, b, floors)
+    margin = look.margin
     is_noisy = margin > _TOO_NOISY * floors
     words, rows, summaries = [], [], []
     for at, each in enumerate(quantities):
         word = Word.INCONCLUSIVE
-        if beyond[at]:
+        if look.differs[at]:
             word = Word.REGRESSED if look.mean[at] > 0 else Word.IMPROVED
         elif look.same[at] and not is_noisy[at]:
             word = Word.SAME

@@ -46,9 +46,9 @@ class Summary:
         steps = sorted(run.series[self.metric])
         return steps[-math.ceil(len(steps) / 3)] if self.last_third else steps[0]
 
-    def floor(self, mean_a: float) -> float:
-        """The difference that does not matter."""
-        return max(self.decisive.floor, self.decisive.relative_floor * abs(mean_a))
+    def floor(self, size: float) -> float:
+        """The difference that does not matter, for a metric of this size."""
+        return max(self.decisive.floor, self.decisive.relative_floor * abs(size))
 
 
 def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
@@ -119,11 +119,10 @@ class _Sampled:
 def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     """What this many pairs show."""
     found = case.found
-    spread = statistics.noise(case.repeats, a if case.others is None else np.vstack([a, case.others]))
-    floors = statistics.taken([each.floor(mean) for each, mean in zip(found, a.mean(axis=0), strict=True)])
-    margin = statistics.margins(floors, spread)
-    look = statistics.look_at(a, b, margin, case.repeats)
-    rows = [_row(each, a[:, at].mean(), b[:, at].mean(), margin[at], look, at) for at, each in enumerate(found)]
+    sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
+    floors = statistics.taken([each.floor(size) for each, size in zip(found, sizes, strict=True)])
+    look = statistics.look_at(a, b, floors, case.repeats, case.others)
+    rows = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
     base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
     for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
         if found_so := [row for row in rows if row.finding == word.value]:
@@ -145,7 +144,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     if bool(np.all(look.same)):
         reason = f"all {len(rows)} summaries of the decisive metrics are within their margins"
         return dataclasses.replace(base, word=Word.SAME, reason=reason)
-    needed = statistics.pairs_needed(b - a, margin, len(case.pairs))
+    needed = statistics.pairs_needed(b - a, look.margin, len(case.pairs))
     open_rows = [row.summary for row in rows if row.finding == "open"]
     ask = (
         f"run {needed} more {'pair' if needed == 1 else 'pairs'}"
@@ -157,12 +156,14 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason, pairs_needed=needed)
 
 
-def _row(summary: Summary, a: float, b: float, margin: float, look: statistics.Look, at: int) -> Row:
+def _row(summary: Summary, a: float, b: float, look: statistics.Look, at: int) -> Row:
     finding = "same" if look.same[at] else "open"
-    if look.differs[at] and abs(look.mean[at]) > margin:
+    if look.differs[at]:
         good = summary.decisive.good * look.mean[at]
         finding = (Word.IMPROVED if good > 0 else Word.REGRESSED if good < 0 else Word.CHANGED).value
-    return Row(summary.name, float(a), float(b), float(margin), float(look.p[at]), float(look.sameness_p[at]), finding)
+    return Row(
+        summary.name, float(a), float(b), float(look.margin[at]), float(look.p[at]), float(look.sameness_p[at]), finding
+    )
 
 
 def _first(case: _Sampled, rows: list[Row]) -> diagnosis.Diagnosis:

@@ -28,7 +28,6 @@ LOOKS = (3, 4, 6, 8)
 DIFFERENCE_ALPHA = {3: 0.0, 4: 0.0, 6: 2 / 64, 8: 4 / 256}
 SAMENESS_ALPHA = {3: 0.0125, 4: 0.0125, 6: 0.0125, 8: 0.0125}
 NOISE_FACTOR = 3.0  # the margin is this many standard deviations of A against A, and at least the metric's floor
-ENOUGH_REPEATS = 3  # differences between runs of A with one seed; fewer say too little about its noise
 _EPSILON = 1e-9  # of a statistic: flips that are equal but for rounding are ties
 
 
@@ -38,37 +37,42 @@ class Look:
 
     pairs: int
     mean: Array
+    margin: Array
     p: Array
     sameness_p: Array
-    differs: NDArray[np.bool_]
+    differs: NDArray[np.bool_]  # significantly, and by more than the margin
     same: NDArray[np.bool_]
 
 
-def look_at(a: Array, b: Array, margin: Array, repeats: Array | None = None) -> Look:
-    """Both tests on all pairs that are given, at the alpha of this number of pairs; `repeats` as for noise()."""
+def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, others: Array | None = None) -> Look:
+    """Both tests on all pairs that are given, at the alpha of this number of pairs.
+
+    `floor` is the difference that does not matter; `repeats` and `others` as for noise().
+    """
     pairs = a.shape[-2]
     difference = b - a
-    p = sign_flip(difference, scale(a, b, repeats))
+    mean = difference.mean(axis=-2)
+    margin = margins(floor, noise(a, difference, repeats, others))
+    p = sign_flip(difference, scale(difference, floor))
     sameness_p = tost(difference, margin)
     return Look(
         pairs=pairs,
-        mean=difference.mean(axis=-2),
+        mean=mean,
+        margin=margin,
         p=p,
         sameness_p=sameness_p,
-        differs=p <= DIFFERENCE_ALPHA.get(pairs, 0.0) + _EPSILON,
+        differs=(p <= DIFFERENCE_ALPHA.get(pairs, 0.0) + _EPSILON) & (np.abs(mean) > margin),
         same=sameness_p <= SAMENESS_ALPHA.get(pairs, 0.0),
     )
 
 
-def scale(a: Array, b: Array, repeats: Array | None = None) -> Array:
-    """What makes the differences of all summaries comparable: the noise of A's repeats if there are enough, else of the pairs' means.
+def scale(difference: Array, floor: Array) -> Array:
+    """What makes the differences of all summaries comparable. A sign does not change it, as a flip test needs.
 
-    A shift of B changes neither, and an exchange of A and B in a pair leaves the pairs' means as they are, as a flip test needs.
+    It is at least the floor, so a summary that hardly varies does not hide the others: what is below its floor counts little.
     """
-    means = (a + b) / 2
-    noise_of_a = _of_repeats(repeats, means.std(axis=-2, ddof=1))
-    size = np.abs(means).mean(axis=-2) + np.abs(b - a).mean(axis=-2)
-    spread: Array = np.maximum(noise_of_a, 1e-6 * size)
+    root_mean_square = np.sqrt((difference**2).mean(axis=-2))
+    spread = margins(floor, root_mean_square)
     return np.where(spread > 0, spread, 1.0)
 
 
@@ -102,20 +106,22 @@ def tost(difference: Array, margin: Array) -> Array:
     return np.where(constant, np.where((mean == 0) & (error == 0), 0.0, 1.0), p)
 
 
-def noise(repeats: Array | None, a: Array) -> Array:
-    """The standard deviation of A against A: from three or more repeats with equal seeds, else from A's runs with other seeds.
+def noise(a: Array, difference: Array, repeats: Array | None = None, others: Array | None = None) -> Array:
+    """The standard deviation of the difference between two runs of A with one seed.
 
-    `repeats` are differences between runs of A with one seed, `a` the values of A's runs, at least two.
+    It is measured by `repeats`, differences between runs of A with one seed, and by the pairs of A and B around their mean: a shift of
+    B does not change that. It is never more than the differences between A's runs with other seeds (those of `a`, and `others`), so a
+    B that scatters more than A gets no wider margin.
     """
-    return _of_repeats(repeats, np.sqrt(2) * a.std(axis=-2, ddof=1))
-
-
-def _of_repeats(repeats: Array | None, otherwise: Array) -> Array:
-    """The noise of the repeats, where there are enough. Repeats without any noise must not give a margin of zero."""
-    if repeats is None or repeats.shape[-2] < ENOUGH_REPEATS:
-        return otherwise
-    of_repeats = np.sqrt((repeats**2).mean(axis=-2))
-    return np.where(of_repeats > 0, of_repeats, otherwise)
+    pairs = difference.shape[-2]
+    squares = ((difference - difference.mean(axis=-2, keepdims=True)) ** 2).sum(axis=-2)
+    degrees = pairs - 1
+    if repeats is not None:
+        squares = squares + (repeats**2).sum(axis=-2)
+        degrees += repeats.shape[-2]
+    of_a = a if others is None else np.concatenate([a, others], axis=-2)
+    smaller: Array = np.minimum(np.sqrt(squares / degrees), np.sqrt(2) * of_a.std(axis=-2, ddof=1))
+    return smaller
 
 
 def margins(floor: Array, spread: Array) -> Array:
