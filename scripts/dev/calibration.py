@@ -48,6 +48,10 @@ IN_NOISE = (
     "gradient-accumulation-scale",
     "clip-range-tenth",
     "harmless-reordered-sum",
+    "actor-frozen",
+    "reference-is-actor",
+    "kl-dropped",
+    "loss-sign",
 )
 ALARMS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)
 CAUGHT = (Word.REGRESSED, Word.CHANGED)
