@@ -26,6 +26,19 @@ def checked(run, shared, make_job, monkeypatch):
     return checked
 
 
+@pytest.fixture
+def searched(run, shared, monkeypatch):
+    """Begins a search of SFT by this metric."""
+
+    def searched(metric):
+        text = json.dumps({"cases": {"sft": {"workload": "sft"}}})
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(text.encode())))
+        ends = ("--good=1a", "--bad=2b", "--good-tree=3c", "--bad-tree=4d")
+        return run("bisect", "begin", "--name=my.yaml", "--cluster=c", "--repo=path:r", *ends, f"--metric={metric}")
+
+    return searched
+
+
 @pytest.mark.parametrize(
     ("metric", "meant"),
     [
@@ -36,9 +49,17 @@ def checked(run, shared, make_job, monkeypatch):
 )
 def test_a_name_that_is_almost_a_recorded_one_is_refused_and_nothing_is_created(checked, metric, meant):
     assert checked("actor/pg_loss", metric).is_refusal(
-        f"The case 'ppo' of the suite my.yaml is decided by {metric}, which no job has recorded: did you mean {meant}? "
+        f"No job has recorded {metric}, which decides the case 'ppo' of the suite my.yaml: did you mean {meant}? "
         "If not, submit one job that records it first."
     )
+
+
+def test_a_search_refuses_a_misspelt_metric_before_its_ends_run(checked, searched):
+    assert searched("actor/pg_los").is_refusal(
+        "No job has recorded actor/pg_los, from METRIC: did you mean actor/pg_loss? "
+        "If not, submit one job that records it first."
+    )
+    assert searched("actor/pg_loss").status == 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import status
-from verl_regress.session import bisection, schedule, suites
+from verl_regress.session import bisection, schedule, spelling, suites
 from verl_regress.session.bisection import Bisection
 from verl_regress.store.sessions import LATEST, Session
 
@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
 def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
     content = bisection.of_case(suite, args.case)
+    spelling.need_known(root, suite, args.metric)
     kept = ("cluster", "repo", "good", "bad", "good_tree", "bad_tree", "case", "metric", "step")
     search = bisection.Bisection.begin(
         root, {"suite": {"name": suite.name, "content": content}, **{name: getattr(args, name) for name in kept}}

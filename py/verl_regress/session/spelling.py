@@ -1,4 +1,4 @@
-"""Refuses a suite whose decisive metric is misspelt, before any run: no job has recorded the name, and one that they did record is
+"""Refuses a misspelt metric of a suite or a search before any run: no job has recorded the name, and one that they did record is
 almost the same.
 """
 
@@ -22,16 +22,23 @@ _OF_DATA = "val-"
 _NUMBER = re.compile(r"\d+")
 
 
-def need_known(root: SharedRoot, suite: Suite) -> None:
-    """Raises BadInput for a misspelt metric. A name that resembles none is taken as it is: the verdict says if no run has it."""
-    wanted = [(case.name, metric) for case in suite.cases for metric in case.decisive]
+def need_known(root: SharedRoot, suite: Suite, metric: str = "") -> None:
+    """Raises BadInput for a misspelt metric of the suite, or for METRIC of `make bisect`.
+
+    A name that resembles none is taken as it is: the verdict says if no run has it.
+    """
+    wanted = {
+        name: f"which decides the case '{case.name}' of the suite {suite.name}"
+        for case in suite.cases
+        for name in case.decisive
+    }
+    if metric:
+        wanted[metric] = "from METRIC"
     known = _recorded(root) if wanted else set()
-    for case, metric in wanted:
-        meant = _meant(metric, known)
-        if meant is not None:
+    for name, where in wanted.items():
+        if meant := _meant(name, known):
             raise BadInput(
-                f"The case '{case}' of the suite {suite.name} is decided by {shown(metric)}, which no job has recorded: did you mean {meant}? "
-                "If not, submit one job that records it first."
+                f"No job has recorded {shown(name)}, {where}: did you mean {meant}? If not, submit one job that records it first."
             )
 
 
