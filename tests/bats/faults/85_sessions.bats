@@ -46,6 +46,12 @@ session::is_over() { ! kill -0 "$SESSION_PID" 2>/dev/null; }
 # session::ended [PID FILE]: waits for its end; sets status and output.
 session::ended() { container::ended "${1:-$SESSION_PID}" "${2:-$SESSION_OUT}"; }
 
+# session::power_off: what drives the session and all containers end at once, without a word.
+session::power_off() {
+  kill -KILL "$SESSION_PID"
+  docker kill "${CLUSTER_NAME}-"{head,worker-0,worker-1}
+}
+
 # session::trains N: a job of the session is at that step.
 session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 
@@ -89,6 +95,23 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   assert_line '12 of 12 checks passed'
   assert_line 'verdict +(identical|same) \(exit status 0\)'
   fault::recovered
+}
+
+# bats test_tags=ninth:7
+@test "the machine loses its power during the session: after make up it goes on with the same session, and repeats the run" {
+  fault::begin 'the machine loses its power in the middle of a session'
+  session::start rebooted 'loss: {workload: sft, steps: 20}'
+  session::await session::trains 1
+  fault::inject session::power_off
+  session::ended
+  fault::answered 137 'nothing, because what would answer was killed, too'
+  assert_status 137
+  fault::recovered
+  SESSION=latest run scripts/60_verify.sh
+  assert_status 0
+  assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is repeated"
+  assert_line 'verdict +(identical|same) \(exit status 0\)'
+  [[ $(session::newest) == "$SESSION_DIR" ]]
 }
 
 # bats test_tags=ninth:5
