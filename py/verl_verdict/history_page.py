@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_verdict import trends
@@ -10,7 +10,7 @@ from verl_verdict.comparable import shown
 from verl_verdict.diagnosis import number
 from verl_verdict.history import Change, Group, Left, Point, Trend
 from verl_verdict.markup import Markup, element, joined
-from verl_verdict.parts import details, document, navigation, table
+from verl_verdict.parts import card, details, document, navigation, table
 
 _FACTS = 5  # that set a group apart
 _VALUE = "of a run: the mean of the last third of its steps; of timing_s/step the median without the warm-up"
@@ -107,15 +107,10 @@ def _apart(group: Group) -> str:
     return f"not comparable with the first runs of {group.case}: {'; '.join([*parts, *more])}"
 
 
-def _card(place: str, title: str, content: Iterable[str]) -> Markup:
-    heading = element("h2", title, id=f"heading-{place}")
-    return element("section", heading, *content, class_="card", id=place, aria_labelledby=f"heading-{place}")
-
-
 def _changes(page: Page) -> Markup:
     if not page.changes:
         content = element("p", "No metric of any case has changed, as far as these runs show.")
-        return _card("changes", "Change points", [content])
+        return card("changes", "Change points", content)
     places = {id(change): at for at, group in enumerate(page.groups) for change in group.changes}
     rows = []
     for change in page.changes:
@@ -125,7 +120,7 @@ def _changes(page: Page) -> Markup:
         what = [when, name, change.first.side, change.metric, values, change.word]
         rows.append([*what, str(change.last), str(change.first), change.how])
     head = ("time", "case", "side", "metric", "values", "which is", "last run before", "first run after", "how sure")
-    return _card("changes", "Change points", [table("Where a metric changed, by date", head, rows, "jobs")])
+    return card("changes", "Change points", table("Where a metric changed, by date", head, rows, "jobs"))
 
 
 def _group(page: Page, group: Group, at: int) -> Markup:
@@ -136,14 +131,14 @@ def _group(page: Page, group: Group, at: int) -> Markup:
     }[group.repeats]
     content: list[str] = [element("p", _apart(group).capitalize(), class_="quiet")] if group.differs else []
     if not group.points:
-        return _card(f"case-{at}", group.name, [*content, element("p", "No run can be used: see what was left out.")])
+        return card(f"case-{at}", group.name, *content, element("p", "No run can be used: see what was left out."))
     content += [
         element("p", f"{_counted(len(group.points), 'run')} in {_counted(len(group.sessions), 'session')}. {how}")
     ]
     figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in enumerate(group.trends)]
     content.append(element("div", *figures, class_="curves"))
     content += [element("h3", "Runs"), details(f"All {len(group.points)} runs", _runs(page, group))]
-    return _card(f"case-{at}", group.name, content)
+    return card(f"case-{at}", group.name, *content)
 
 
 def _figure(group: Group, trend: Trend, name: str) -> Markup:
@@ -173,4 +168,4 @@ def _left(left: Sequence[Left]) -> Markup:
         element("p", f"{len(rows)} left out."),
         details("Which, and why", table("Left out", ("what", "why"), rows, "config")),
     ]
-    return _card("left", "Left out", content)
+    return card("left", "Left out", *content)

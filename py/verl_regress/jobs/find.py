@@ -35,13 +35,11 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
 
 
-def newest_first(root: SharedRoot) -> list[JobDir]:
-    """The newest attempt of every job, the most recent job first. This reads each job; for a few, take them from `newest`."""
-    return [job for _, job in dated(root)]
-
-
 def dated(root: SharedRoot) -> list[tuple[float, JobDir]]:
-    """The same with the time at which each attempt was made (seconds). No mark is used, so none can be missed."""
+    """The newest attempt of every job and when it was made (seconds), the most recent job first.
+
+    This reads each job and uses no mark, so it misses none; for a few jobs, take them from `newest`.
+    """
     found = [each for name in ids_of(root) if (each := _dated(root, name)) is not None]
     return sorted(found, key=lambda each: (each[0], each[1].submission_id), reverse=True)
 
@@ -311,11 +309,6 @@ def api_of(job: JobDir) -> RayApi:
     if urlsplit(str(address)).scheme not in ("http", "https"):
         raise records.not_as_written(file, f"address must be a URL, not {shown(str(address), 40)}")
     return RayApi(str(address))
-
-
-def add_where_arguments(parser: argparse.ArgumentParser) -> None:
-    """`where JOB`."""
-    add_job(parser)
 
 
 def run_where(args: argparse.Namespace) -> int:

@@ -385,12 +385,7 @@ def read_stream(names: Mapping[str, str]) -> dict[str, str]:
                 file = stream.extractfile(member)
                 if file is None or member.name not in names:
                     continue
-                try:
-                    texts[member.name] = file.read().decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise BadInput(
-                        f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8."
-                    ) from None
+                texts[member.name] = documents.text_of(file.read(), names[member.name])
         missing = sorted(names.keys() - texts.keys())
         problem = f"it lacks {', '.join(missing)}" if missing else None
     except tarfile.TarError as error:
