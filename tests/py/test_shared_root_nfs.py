@@ -123,7 +123,7 @@ def test_a_launcher_on_a_file_system_without_locks_or_links(mounted, options, wh
     with pytest.raises(RegressError) as caught:
         liveness.hold(job)
     assert str(caught.value) == (
-        f"{job.state} is on a file system without locks or hard links ({why}), by which jobs queue: put SHARED_ROOT on one "
+        f"{job.state} is on a file system without locks or hard links ({why}), which the queue needs: put SHARED_ROOT on one "
         "that has them (a local disk, NFS 4)."
     )
 

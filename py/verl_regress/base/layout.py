@@ -514,7 +514,7 @@ def run(args: argparse.Namespace) -> int:
         places = shlex.join(map(str, narrow))
         raise RegressError(
             f"{first([str(path) for path in narrow])} of uid {narrow[0].stat().st_uid} cannot be used by the group {name} "
-            f"(SHARED_GROUP): let that user type 'chgrp {name} {places} && chmod g+rwxs,+t {places}'."
+            f"(SHARED_GROUP): ask that user to run 'chgrp {name} {places} && chmod g+rwxs,+t {places}'."
         )
     for place in root.of_cluster(args.cluster) if args.cluster and group is not None else ():
         if place.is_dir() and place.stat().st_uid != os.getuid():

@@ -127,7 +127,7 @@ def _need_own(job: JobDir) -> None:
     uid = job.first.path.lstat().st_uid
     if not is_trusted(uid, [*trusted_uids(), *job_uids()]):
         raise BadInput(
-            f"{job.ray_id} belongs to uid {uid}, so a debug bundle of it is not ours to make: let that user type 'make debug "
+            f"{job.ray_id} belongs to uid {uid}, so you cannot make a debug bundle of it: ask that user to run 'make debug "
             f"JOB={job.ray_id}', or set TRUSTED_UIDS={uid} if you trust that user."
         )
 

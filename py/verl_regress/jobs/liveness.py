@@ -58,7 +58,7 @@ def hold(job: JobDir) -> int:
         if error.errno not in _WITHOUT:
             raise
         raise RegressError(
-            f"{job.state} is on a file system without locks or hard links ({error.strerror}), by which jobs queue: put "
+            f"{job.state} is on a file system without locks or hard links ({error.strerror}), which the queue needs: put "
             "SHARED_ROOT on one that has them (a local disk, NFS 4)."
         ) from error
     finally:

@@ -147,8 +147,8 @@ def _need_own(directory: Path, uid: int) -> None:
     found = directory.lstat()
     if found.st_uid not in (uid, 0):
         raise BadInput(
-            f"{directory} belongs to user {found.st_uid}, who could replace the job's secrets there: set another CLUSTER_NAME, or let that "
-            "user remove it."
+            f"{directory} belongs to user {found.st_uid}, who could replace the job's secrets there: set another CLUSTER_NAME, or ask that "
+            "user to remove it."
         )
     if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
         raise BadInput(f"{directory} is a link, or others may write there: remove it, and submit again.")
