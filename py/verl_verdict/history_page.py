@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from verl_verdict import trends
 from verl_verdict.comparable import shown
-from verl_verdict.diagnosis import number
+from verl_verdict.diagnosis import counted, number
 from verl_verdict.history import Change, Group, Left, Point, Trend
 from verl_verdict.markup import Markup, element, joined
 from verl_verdict.parts import card, details, document, navigation, table
@@ -42,8 +42,8 @@ class Page:
         sessions = {point.session: point.time for point in points}
         days = [time[:10] for time in sorted(sessions.values())]
         return (
-            f"{_counted(len(points), 'run')} of {_counted(len({point.case for point in points}), 'case')} in "
-            f"{_counted(len(sessions), 'session')}, {days[0]} to {days[-1]}"
+            f"{counted(len(points), 'run')} of {counted(len({point.case for point in points}), 'case')} in "
+            f"{counted(len(sessions), 'session')}, {days[0]} to {days[-1]}"
         )
 
     @property
@@ -52,7 +52,7 @@ class Page:
         cases = list(dict.fromkeys(change.case for change in self.changes))
         if not cases:
             return "No change point."
-        return f"{_counted(len(self.changes), 'change point')}, in {', '.join(cases)}."
+        return f"{counted(len(self.changes), 'change point')}, in {', '.join(cases)}."
 
 
 def text(page: Page) -> list[str]:
@@ -88,10 +88,6 @@ def html(page: Page) -> str:
         tabindex="-1",
     )
     return document(f"History: {page.answer}", top, main)
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def _change_line(change: Change) -> str:
@@ -133,7 +129,7 @@ def _group(page: Page, group: Group, at: int) -> Markup:
     if not group.points:
         return card(f"case-{at}", group.name, *content, element("p", "No run can be used: see what was left out."))
     content += [
-        element("p", f"{_counted(len(group.points), 'run')} in {_counted(len(group.sessions), 'session')}. {how}")
+        element("p", f"{counted(len(group.points), 'run')} in {counted(len(group.sessions), 'session')}. {how}")
     ]
     figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in enumerate(group.trends)]
     content.append(element("div", *figures, class_="curves"))

@@ -1,5 +1,4 @@
-"""Locks on the shared root, all of them `flock(2)`, released when the process ends: shared for readers, exclusive for
-`make gc`.
+"""Locks on the shared root, all of them `flock(2)`, released when the process ends: shared for readers, exclusive for `make gc`.
 
 On NFS only a lock on a file reaches other machines, not one on a directory; a shared one needs a descriptor that reads,
 an exclusive one a descriptor that writes (flock(2), Linux 2.6.12 and later). docs/shared-root.md lists what we rely on.
@@ -109,8 +108,7 @@ def _holding(opened: Callable[[], int], how: int) -> Iterator[bool]:
 
 
 def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
-    """Does another process hold a lock on `path` that conflicts with `how`? Raises OSError (no such file, no locks on
-    the file system).
+    """Does another process hold a lock on `path` that conflicts with `how`? Raises OSError (no such file, no locks on the file system).
 
     Two processes that ask with LOCK_SH do not see each other. LOCK_EX needs a file that this user may write.
     """

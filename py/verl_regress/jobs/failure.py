@@ -115,8 +115,7 @@ class _Chain:
 
 @dataclass(frozen=True)
 class Failure:
-    """The exception (`type` is "" if the trainer only printed a text), where it was raised, and what it became or
-    followed.
+    """The exception (`type` is "" if the trainer only printed a text), where it was raised, and what it became or followed.
 
     `where` is the deepest frame in verl or the user's code, `excerpt` its lines of the log.
     """

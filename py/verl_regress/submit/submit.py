@@ -193,8 +193,7 @@ def send(
     announce: bool,
     allow_mismatch: bool,
 ) -> None:
-    """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the
-    result.
+    """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the result.
 
     The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
@@ -317,8 +316,7 @@ def _warn_of_debugger(planned: plan.Plan) -> None:
 
 
 def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:
-    """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job
-    waits.
+    """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job waits.
 
     As long as no node is down, a driver that asks for more than any node has is left for Ray to refuse, in its own
     time.
