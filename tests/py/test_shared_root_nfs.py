@@ -12,7 +12,7 @@ from conftest import write
 from test_many_jobs import make_jobs, train
 
 from verl_regress import cli
-from verl_regress.base import layout, lock
+from verl_regress.base import files, lock
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import liveness
@@ -151,7 +151,7 @@ def test_a_file_that_another_machine_replaces_while_it_is_read(clients, monkeypa
             there.write_state("observed", {"status": "RUNNING"})
         return found
 
-    monkeypatch.setattr(layout.os, "fstat", replaced)
+    monkeypatch.setattr(files.os, "fstat", replaced)
     if times == 1:
         assert here.read_state("observed")["status"] == "RUNNING"
         return

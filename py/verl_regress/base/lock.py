@@ -15,11 +15,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from pathlib import Path
 
 from verl_regress.base import processes
 from verl_regress.base.errors import RegressError, first, shown
+from verl_regress.base.files import now
 
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
 _CURE = "wait until that process ends, or stop it on that machine, then run this again"
@@ -217,10 +217,9 @@ def _known(directory: Path, recorded: list[str]) -> list[str]:
 
 def _sign(descriptor: int, who: str) -> None:
     """Write who holds the lock into the locked file, if that is possible."""
-    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with suppress(OSError):  # the disk is full
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{who} (pid {os.getpid()} on {os.uname().nodename}, since {since})\n".encode(), 0)
+        os.pwrite(descriptor, f"{who} (pid {os.getpid()} on {os.uname().nodename}, since {now()})\n".encode(), 0)
 
 
 def _text(descriptor: int) -> str:

@@ -26,7 +26,8 @@ from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import say, this_node
 from verl_regress.base.errors import BadInput
-from verl_regress.base.layout import JobDir, as_json, end_of
+from verl_regress.base.files import as_json, end_of
+from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import is_trusted, job_uids, trusted_uids
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token

@@ -15,7 +15,8 @@ from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import Unreadable, printable
-from verl_regress.base.layout import JobDir, SharedRoot, end_of
+from verl_regress.base.files import end_of
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import hints, progress
 
 TAIL_BYTES = 1 << 20  # bytes read from the end of a log: many times what all actors print when they fail

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 from verl_regress.base import ids, owner, records
 from verl_regress.base.errors import BadInput, Unreadable, printable, shown
-from verl_regress.base.layout import JobDir, SharedRoot, unreadable
+from verl_regress.base.files import unreadable
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
 
@@ -285,7 +286,7 @@ def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
 
 
 def plan_of(job: JobDir, owners: Collection[int] | None = None) -> dict[str, Any]:
-    """`config/resolved.json`. Raises BadInput if the submitter died before writing it; with `owners`, as `layout.need_owner` does."""
+    """`config/resolved.json`. Raises BadInput if the submitter died before writing it; with `owners`, as `files.need_owner` does."""
     plan = job.read_config("resolved.json", owners)
     if plan is None:
         raise BadInput(

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
-from verl_regress.base.layout import JobDir, now
+from verl_regress.base.files import now
+from verl_regress.base.layout import JobDir
 
 ENDED_IN_RAY = ("SUCCEEDED", "FAILED", "STOPPED")  # Ray's statuses of a job that is over (2.60)
 

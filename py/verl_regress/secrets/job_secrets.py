@@ -22,8 +22,9 @@ from typing import BinaryIO
 from redaction import Redactor
 from verl_regress.base import lock, processes, say
 from verl_regress.base.errors import BadInput, RegressError, shown
+from verl_regress.base.files import need_owner
 from verl_regress.base.jobspec import JobSpec, Secret
-from verl_regress.base.layout import JobDir, SharedRoot, need_owner
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import job_uids
 
 HOOK = "job_secrets"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, RegressError, shown
-from verl_regress.base.layout import JobDir, SharedRoot, now, read_json, write_atomically
+from verl_regress.base.files import now, read_json, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import Session, all_of, new_directory

@@ -7,7 +7,8 @@ from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Unreadable, shown
-from verl_regress.base.layout import SharedRoot, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import SharedRoot
 from verl_regress.store.sessions import LATEST, Session, all_of, named
 
 

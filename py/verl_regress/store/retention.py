@@ -22,7 +22,8 @@ from typing import Any
 
 from verl_regress.base import layout, say
 from verl_regress.base.errors import BadInput, first, printable
-from verl_regress.base.layout import JobDir, SharedRoot, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable

@@ -18,8 +18,9 @@ from functools import partial
 from verl_regress.base import documents, lock, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
+from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import JobSpec
-from verl_regress.base.layout import JobDir, SharedRoot, as_json, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import trusted_uids
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
