@@ -86,11 +86,6 @@ class Bisection:
             return None
 
     @property
-    def is_over(self) -> bool:
-        """Its report is written."""
-        return (self.path / "report.json").exists()
-
-    @property
     def suite(self) -> Suite:
         """The cases that are searched: the one of CASE, or all."""
         return suites.of_recorded(self.read("begin")["suite"])

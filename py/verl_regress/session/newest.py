@@ -32,7 +32,7 @@ def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
     """The session and its report.json. Raises BadInput."""
     every = all_of(root)
     if name not in ("", LATEST):
-        every = [named(every, name, "", "the newest")]
+        every = [Session(named([each.path for each in every], "SESSION", name, "a session", "the newest"))]
     for session in every:
         try:
             report = read_json(session.path / "report.json")
