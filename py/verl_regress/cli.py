@@ -23,8 +23,8 @@ class _Subcommand(NamedTuple):
 
     help: str
     module: str
-    add: str
-    run: str
+    add: str = "add_arguments"
+    run: str = "run"
 
     def function(self, name: str) -> Callable[..., int]:
         function: Callable[..., int] = getattr(import_module(f"verl_regress.{self.module}"), name)
@@ -32,38 +32,36 @@ class _Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
-    "layout": _Subcommand("create the directories of the shared root", "base.layout", "add_arguments", "run"),
-    "nodes": _Subcommand("the nodes that Ray calls ALIVE", "cluster.nodes", "add_arguments", "run"),
-    "look": _Subcommand("what this node knows about itself", "cluster.look", "add_arguments", "run"),
-    "list-packages": _Subcommand("list the packages of this node", "cluster.packages", "add_arguments", "run"),
-    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "jobs.up", "add_arguments", "run"),
-    "prepare-data": _Subcommand("make a data set once", "store.datasets", "add_arguments", "run"),
-    "prepare-model": _Subcommand("make a model once", "store.models", "add_arguments", "run"),
-    "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot", "add_arguments", "run"),
-    "secrets": _Subcommand("which secrets a JobSpec names", "submit.asked_secrets", "add_arguments", "run"),
-    "submit": _Subcommand("submit a JobSpec", "submit.submit", "add_arguments", "run"),
-    "export": _Subcommand("print a file that runs a JobSpec elsewhere", "submit.exporting", "add_arguments", "run"),
-    "submit-exported": _Subcommand("submit the request of such a file", "submit.exported", "add_arguments", "run"),
-    "resume": _Subcommand("continue a job as a new attempt", "submit.resume", "add_arguments", "run_resume"),
-    "retry": _Subcommand(
-        "run a job again from its first step, as a new attempt", "submit.resume", "add_arguments", "run_retry"
-    ),
-    "launch": _Subcommand("the Ray entrypoint of a job", "worker.launcher", "add_arguments", "run"),
-    "wait": _Subcommand("follow a job to its end", "jobs.watch", "add_arguments", "run"),
-    "status": _Subcommand("what the cluster and its jobs are", "jobs.overview", "add_arguments", "run"),
-    "where": _Subcommand("a job's directory", "jobs.find", "add_where_arguments", "run_where"),
-    "jobs": _Subcommand("all jobs, latest first", "jobs.listing", "add_arguments", "run"),
-    "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers", "add_arguments", "run"),
-    "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop", "add_arguments", "run"),
-    "breakpoints": _Subcommand("where a job waits for a debugger", "jobs.debugger", "add_arguments", "run"),
-    "debug": _Subcommand("take a debug bundle of a job", "jobs.debug", "add_arguments", "run"),
-    "verify": _Subcommand("the steps of a regression session", "session.command", "add_arguments", "run"),
-    "bisect": _Subcommand("find the commit that changed training", "session.bisect", "add_arguments", "run"),
-    "report": _Subcommand("where a session's report is", "session.newest", "add_arguments", "run"),
-    "history": _Subcommand("one page over all sessions", "session.history", "add_arguments", "run"),
-    "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live", "add_arguments", "run"),
-    "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention", "add_arguments", "run"),
-    "logs": _Subcommand("a job's driver log", "jobs.logs", "add_arguments", "run"),
+    "layout": _Subcommand("create the directories of the shared root", "base.layout"),
+    "nodes": _Subcommand("the nodes that Ray calls ALIVE", "cluster.nodes"),
+    "look": _Subcommand("what this node knows about itself", "cluster.look"),
+    "list-packages": _Subcommand("list the packages of this node", "cluster.packages"),
+    "await-nodes": _Subcommand("wait until all nodes are ALIVE", "jobs.up"),
+    "prepare-data": _Subcommand("make a data set once", "store.datasets"),
+    "prepare-model": _Subcommand("make a model once", "store.models"),
+    "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot"),
+    "secrets": _Subcommand("which secrets a JobSpec names", "submit.asked_secrets"),
+    "submit": _Subcommand("submit a JobSpec", "submit.submit"),
+    "export": _Subcommand("print a file that runs a JobSpec elsewhere", "submit.exporting"),
+    "submit-exported": _Subcommand("submit the request of such a file", "submit.exported"),
+    "resume": _Subcommand("continue a job as a new attempt", "submit.resume", run="run_resume"),
+    "retry": _Subcommand("run a job again from its first step, as a new attempt", "submit.resume", run="run_retry"),
+    "launch": _Subcommand("the Ray entrypoint of a job", "worker.launcher"),
+    "wait": _Subcommand("follow a job to its end", "jobs.watch"),
+    "status": _Subcommand("what the cluster and its jobs are", "jobs.overview"),
+    "where": _Subcommand("a job's directory", "jobs.find", "add_job", "run_where"),
+    "jobs": _Subcommand("all jobs, latest first", "jobs.listing"),
+    "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers"),
+    "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop"),
+    "breakpoints": _Subcommand("where a job waits for a debugger", "jobs.debugger"),
+    "debug": _Subcommand("take a debug bundle of a job", "jobs.debug"),
+    "verify": _Subcommand("the steps of a regression session", "session.command"),
+    "bisect": _Subcommand("find the commit that changed training", "session.bisect"),
+    "report": _Subcommand("where a session's report is", "session.newest"),
+    "history": _Subcommand("one page over all sessions", "session.history"),
+    "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live"),
+    "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention"),
+    "logs": _Subcommand("a job's driver log", "jobs.logs"),
 }
 
 

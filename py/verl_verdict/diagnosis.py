@@ -101,6 +101,11 @@ def number(value: float) -> str:
     return short if float(short) == value else f"{value:.{_SHOWN}g}"
 
 
+def counted(count: int, name: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
 def listed(names: Sequence[str], shown: int = 3) -> str:
     """The first of `names`, and how many more there are."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_verdict import trends
 from verl_verdict.comparable import shown
-from verl_verdict.diagnosis import number
+from verl_verdict.diagnosis import counted, number
 from verl_verdict.history import Change, Group, Left, Point, Trend
 from verl_verdict.markup import Markup, element, joined
-from verl_verdict.parts import details, document, navigation, table
+from verl_verdict.parts import card, details, document, navigation, table
 
 _FACTS = 5  # that set a group apart
 _VALUE = "of a run: the mean of the last third of its steps; of timing_s/step the median without the warm-up"
@@ -42,8 +42,8 @@ class Page:
         sessions = {point.session: point.time for point in points}
         days = [time[:10] for time in sorted(sessions.values())]
         return (
-            f"{_counted(len(points), 'run')} of {_counted(len({point.case for point in points}), 'case')} in "
-            f"{_counted(len(sessions), 'session')}, {days[0]} to {days[-1]}"
+            f"{counted(len(points), 'run')} of {counted(len({point.case for point in points}), 'case')} in "
+            f"{counted(len(sessions), 'session')}, {days[0]} to {days[-1]}"
         )
 
     @property
@@ -52,7 +52,7 @@ class Page:
         cases = list(dict.fromkeys(change.case for change in self.changes))
         if not cases:
             return "No change point."
-        return f"{_counted(len(self.changes), 'change point')}, in {', '.join(cases)}."
+        return f"{counted(len(self.changes), 'change point')}, in {', '.join(cases)}."
 
 
 def text(page: Page) -> list[str]:
@@ -90,10 +90,6 @@ def html(page: Page) -> str:
     return document(f"History: {page.answer}", top, main)
 
 
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
-
-
 def _change_line(change: Change) -> str:
     return (
         f"{change.case}, {change.first.side}, {change.metric}: {number(change.before)} -> {number(change.after)} ({change.word}) "
@@ -107,15 +103,10 @@ def _apart(group: Group) -> str:
     return f"not comparable with the first runs of {group.case}: {'; '.join([*parts, *more])}"
 
 
-def _card(place: str, title: str, content: Iterable[str]) -> Markup:
-    heading = element("h2", title, id=f"heading-{place}")
-    return element("section", heading, *content, class_="card", id=place, aria_labelledby=f"heading-{place}")
-
-
 def _changes(page: Page) -> Markup:
     if not page.changes:
         content = element("p", "No metric of any case has changed, as far as these runs show.")
-        return _card("changes", "Change points", [content])
+        return card("changes", "Change points", content)
     places = {id(change): at for at, group in enumerate(page.groups) for change in group.changes}
     rows = []
     for change in page.changes:
@@ -125,7 +116,7 @@ def _changes(page: Page) -> Markup:
         what = [when, name, change.first.side, change.metric, values, change.word]
         rows.append([*what, str(change.last), str(change.first), change.how])
     head = ("time", "case", "side", "metric", "values", "which is", "last run before", "first run after", "how sure")
-    return _card("changes", "Change points", [table("Where a metric changed, by date", head, rows, "jobs")])
+    return card("changes", "Change points", table("Where a metric changed, by date", head, rows, "jobs"))
 
 
 def _group(page: Page, group: Group, at: int) -> Markup:
@@ -136,14 +127,14 @@ def _group(page: Page, group: Group, at: int) -> Markup:
     }[group.repeats]
     content: list[str] = [element("p", _apart(group).capitalize(), class_="quiet")] if group.differs else []
     if not group.points:
-        return _card(f"case-{at}", group.name, [*content, element("p", "No run can be used: see what was left out.")])
+        return card(f"case-{at}", group.name, *content, element("p", "No run can be used: see what was left out."))
     content += [
-        element("p", f"{_counted(len(group.points), 'run')} in {_counted(len(group.sessions), 'session')}. {how}")
+        element("p", f"{counted(len(group.points), 'run')} in {counted(len(group.sessions), 'session')}. {how}")
     ]
     figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in enumerate(group.trends)]
     content.append(element("div", *figures, class_="curves"))
     content += [element("h3", "Runs"), details(f"All {len(group.points)} runs", _runs(page, group))]
-    return _card(f"case-{at}", group.name, content)
+    return card(f"case-{at}", group.name, *content)
 
 
 def _figure(group: Group, trend: Trend, name: str) -> Markup:
@@ -173,4 +164,4 @@ def _left(left: Sequence[Left]) -> Markup:
         element("p", f"{len(rows)} left out."),
         details("Which, and why", table("Left out", ("what", "why"), rows, "config")),
     ]
-    return _card("left", "Left out", content)
+    return card("left", "Left out", *content)

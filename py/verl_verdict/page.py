@@ -11,7 +11,7 @@ from verl_verdict.curves import Curve
 from verl_verdict.diagnosis import number
 from verl_verdict.markup import Markup, element, joined
 from verl_verdict.metrics import Decisive
-from verl_verdict.parts import badge, details, document, navigation, table
+from verl_verdict.parts import badge, card, details, document, navigation, table
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict
 
@@ -252,39 +252,30 @@ def _checks(page: Page) -> Markup:
         rows.append([badge(check.word), joined(check.claim, *problems), check.detail])
     words = [check.word for check in page.checks]
     skipped = f", {words.count('skip')} not checked" if "skip" in words else ""
-    return element(
-        "section",
-        element("h2", f"{words.count('ok')} of {len(words)} checks passed{skipped}", id="heading-checks"),
+    return card(
+        "checks",
+        f"{words.count('ok')} of {len(words)} checks passed{skipped}",
         *(element("p", remark) for remark in page.remarks),
         details("All checks", table("What was checked from the outside", ("", "check", "checked"), rows, "checks")),
-        class_="card",
-        id="checks",
-        aria_labelledby="heading-checks",
     )
 
 
 def _tried(page: Page) -> Markup:
     rows = [[badge(commit.word), commit.claim, commit.detail] for commit in page.tried]
-    return element(
-        "section",
-        element("h2", f"{len(rows)} commits", id="heading-commits"),
+    return card(
+        "commits",
+        f"{len(rows)} commits",
         *(element("p", remark) for remark in page.remarks),
         table("What each commit is, and why", ("", "commit", "because"), rows, "checks"),
-        class_="card",
-        id="commits",
-        aria_labelledby="heading-commits",
     )
 
 
 def _code(page: Page) -> Markup:
     lines = [element("span", f"{line}\n", class_={"+": "added", "-": "removed"}.get(line[:1])) for line in page.code]
     text = element("div", element("pre", *lines), class_="wide", role="region", aria_label="Code diff", tabindex="0")
-    return element(
-        "section",
-        element("h2", "Code: from A to B", id="heading-code"),
+    return card(
+        "code",
+        "Code: from A to B",
         element("p", page.code_note) if page.code_note else "",
         details(f"{len(page.code)} lines", text) if page.code else "",
-        class_="card",
-        id="code",
-        aria_labelledby="heading-code",
     )

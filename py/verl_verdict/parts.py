@@ -36,6 +36,12 @@ def badge(word: str) -> Markup:
     return element("span", word, class_=f"badge {word}")
 
 
+def card(place: str, title: str, *content: str) -> Markup:
+    """A part of the page with a heading; `place` is its id."""
+    heading = element("h2", title, id=f"heading-{place}")
+    return element("section", heading, *content, class_="card", id=place, aria_labelledby=f"heading-{place}")
+
+
 def details(label: str, content: str) -> Markup:
     """What is shown when its label is chosen."""
     return element("details", element("summary", label), content)

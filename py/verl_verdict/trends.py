@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from verl_verdict import drawing
-from verl_verdict.diagnosis import number
+from verl_verdict.diagnosis import counted, number
 from verl_verdict.history import Group, Trend
 from verl_verdict.markup import Markup
 
@@ -40,7 +40,7 @@ def svg(group: Group, trend: Trend, name: str) -> Markup:
 
 def sentence(group: Group, trend: Trend) -> str:
     """The curve in words, for people who cannot see it."""
-    parts = [f"{trend.metric}, {len(group.sessions)} {'session' if len(group.sessions) == 1 else 'sessions'}."]
+    parts = [f"{trend.metric}, {counted(len(group.sessions), 'session')}."]
     for side in "AB":
         values = [value for _, value in trend.of(side)]
         if values:

@@ -17,7 +17,7 @@ cd "$REPO_DIR"
 read -r version day < <(release::newest)
 name=verl-regress-${version}
 tarball=build/dist/${name}.tar.gz
-! files::is_checkout || [[ -z $(git status --porcelain) ]] || log::warn "the checkout has changes that are not committed: ${name} will have those to tracked files"
+! files::is_checkout || [[ -z $(git status --porcelain) ]] || log::warn "the checkout has uncommitted changes: ${name} will contain those to tracked files"
 mkdir -p "${tarball%/*}"
 files::to_release | LC_ALL=C sort |
   tar --create --no-recursion --verbatim-files-from --files-from=- --transform "flags=r;s,^,${name}/," --format=gnu \

@@ -30,7 +30,8 @@ from typing import Any, TextIO
 import releases
 from commit import commit
 from releases import FURTHER, STEPS, Row
-from verl_regress.base.layout import JobDir, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import JobDir
 from verl_regress.jobs import checkpoints, progress
 
 REPO = Path(__file__).resolve().parents[2]

@@ -79,7 +79,7 @@ def page(run: dict[str, Any]) -> str:
         "took until all nodes were ALIVE.",
         table(rows, "fault", FAULT_COLUMNS),
         "## Bad input",
-        "Exit status 2, one sentence, no traceback, nothing created, nothing run by a shell; otherwise accepted and passed on unchanged.",
+        "Each value is refused or accepted. Refused: exit status 2, one sentence, no traceback, nothing created, nothing run by a shell. Accepted: passed on unchanged.",
         table(rows, "input", INPUT_COLUMNS),
         "## Load",
         table(rows, "load", FAULT_COLUMNS),

@@ -84,7 +84,7 @@ bisect::_check_range() {
   [[ $BISECT_GOOD != "$BISECT_BAD" ]] || cli::die 2 "GOOD and BAD are the same commit, ${BISECT_GOOD::12}: name two."
   if ! bisect::_git merge-base --is-ancestor "$BISECT_GOOD" "$BISECT_BAD"; then
     ! bisect::_git merge-base --is-ancestor "$BISECT_BAD" "$BISECT_GOOD" ||
-      cli::die 2 "GOOD='$(cli::shown "$GOOD")' comes after BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: exchange them; a commit that repairs something is found in the same way."
+      cli::die 2 "GOOD='$(cli::shown "$GOOD")' comes after BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: swap them; the same search also finds a commit that repairs something."
     base=$(bisect::_git merge-base "$BISECT_GOOD" "$BISECT_BAD") || base=''
     cli::die 2 "There is no path from GOOD='$(cli::shown "$GOOD")' to BAD='$(cli::shown "$BAD")' in ${BISECT_REPO}: ${base:+both come from ${base::12}, so try GOOD=${base::12}, or }name commits of one branch."
   fi

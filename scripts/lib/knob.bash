@@ -197,7 +197,7 @@ knob::_cure() {
     login) printf 'use user@host or user@host:port\n' ;;
     uids) printf 'use numbers of users, separated by one space, as in 1000 1001\n' ;;
     variables) printf 'use names of environment variables, separated by one space\n' ;;
-    batch) printf 'use letters, digits and _.,:@+/- alone\n' ;;
+    batch) printf 'use only letters, digits and _.,:@+/-\n' ;;
     options) printf 'use options as --name or --name=value, separated by one space, without quotes\n' ;;
     words) printf 'use words of letters, digits and _.,:@%%+/=#-, separated by one space, without quotes\n' ;;
     directories) printf 'use absolute paths without spaces, separated by colons\n' ;;

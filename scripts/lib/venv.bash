@@ -12,7 +12,7 @@ venv::ensure() {
   ! venv::is_current || return 0
   exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves no file behind, and is released with the process
   log::while "waiting for another script that is making ${VENV_DIR}" -- flock --wait "$VENV_TIMEOUT" "$lock" ||
-    cli::die 1 "${VENV_DIR} has been made for ${VENV_TIMEOUT} s by $(lock::holder "$VENV_MAKER") (lock ${VENV_LOCK}): wait for it to end, or end it there."
+    cli::die 1 "$(lock::holder "$VENV_MAKER") has been making ${VENV_DIR} for ${VENV_TIMEOUT} s (lock ${VENV_LOCK}): wait for it to end, or end it there."
   if ! venv::is_current; then
     mkdir -p "${VENV_MAKER%/*}"
     lock::sign "$VENV_MAKER"

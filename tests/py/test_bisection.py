@@ -257,7 +257,7 @@ def test_the_report_names_the_commit_its_parent_and_what_each_commit_said(root, 
     assert "3 commits" in page
     assert "a | &lt;b&gt;" in page
     assert "| 000000000000 | good | why 0 | a \\| <b> |" in (search.path / "report.md").read_text()
-    assert search.is_over
+    assert (search.path / "report.json").exists()
 
 
 def test_a_confirmation_that_disagrees_is_no_answer(root, capsys):

@@ -6,7 +6,8 @@ import shutil
 import pytest
 from conftest import SPEC, write
 
-from verl_regress.base.layout import JobDir, SharedRoot, write_atomically
+from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot
 
 FILE = "my/ppo.yaml"
 

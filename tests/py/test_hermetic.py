@@ -59,7 +59,7 @@ HARMLESS = {
         f"assert not {USERS!r}.items() & seen.items()\n"
         f"assert [name for name in {sorted(USERS)!r} if name in seen] == ['DOCKER_HOST', 'HOME']\n"
         "assert os.listdir(seen['HOME']) == []\n"
-        "assert not seen['WORKDIR'].startswith(str(REPO))\n"
+        "assert not seen['WORKDIR'].startswith(f'{REPO}/')\n"
         "assert seen['DASHBOARD_PORT'] == unused_address.rpartition(':')[2]\n"
     ),
     "leaves_a_process": "subprocess.Popen(['sleep', '60'], start_new_session=True)",  # fails the run, at its end

@@ -36,7 +36,7 @@ def test_an_id_means_the_newest_attempt_and_a_numbered_id_that_attempt(run, shar
         assert run("where", asked).out == f"{old.path}/attempts/10\n"
     assert run("where", "old.a1").out == f"{old.path}\n"
     assert run("where", "old.a2").out == f"{old.path}/attempts/2\n"
-    assert [job.ray_id for job in find.newest_first(shared)] == ["old.a10", "other"]
+    assert [job.ray_id for job in find.newest(shared)] == ["old.a10", "other"]
     assert {attempt.root for attempt in old.attempts()} == {shared}
 
 

@@ -287,7 +287,7 @@ def test_a_job_with_a_name_of_its_own_is_found_with_and_without_its_mark(shared)
 def test_a_mark_that_is_wrong_changes_no_order(shared, name):
     ids = make_jobs(shared, 10)
     (shared.jobs / name.format(id=ids[3])).touch()
-    assert [job.submission_id for job in find.newest_first(shared)] == ids[::-1]
+    assert [job.submission_id for job in find.newest(shared)] == ids[::-1]
 
 
 def test_an_id_with_a_time_of_its_own_making_changes_no_order(shared):
@@ -297,7 +297,7 @@ def test_an_id_with_a_time_of_its_own_making_changes_no_order(shared):
     for age, job in enumerate((tomorrow, no_day)):
         (job / "config").mkdir(parents=True)
         os.utime(job / "config", (BEGIN - 10 - age, BEGIN - 10 - age))
-    assert [job.submission_id for job in find.newest_first(shared)] == [*ids[::-1], tomorrow.name, no_day.name]
+    assert [job.submission_id for job in find.newest(shared)] == [*ids[::-1], tomorrow.name, no_day.name]
 
 
 class Submitters(threading.Thread):

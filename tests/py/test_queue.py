@@ -341,7 +341,7 @@ def test_a_file_system_without_locks(make_job, monkeypatch):
     with pytest.raises(RegressError) as caught:
         liveness.hold(job)
     assert str(caught.value) == (
-        f"{job.state} is on a file system without locks or hard links (No locks available), by which jobs queue: put "
+        f"{job.state} is on a file system without locks or hard links (No locks available), which the queue needs: put "
         "SHARED_ROOT on one that has them (a local disk, NFS 4)."
     )
     assert list(job.state.glob(".*")) == []

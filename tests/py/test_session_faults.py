@@ -67,7 +67,7 @@ def test_what_was_searched_is_recorded_on_a_full_disk_because_its_space_was_take
     monkeypatch.setattr("verl_regress.session.driver._stay", lambda: None)
     assert run("verify", "hold", "--session", session.path, *words).status == 0
     with monkeypatch.context() as full:
-        full.setattr("verl_regress.base.layout.write_atomically", fails)
+        full.setattr("verl_regress.base.files.write_atomically", fails)
         full.setattr(sys, "stdin", io.StringIO("secret"))
         session.write("canary", {"jobs": ["a"]})
         session.write("canary-head", {"files": 3})

@@ -1,6 +1,7 @@
 """`verify open` and `verify hold`: which session is continued, and that only one shell drives it."""
 
 import contextlib
+import json
 import os
 import select
 import subprocess
@@ -53,6 +54,25 @@ def test_a_session_that_is_over_or_of_an_earlier_version_is_refused(opened, shar
     session(shared, "20261122T113000Z", suite=False)
     earlier = "SESSION=latest (20261122T113000Z) is of an earlier version, which had no suites: leave SESSION empty for a new one."
     assert opened("latest").is_refusal(earlier)
+
+
+def test_a_search_for_a_commit_is_opened_by_its_name_or_as_the_newest_of_this_cluster_until_it_is_over(run, shared):
+    for name, cluster in ((OLD, "mine"), (NEW, "mine"), (ELSEWHERE, "another")):
+        begin = {"cluster": cluster, "repo": "path:/r", "good": f"good of {name}", "bad": "bad"}
+        write(shared.bisections / name / "begin.json", json.dumps(begin))
+
+    def opened(name):
+        return run("bisect", "open", f"--name={name}", "--cluster=mine")
+
+    for name, found in (("latest", NEW), (OLD, OLD)):
+        assert opened(name).out == f"{shared.bisections}/{found}\0path:/r\0good of {found}\0bad\0"
+    said = f"BISECT={ELSEWHERE} is not a search of the cluster mine ({NEW}, {OLD}): name one, or leave it empty for a new one."
+    assert opened(ELSEWHERE).is_refusal(said)
+    write(shared.bisections / NEW / "report.json", "{}")
+    over = (
+        f"BISECT=latest ({NEW}) is over: read {shared.bisections}/{NEW}/report.md, or leave BISECT empty for a new one."
+    )
+    assert opened("latest").is_refusal(over)
 
 
 def test_a_cluster_without_a_session_says_so(run):

@@ -67,25 +67,25 @@ LACKS = {
     ),
     "no links": (
         {"links": False},
-        "has no hard links {on} (Operation not permitted), by which a job is launched only once: " + NFS_4,
+        "has no hard links {on} (Operation not permitted), which keep a job from being launched twice: " + NFS_4,
     ),
     "no renames": (
         {"renames": False},
-        "does not replace a file in one step {on} (Operation not permitted), by which no reader sees half a file: put {knob} on "
+        "does not replace a file in one step {on} (Operation not permitted), so readers could see half a file: put {knob} on "
         "a file system that does (a local disk, NFS 4).",
     ),
     "renames that do nothing": (
         {"renames": "void"},
-        "does not replace a file in one step {on} (the old one was left), by which no reader sees half a file: put {knob} on a "
+        "does not replace a file in one step {on} (the old one was left), so readers could see half a file: put {knob} on a "
         "file system that does (a local disk, NFS 4).",
     ),
     "no symbolic links": (
         {"symlinks": False},
-        "has no symbolic links {on} (Operation not permitted), of which the queue is made: " + NFS_4,
+        "has no symbolic links {on} (Operation not permitted), which the queue consists of: " + NFS_4,
     ),
     "no locks": (
         {"locks": "none"},
-        "has no locks {on} (No locks available), by which jobs queue: mount it by NFS 4, or start rpc.statd for NFS 3.",
+        "has no locks {on} (No locks available), which the queue needs: mount it by NFS 4, or start rpc.statd for NFS 3.",
     ),
     "locks that exclude nobody": (
         {"locks": "void"},

@@ -12,7 +12,7 @@ from conftest import write
 from test_many_jobs import make_jobs, train
 
 from verl_regress import cli
-from verl_regress.base import layout, lock
+from verl_regress.base import files, lock
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import liveness
@@ -123,7 +123,7 @@ def test_a_launcher_on_a_file_system_without_locks_or_links(mounted, options, wh
     with pytest.raises(RegressError) as caught:
         liveness.hold(job)
     assert str(caught.value) == (
-        f"{job.state} is on a file system without locks or hard links ({why}), by which jobs queue: put SHARED_ROOT on one "
+        f"{job.state} is on a file system without locks or hard links ({why}), which the queue needs: put SHARED_ROOT on one "
         "that has them (a local disk, NFS 4)."
     )
 
@@ -151,7 +151,7 @@ def test_a_file_that_another_machine_replaces_while_it_is_read(clients, monkeypa
             there.write_state("observed", {"status": "RUNNING"})
         return found
 
-    monkeypatch.setattr(layout.os, "fstat", replaced)
+    monkeypatch.setattr(files.os, "fstat", replaced)
     if times == 1:
         assert here.read_state("observed")["status"] == "RUNNING"
         return

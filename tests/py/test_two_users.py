@@ -166,7 +166,7 @@ def test_without_a_group_the_second_user_is_given_the_one_command_that_opens_it(
     team.helper(ANN, "layout", group=None)
     status, out, err = team.helper(BOB, "layout")
     assert (status, out) == (1, "")
-    before, _, command = err.partition("let that user type '")
+    before, _, command = err.partition("ask that user to run '")
     names = ", ".join(str(team.root.path / name) for name in ("datasets", "hf", "jobs"))
     assert before == f"error   {names}, … of uid {ANN} cannot be used by the group {TEAM} (SHARED_GROUP): "
     assert team.acts(ANN, "sh", "-c", command.removesuffix("'.\n")) == (0, "", "")
@@ -449,7 +449,7 @@ def test_secrets_are_not_written_into_a_directory_that_another_user_made(both):
     assert status == 99
     assert err.endswith(
         f"BadInput: {both.root.secrets}/a belongs to user {BOB}, who could replace the job's secrets there: set another CLUSTER_NAME, or "
-        "let that user remove it.\n"
+        "ask that user to remove it.\n"
     )
     assert not list((both.root.secrets / "a").iterdir())
 
@@ -505,7 +505,7 @@ def test_a_bundle_of_another_users_job_would_give_them_what_its_links_lead_to(bo
     assert both.helper(ANN, "debug", "bobs") == (
         2,
         "",
-        f"error   bobs belongs to uid {BOB}, so a debug bundle of it is not ours to make: let that user type 'make debug JOB=bobs', or set "
+        f"error   bobs belongs to uid {BOB}, so you cannot make a debug bundle of it: ask that user to run 'make debug JOB=bobs', or set "
         f"TRUSTED_UIDS={BOB} if you trust that user.\n",
     )
     assert not list((job / "debug").iterdir())

@@ -74,6 +74,14 @@ class Document:
     origin: str
 
 
+def text_of(content: bytes, origin: str) -> str:
+    """The text of a file that the user knows as `origin`. Raises BadInput if it is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{origin} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+
+
 def parse(text: str, origin: str, kind: str) -> Document:
     """Parse `text` (YAML, of which JSON is a subset) and check it against the schema of `kind`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import fcntl
 import grp
 import json
@@ -12,21 +11,17 @@ import shlex
 import stat
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from verl_regress.base import lock, records
-from verl_regress.base.errors import BadInput, RegressError, Unreadable, first
-from verl_regress.base.owner import is_trusted
+from verl_regress.base.errors import BadInput, RegressError, first
+from verl_regress.base.files import now, read_json, reserve, write_reserved
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 # With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
-_RESERVE_BYTES = 16384  # more than any state needs
-LONGEST = 64 << 20  # bytes of a file that is read whole: none of ours comes near
-_NO_JSON = "is cut off, or no JSON object"
 
 
 @dataclass(frozen=True)
@@ -213,51 +208,6 @@ def _open(directory: Path, mode: int, group: int | None) -> None:
         ) from error
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` by a temporary name and a rename: a reader sees the old file or the new one, never half.
-
-    Never writes through a link: the rename replaces one at `path`, and one at the temporary name is an error.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", opener=_no_link) as file:
-            file.write(text)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def reserve(path: Path) -> None:
-    """Take the space of the JSON file `path` now, in case the disk is full when it is written. Raises OSError."""
-    with _reserve_of(path).open("wb") as file:
-        file.write(b" " * _RESERVE_BYTES)  # JSON ignores trailing spaces
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_reserved(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically; on a full disk into the space that was reserved for it. Raises OSError."""
-    space = _reserve_of(path)
-    try:
-        write_atomically(path, text)
-        space.unlink(missing_ok=True)
-    except OSError:
-        if not space.exists():
-            raise
-        with space.open("r+b") as file:  # writing in place needs no new block
-            file.write(text.encode("utf-8"))
-        space.replace(path)
-
-
-def _reserve_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.reserve")
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
 @dataclass(frozen=True)
 class JobDir:
     """One attempt of a job: the first is `jobs/<submission_id>/`, later ones (resume, retry) are `attempts/N/` in it.
@@ -388,106 +338,6 @@ def _read_record(path: Path, owners: Collection[int] | None = None) -> dict[str,
     return content
 
 
-def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no such file. Raises Unreadable; with `owners`, as `need_owner` does."""
-    for is_last in (False, False, True):
-        try:
-            return _object_in(path, owners)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            # NFS forgets a file that another machine replaced after we opened it: then there is a new one.
-            if error.errno != errno.ESTALE or is_last:
-                raise unreadable(path, error) from error
-        except (ValueError, RecursionError) as error:
-            raise _unusable(path, _NO_JSON) from error
-    raise AssertionError
-
-
-def need_owner(path: Path, uid: int, owners: Collection[int]) -> None:
-    """Raise RegressError if `path`, which belongs to `uid`, was not put there by who submitted the job (`owners`, root or us)."""
-    if not is_trusted(uid, owners):
-        raise RegressError(
-            f"{path} is refused, because it belongs to user {uid}, who did not submit this job, and what is there would run as you: "
-            "submit it again, and let root or a user whom you trust own the directory of all jobs."
-        )
-
-
-def _object_in(path: Path, owners: Collection[int] | None) -> dict[str, Any]:
-    """Raises OSError, ValueError, RecursionError or Unreadable."""
-    with opened(path, LONGEST) as file:
-        if owners is not None:
-            need_owner(path, os.fstat(file.fileno()).st_uid, owners)
-        content = json.loads(file.read())
-    if not isinstance(content, dict):
-        raise _unusable(path, _NO_JSON)
-    return content
-
-
-def read_text(path: Path, most: int = LONGEST) -> str:
-    """The text of a regular file of at most `most` bytes, whatever its encoding. Raises OSError and Unreadable."""
-    with opened(path, most) as file:
-        return file.read().decode("utf-8", "replace")
-
-
-def unreadable(path: Path, error: OSError) -> Unreadable:
-    """The error for a path that could not be read: names what is in the way, whose it is, and its mode."""
-    if not isinstance(error, PermissionError):
-        why = f"cannot be read: {error.strerror}"
-        return Unreadable(f"{path} {why}: fix that, then run it again.", why)
-    place, found = _in_the_way(path)
-    why = f"cannot be read: owned by uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}"
-    return Unreadable(f"{place} {why}: ask that user to let you read it.", why)
-
-
-def _in_the_way(path: Path) -> tuple[Path, os.stat_result]:
-    """The last part of a path that can be reached, which is what does not let us through."""
-    for place in (path, *path.parents):
-        try:
-            return place, place.lstat()
-        except OSError:
-            continue
-    return path, Path("/").stat()
-
-
-def opened(path: Path, most: int | None = None) -> BinaryIO:
-    """Open a regular file of at most `most` bytes, to be read: a pipe or a device in its place could be read for ever.
-
-    Raises OSError and Unreadable.
-    """
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  # returned
-    found = os.fstat(file.fileno())
-    if stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most):
-        return file
-    file.close()
-    if stat.S_ISREG(found.st_mode):
-        raise _unusable(path, f"has {found.st_size} bytes, far more than the program writes there")
-    raise _unusable(path, "is not a regular file", "remove it")
-
-
-def _unusable(path: Path, problem: str, cure: str = "restore it from a backup") -> Unreadable:
-    return Unreadable(
-        f"{path} cannot be read: it {problem}: {cure}.", f"cannot be read: {path.parent.name}/{path.name} {problem}"
-    )
-
-
-def end_of(path: Path, most: int) -> bytes:
-    """The last `most` bytes of a regular file, which may be growing. Raises OSError and Unreadable."""
-    with opened(path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-        return file.read(most)
-
-
-def as_json(content: Any) -> str:
-    """`content` as a JSON document that people read, too: indented, not escaped, with a newline at the end."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def now() -> str:
-    """The time in UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 def group_number(name: str) -> int:
     """The number of a group of this node, by name or number. Raises BadInput."""
     if name.isdecimal():
@@ -514,7 +364,7 @@ def run(args: argparse.Namespace) -> int:
         places = shlex.join(map(str, narrow))
         raise RegressError(
             f"{first([str(path) for path in narrow])} of uid {narrow[0].stat().st_uid} cannot be used by the group {name} "
-            f"(SHARED_GROUP): let that user type 'chgrp {name} {places} && chmod g+rwxs,+t {places}'."
+            f"(SHARED_GROUP): ask that user to run 'chgrp {name} {places} && chmod g+rwxs,+t {places}'."
         )
     for place in root.of_cluster(args.cluster) if args.cluster and group is not None else ():
         if place.is_dir() and place.stat().st_uid != os.getuid():

@@ -1,5 +1,4 @@
-"""Locks on the shared root, all of them `flock(2)`, released when the process ends: shared for readers, exclusive for
-`make gc`.
+"""Locks on the shared root, all of them `flock(2)`, released when the process ends: shared for readers, exclusive for `make gc`.
 
 On NFS only a lock on a file reaches other machines, not one on a directory; a shared one needs a descriptor that reads,
 an exclusive one a descriptor that writes (flock(2), Linux 2.6.12 and later). docs/shared-root.md lists what we rely on.
@@ -16,11 +15,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from pathlib import Path
 
 from verl_regress.base import processes
 from verl_regress.base.errors import RegressError, first, shown
+from verl_regress.base.files import now
 
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
 _CURE = "wait until that process ends, or stop it on that machine, then run this again"
@@ -109,8 +108,7 @@ def _holding(opened: Callable[[], int], how: int) -> Iterator[bool]:
 
 
 def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
-    """Does another process hold a lock on `path` that conflicts with `how`? Raises OSError (no such file, no locks on
-    the file system).
+    """Does another process hold a lock on `path` that conflicts with `how`? Raises OSError (no such file, no locks on the file system).
 
     Two processes that ask with LOCK_SH do not see each other. LOCK_EX needs a file that this user may write.
     """
@@ -219,10 +217,9 @@ def _known(directory: Path, recorded: list[str]) -> list[str]:
 
 def _sign(descriptor: int, who: str) -> None:
     """Write who holds the lock into the locked file, if that is possible."""
-    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with suppress(OSError):  # the disk is full
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{who} (pid {os.getpid()} on {os.uname().nodename}, since {since})\n".encode(), 0)
+        os.pwrite(descriptor, f"{who} (pid {os.getpid()} on {os.uname().nodename}, since {now()})\n".encode(), 0)
 
 
 def _text(descriptor: int) -> str:

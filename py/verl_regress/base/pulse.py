@@ -56,9 +56,7 @@ def _activity(words: str) -> str:
 
 @contextmanager
 def during(what: str, detail: Callable[[], str] = str) -> Iterator[None]:
-    """Show progress messages while the block runs, which does not watch the clock itself. `detail` returns what to add,
-    or ''.
-    """
+    """Show progress messages while the block runs, which does not watch the clock itself. `detail` returns what to add, or ''."""
     is_over = threading.Event()
     began = time.monotonic()
     pulse = Pulse(began)

@@ -167,7 +167,7 @@ def up(api: RayApi) -> tuple[list[Node], list[str]]:
 
 def describe(node: Node) -> str:
     """`CPU 64, GPU 4, worker_node 100`: a node's resources, as users want to see them."""
-    kinds = ["CPU", "GPU", *sorted(key for key in node.resources if key == "worker_node")]
+    kinds = ["CPU", "GPU", *(["worker_node"] if "worker_node" in node.resources else [])]
     return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
 
 

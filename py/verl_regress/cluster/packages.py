@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import RegressError, shown
-from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster.ray_api import Node
 
 PYTHON = "Python"  # the interpreter, in the list of versions; package names are in lower case here

@@ -90,8 +90,7 @@ class Raylet:
     alive: bool
 
     def answers(self) -> bool:
-        """Does Ray call it alive, and does it accept a connection? A paused or busy one does: the kernel accepts for
-        it.
+        """Does Ray call it alive, and does it accept a connection? A paused or busy one does: the kernel accepts for it.
 
         If its port is not known, it cannot be asked and counts as answering.
         """

@@ -13,7 +13,8 @@ import yaml
 
 from verl_regress import __version__
 from verl_regress.base.errors import printable
-from verl_regress.base.layout import HELPER_DIR, as_json
+from verl_regress.base.files import as_json
+from verl_regress.base.layout import HELPER_DIR
 from verl_regress.export.site import VENDORS, Site, Vendor
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.plan import Plan

@@ -1,8 +1,8 @@
 """The scripts of the nodes where our own scripts do not run: Bash that starts Ray as scripts/lib/cluster.bash does.
 
 The head starts without CPUs and GPUs, waits for the workers, submits the job from inside, follows it, and ends with its
-exit status (the table in the README). They give each other time to pull the image, too. A worker runs until the head's Ray is gone. They meet in the cluster's directory on
-the shared root, where Ray's logs and marks are: a worker announces itself only once this head answers.
+exit status (the table in the README). They give each other time to pull the image, too. A worker runs until the head's Ray is gone. They
+meet in the cluster's directory on the shared root, where Ray's logs and marks are: a worker announces itself only once this head answers.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
-from verl_regress.base.layout import JobDir, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import JobDir
 
 LEGACY = "legacy"
 

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from verl_regress.base import records
-from verl_regress.base.layout import JobDir, read_text
+from verl_regress.base.files import read_text
+from verl_regress.base.layout import JobDir
 
 _LONGEST_NUMBER = 64  # bytes of verl's file with the number of a step
 _LONGEST_CONFIG = 1 << 20  # bytes of verl's config, which has 30 thousand

@@ -26,7 +26,8 @@ from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import say, this_node
 from verl_regress.base.errors import BadInput
-from verl_regress.base.layout import JobDir, as_json, end_of
+from verl_regress.base.files import as_json, end_of
+from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import is_trusted, job_uids, trusted_uids
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
@@ -127,7 +128,7 @@ def _need_own(job: JobDir) -> None:
     uid = job.first.path.lstat().st_uid
     if not is_trusted(uid, [*trusted_uids(), *job_uids()]):
         raise BadInput(
-            f"{job.ray_id} belongs to uid {uid}, so a debug bundle of it is not ours to make: let that user type 'make debug "
+            f"{job.ray_id} belongs to uid {uid}, so you cannot make a debug bundle of it: ask that user to run 'make debug "
             f"JOB={job.ray_id}', or set TRUSTED_UIDS={uid} if you trust that user."
         )
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import Unreadable, printable
-from verl_regress.base.layout import JobDir, SharedRoot, end_of
+from verl_regress.base.files import end_of
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import hints, progress
 
 TAIL_BYTES = 1 << 20  # bytes read from the end of a log: many times what all actors print when they fail
@@ -115,8 +116,7 @@ class _Chain:
 
 @dataclass(frozen=True)
 class Failure:
-    """The exception (`type` is "" if the trainer only printed a text), where it was raised, and what it became or
-    followed.
+    """The exception (`type` is "" if the trainer only printed a text), where it was raised, and what it became or followed.
 
     `where` is the deepest frame in verl or the user's code, `excerpt` its lines of the log.
     """

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 from verl_regress.base import ids, owner, records
 from verl_regress.base.errors import BadInput, Unreadable, printable, shown
-from verl_regress.base.layout import JobDir, SharedRoot, unreadable
+from verl_regress.base.files import unreadable
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
 
@@ -35,13 +36,11 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
 
 
-def newest_first(root: SharedRoot) -> list[JobDir]:
-    """The newest attempt of every job, the most recent job first. This reads each job; for a few, take them from `newest`."""
-    return [job for _, job in dated(root)]
-
-
 def dated(root: SharedRoot) -> list[tuple[float, JobDir]]:
-    """The same with the time at which each attempt was made (seconds). No mark is used, so none can be missed."""
+    """The newest attempt of every job and when it was made (seconds), the most recent job first.
+
+    This reads each job and uses no mark, so it misses none; for a few jobs, take them from `newest`.
+    """
     found = [each for name in ids_of(root) if (each := _dated(root, name)) is not None]
     return sorted(found, key=lambda each: (each[0], each[1].submission_id), reverse=True)
 
@@ -287,7 +286,7 @@ def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
 
 
 def plan_of(job: JobDir, owners: Collection[int] | None = None) -> dict[str, Any]:
-    """`config/resolved.json`. Raises BadInput if the submitter died before writing it; with `owners`, as `layout.need_owner` does."""
+    """`config/resolved.json`. Raises BadInput if the submitter died before writing it; with `owners`, as `files.need_owner` does."""
     plan = job.read_config("resolved.json", owners)
     if plan is None:
         raise BadInput(
@@ -311,11 +310,6 @@ def api_of(job: JobDir) -> RayApi:
     if urlsplit(str(address)).scheme not in ("http", "https"):
         raise records.not_as_written(file, f"address must be a URL, not {shown(str(address), 40)}")
     return RayApi(str(address))
-
-
-def add_where_arguments(parser: argparse.ArgumentParser) -> None:
-    """`where JOB`."""
-    add_job(parser)
 
 
 def run_where(args: argparse.Namespace) -> int:

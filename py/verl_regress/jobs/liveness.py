@@ -15,7 +15,8 @@ from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
-from verl_regress.base.layout import JobDir, now
+from verl_regress.base.files import now
+from verl_regress.base.layout import JobDir
 
 ENDED_IN_RAY = ("SUCCEEDED", "FAILED", "STOPPED")  # Ray's statuses of a job that is over (2.60)
 
@@ -58,7 +59,7 @@ def hold(job: JobDir) -> int:
         if error.errno not in _WITHOUT:
             raise
         raise RegressError(
-            f"{job.state} is on a file system without locks or hard links ({error.strerror}), by which jobs queue: put "
+            f"{job.state} is on a file system without locks or hard links ({error.strerror}), which the queue needs: put "
             "SHARED_ROOT on one that has them (a local disk, NFS 4)."
         ) from error
     finally:

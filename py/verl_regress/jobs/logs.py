@@ -8,7 +8,8 @@ import sys
 import time
 
 from verl_regress.base import say
-from verl_regress.base.layout import JobDir, opened
+from verl_regress.base.files import opened
+from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.jobs import find, progress
 from verl_regress.jobs.status import judge

@@ -12,7 +12,8 @@ from typing import Any
 
 from verl_regress.base import records
 from verl_regress.base.errors import shown
-from verl_regress.base.layout import JobDir, end_of, opened
+from verl_regress.base.files import end_of, opened
+from verl_regress.base.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")

@@ -42,8 +42,6 @@ _EXIT = {
     Status.STOPPED: Exit.STOPPED,
     Status.LOST: Exit.LOST,
 }
-
-
 _LOCK_SECONDS = 30.0  # no other process takes this lock, except for a moment to see whether it is held
 _REASON_SHOWN = 100  # characters in a table
 

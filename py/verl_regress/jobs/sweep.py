@@ -11,7 +11,8 @@ from pathlib import Path
 
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
-from verl_regress.base.layout import SharedRoot, unreadable
+from verl_regress.base.files import unreadable
+from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find

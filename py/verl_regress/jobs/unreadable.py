@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from verl_regress.base.errors import Unreadable
-from verl_regress.base.layout import JobDir, unreadable
+from verl_regress.base.files import unreadable
+from verl_regress.base.layout import JobDir
 from verl_regress.jobs.status import Judgement, Status
 
-# What a directory raises that another user closed, that is being removed, or that was made by hand or by another version.
+# What a directory or a JSON file raises that another user closed, that is being removed, or that was made by hand or by another version.
 DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Unreadable, ValueError)
 _WHY = "cannot be read: "
 

@@ -249,7 +249,7 @@ class _Life:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now, status = time.monotonic(), judgement.status
         if judgement.debugged is not None:
-            self._pulse.beat(judgement.debugged, now, is_news=False)
+            self._pulse.beat(judgement.debugged, now)
             return
         words = phase.before_training(self._job, status)
         if words is None and status is Status.RUNNING:

@@ -22,8 +22,9 @@ from typing import BinaryIO
 from redaction import Redactor
 from verl_regress.base import lock, processes, say
 from verl_regress.base.errors import BadInput, RegressError, shown
+from verl_regress.base.files import need_owner
 from verl_regress.base.jobspec import JobSpec, Secret
-from verl_regress.base.layout import JobDir, SharedRoot, need_owner
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import job_uids
 
 HOOK = "job_secrets"
@@ -147,8 +148,8 @@ def _need_own(directory: Path, uid: int) -> None:
     found = directory.lstat()
     if found.st_uid not in (uid, 0):
         raise BadInput(
-            f"{directory} belongs to user {found.st_uid}, who could replace the job's secrets there: set another CLUSTER_NAME, or let that "
-            "user remove it."
+            f"{directory} belongs to user {found.st_uid}, who could replace the job's secrets there: set another CLUSTER_NAME, or ask that "
+            "user to remove it."
         )
     if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
         raise BadInput(f"{directory} is a link, or others may write there: remove it, and submit again.")

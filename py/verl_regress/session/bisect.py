@@ -11,14 +11,14 @@ from pathlib import Path
 
 import deps
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, RegressError, shown
+from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import status
 from verl_regress.session import bisection, schedule, spelling, suites
 from verl_regress.session.bisection import Bisection
-from verl_regress.store.sessions import LATEST, Session
+from verl_regress.store.sessions import Session, named, need_unfinished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,17 +119,9 @@ def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The search of that name; `latest` is the newest of this cluster. Raises BadInput if it is over, or not of this cluster."""
     every = [Bisection(path) for path in sorted(root.bisections.glob("*"), reverse=True)]
-    mine = [each for each in every if each.cluster == args.cluster]
-    search = next((each for each in mine if args.name in (LATEST, each.path.name)), None)
-    if search is None:
-        known = ", ".join(each.path.name for each in mine[:3]) or "it has none"
-        raise BadInput(
-            f"BISECT={shown(args.name)} is not a search of the cluster {args.cluster} ({known}): name one, or leave it empty for a new one."
-        )
-    if search.is_over:
-        raise BadInput(
-            f"BISECT={shown(args.name)} ({search.path.name}) is over: read {search.path}/report.md, or leave BISECT empty for a new one."
-        )
+    mine = [each.path for each in every if each.cluster == args.cluster]
+    search = Bisection(named(mine, "BISECT", args.name, f"a search of the cluster {args.cluster}", "a new one"))
+    need_unfinished(search.path, "BISECT", args.name)
     begin = search.read("begin")
     sys.stdout.write("".join(f"{word}\0" for word in (search.path, begin["repo"], begin["good"], begin["bad"])))
     return 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from verl_regress.base import layout, say
+from verl_regress.base import files, say
 from verl_regress.base.errors import Exit
-from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import SharedRoot
 from verl_regress.session import bisection, page, suites
 from verl_regress.session.bisection import Bisection
 from verl_verdict import page as web
@@ -38,7 +39,7 @@ def finish(root: SharedRoot, search: Bisection, args: argparse.Namespace, diff: 
     }
     write_atomically(search.path / "report.md", "\n".join(_markdown(report, lines)) + "\n")
     write_atomically(search.path / "report.html", _html(report, lines, cases))
-    write_atomically(search.path / "report.json", layout.as_json(report))  # the last one: the search is over
+    write_atomically(search.path / "report.json", files.as_json(report))  # the last one: the search is over
     for line in said:
         say.info(line)
     print(report["answer"])

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, RegressError, shown
-from verl_regress.base.layout import JobDir, SharedRoot, now, read_json, write_atomically
+from verl_regress.base.files import now, read_json, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import Session, all_of, new_directory
@@ -83,11 +84,6 @@ class Bisection:
             return self.read("begin").get("cluster")
         except RegressError:
             return None
-
-    @property
-    def is_over(self) -> bool:
-        """Its report is written."""
-        return (self.path / "report.json").exists()
 
     @property
     def suite(self) -> Suite:

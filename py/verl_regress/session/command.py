@@ -23,7 +23,7 @@ from verl_regress.session import checks, cost, driver, evidence, schedule, spell
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import datasets, models, snapshot
-from verl_regress.store.sessions import Session, all_of, named
+from verl_regress.store.sessions import Session, all_of, named, need_unfinished
 
 _LOSSES = 2  # how often a run is repeated because it was stopped or lost a node
 
@@ -215,9 +215,9 @@ def _need_same_names(session: Session, begun: Mapping[str, str], args: argparse.
 
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     """The session of that name; `latest` is the newest of this cluster. Raises BadInput if it is over or not of this cluster."""
-    mine = [session for session in all_of(root) if session.begin_if_readable().get("cluster") == args.cluster]
-    session = named(mine, args.name, f" of the cluster {args.cluster}", "a new one")
-    driver.need_unfinished(session, args.name)
+    mine = [each.path for each in all_of(root) if each.begin_if_readable().get("cluster") == args.cluster]
+    session = Session(named(mine, "SESSION", args.name, f"a session of the cluster {args.cluster}", "a new one"))
+    need_unfinished(session.path, "SESSION", args.name)
     begin = session.read("begin") or {}
     if "suite" not in begin:
         raise BadInput(

@@ -12,18 +12,10 @@ from typing import Any
 
 from verl_regress.base import lock
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.store.sessions import Session
+from verl_regress.store.sessions import Session, need_unfinished
 
 _GRACE = 5.0  # seconds in which the lock of a shell that was just killed ends
 _SILENCE = 60.0  # seconds; the shell writes every second
-
-
-def need_unfinished(session: Session, name: str) -> None:
-    """Raises BadInput for a session that is over; `name` is how the user named it."""
-    if session.is_over:
-        raise BadInput(
-            f"SESSION={shown(name)} ({session.path.name}) is over: read {session.path}/report.md, or leave SESSION empty for a new one."
-        )
 
 
 def hold(session: Session, driver: str, head: dict[str, Any]) -> int:
@@ -39,7 +31,7 @@ def hold(session: Session, driver: str, head: dict[str, Any]) -> int:
             raise BadInput(
                 f"The session {session.path.name} is driven by {shown(holder)}: wait until that process ends, or stop it on that machine, then run this again."
             )
-        need_unfinished(session, session.path.name)
+        need_unfinished(session.path, "SESSION", session.path.name)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{driver}\n".encode(), 0)
         heads = (session.read("heads") or {}).get("heads", [])

@@ -15,7 +15,8 @@ from typing import Any
 from redaction import forms
 from verl_regress.base import processes
 from verl_regress.base.errors import RegressError, Unreadable
-from verl_regress.base.layout import JobDir, SharedRoot, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress

@@ -9,7 +9,8 @@ from pathlib import Path
 import deps
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput
-from verl_regress.base.layout import SharedRoot, write_atomically
+from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import SharedRoot
 from verl_regress.store.sessions import all_of
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Unreadable, shown
-from verl_regress.base.layout import SharedRoot, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import SharedRoot
 from verl_regress.store.sessions import LATEST, Session, all_of, named
 
 
@@ -31,7 +32,7 @@ def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
     """The session and its report.json. Raises BadInput."""
     every = all_of(root)
     if name not in ("", LATEST):
-        every = [named(every, name, "", "the newest")]
+        every = [Session(named([each.path for each in every], "SESSION", name, "a session", "the newest"))]
     for session in every:
         try:
             report = read_json(session.path / "report.json")

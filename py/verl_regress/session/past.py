@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.session import schedule, suites, verdict
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
 from verl_verdict.errors import BadInput
 from verl_verdict.history import Left, Point
-
-# What damaged JSON, or JSON of another version, raises where it is read.
-_DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Unreadable, ValueError)
 
 
 def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
@@ -30,7 +27,7 @@ def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
             evidence = session.evidence()
             why = _why_not(evidence)
             runs = [] if why else _runs(evidence)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             why, runs = _damaged(error), []
         if why:
             left.append(Left(session.path.name, why))
@@ -41,7 +38,7 @@ def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
                     points.append(_point(root, session, evidence["begin"]["time"], case, side, run, job))
             except BadInput as error:
                 left.append(Left(f"{run} of {session.path.name}", str(error)))
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 left.append(Left(f"{run} of {session.path.name}", _damaged(error)))
     return points, left
 

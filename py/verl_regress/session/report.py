@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.base import layout
-from verl_regress.base.layout import write_atomically
+from verl_regress.base import files
+from verl_regress.base.files import write_atomically
 from verl_regress.cluster import packages
 from verl_regress.session import page as web
 from verl_regress.session import schedule, suites
@@ -96,7 +96,7 @@ def write(outcome: Outcome) -> None:
     write_atomically(directory / "junit.xml", as_junit(outcome))
     write_atomically(directory / "report.html", as_html(outcome))
     # The last one: it says that the session is over.
-    write_atomically(directory / "report.json", layout.as_json(as_json(outcome)))
+    write_atomically(directory / "report.json", files.as_json(as_json(outcome)))
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

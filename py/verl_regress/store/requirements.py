@@ -27,8 +27,7 @@ class _Unreadable(Exception):
 
 
 def declared(directory: Path, metadata: str | None = None) -> Declared:
-    """What the tree at `directory` declares; `metadata` is the METADATA of the release that it comes from, if it is
-    one.
+    """What the tree at `directory` declares; `metadata` is the METADATA of the release that it comes from, if it is one.
 
     `requires` are requirements as they are written (an extra's with its marker), `extras` the extras that exist,
     `imports` the packages that the trainer cannot be imported without. Raises nothing: what cannot be read is a

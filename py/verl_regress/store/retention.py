@@ -22,7 +22,8 @@ from typing import Any
 
 from verl_regress.base import layout, say
 from verl_regress.base.errors import BadInput, first, printable
-from verl_regress.base.layout import JobDir, SharedRoot, read_json
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
@@ -151,20 +152,8 @@ def survey(
 
     disk = _Disk()
     homes = _helper_homes(root)
-    waste = _remains(root, ours, homes, disk) + [
-        Waste(
-            f"checkpoints of {attempt.ray_id} ({', '.join(path.name for path in paths)})",
-            paths,
-            disk.free(paths),
-            attempt,
-            len(attempts),
-        )
-        for job in everything
-        if job.submission_id not in spared_ids
-        for attempts in [job.attempts()]
-        for attempt in attempts
-        if (paths := tuple(path for path in _checkpoints(attempt) if uses.is_all_mine(path)))
-    ]
+    waste = _remains(root, ours, homes, disk)
+    waste += _old_checkpoints([job for job in everything if job.submission_id not in spared_ids], disk)
     unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
     # What a job or a session that cannot be read uses is unknown.
     unused = [path for path in unused if _is_settled(path, now) and not closed and not hidden]
@@ -172,15 +161,12 @@ def survey(
     objects = _unused_objects(root, gone=unused) if objects_too and not closed and not hidden else []
     if objects:
         waste.append(Waste(f"{len(objects)} objects that no snapshot uses", tuple(objects), disk.free(objects)))
-    in_use = {name for home in homes for name in _mentioned(going_on, home)} | {layout.HELPER_DIR.name}
     versions = [
         path for home in homes for path in uses.entries(home) if _HELPER.fullmatch(path.name) and uses.is_mine(path)
     ]
-    waste += [
-        Waste(f"helper {path.name}", (path,), disk.free([path]))
-        for path in versions
-        if path.name not in in_use and _changed(path) < now - _SETTLED and not closed
-    ]
+    in_use = {name for home in homes for name in _mentioned(going_on, home)} | {layout.HELPER_DIR.name}
+    old = [path for path in versions if path.name not in in_use and _changed(path) < now - _SETTLED and not closed]
+    waste += [Waste(f"helper {path.name}", (path,), disk.free([path])) for path in old]
     checked = (
         f"checked {len(listed)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} that may still run, {len(read_from)} that those or sessions use, {len(foreign)} of another "
@@ -210,6 +196,18 @@ def _remains(root: SharedRoot, ours: Iterable[JobDir], homes: Iterable[Path], di
         (f"{len(marks)} marks of jobs that are gone", marks),
     )
     return [Waste(what, paths, disk.free(paths)) for what, paths in kinds if paths]
+
+
+def _old_checkpoints(jobs: Iterable[JobDir], disk: _Disk) -> list[Waste]:
+    """The checkpoints of these jobs that this user may remove, a piece of waste for each attempt."""
+    found = []
+    for attempts in (job.attempts() for job in jobs):
+        for attempt in attempts:
+            paths = tuple(path for path in _checkpoints(attempt) if uses.is_all_mine(path))
+            what = f"checkpoints of {attempt.ray_id} ({', '.join(path.name for path in paths)})"
+            if paths:
+                found.append(Waste(what, paths, disk.free(paths), attempt, len(attempts)))
+    return found
 
 
 def _left_to_others(root: SharedRoot, closed: list[JobDir], listed: list[JobDir]) -> str:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, Unreadable, shown
-from verl_regress.base.layout import LONGEST, SharedRoot, now, opened, read_json, reserve, write_reserved
+from verl_regress.base.files import LONGEST, now, opened, read_json, reserve, write_reserved
+from verl_regress.base.layout import SharedRoot
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
 LATEST = "latest"  # as a name: the newest session
 _JOB = "job-"
+_REPORT = "report.json"  # written last
 UNREADABLE = (OSError, Unreadable, ValueError)  # what evidence raises that is another user's, cut off, or made by hand
 
 
@@ -36,7 +38,7 @@ class Session:
     @property
     def is_over(self) -> bool:
         """Its report is written; until then it can be continued."""
-        return (self.path / "report.json").exists()
+        return (self.path / _REPORT).exists()
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Record one piece of evidence, stamped with the time."""
@@ -126,18 +128,24 @@ def all_of(root: SharedRoot) -> list[Session]:
     return [Session(path) for path in sorted(root.sessions.glob("*"), reverse=True) if path.is_dir()]
 
 
-def named(sessions: Sequence[Session], name: str, of: str, otherwise: str) -> Session:
+def named(directories: Sequence[Path], knob: str, name: str, kind: str, otherwise: str) -> Path:
     """The one of that name among these, which are the newest first; `latest` is the newest.
 
-    Raises BadInput, which says of what they are sessions, and what leaving the name out would mean.
+    Raises BadInput, which says what they are, and what leaving the knob empty would mean.
     """
-    found = next((each for each in sessions if name in (LATEST, each.path.name)), None)
+    found = next((each for each in directories if name in (LATEST, each.name)), None)
     if found is None:
-        known = ", ".join(each.path.name for each in sessions[:3]) or "there is none"
-        raise BadInput(
-            f"SESSION={shown(name)} is not a session{of} ({known}): name one, or leave it empty for {otherwise}."
-        )
+        known = ", ".join(each.name for each in directories[:3]) or "there is none"
+        raise BadInput(f"{knob}={shown(name)} is not {kind} ({known}): name one, or leave it empty for {otherwise}.")
     return found
+
+
+def need_unfinished(directory: Path, knob: str, name: str) -> None:
+    """Raises BadInput for a session or a search that is over; `name` is how the user named it, with this knob."""
+    if (directory / _REPORT).exists():
+        raise BadInput(
+            f"{knob}={shown(name)} ({directory.name}) is over: read {directory}/report.md, or leave {knob} empty for a new one."
+        )
 
 
 def jobs_of(evidence: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
-from verl_regress.base.layout import LONGEST, JobDir, read_text
+from verl_regress.base.files import LONGEST, read_text
+from verl_regress.base.layout import JobDir
 from verl_regress.store import snapshot
 from verl_regress.store.sessions import UNREADABLE, Session
 

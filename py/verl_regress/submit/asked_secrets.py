@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from verl_regress.base import documents
-from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import JobSpec, Secret, secrets_in
 from verl_regress.jobs import find
 from verl_regress.secrets import job_secrets
@@ -26,11 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given(name: str) -> JobSpec:
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
-    return JobSpec.of(documents.parse(text, name, "jobspec"))
+    return JobSpec.of(documents.parse(documents.text_of(sys.stdin.buffer.read(), name), name, "jobspec"))
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Secret, ...]:

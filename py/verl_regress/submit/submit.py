@@ -18,8 +18,9 @@ from functools import partial
 from verl_regress.base import documents, lock, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
+from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import JobSpec
-from verl_regress.base.layout import JobDir, SharedRoot, as_json, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import trusted_uids
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
@@ -193,8 +194,7 @@ def send(
     announce: bool,
     allow_mismatch: bool,
 ) -> None:
-    """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the
-    result.
+    """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the result.
 
     The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
@@ -317,8 +317,7 @@ def _warn_of_debugger(planned: plan.Plan) -> None:
 
 
 def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:
-    """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job
-    waits.
+    """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job waits.
 
     As long as no node is down, a driver that asks for more than any node has is left for Ray to refuse, in its own
     time.
@@ -385,12 +384,7 @@ def read_stream(names: Mapping[str, str]) -> dict[str, str]:
                 file = stream.extractfile(member)
                 if file is None or member.name not in names:
                     continue
-                try:
-                    texts[member.name] = file.read().decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise BadInput(
-                        f"{names[member.name]} is not UTF-8 (byte {error.start}): save it as UTF-8."
-                    ) from None
+                texts[member.name] = documents.text_of(file.read(), names[member.name])
         missing = sorted(names.keys() - texts.keys())
         problem = f"it lacks {', '.join(missing)}" if missing else None
     except tarfile.TarError as error:

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError, last_line
-from verl_regress.base.layout import JobDir, SharedRoot, need_owner
+from verl_regress.base.files import need_owner
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets

@@ -254,9 +254,7 @@ class _Queue:
         return None
 
     def _may_come(self, job: JobDir, link: Path) -> bool:
-        """May its launcher still start? Ray did not refuse it, its end was not observed, and by the file system's clock
-        it is young.
-        """
+        """May its launcher still start? Ray did not refuse it, its end was not observed, and by the file system's clock it is young."""
         submitted, observed = job.read_state("submitted") or {}, job.read_state("observed") or {}
         if submitted.get("accepted") is False or observed.get("status") in ENDED_IN_RAY:
             return False

@@ -62,7 +62,7 @@ allocation::_running_on() {
 
 allocation::_set_workers() {
   ((${#ALLOCATION_HOSTS[@]} >= 2)) ||
-    cli::die 2 "The Slurm job ${SLURM_JOB_ID} has ${#ALLOCATION_HOSTS[@]} host (${_ALLOCATION_LIST}), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
+    cli::die 2 "The Slurm job ${SLURM_JOB_ID} has ${#ALLOCATION_HOSTS[@]} host (${_ALLOCATION_LIST}), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'."
   ! env::is_given WORKERS || ((WORKERS == ${#ALLOCATION_HOSTS[@]} - 1)) ||
     cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but the Slurm job ${SLURM_JOB_ID} has ${#ALLOCATION_HOSTS[@]} hosts (${_ALLOCATION_LIST}), one of them for the head: leave WORKERS out, it follows from the allocation."
   WORKERS=$((${#ALLOCATION_HOSTS[@]} - 1))

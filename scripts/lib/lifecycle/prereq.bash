@@ -138,7 +138,7 @@ prereq::need_open_to_group() {
     (((group == gid && (mode & 8#1070) == 8#1070) || (mode & 8#1007) == 8#1007)) || closed+=("${path%/.}") theirs=$owner
   done
   ((${#closed[@]} == 0)) ||
-    cli::die 1 "The group ${SHARED_GROUP} (SHARED_GROUP) cannot use what belongs to user ${theirs}: let that user type 'chgrp ${SHARED_GROUP}$(printf ' %q' "${closed[@]}") && chmod g+rwxs,+t$(printf ' %q' "${closed[@]}")'."
+    cli::die 1 "The group ${SHARED_GROUP} (SHARED_GROUP) cannot use what belongs to user ${theirs}: ask that user to run 'chgrp ${SHARED_GROUP}$(printf ' %q' "${closed[@]}") && chmod g+rwxs,+t$(printf ' %q' "${closed[@]}")'."
 }
 
 # prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.

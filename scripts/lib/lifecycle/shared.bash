@@ -45,13 +45,13 @@ shared::refuse() {
         *) cli::die 1 "${root} cannot be written to ${where} (${why}): fix its owner or mode." ;;
       esac
       ;;
-    links) cli::die 1 "${root} has no hard links ${where} (${why}), by which a job is launched only once: put $3 on a file system that has them (a local disk, NFS 4)." ;;
-    renames) cli::die 1 "${root} does not replace a file in one step ${where} (${why:-the old one was left}), by which no reader sees half a file: put $3 on a file system that does (a local disk, NFS 4)." ;;
-    symlinks) cli::die 1 "${root} has no symbolic links ${where} (${why}), of which the queue is made: put $3 on a file system that has them (a local disk, NFS 4)." ;;
+    links) cli::die 1 "${root} has no hard links ${where} (${why}), which keep a job from being launched twice: put $3 on a file system that has them (a local disk, NFS 4)." ;;
+    renames) cli::die 1 "${root} does not replace a file in one step ${where} (${why:-the old one was left}), so readers could see half a file: put $3 on a file system that does (a local disk, NFS 4)." ;;
+    symlinks) cli::die 1 "${root} has no symbolic links ${where} (${why}), which the queue consists of: put $3 on a file system that has them (a local disk, NFS 4)." ;;
     case) cli::die 1 "${root} is case-insensitive ${where} ('a' and 'A' are one name), so that jobs and modules of verl can replace each other: put $3 on a case-sensitive file system." ;;
     modes) cli::die 1 "${root} changes mode 600 to ${why} ${where}, so that others could read secrets: put $3 on a file system that keeps modes (a local disk, NFS 4)." ;;
     owners) cli::die 1 "${root} gives what user ${why% *} writes ${where} to user ${why#* }, and nobody runs another user's files: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
-    locks) cli::die 1 "${root} has no locks ${where} (${why}), by which jobs queue: mount it by NFS 4, or start rpc.statd for NFS 3." ;;
+    locks) cli::die 1 "${root} has no locks ${where} (${why}), which the queue needs: mount it by NFS 4, or start rpc.statd for NFS 3." ;;
     ends) cli::die 1 "${root} keeps the lock of a process that was killed ${where}, so that a dead launcher would look alive: put $3 on a file system that frees it (a local disk, NFS 4)." ;;
     excludes) cli::die 1 "${root} gives one lock to two processes ${where}: put $3 on a file system whose locks exclude (a local disk, NFS 4)." ;;
     *) cli::die 1 "${root} could not be checked ${where} ('${4:-no output}'): run 'make check' again." ;;

@@ -100,7 +100,7 @@ goes_on() {
   allocate 1
   run scripts/00_prereq_check.sh
   assert_status 2
-  assert_line "error   The Slurm job ${SLURM_JOB_ID} has 1 host \(gpu-0\), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'\."
+  assert_line "error   The Slurm job ${SLURM_JOB_ID} has 1 host \(gpu-0\), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'\."
   scancel "$SLURM_JOB_ID"
   wait::until 30 - slurm_nodes::state_of "$SLURM_JOB_ID" CANCELLED
   run scripts/00_prereq_check.sh

@@ -150,7 +150,7 @@ GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
 VERL_REPO=path:/nowhere|/nowhere (from VERL_REPO=path:/nowhere) is not a git repository that can be read, as git says above: name one.
 GOOD=nope|GOOD='nope' is not a commit, branch or tag of path:*: check the name, or fetch it there.
 BAD=-x|BAD='-x' is not the name of a commit: use a commit, a branch or a tag.
-GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: exchange them; a commit that repairs something is found in the same way.
+GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: swap them; the same search also finds a commit that repairs something.
 GOOD=aside|There is no path from GOOD='aside' to BAD='main' in path:*: both come from *, so try GOOD=*, or name commits of one branch.
 BAD=good|GOOD and BAD are the same commit, *: name two.
 GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl/ in path:*: name another range.

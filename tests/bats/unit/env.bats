@@ -223,7 +223,7 @@ TORCH_NCCL_HIGH_PRIORITY=true|use one of 0, 1
 TUNNEL_VIA=-x|use user@host or user@host:port, or leave it empty
 SHARED_GROUP=a b|use the name or the number of a group, or leave it empty
 TRUSTED_UIDS=me|use numbers of users, separated by one space, as in 1000 1001, or leave it empty
-BATCH_TIME=$(id)|use letters, digits and _.,:@+/- alone, or leave it empty
+BATCH_TIME=$(id)|use only letters, digits and _.,:@+/-, or leave it empty
 BATCH_OPTIONS=qos|use options as --name or --name=value, separated by one space, without quotes, or leave it empty
 NODES_PATH=bin|use absolute paths without spaces, separated by colons, or leave it empty
 CASES

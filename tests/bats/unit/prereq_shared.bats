@@ -77,14 +77,14 @@ check() {
   check prereq::shared_root "${knobs[@]}"
   assert_status 1
   command="chgrp ${group}$(printf ' %q' "$shared" "${shared}"/{datasets,jobs}) && chmod g+rwxs,+t$(printf ' %q' "$shared" "${shared}"/{datasets,jobs})"
-  assert_line "error   The group ${group} (SHARED_GROUP) cannot use what belongs to user ${EUID}: let that user type '${command}'."
+  assert_line "error   The group ${group} (SHARED_GROUP) cannot use what belongs to user ${EUID}: ask that user to run '${command}'."
   bash -c "$command"
   check prereq::shared_root "${knobs[@]}"
   assert_status 0
   assert_line "ok      shared root ${shared}: 9 directories (6 to be made)"
   chmod -t "${shared}/jobs" # all members could remove each other's
   check prereq::shared_root "${knobs[@]}"
-  assert_line "error   The group ${group} (SHARED_GROUP) cannot use what belongs to user ${EUID}: let that user type 'chgrp ${group}$(printf ' %q' "${shared}/jobs") && chmod g+rwxs,+t$(printf ' %q' "${shared}/jobs")'."
+  assert_line "error   The group ${group} (SHARED_GROUP) cannot use what belongs to user ${EUID}: ask that user to run 'chgrp ${group}$(printf ' %q' "${shared}/jobs") && chmod g+rwxs,+t$(printf ' %q' "${shared}/jobs")'."
   check prereq::shared_root RUN_AS="${EUID}:${group}" SHARED_GROUP="$group" # its owner: make up opens it
   assert_status 0
   mkdir -p "${shared}/queue/mvp11"

@@ -70,7 +70,7 @@ in_slurm() {
   echo 1 >"${BOX}/hosts"
   in_slurm node::list
   assert_status 2
-  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
+  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'."
   printf 'TIMEOUT|gpu-[0-2]\n' >"${BOX}/job"
   in_slurm node::list
   assert_status 8

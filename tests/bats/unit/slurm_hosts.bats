@@ -71,7 +71,7 @@ after_need() {
   echo 1 >"${BOX}/hosts"
   on_hosts node::list
   assert_status 2
-  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), and 2 are the least: the head needs one of its own, without GPUs, because two Ray nodes on one address do not work; allocate one more than you want workers, as with 'salloc --nodes=3'."
+  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'."
   rm "${BOX}/bin/squeue"
   on_hosts node::list
   assert_status 1

@@ -272,7 +272,7 @@ as_hosts() {
   chmod 755 "$shared" "${shared}/jobs"
   on_ssh SHARED_GROUP=team nodes::_check_shared_root
   assert_status 1
-  assert_line "error   The group team (SHARED_GROUP) cannot use what belongs to user ${EUID}: let that user type 'chgrp team $(printf '%q %q' "$shared" "${shared}/jobs") && chmod g+rwxs,+t $(printf '%q %q' "$shared" "${shared}/jobs")'."
+  assert_line "error   The group team (SHARED_GROUP) cannot use what belongs to user ${EUID}: ask that user to run 'chgrp team $(printf '%q %q' "$shared" "${shared}/jobs") && chmod g+rwxs,+t $(printf '%q %q' "$shared" "${shared}/jobs")'."
   chmod 3775 "$shared" "${shared}/jobs"
   on_ssh SHARED_GROUP=team nodes::_check_shared_root
   assert_status 0

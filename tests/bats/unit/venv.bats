@@ -125,10 +125,10 @@ SH
   printf 'lint (pid 7 on host1, since 2026-11-23T05:00:00Z)\n' >"${HERE}/build/venv.maker"
   with_venv
   assert_status 1
-  assert_line "error   ${HERE}/.venv has been made for 600 s by lint (pid 7 on host1, since 2026-11-23T05:00:00Z) (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
+  assert_line "error   lint (pid 7 on host1, since 2026-11-23T05:00:00Z) has been making ${HERE}/.venv for 600 s (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
   rm "${HERE}/build/venv.maker"
   with_venv
-  assert_line "error   ${HERE}/.venv has been made for 600 s by another script (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
+  assert_line "error   another script has been making ${HERE}/.venv for 600 s (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
 }
 
 @test "who makes it is recorded meanwhile" {

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress.base import layout
-from verl_regress.base.layout import JobDir, write_atomically
+from verl_regress.base import files
+from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import JobDir
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def full_disk(monkeypatch):
         Path(path).touch()
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(layout, "open", open_, raising=False)
+    monkeypatch.setattr(files, "open", open_, raising=False)
 
 
 def test_a_state_with_reserved_space_is_written_on_a_full_disk(job, full_disk):
