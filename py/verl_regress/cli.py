@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from verl_regress.base import owner, say
-from verl_regress.base.errors import BadInput, Exit, RegressError, shown
+from verl_regress.base.errors import BadInput, Exit, RegressError, cure_of, shown
 
 
 class _Subcommand(NamedTuple):
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
         return int(Exit.OWN_ERROR)
     except OSError as error:
-        say.error(f"{args.subcommand}: {error}: fix that, then run it again.")
+        say.error(f"{args.subcommand}: {error}: {cure_of(error)}, then run it again.")
         return int(Exit.OWN_ERROR)
     except KeyboardInterrupt:
         return 130

@@ -2,12 +2,30 @@
 # job keeps the version that it started with.
 # shellcheck shell=bash
 
-# What a node runs of the helper must be this user's, root's or that of one of TRUSTED_UIDS: whoever owns it can change it, and it gets
-# the secrets of jobs. A plain sh there gets the helper's directory, TRUSTED_UIDS, and the command that it becomes; it exits with 77 if
-# the command must not run. A link is checked itself. The command finds TRUSTED_UIDS in its environment (base/owner.py).
+# What a node runs of the helper must be this user's, root's or that of one of TRUSTED_UIDS, and nobody else may change it, because it
+# gets the secrets of jobs (base/owner.py says which groups may). A plain sh there gets the helper's directory, TRUSTED_UIDS, and the
+# command that it becomes; it exits with 77 if the command must not run. A link is checked itself. The command finds TRUSTED_UIDS in its
+# environment.
 readonly HELPER_FOREIGN=77
 # shellcheck disable=SC2016  # expanded on the node
-readonly HELPER_GUARD='umask g-w,o-w; stat -c "%u %n" "$0" "${0%/*}" "${0%/*}"/packages-* 2>/dev/null | { while read -r uid path; do case " $(id -u) 0 $1 " in *" $uid "*) ;; *) echo "error   $path belongs to user $uid, and what is there would run as you: set TRUSTED_UIDS=$uid if you trust that user, or use another SHARED_ROOT." >&2; exit 77 ;; esac; done; } || exit; VERL_REGRESS_TRUSTED_UIDS=$1; export VERL_REGRESS_TRUSTED_UIDS; shift; exec "$@"'
+readonly HELPER_GUARD='
+  umask g-w,o-w
+  refuse() { printf "error   %s %s, and what is there would run as you: %s, or use another SHARED_ROOT.\n" "$@" >&2; exit 77; }
+  stat -c "%u %g %A %a %n" "$0" "${0%/*}" "${0%/*}"/packages-* 2>/dev/null | while read -r uid gid letters mode path; do
+    case " $(id -u) 0 $1 " in
+      *" $uid "*) ;;
+      *) refuse "$path" "belongs to user $uid" "set TRUSTED_UIDS=$uid if you trust that user" ;;
+    esac
+    who=
+    case $letters in
+      l* | *[tT]) ;;
+      ????????w?) who="every user" ;;
+      ?????w????) [ "$gid" = 0 ] || [ "$gid" = "$uid" ] || who="the group $gid" ;;
+    esac
+    [ -z "$who" ] || refuse "$path" "can be changed by $who (mode 0$mode)" "type \"chmod -R go-w ${0%/*}\""
+  done || exit
+  VERL_REGRESS_TRUSTED_UIDS=$1; export VERL_REGRESS_TRUSTED_UIDS
+  shift; exec "$@"'
 
 # helper::_exec VERB NODE COMMAND...: runs the command there by node::VERB, unless the helper's directory is another user's.
 helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$TRUSTED_UIDS" "${@:3}"; }

@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import shutil
@@ -60,6 +61,24 @@ def test_an_error_of_the_file_system_is_one_sentence(run, shared):
     outcome = run("layout")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == (f"error   layout: [Errno 17] File exists: '{shared.jobs}': fix that, then run it again.\n")
+
+
+SPACE = "free some space and some inodes there ('make gc' removes old checkpoints)"
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [(errno.EROFS, "mount it read-write"), (errno.ENOSPC, SPACE), (errno.EDQUOT, SPACE), (errno.EIO, "fix that")],
+)
+def test_a_file_system_that_takes_no_change_is_named_with_its_cure(run, shared, monkeypatch, number, cure):
+    """Before: 'fix that'."""
+    error = OSError(number, os.strerror(number), str(shared.jobs))
+
+    def fail(_args):
+        raise error
+
+    monkeypatch.setattr(layout, "run", fail)
+    assert run("layout").err == f"error   layout: {error}: {cure}, then run it again.\n"
 
 
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, 130)])

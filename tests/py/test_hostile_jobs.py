@@ -187,6 +187,29 @@ def test_a_command_on_each_ends_well_or_with_one_sentence(hostile, command):
         assert "Traceback" not in said, (job, status, said)
 
 
+def test_wait_reports_the_end_of_a_job_whose_steps_cannot_be_read(hostile):
+    """Before: exit status 1, although the job had succeeded."""
+    problems = {
+        "large": f"it has {2 * MEMORY} bytes, far more than the program writes there: restore it from a backup",
+        "pipe": "it is not a regular file: remove it",
+        "device": "it is not a regular file: remove it",
+        "garbage": "[] is not a step with its data: restore it from a backup",
+        "folder": "Is a directory: fix that, then run it again",
+    }
+    garbage = whole(JobDir(hostile.jobs / "metrics.jsonl-garbage"))
+    write(garbage / "logs" / "metrics.jsonl", '{"step": 1, "data": {"loss": 0.5}}\n[]\n')
+    found = outcomes(hostile, "wait", [f"metrics.jsonl-{kind}" for kind in problems], *COMMANDS["wait"])
+    for kind, problem in problems.items():
+        status, said = found[f"metrics.jsonl-{kind}"]
+        lines = said.splitlines()
+        file = hostile.jobs / f"metrics.jsonl-{kind}" / "logs" / "metrics.jsonl"
+        assert (status, lines[-2:]) == (0, [f"ok      metrics.jsonl-{kind} SUCCEEDED (the trainer ended)", "0"]), said
+        assert (
+            f"warning {file} cannot be read: {problem}. metrics.jsonl-{kind} is followed without its steps." in lines
+        ), said
+        assert sum("its steps cannot be read: " in line for line in lines) == 1, said
+
+
 @pytest.mark.parametrize("option", ["--dry-run", "--keep=0"])
 def test_gc_counts_those_that_it_cannot_read_and_no_snapshot_goes(hostile, option):
     """Before: a MemoryError, due to any large file in `config/`."""

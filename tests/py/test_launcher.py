@@ -623,6 +623,24 @@ def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkey
     )
 
 
+@pytest.mark.parametrize(("part", "mode"), [(".", 0o2777), ("config", 0o777), ("config/resolved.json", 0o666)])
+def test_a_job_directory_or_plan_whose_mode_lets_others_change_it_is_not_run(shared, monkeypatch, part, mode):
+    """Before: only owners were checked."""
+    monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", str(os.geteuid()))
+    job = JobDir(shared.jobs / "job")
+    write(job.config / "resolved.json", "{}")
+    assert launcher._own_plan(job) == {}
+    place = job.path / part
+    place.chmod(mode)
+    with pytest.raises(RegressError) as caught:
+        launcher._own_plan(job)
+    type_ = f"chmod go-w {place}" if place.is_file() else f"chmod -R go-w {place}"
+    assert str(caught.value) == (
+        f"{place} is refused, because it can be changed by every user (mode {mode:04o}), and what is there would run as you: type '{type_}', and "
+        "submit the job again."
+    )
+
+
 @as_root
 @pytest.mark.parametrize("uids", ["0 4242", None])
 def test_a_job_directory_of_who_submitted_it_is_run(shared, monkeypatch, uids):

@@ -1,5 +1,6 @@
 """Waits for locks end, and name who holds the lock; what a killed process recorded never counts as one."""
 
+import errno
 import fcntl
 import os
 import re
@@ -144,6 +145,26 @@ def test_a_launcher_that_hangs_is_named_to_the_job_that_waits(shared, make_job, 
         f"{shared.queue('c')}/.lock has been locked for 0 s by the launcher of job-1 (pid {hanging.pid} on {HERE}, since T): "
         f"{CURE}"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EROFS, "mount it read-write"),
+        (errno.ENOSPC, "free some space and some inodes there ('make gc' removes old checkpoints)"),
+        (errno.EACCES, "ask its owner to let you write there"),
+    ],
+)
+def test_a_directory_whose_lock_file_cannot_be_opened(tmp_path, monkeypatch, number, cure):
+    """Before: it was said to have no locks."""
+
+    def refused(_directory):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock, "_lock_file", refused)
+    with pytest.raises(RegressError) as caught, lock.alone(tmp_path, "gc", 9):
+        pass
+    assert str(caught.value) == f"{tmp_path} cannot be locked ({os.strerror(number)}): {cure}."
 
 
 def test_a_directory_that_cannot_be_locked(tmp_path, monkeypatch):

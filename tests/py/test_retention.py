@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import stat
 import time
 from types import SimpleNamespace
@@ -77,6 +78,28 @@ def gc(run, *args):
     outcome = run("gc", "--cluster=c", *args)
     assert (outcome.status, outcome.out) == (0, "")
     return outcome.err
+
+
+@pytest.mark.parametrize("half", ["no critic", "cut off"])
+def test_a_job_that_saved_only_a_part_does_not_cost_an_older_one_its_checkpoints(run, ray, old, half):
+    """Before: KEEP=1 kept a PPO checkpoint without its critic, and removed the newest one from which a job can continue."""
+    jobs = [old(f"job{number}", hours=number) for number in range(2, 5)]
+    for job in jobs:
+        write(job.config / "verl_config.yaml", "algorithm: {adv_estimator: gae}\n")
+        for part in ("actor", "critic"):
+            write(job.checkpoints / "global_step_10" / part / "model_world_size_1_rank_0.pt", "w")
+        age(job.path, 24)
+    if half == "no critic":
+        shutil.rmtree(jobs[0].checkpoints / "global_step_10" / "critic")
+    else:
+        (jobs[0].config / "verl_config.yaml").write_text("algorithm: [")
+    for job, hours in zip(jobs, (2, 3, 4), strict=True):
+        age(job.path, hours)
+    said = gc(run, "--keep=1")
+    assert "3 with checkpoints, of which the newest 2 keep them" in said
+    assert [bool(list(job.checkpoints.iterdir())) for job in jobs] == [True, True, False]
+    gc(run, "--keep=0")
+    assert [bool(list(job.checkpoints.iterdir())) for job in jobs] == [False, False, False]
 
 
 def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, ray, old):

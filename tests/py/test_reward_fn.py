@@ -233,3 +233,48 @@ def test_a_reward_function_that_another_user_can_change_is_refused(with_reward, 
     )
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
     assert submit("--dry-run", spec=spec).status == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "mode", "cure"),
+    [
+        ("mine/r.py", 0o666, "go-w"),
+        ("mine", 0o777, "-R go-w"),
+        ("mine/__pycache__", 0o777, "-R go-w"),
+        ("mine/__pycache__/r.cpython-312.pyc", 0o666, "go-w"),
+    ],
+)
+def test_a_reward_function_whose_mode_lets_others_change_it_is_refused(with_reward, submit, shared, part, mode, cure):
+    """Before: only owners were checked."""
+    with_reward(GOOD)  # records the snapshot
+    home = shared.user_code
+    path = write(home / "mine" / "r.py", GOOD)
+    write(home / "mine" / "__pycache__" / "r.cpython-312.pyc", "")
+    write(home / "mine" / "another.py", "").chmod(0o666)
+    home.chmod(0o1777)
+    spec = f"{SPEC}reward_fn_path: {path}\n"
+    assert submit("--dry-run", spec=spec).status == 0
+    (home / part).chmod(mode)
+    assert submit("--dry-run", spec=spec).is_refusal(
+        f"reward_fn_path={path} (from my/ppo.yaml) is refused, because {home / part} can be changed by every user (mode {mode:04o}), and what is "
+        f"there would run as you: type 'chmod {cure} {home / part}', or name a file in a folder of your own under ${{shared_root}}/user/code."
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+def test_a_reward_function_that_a_group_can_change_is_refused_unless_the_group_is_its_owners_own(
+    with_reward, submit, shared, monkeypatch
+):
+    """A umask of 002 lets the group write; many systems give each user a group with the user's own number."""
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    with_reward(GOOD)
+    path = write(shared.user_code / "mine.py", GOOD)
+    path.chmod(0o664)
+    spec = f"{SPEC}reward_fn_path: {path}\n"
+    os.chown(path, 4242, 4242)
+    assert submit("--dry-run", spec=spec).status == 0
+    os.chown(path, 4242, 42000)
+    assert submit("--dry-run", spec=spec).is_refusal(
+        f"reward_fn_path={path} (from my/ppo.yaml) is refused, because {path} can be changed by the group 42000 (mode 0664), and what is there "
+        f"would run as you: type 'chmod go-w {path}', or name a file in a folder of your own under ${{shared_root}}/user/code."
+    )

@@ -113,6 +113,37 @@ def test_a_launcher_is_alive_on_every_machine_until_it_ends(clients):
     assert launcher_of(there) is Launcher.GONE
 
 
+def test_a_job_whose_name_has_other_upper_and_lower_case_is_not_taken_for_it(mounted, capsys):
+    """Before: JOB=Ppo-1 was ppo-1, which was stopped."""
+    root = SharedRoot(mounted(folds=True).mounts[0])
+    root.ensure()
+    for name in ("ppo-1", "2026"):  # … which has no letters
+        job_of(root, name)
+    commands = {
+        "where": [], "logs": [], "stop": ["--deadline=1"], "wait": ["--deadlines=1,1,1"], "debug": [], "retry": ["--cluster=c"],
+    }  # fmt: skip
+    for command, words in commands.items():
+        assert cli.main(["--shared-root", str(root.path), command, "Ppo-1", *words]) == 2, command
+        said = f"error   JOB=Ppo-1 is not under {root.jobs}: the latest are "
+        assert capsys.readouterr().err.startswith(said), command
+    for name in ("ppo-1", "2026"):
+        assert cli.main(["--shared-root", str(root.path), "where", name]) == 0
+        assert capsys.readouterr().out == f"{root.jobs}/{name}\n"
+
+
+def test_gc_on_a_read_only_file_system_says_so(mounted, capsys):
+    """Before: that it has no locks."""
+    disk = mounted()
+    root = SharedRoot(disk.mounts[0])
+    root.ensure()
+    disk.becomes(fails="EROFS")
+    words = ["--shared-root", str(root.path), "--no-ray", "gc", "--cluster=c", "--keep=5"]
+    assert cli.main(words) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error   {root.jobs} cannot be locked (Read-only file system): mount it read-write."
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "why"), [({"locks": "none"}, "No locks available"), ({"links": False}, "Operation not permitted")]
 )

@@ -412,6 +412,32 @@ def test_a_checkout_says_what_it_requires_in_its_setup_py(root):
     }
 
 
+@pytest.mark.parametrize(
+    "open_", ["", "verl", "verl/__pycache__", "verl/__pycache__/*.pyc", "mvp_marker.py", "snapshot.json"]
+)
+def test_a_snapshot_whose_mode_lets_others_change_what_its_hash_does_not_prove_is_refused(root, open_):
+    """Before: only owners were checked. What is hashed, nobody can change unseen."""
+    record, target = make(root), root.snapshots / "codeA"
+    (target / "verl" / "__init__.py").chmod(0o666)
+    snapshot.need_unchanged(target, record)
+    path = next(target.glob(open_)) if open_ else target
+    mode = 0o777 if path.is_dir() else 0o666
+    path.chmod(mode)
+    with pytest.raises(RegressError) as caught:
+        snapshot.need_unchanged(target, record)
+    why = f"{path} can be changed by every user (mode {mode:04o})"
+    cure = f"type 'chmod -R go-w {target}', or make a snapshot of your own under another CODE_ID"
+    assert str(caught.value) == (
+        f"The snapshot codeA was changed after the job was submitted ({target}: {why}): {cure}, and submit the job again."
+    )
+    if open_ in ("", "snapshot.json"):
+        with pytest.raises(BadInput) as refused:
+            snapshot.need_trusted(target, "CODE_ID")
+        assert str(refused.value) == (
+            f"CODE_ID=codeA (from CODE_ID) is refused, because {why}, and what is there would run as you: {cure}."
+        )
+
+
 @pytest.mark.parametrize("foreign", ["codeA", "codeA/snapshot.json"])
 def test_a_snapshot_of_a_user_who_is_not_trusted_is_refused(root, monkeypatch, foreign):
     make(root)

@@ -740,6 +740,27 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(folder)]
 
 
+@pytest.mark.parametrize("open_", ["", "inner", "inner/module.py", "link.py"])
+@pytest.mark.slow
+def test_a_folder_on_pythonpath_whose_mode_lets_others_change_it_is_refused(submit, shared, tmp_path, open_):
+    """The cure is one command for all of the folder, which changes nothing that a link in it leads to."""
+    folder, elsewhere = shared.user_code / "mine", write(tmp_path / "elsewhere.py", "")
+    write(folder / "inner" / "module.py", "")
+    (folder / "link.py").symlink_to(elsewhere)
+    spec = f"{SPEC}env_vars: {{PYTHONPATH: '${{shared_root}}/user/code/mine'}}\n"
+    part = folder / open_
+    mode = 0o777 if part.is_dir() else 0o666
+    part.chmod(mode)
+    cure = f"chmod go-w {part}" if open_ == "link.py" else f"chmod -R go-w {folder}"
+    assert submit(spec=spec).is_refusal(
+        f"PYTHONPATH={folder} (from my/ppo.yaml) is refused, because {part} can be changed by every user (mode {mode:04o}), and what is there "
+        f"would run as you: type '{cure}', or name a folder of your own."
+    )
+    folder.chmod(0o1777)
+    part.chmod(0o1777 if part.is_dir() else 0o644)
+    assert submit("--dry-run", spec=spec).status == 0
+
+
 @as_root
 @pytest.mark.parametrize("said", ["", "env_vars: {PYTHONPATH: '${shared_root}/user/code/mine'}\n"])
 def test_a_folder_that_the_nodes_themselves_have_on_pythonpath_is_refused_as_theirs(submit, shared, monkeypatch, said):

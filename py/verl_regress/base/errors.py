@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Sequence
 
 
@@ -44,6 +45,15 @@ def last_line(text: str, otherwise: str = "nothing on stderr") -> str:
 def printable(text: str) -> str:
     """`text` with Python's escapes for what is not printable: newlines, control characters, halves of surrogate pairs."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_NO_SPACE = "free some space and some inodes there ('make gc' removes old checkpoints)"
+_CURES = {errno.EROFS: "mount it read-write", errno.ENOSPC: _NO_SPACE, errno.EDQUOT: _NO_SPACE}
+
+
+def cure_of(error: OSError, otherwise: str = "fix that") -> str:
+    """What to do about a file system that takes no change; `otherwise` for any other error."""
+    return _CURES.get(error.errno or 0, otherwise)
 
 
 class RegressError(Exception):

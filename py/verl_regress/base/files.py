@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from verl_regress.base.errors import RegressError, Unreadable
-from verl_regress.base.owner import is_trusted
+from verl_regress.base.owner import by_mode, is_trusted
 
 LONGEST = 64 << 20  # bytes of a file that is read whole: none of ours comes near
 _RESERVE_BYTES = 16384  # more than any state needs
@@ -83,12 +83,19 @@ def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, An
     raise AssertionError
 
 
-def need_owner(path: Path, uid: int, owners: Collection[int]) -> None:
-    """Raise RegressError if `path`, which belongs to `uid`, was not put there by who submitted the job (`owners`, root or us)."""
-    if not is_trusted(uid, owners):
+def need_owner(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
+    """Raise RegressError if `path`, whose state is `found`, was not put there by who submitted the job (`owners`, root or us), or if
+    others can change it.
+    """
+    if not is_trusted(found.st_uid, owners):
         raise RegressError(
-            f"{path} is refused, because it belongs to user {uid}, who did not submit this job, and what is there would run as you: "
-            "submit it again, and let root or a user whom you trust own the directory of all jobs."
+            f"{path} is refused, because it belongs to user {found.st_uid}, who did not submit this job, and what is there would run as "
+            "you: submit it again, and let root or a user whom you trust own the directory of all jobs."
+        )
+    foreign = by_mode(path, found)
+    if foreign is not None:
+        raise RegressError(
+            f"{path} is refused, because it {foreign.why}, and what is there would run as you: {foreign.cure}, and submit the job again."
         )
 
 
@@ -96,7 +103,7 @@ def _object_in(path: Path, owners: Collection[int] | None) -> dict[str, Any]:
     """Raises OSError, ValueError, RecursionError or Unreadable."""
     with opened(path, LONGEST) as file:
         if owners is not None:
-            need_owner(path, os.fstat(file.fileno()).st_uid, owners)
+            need_owner(path, os.fstat(file.fileno()), owners)
         content = json.loads(file.read())
     if not isinstance(content, dict):
         raise _unusable(path, _NO_JSON)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from verl_regress.base import processes
-from verl_regress.base.errors import RegressError, first, shown
+from verl_regress.base.errors import RegressError, cure_of, first, shown
 from verl_regress.base.files import now
 
 _LOOK_EVERY = 0.1  # seconds between two attempts at a lock
@@ -174,10 +174,7 @@ def alone(directory: Path, who: str, seconds: float, sharers: Callable[[], list[
             descriptor = _lock_file(directory)
             is_ours = take_within(descriptor, seconds)
         except OSError as error:
-            raise RegressError(
-                f"{directory} cannot be locked ({error.strerror}): it must exist, on a file system that has locks (a local "
-                "disk, NFS 4)."
-            ) from error
+            raise RegressError(f"{directory} cannot be locked ({error.strerror}): {_cure_of(error)}.") from error
         if not is_ours:
             if is_shared := take_within(descriptor, 0, fcntl.LOCK_SH):  # then what is written there is old
                 take(descriptor, fcntl.LOCK_UN)
@@ -205,6 +202,13 @@ def _locked(path: Path, seconds: float, holders: list[str]) -> RegressError:
     return RegressError(
         f"{path} has been locked for {seconds:.0f} s by {first(holders) or 'another process'}: {_CURE}."
     )
+
+
+def _cure_of(error: OSError) -> str:
+    """For a directory whose lock cannot even be asked for."""
+    if isinstance(error, PermissionError):
+        return "ask its owner to let you write there"
+    return cure_of(error, "it must exist, on a file system that has locks (a local disk, NFS 4)")
 
 
 def _known(directory: Path, recorded: list[str]) -> list[str]:

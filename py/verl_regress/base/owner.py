@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,8 +78,48 @@ def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
     return uid in (0, os.geteuid(), *(trusted_uids() if trusted is None else trusted))
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """Something that another user, whom we do not trust, can change: why, and what to do about it."""
+
+    path: Path
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.why}"
+
+
+def by_owner(path: Path, uid: int, trusted: Iterable[int] | None = None) -> Foreign | None:
+    """`path` if it belongs to a user whom we do not trust (`is_trusted`)."""
+    if is_trusted(uid, trusted):
+        return None
+    return Foreign(path, f"belongs to user {uid}", f"set TRUSTED_UIDS={uid} if you trust that user")
+
+
+def by_mode(path: Path, found: os.stat_result, folder: Path | None = None) -> Foreign | None:
+    """`path`, whose state is `found`, if its mode lets others change it: all users, or a group. The cure is one for all of `folder`.
+
+    A group is trusted if it is root's, or has the number of the owner: most systems give each user such a group, alone in it. Who is
+    in any other group is not known here: nodes have groups of their own. A sticky directory is no problem: nobody else
+    renames or removes what is in it, and what others add there has an owner of its own. That of a link is what it leads to.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if not (stat.S_ISREG(found.st_mode) or (stat.S_ISDIR(found.st_mode) and not mode & stat.S_ISVTX)):
+        return None
+    if mode & stat.S_IWOTH:
+        who = "every user"
+    elif mode & stat.S_IWGRP and found.st_gid not in (0, found.st_uid):
+        who = f"the group {found.st_gid}"
+    else:
+        return None
+    whole = folder or path
+    type_ = f"type 'chmod {'-R ' if whole.is_dir() else ''}go-w {shlex.quote(str(whole))}'"
+    return Foreign(path, f"can be changed by {who} (mode {mode:04o})", type_)
+
+
 def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None) -> None:
-    """Raise BadInput if anything in a folder whose code runs is another user's, or cannot be read. `then` is the end of the cure."""
+    """Raise BadInput if others can change anything in a folder whose code runs, or if that cannot be read. `then` is the end of the cure."""
     try:
         foreign = _foreign_in(folder, trusted)
     except OSError as error:
@@ -86,15 +127,13 @@ def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None 
             f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
         ) from None
     if foreign is not None:
-        part, uid = foreign
         raise BadInput(
-            f"{named} is refused, because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if you "
-            f"trust that user, {then}."
+            f"{named} is refused, because {foreign}, and what is there would run as you: {foreign.cure}, {then}."
         )
 
 
-def _foreign_in(place: Path, trusted: Iterable[int] | None) -> tuple[Path, int] | None:
-    """The first path, of a file, or of a folder and all that is in it, that belongs to a user whom we do not trust, and that user.
+def _foreign_in(place: Path, trusted: Iterable[int] | None) -> Foreign | None:
+    """The first path, of a file, or of a folder and all that is in it, that a user whom we do not trust can change.
 
     Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is
     not there belongs to nobody. Raises OSError for a folder that cannot be listed.
@@ -103,14 +142,15 @@ def _foreign_in(place: Path, trusted: Iterable[int] | None) -> tuple[Path, int] 
         Path(folder) / name for folder, *names in os.walk(place, onerror=_unlisted) for kind in names for name in kind
     )
     for path in (place, *inner):
-        owners = []
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
-            owners.append((own := path.lstat()).st_uid)
-            if stat.S_ISLNK(own.st_mode):
-                owners.append(path.stat().st_uid)
-        for uid in owners:
-            if not is_trusted(uid, trusted):
-                return path, uid
+            foreign = by_owner(path, (found := path.lstat()).st_uid, trusted)
+            if foreign is None and stat.S_ISLNK(found.st_mode):
+                found = path.stat()
+                foreign = by_owner(path, found.st_uid, trusted) or by_mode(path, found)
+            elif foreign is None:
+                foreign = by_mode(path, found, place)
+            if foreign is not None:
+                return foreign
     return None
 
 

@@ -220,7 +220,8 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
         return _latest(root, caller)
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
-    if not job.path.is_dir() or job.path.is_symlink():  # a submission never makes a link, which may lead anywhere
+    # A submission never makes a link, which may lead anywhere.
+    if not job.path.is_dir() or job.path.is_symlink() or _has_other_case(job.path):
         known = ", ".join(printable(other.submission_id) for other in islice(newest(root), 5)) or "none"
         raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
     _need_readable(job)
@@ -232,6 +233,16 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
             f"JOB={asked} is not an attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1."
         )
     return job.numbered(int(named["number"]))
+
+
+def _has_other_case(path: Path) -> bool:
+    """Does it have another name, which only differs in upper and lower case? Then the file system folds case."""
+    try:
+        is_folded = path.with_name(path.name.swapcase()).samefile(path) and path.name.swapcase() != path.name
+    except OSError:
+        return False
+    # With thousands of jobs, a listing is many calls of a remote file system.
+    return is_folded and path.name not in os.listdir(path.parent)  # noqa: PTH208 (a name each, and nothing else)
 
 
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import records
-from verl_regress.base.errors import shown
-from verl_regress.base.files import end_of, opened
+from verl_regress.base.errors import Unreadable, shown
+from verl_regress.base.files import end_of, opened, unreadable
 from verl_regress.base.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
@@ -53,14 +53,11 @@ class Step:
 def lines(job: JobDir) -> list[str]:
     """The lines of an attempt's own metrics.jsonl, or the same built from its log if its loggers write no such file.
 
-    A half-written last line is left for the next call.
+    A half-written last line is left for the next call. Raises Unreadable.
     """
-    try:
-        with opened(job.metrics, _MOST_METRICS) as file:
-            *whole, _ = file.read().split(b"\n")
-    except FileNotFoundError:
+    if not job.metrics.exists():
         return _console_lines(job)
-    return [checked(job.metrics, line) for line in whole if line.strip()]
+    return list(MetricsTail(job).new_lines())
 
 
 def checked(path: Path, line: bytes) -> str:
@@ -172,17 +169,18 @@ def total_in(log: bytes) -> int | None:
 
 
 class Tail:
-    """The complete lines of a growing file, each once."""
+    """The complete lines of a growing file of at most `most` bytes (None: of any size), each once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most: int | None = None) -> None:
         self._path = path
+        self._most = most
         self.rest = b""  # after the last newline
         self.size = 0  # bytes read so far
 
     def new_lines(self) -> Iterator[bytes]:
         """The lines added since the last call, which must have been read to the end; none if there is no such file yet."""
         try:
-            file = opened(self._path)
+            file = opened(self._path, self._most)
         except FileNotFoundError:
             return
         with file:
@@ -192,6 +190,23 @@ class Tail:
                 *lines, rest = (self.rest + piece).split(b"\n")
                 self.rest = rest[-_PIECE:]
                 yield from lines
+
+
+class MetricsTail:
+    """The lines of an attempt's growing metrics.jsonl, each once."""
+
+    def __init__(self, job: JobDir) -> None:
+        self._path = job.metrics
+        self._tail = Tail(job.metrics, _MOST_METRICS)
+
+    def new_lines(self) -> Iterator[str]:
+        """As `Tail.new_lines`. Raises Unreadable for a file that has something else, or more than any run writes."""
+        try:
+            for line in self._tail.new_lines():
+                if line.strip():
+                    yield checked(self._path, line)
+        except OSError as error:
+            raise unreadable(self._path, error) from error
 
 
 def loggers(job: JobDir) -> str | None:
@@ -215,11 +230,14 @@ def logs_steps(job: JobDir) -> bool:
 
 
 def taken(job: JobDir) -> str:
-    """`2 of 10 training steps`, or that its loggers write no steps."""
+    """`2 of 10 training steps`, or that its loggers write no steps, or that they cannot be read."""
     if not logs_steps(job):
         return f"its loggers write no steps here (trainer.logger={loggers(job)})"
     total = total_steps(job)
-    return f"{len(steps(joined(job)))} of {total if total is not None else '?'} training steps"
+    try:
+        return f"{len(steps(joined(job)))} of {total if total is not None else '?'} training steps"
+    except Unreadable as error:
+        return f"its steps {error.why}"
 
 
 def log_lines(job: JobDir, prefix: str) -> list[str]:

@@ -6,12 +6,12 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import records, say
-from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.errors import Exit, RegressError, Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
@@ -214,13 +214,13 @@ class _Life:
 
     def __init__(self, job: JobDir, api: RayApi) -> None:
         self._job, self._api = job, api
-        self._log, self._metrics, self._file = progress.Tail(job.driver_log), progress.Tail(job.metrics), job.metrics
+        self._log, self._metrics = progress.Tail(job.driver_log), progress.MetricsTail(job)
         self._driver = phase.Driver()
-        self._logs_steps = progress.logs_steps(job)
+        self._tells_steps = progress.logs_steps(job)
         self._writes_file = progress.writes_file(job)
         self.lacks = (
             "made no new step"
-            if self._logs_steps
+            if self._tells_steps
             else f"written nothing (its trainer.logger={progress.loggers(job)} tells no steps)"
         )
         self.step: int = progress.parent_of(job)["step"]  # the last one seen
@@ -237,13 +237,26 @@ class _Life:
             self._driver.feed(line)
             if not self._writes_file and (row := progress.console_line(line)) is not None:
                 rows.append(row)
-        if self._writes_file:
-            rows = [progress.checked(self._file, line) for line in self._metrics.new_lines() if line.strip()]
-        new = progress.steps(rows)
-        for step in new:
-            self.step, self._is_training = step.number, True
-            say.info(step.line(self._driver.total))
-        return bool(new) or (not self._logs_steps and self._log.size != before)
+        has_stepped = self._show_steps(rows) or (self._writes_file and self._tells_steps and self._show_new_metrics())
+        return has_stepped or (not self._tells_steps and self._log.size != before)
+
+    def _show_new_metrics(self) -> bool:
+        """Print the new steps of metrics.jsonl, if there are any; a file that cannot be read is reported once, and left alone."""
+        try:
+            return self._show_steps(self._metrics.new_lines())
+        except Unreadable as error:
+            say.warn(f"{error} {self._job.ray_id} is followed without its steps.")
+            self._tells_steps, self.lacks = False, "written nothing (its steps cannot be read)"
+            return False
+
+    def _show_steps(self, rows: Iterable[str]) -> bool:
+        """Print the steps among these lines, one at a time, if there are any."""
+        has_stepped = False
+        for row in rows:
+            for step in progress.steps([row]):
+                self.step, self._is_training, has_stepped = step.number, True, True
+                say.info(step.line(self._driver.total))
+        return has_stepped
 
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
@@ -295,7 +308,10 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
 
 def _warn_of_missing_steps(job: JobDir) -> None:
     """verl's exit status is 0 if its data ends before the steps do (0.9.1, SFT), or if its metrics could not be written."""
-    step, total = progress.last_step(job), progress.total_steps(job)
+    try:
+        step, total = progress.last_step(job), progress.total_steps(job)
+    except (Unreadable, OSError):
+        return  # `summarise` has said so
     if step is not None and total is not None and step < total:
         say.warn(
             f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have fewer steps (raise "

@@ -166,7 +166,7 @@ def hold() -> dict[str, str]:
         return {}
     try:
         held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        need_owner(Path(path), os.fstat(held).st_uid, job_uids())
+        need_owner(Path(path), os.fstat(held), job_uids())
         values: dict[str, str] = json.loads(processes.path_of(held).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise RegressError(

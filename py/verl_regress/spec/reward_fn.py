@@ -21,7 +21,7 @@ import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import is_trusted
+from verl_regress.base.owner import by_mode, by_owner
 from verl_regress.spec.overrides import Override
 
 # Where verl's configuration names the function's file, newest first: the key, the file of verl/trainer/config that
@@ -125,18 +125,21 @@ def check_function(
 def foreign_owner(path: Path, file: BinaryIO, trusted: Iterable[int] | None = None) -> str | None:
     """Why the reward function at `path`, which is open as `file`, is not run, and what to do; None if it may be run.
 
-    Everything that decides what runs must belong to a user whom we trust (`is_trusted`): the file, a link to it, and the
-    bytecode next to it, which Python runs instead of the file.
+    Everything that decides what runs must belong to a user whom we trust (`is_trusted`), and nobody else may change it: the
+    file, a link to it, and the bytecode next to it, which Python runs instead of the file.
     """
-    owners = [(path, os.fstat(file.fileno()).st_uid), (path, path.lstat().st_uid)]
+    states = [(path, os.fstat(file.fileno())), (path, path.lstat())]
     folder = path.parent / "__pycache__"
     for part in (folder, *folder.glob(f"{glob.escape(path.stem)}.*")) if folder.is_dir() else ():
-        owners += [(part, part.stat().st_uid), (part, part.lstat().st_uid)]
-    for part, uid in owners:
-        if not is_trusted(uid, trusted):
+        states += [(part, part.stat()), (part, part.lstat())]
+    owned = (by_owner(part, found.st_uid, trusted) for part, found in states)
+    # Whoever writes in its folder can put bytecode there after this check; whose the folder is does not matter if it is sticky.
+    changed = (by_mode(part, found) for part, found in [*states, (path.parent, path.parent.stat())])
+    for foreign in (*owned, *changed):
+        if foreign is not None:
             return (
-                f"because {part} belongs to user {uid}, and what is there would run as you: set TRUSTED_UIDS={uid} if you trust that "
-                "user, or name a file in a folder of your own under ${shared_root}/user/code"
+                f"because {foreign}, and what is there would run as you: {foreign.cure}, or name a file in a folder of your own under "
+                "${shared_root}/user/code"
             )
     return None
 

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import find, sweep
+from verl_regress.jobs import checkpoints, find, sweep
 from verl_regress.jobs.status import Status, judge_among
 from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.store import removal, snapshot, uses
@@ -133,7 +134,7 @@ def survey(
     everything, closed = _sorted(listed, uses.is_readable)
     ours, foreign = _sorted(everything, lambda job: all(_is_ours(each, owner, cluster) for each in job.attempts()))
     full = [job for job in ours if any(map(_checkpoints, job.attempts()))]
-    kept = full[:keep]
+    kept = _kept(full, keep)
     young = [job for job in full if not all(_are_settled(attempt, now) for attempt in job.attempts())]
     going_on = [job for job in everything if not _is_over(job, known, now, cluster)]
     sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
@@ -174,6 +175,21 @@ def survey(
         f"({len(unused)} unused), {len(versions)} helpers"
     )
     return Survey(checked + _left_to_others(root, closed, listed), waste, dated)
+
+
+def _kept(full: Sequence[JobDir], keep: int) -> list[JobDir]:
+    """The newest `keep` of these jobs with checkpoints, and the newest `keep` from which a job can continue: a newer one that saved only
+    a part does not cost an older one its checkpoints.
+    """
+    whole = islice(filter(_has_whole, full), keep)
+    return list({job.submission_id: job for job in (*full[:keep], *whole)}.values())
+
+
+def _has_whole(job: JobDir) -> bool:
+    try:
+        return any(checkpoints.newest(attempt) is not None for attempt in job.attempts())
+    except DAMAGED:
+        return False
 
 
 def _sorted(jobs: Iterable[JobDir], is_one: Callable[[JobDir], bool]) -> tuple[list[JobDir], list[JobDir]]:

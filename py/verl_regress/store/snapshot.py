@@ -9,9 +9,9 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import naming, say
 from verl_regress.base.errors import BadInput, Exit, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import is_trusted
+from verl_regress.base.owner import Foreign, by_mode, by_owner
 from verl_regress.store import artefact, requirements, tarball
 
 MARKER_FILE = "mvp_marker.py"
@@ -216,12 +216,12 @@ def verify(root: SharedRoot, code_id: str, trusted: Iterable[int] | None = None)
 
 
 def need_trusted(target: Path, origin: str) -> None:
-    """Whoever owns a snapshot or its record can change both. Raises BadInput if that is a user whom we do not trust."""
+    """Whoever can change a snapshot or its record can change both. Raises BadInput if that is a user whom we do not trust."""
     for path in (target, target / RECORD_FILE):
-        foreign = _foreign(path)
+        foreign = _foreign(path, target=target)
         if foreign is not None:
             raise BadInput(
-                f"{KNOB}={target.name} (from {origin}) is refused, because {foreign}, and what is there would run as you: {foreign.cure}."
+                f"{KNOB}={target.name} (from {origin}) is refused, because {foreign}, and what is there would run as you: {_cure_of(foreign, target)}."
             )
 
 
@@ -235,24 +235,7 @@ def need_whole(target: Path, record: Mapping[str, Any], origin: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Foreign:
-    """A path of a user whom we do not trust."""
-
-    path: Path
-    uid: int
-
-    def __str__(self) -> str:
-        return f"{self.path} belongs to user {self.uid}"
-
-    @property
-    def cure(self) -> str:
-        return (
-            f"set TRUSTED_UIDS={self.uid} if you trust that user, or make a snapshot of your own under another {KNOB}"
-        )
-
-
-def damage(target: Path, record: Mapping[str, Any], trusted: Iterable[int] | None = None) -> _Foreign | str | None:
+def damage(target: Path, record: Mapping[str, Any], trusted: Iterable[int] | None = None) -> Foreign | str | None:
     """How the snapshot at `target` differs from its `record`, after reading every file; None if it does not.
 
     Bytecode and the marker run, too, and are not part of the tree: they must belong to a user whom we trust
@@ -260,7 +243,7 @@ def damage(target: Path, record: Mapping[str, Any], trusted: Iterable[int] | Non
     """
     try:
         found = _tree_sha256(_tree(target))
-        foreign = next(filter(None, (_foreign(path, trusted) for path in _unhashed(target))), None)
+        foreign = next(filter(None, (_foreign(path, trusted, target) for path in _unhashed(target))), None)
     except OSError as error:
         return f"{error.filename} cannot be read: {error.strerror}"
     if foreign is not None:
@@ -279,10 +262,13 @@ def _unhashed(target: Path) -> Iterator[Path]:
             yield from (folder / BYTECODE).iterdir()
 
 
-def _foreign(path: Path, trusted: Iterable[int] | None = None) -> _Foreign | None:
-    """Whom we do not trust and who can change what `path` leads to; the owner of a link can change where it leads."""
-    owners = (_owner_of(path), path.lstat().st_uid)
-    return next((_Foreign(path, uid) for uid in owners if not is_trusted(uid, trusted)), None)
+def _foreign(path: Path, trusted: Iterable[int] | None = None, target: Path | None = None) -> Foreign | None:
+    """Whether a user whom we do not trust can change what `path` leads to; the owner of a link can change where it leads."""
+    own = path.lstat()
+    for uid in (_owner_of(path), own.st_uid):
+        if (foreign := by_owner(path, uid, trusted)) is not None:
+            return foreign
+    return by_mode(path, path.stat(), None if stat.S_ISLNK(own.st_mode) else target)
 
 
 def _owner_of(path: Path) -> int:
@@ -307,7 +293,9 @@ def need_unchanged(
     found = damage(target, record, trusted)
     if found is not None:
         cure = (
-            f"{found.cure}, and {then}" if isinstance(found, _Foreign) else f"remove it ({_removal(target)}), {again}"
+            f"{_cure_of(found, target)}, and {then}"
+            if isinstance(found, Foreign)
+            else f"remove it ({_removal(target)}), {again}"
         )
         raise RegressError(f"The snapshot {target.name} was changed after {since} ({target}: {found}): {cure}.")
 
@@ -452,8 +440,12 @@ def _described(record: Record) -> str:
     return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"
 
 
-def _cure_of(found: _Foreign | str, target: Path) -> str:
-    return found.cure if isinstance(found, _Foreign) else _cure(target)
+def _cure_of(found: Foreign | str, target: Path) -> str:
+    return (
+        f"{found.cure}, or make a snapshot of your own under another {KNOB}"
+        if isinstance(found, Foreign)
+        else _cure(target)
+    )
 
 
 def _cure(target: Path) -> str:

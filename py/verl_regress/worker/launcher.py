@@ -77,7 +77,7 @@ def _own_plan(job: JobDir) -> dict[str, Any]:
         return find.plan_of(job)
     owners = job_uids()
     for place in (job.first.path, *([job.path.parent] if job.attempt > 1 else []), job.path, job.config):
-        need_owner(place, place.lstat().st_uid, owners)
+        need_owner(place, place.lstat(), owners)
     return find.plan_of(job, owners)
 
 

@@ -66,7 +66,7 @@ storage::fill_all() { storage::fill && storage::fill_rest; }
   assert_line "${JOB} +codeA +FAILED .*"
   SUBMISSION_ID="late-$(date +%s)" run scripts/40_submit_ppo_epoch1.sh
   assert_status 1
-  assert_line "error   submit: \[Errno 28\] No space left on device.*: fix that, then run it again\."
+  assert_line "error   submit: \[Errno 28\] No space left on device.*: free some space and some inodes there \('make gc' removes old checkpoints\), then run it again\."
 
   rm "${WORKDIR}/shared/"filler*
   status=3

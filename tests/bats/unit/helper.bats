@@ -134,6 +134,36 @@ give() {
   done
 }
 
+@test "a copy whose mode lets others change it is refused with the command that cures it, and gets nothing; what is sticky is not" {
+  local home=${DIR%/*} mode who
+  mkdir "${home}/packages-cpython-311"
+  for planted in "$DIR" "$home" "${home}/packages-cpython-311"; do
+    for mode in 777 2775; do
+      chmod "$mode" "$planted"
+      who='every user'
+      if [[ $mode == 2775 ]]; then
+        ((EUID == 0)) || continue
+        chgrp 42000 "$planted"
+        chmod "$mode" "$planted"
+        who='the group 42000'
+      fi
+      verb helper::run_in head submit <<<'sk-0123456789'
+      [[ $status != 0 && ! -e ${BOX}/got ]] || fail "it was run with ${planted} of mode ${mode}"
+      assert_line "error   ${planted} can be changed by ${who} (mode 0${mode}), and what is there would run as you: type \"chmod -R go-w ${home}\", or use another SHARED_ROOT."
+    done
+    chgrp "$(id -g)" "$planted"
+    for mode in 775 3775 1777; do
+      [[ $mode != 775 || $(id -u) == "$(id -g)" ]] || continue
+      chmod "$mode" "$planted"
+      verb helper::run head jobs </dev/null
+      assert_status 0
+      rm "${BOX}/got"
+    done
+    chmod 0755 "$planted"
+    chmod -s "$planted"
+  done
+}
+
 @test "with SHARED_GROUP each checkout has its own copy, and the helper gets the group" {
   mkdir -p "${BOX}/work dir"
   printf 0123456789abcdef >"${BOX}/work dir/id"
