@@ -85,7 +85,7 @@ def texts():
         nodes = ast.walk(ast.parse(path.read_text()))
         found |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for path in (path for path in (REPO / "scripts").rglob("*") if path.suffix in (".sh", ".bash") and path.is_file()):
-        found |= set(re.split(r'\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|"|%[sd]|\n', path.read_text()))
+        found |= set(re.split(r'\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|"|%[sd]|\\n|\n', path.read_text()))
     found = {text.strip(" (),.:;") for text in found}
     return sorted(text for text in found if " " in text)
 
