@@ -700,6 +700,7 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
             written.append(dir)
             self._file = tempfile_of(dir=dir)
             os.chown(self._file.fileno(), 65534, 65534)
+            os.chown(job.path, 1001, 1001)
 
         def __enter__(self):
             return self._file
@@ -709,9 +710,8 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
 
     tempfile_of = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", Squashed)
-    assert submit("--submission-id=me").status == 0
     job = JobDir(shared.jobs / "me")
-    os.chown(job.path, 1001, 1001)
+    assert submit("--submission-id=me").status == 0
     ray.knows({"submission_id": "me", "status": "FAILED"})
     job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run("retry", "me").status == 0
