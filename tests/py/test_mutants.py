@@ -241,6 +241,15 @@ def test_the_tests_that_noticed_the_last_mutants_run_first(tmp_path, monkeypatch
     assert order() == "cdbae"
 
 
+def test_a_test_in_which_a_mutant_plans_without_end_fails():
+    in_child, done = mutated.in_this_process(), []
+    for _ in range(mutated.PLANS):
+        assert in_child(lambda: [*done], lambda: done.append("meanwhile")) == done
+    with pytest.raises(AssertionError, match=r"^this test makes more than 100 plans$"):
+        in_child(done.clear, done.clear)
+    assert done == ["meanwhile"] * 100
+
+
 def test_the_knob_takes_the_modules_of_the_list():
     knobs = (REPO / "env" / "defaults.env").read_text(encoding="utf-8")
     assert f"#: list of {' '.join(mutants.NAMES)} or empty\nMUTANTS=\n" in knobs
