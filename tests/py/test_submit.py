@@ -68,7 +68,9 @@ def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, 
     assert state == {"time": state["time"], "accepted": True, **sent}
 
 
-@pytest.mark.parametrize(("args", "is_loaded"), [([], True), (["--via=cli"], False), (["--dry-run"], False)])
+@pytest.mark.parametrize(
+    ("args", "is_loaded"), [([], True), (["--via=sdk"], True), (["--via=cli"], False), (["--dry-run"], False)]
+)
 def test_rays_sdk_takes_half_a_second_and_is_loaded_only_to_submit_with_it(
     submit, ray_command, monkeypatch, args, is_loaded
 ):
