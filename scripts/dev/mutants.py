@@ -338,8 +338,10 @@ def page(records: Mapping[str, Record], equal: Sequence[Mapping[str, str]]) -> s
     parts = [_HEAD, _table(_TITLES, rows)]
     for name, record in records.items():
         if record["survivors"]:
-            listed = [_survivor_row(name, each, equal) for each in record["survivors"]]
+            listed = [_survivor_row(name, each, equal) for each in record["survivors"] if not _is_only_help(each)]
             parts += [f"## {name}", _table(("line", "in", "was", "is", "why no test can notice"), listed)]
+            of_help = len(record["survivors"]) - len(listed)
+            parts += [f"Not listed: {of_help} changes of help texts alone."] if of_help else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -350,7 +352,7 @@ _HEAD = f"""\
 survived. It takes hours, in the background; it resumes where it stopped, in `build/mutants/`. `MUTANTS=status,owner` runs these
 only. This page is written by `scripts/dev/mutants.py` from `tests/recorded/mutants.json`. A survivor that behaves as the original
 has its reason in `tests/mutants/equal.yaml` and does not count; every other one counts against the score. The aim is {AIM} %. A change of
-a help text alone is listed as such a survivor without a run. The container tests, which may notice more, do not run.
+the help text of an option that only our scripts give is equal, too, and does not run. The container tests, which may notice more, do not run.
 
 [mutmut](https://mutmut.readthedocs.io) changes Python, on one core, and runs the tests that reach the function. It changes nothing
 outside functions or in functions with a decorator. `scripts/dev/mutants_bash.py` changes Bash, on all cores: operators, tests, numbers,

@@ -71,6 +71,15 @@ def test_a_module_that_has_changed_is_out_of_date_on_the_page_and_fails_no_test(
     assert "| `py/verl_regress/jobs/status.py` | - | - | - | - | - | not run yet |" in now
 
 
+def test_changes_of_help_texts_are_counted_and_not_listed():
+    survivor = {"in": "f", "line": 3, "was": 'add("--a", help="how")', "is": 'add("--a", )'}
+    row = {**ROW, "survivors": [*ROW["survivors"], survivor, survivor]}
+    page = mutants.page({"queue": row}, [EVERYWHERE])
+    assert page.endswith("| the same encoding |\n\nNot listed: 2 changes of help texts alone.\n")
+    assert "| 20 | 16 | 3 | 1 | 94 % |" in page
+    assert "Not listed" not in mutants.page({"queue": ROW}, [EVERYWHERE])
+
+
 def test_a_score_below_the_aim_is_bold():
     row = {**ROW, "mutants": 19}
     assert "| 17 | 0 | 2 | **89 %** |" in mutants.page({"queue": row}, [])
