@@ -82,7 +82,7 @@ MODULES = (
     Module("identity", "verl_regress/worker/identity.py", ("test_identity",)),
     Module("plan", "verl_regress/spec/plan.py", ("test_plan", "test_bad_input", "test_escape", "test_reward_fn", "test_submit"), slow=True),
     Module("overrides", "verl_regress/spec/overrides.py", ("test_plan", "test_compose", "test_bad_input"), slow=True),
-    Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_submit_killed", "test_bad_input", "test_compose", "test_deterministic", "test_seed", "test_job_secrets", "test_resume"), slow=True),
+    Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_bad_input", "test_compose", "test_deterministic", "test_seed", "test_job_secrets", "test_resume", "test_export"), slow=True),
     Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_sentences", "test_verify_canary", "test_session_verdict")),
     Module("evidence", "verl_regress/session/evidence.py", ("test_evidence", "test_evidence_of_a_job", "test_verify_canary", "test_session_faults")),
     _library("answer", "unit/answer"),
@@ -128,6 +128,7 @@ def run(module: Module, home: Path) -> None:
     else:
         prepare(module, home)
         os.chdir(home)
+        generate(module, home)
         mutmut = str(Path(sys.executable).with_name("mutmut"))
         os.execv(mutmut, [mutmut, "run", "--max-children", "1"])
 
@@ -142,9 +143,10 @@ def prepare(module: Module, home: Path) -> None:
     tests import it from. Mutants that failed no test are forgotten if the tests have changed since: they run again.
     """
     tree, (only, home_of) = home / "mutants", (home / "src" / module.path, home / "mutants" / module.root / module.path)
-    link = tree / "src"
-    link.unlink(missing_ok=True)
-    link.symlink_to(module.root)
+    for name, to in (("src", module.root), (".venv", REPO / ".venv")):  # tests call the tools in .venv
+        link = tree / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(to)
     shutil.rmtree(home / "src", ignore_errors=True)
     only.parent.mkdir(parents=True)
     shutil.copy(source(module), only)
@@ -177,6 +179,22 @@ def _forget_survivors(home: Path, meta: Path, tests: str) -> None:
     seen.write_text(tests, encoding="utf-8")
 
 
+def generate(module: Module, home: Path) -> None:
+    """Write the mutants into `home`, and count those of help texts that have not run as survivors.
+
+    No test notices them, so each would run every test that parses arguments: submit has more than a hundred.
+    """
+    from mutmut.__main__ import create_mutants
+
+    create_mutants(1)  # `mutmut run` leaves them as they are
+    meta = home / "mutants" / module.root / f"{module.path}.meta"
+    said = json.loads(meta.read_text(encoding="utf-8"))
+    codes = said["exit_code_by_key"]
+    waiting = [key for key, code in codes.items() if code is _NOT_RUN]
+    codes.update({key: _SURVIVED for key, change in _changes(module, home, waiting) if _is_only_help(change)})
+    meta.write_text(json.dumps(said), encoding="utf-8")
+
+
 def found(module: Module, home: Path) -> dict[str, Any]:
     """What was found in `home`, as the record has it. Raises ValueError if not every mutant has run."""
     if module.is_bash:
@@ -200,15 +218,18 @@ def found(module: Module, home: Path) -> dict[str, Any]:
 def _found_by_mutmut(module: Module, home: Path) -> tuple[int, int, list[dict[str, Any]]]:
     mutated = home / "mutants" / module.root / module.path
     codes: dict[str, int | None] = json.loads(Path(f"{mutated}.meta").read_text(encoding="utf-8"))["exit_code_by_key"]
+    survived = {key for key, code in codes.items() if code in (_SURVIVED, _UNREACHED)}
+    survivors = [each for _, each in _changes(module, home, survived)]
+    return len(codes), sum(code is _NOT_RUN for code in codes.values()), survivors
+
+
+def _changes(module: Module, home: Path, keys: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+    """What each of these mutants changes, beside its key."""
+    mutated = home / "mutants" / module.root / module.path
     spans = json.loads(Path(f"{mutated}.spans").read_text(encoding="utf-8"))["spans"]
     lines = mutated.read_text(encoding="utf-8").splitlines()
     starts = _starts(home / "src" / module.path)
-    survivors = [
-        _survivor(key.rpartition(".")[2], spans, lines, starts)
-        for key, code in codes.items()
-        if code in (_SURVIVED, _UNREACHED)
-    ]
-    return len(codes), sum(code is _NOT_RUN for code in codes.values()), survivors
+    return [(key, _survivor(key.rpartition(".")[2], spans, lines, starts)) for key in keys]
 
 
 def _starts(path: Path) -> dict[str, int]:
@@ -276,15 +297,19 @@ def read_equal() -> list[dict[str, str]]:
     return list(yaml.safe_load(EQUAL.read_text(encoding="utf-8")))
 
 
-_HELP = re.compile(r',? help=("(\\.|[^"])*"|None)|, (?=\))')
+_HELP = re.compile(r',? (?:help|metavar)=("(\\.|[^"])*"|None)|,? (?=\))')
 _ONLY_HELP = "the help text of an option that only our scripts give"
 
 
 def reason(name: str, survivor: Record, equal: Iterable[Mapping[str, str]]) -> str | None:
     """Why a survivor of that module behaves as the original; None if that is not known."""
-    if _HELP.sub("", survivor["was"]) == _HELP.sub("", survivor["is"]):
+    if _is_only_help(survivor):
         return _ONLY_HELP
     return next((entry["reason"] for entry in equal if explains(entry, name, survivor)), None)
+
+
+def _is_only_help(survivor: Record) -> bool:
+    return _HELP.sub("", survivor["was"]) == _HELP.sub("", survivor["is"])
 
 
 def explains(entry: Mapping[str, str], name: str, survivor: Record) -> bool:
@@ -313,8 +338,10 @@ def page(records: Mapping[str, Record], equal: Sequence[Mapping[str, str]]) -> s
     parts = [_HEAD, _table(_TITLES, rows)]
     for name, record in records.items():
         if record["survivors"]:
-            listed = [_survivor_row(name, each, equal) for each in record["survivors"]]
+            listed = [_survivor_row(name, each, equal) for each in record["survivors"] if not _is_only_help(each)]
             parts += [f"## {name}", _table(("line", "in", "was", "is", "why no test can notice"), listed)]
+            of_help = len(record["survivors"]) - len(listed)
+            parts += [f"Not listed: {of_help} changes of help texts alone."] if of_help else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -324,8 +351,8 @@ _HEAD = f"""\
 `make mutants` changes one thing at a time in each module that decides something, and runs its unit tests. A change that fails no test
 survived. It takes hours, in the background; it resumes where it stopped, in `build/mutants/`. `MUTANTS=status,owner` runs these
 only. This page is written by `scripts/dev/mutants.py` from `tests/recorded/mutants.json`. A survivor that behaves as the original
-has its reason in `tests/mutants/equal.yaml` and does not count; every other one counts against the score. The aim is {AIM} %. The
-container tests, which may notice more, do not run.
+has its reason in `tests/mutants/equal.yaml` and does not count; every other one counts against the score. The aim is {AIM} %. A change of
+the help text of an option that only our scripts give is equal, too, and does not run. The container tests, which may notice more, do not run.
 
 [mutmut](https://mutmut.readthedocs.io) changes Python, on one core, and runs the tests that reach the function. It changes nothing
 outside functions or in functions with a decorator. `scripts/dev/mutants_bash.py` changes Bash, on all cores: operators, tests, numbers,

@@ -4,8 +4,10 @@
   checkout, has a line for each.
 - A plan is made in the test's own process: mutmut does not see which functions a test reaches in a child, and would not run
   the test for their mutants.
+- A test in which a mutant plans without end fails, long before mutmut would end it.
 """
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from verl_regress.submit import beside
 
 NOTICED = Path(__file__).parents[3] / "noticed"
+PLANS = 100
 
 
 def pytest_collection_modifyitems(items):
@@ -29,4 +32,16 @@ def pytest_runtest_logreport(report):
 
 @pytest.fixture(autouse=True)
 def plans_in_this_process(monkeypatch):
-    monkeypatch.setattr(beside, "in_child", lambda work, meanwhile: (meanwhile(), work())[1])
+    monkeypatch.setattr(beside, "in_child", in_this_process())
+
+
+def in_this_process():
+    """What replaces `beside.in_child` in one test."""
+    plans = itertools.count(1)
+
+    def run(work, meanwhile):
+        assert next(plans) <= PLANS, f"this test makes more than {PLANS} plans"
+        meanwhile()
+        return work()
+
+    return run

@@ -472,6 +472,11 @@ def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
     )
 
 
+def test_an_overrides_file_that_is_not_utf8_is_refused_by_its_name(submit):
+    refused = submit("--overrides-name=my/o.txt", overrides=b"a=\xff\n")
+    assert refused.is_refusal("my/o.txt is not UTF-8 (byte 2): save it as UTF-8.")
+
+
 def test_nul_in_overrides_file_is_refused(submit, ray):
     assert submit("--overrides-name=o.txt", overrides=b"trainer.project_name='a\0b'\n").is_refusal(
         "The override \"trainer.project_name='a\\x00b'\" (from OVERRIDES_FILE o.txt line 1) has a NUL character, which no command "

@@ -70,6 +70,14 @@ def test_a_model_or_data_set_that_leads_out(submit, shared, outside, kind, home)
         assert submit(**{kind: given}).is_refusal(sentence % f"the knob {kind.upper()}")
 
 
+@pytest.mark.parametrize(("length", "end"), [(500, ""), (501, "… (501 characters)")])
+def test_why_a_model_is_refused_is_shown_to_500_characters(submit, monkeypatch, length, end):
+    escapes = {"config.json": "x" * length}
+    monkeypatch.setattr(SharedRoot, "escape_of", lambda root, path: escapes.get(path.name))
+    said = f"model=tiny (from the knob MODEL) is refused: {'x' * 500}{end}; name another model."
+    assert submit().is_refusal(said)
+
+
 def test_a_model_and_a_data_set_by_their_path_on_the_shared_root(submit, shared):
     spec = f"{SPEC}model: ${{shared_root}}/common/models/tiny\ndataset: {shared.datasets}/sums\n"
     assert submit("--dry-run", spec=spec).status == 0

@@ -308,6 +308,9 @@ def test_secrets_reach_the_file_from_which_the_job_reads_them(export, elsewhere,
     sent = subprocess.run(
         ["bash", "-c", script, "cat"], env={"PATH": os.environ["PATH"], **values}, check=True, capture_output=True
     ).stdout
+    assert elsewhere(request["data"], "--reserve=8").is_refusal(
+        "The values of the secrets in my/ppo.yaml did not come on stdin: submit with 'make submit'."
+    )
     assert elsewhere(request["data"], "--reserve=8", "--secrets", stdin=sent).status == 0
     [file] = (shared.secrets / job["metadata"]["name"]).iterdir()
     assert json.loads(file.read_text()) == values

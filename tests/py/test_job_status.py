@@ -150,6 +150,7 @@ def test_every_final_status_has_an_exit_status():
 def test_a_job_whose_submitter_is_at_work_is_not_over_yet(make_job):
     job = make_job(submitted=None)
     with submission_of(job):
+        assert "the submission of job" in job.submitting.read_text()
         judgement = judge(job, None)
         assert (judgement.status, judgement.reason) == (Status.SUBMITTING, "the submitter is at work")
         assert judge(job, None, reachable=False).status is Status.SUBMITTING

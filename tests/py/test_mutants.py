@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 import types
 
 import mutated
@@ -44,10 +45,11 @@ def test_a_reason_is_for_the_whole_change_in_its_function():
     assert mutants.reason("queue", {**survivor, "was": 'f("utf-8")', "is": 'f("utf-16")'}, [EVERYWHERE]) is None
 
 
-@pytest.mark.parametrize("then", ["help=None", 'help="ANY"', ""])
-def test_the_help_text_of_an_option_needs_no_test(then):
-    was = 'parser.add_argument("--keep", required=True, help="how many")'
-    survivor = {"in": "f", "line": 3, "was": was, "is": was.replace('help="how many"', then)}
+@pytest.mark.parametrize("end", [")", " )"], ids=["of the call", "on its own line"])
+@pytest.mark.parametrize("then", ["help=None", 'help="ANY"', "", 'metavar=None, help="how many"', 'help="how many"'])
+def test_the_help_text_of_an_option_needs_no_test(then, end):
+    was = f'"--keep", required=True, metavar="N", help="how many"{end}'
+    survivor = {"in": "f", "line": 3, "was": was, "is": f'"--keep", required=True, {then}{end.strip()}'}
     assert mutants.reason("queue", survivor, []) == mutants._ONLY_HELP
     assert mutants.reason("queue", {**survivor, "is": survivor["is"].replace("True", "False")}, []) is None
 
@@ -67,6 +69,15 @@ def test_a_module_that_has_changed_is_out_of_date_on_the_page_and_fails_no_test(
     assert "| 3 | `f` | `return a and b` | `return a or b` | - |" in now
     assert '| 4 | `f` | `open(x, encoding="utf-8")` | `open(x, encoding="UTF-8")` | the same encoding |' in now
     assert "| `py/verl_regress/jobs/status.py` | - | - | - | - | - | not run yet |" in now
+
+
+def test_changes_of_help_texts_are_counted_and_not_listed():
+    survivor = {"in": "f", "line": 3, "was": 'add("--a", help="how")', "is": 'add("--a", )'}
+    row = {**ROW, "survivors": [*ROW["survivors"], survivor, survivor]}
+    page = mutants.page({"queue": row}, [EVERYWHERE])
+    assert page.endswith("| the same encoding |\n\nNot listed: 2 changes of help texts alone.\n")
+    assert "| 20 | 16 | 3 | 1 | 94 % |" in page
+    assert "Not listed" not in mutants.page({"queue": ROW}, [EVERYWHERE])
 
 
 def test_a_score_below_the_aim_is_bold():
@@ -189,15 +200,40 @@ def test_what_no_test_noticed_runs_again_when_the_tests_have_changed(home):
 def test_mutmut_runs_in_the_folder_that_was_prepared_for_it(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(mutants, "prepare", lambda module, home: called.append((module.name, home)))
+    monkeypatch.setattr(mutants, "generate", lambda module, home: called.append((mutants.Path.cwd(), home)))
     monkeypatch.setattr(mutants.os, "nice", called.append)
     monkeypatch.setattr(mutants.os, "execv", lambda program, words: called.append((program, words)))
     monkeypatch.setattr(mutants.sys, "executable", "/tools/bin/python")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "home").mkdir()
-    mutants.run(mutants.of("queue"), tmp_path / "home")
+    home = tmp_path / "home"
+    home.mkdir()
+    mutants.run(mutants.of("queue"), home)
     run = ("/tools/bin/mutmut", ["/tools/bin/mutmut", "run", "--max-children", "1"])
-    assert called == [19, ("queue", tmp_path / "home"), run]
-    assert mutants.Path.cwd() == tmp_path / "home"
+    assert called == [19, ("queue", home), (home, home), run]
+
+
+def test_a_mutant_of_a_help_text_is_a_survivor_without_a_run(home, monkeypatch):
+    tool = types.ModuleType("mutmut.__main__")
+    tool.create_mutants = lambda children: home(x_prefix__mutmut_1=None, **names)
+    names = {"xǁItǁmethod__mutmut_1": 1, "xǁItǁmethod__mutmut_2": None}
+    monkeypatch.setitem(sys.modules, "mutmut", types.ModuleType("mutmut"))
+    monkeypatch.setitem(sys.modules, "mutmut.__main__", tool)
+    monkeypatch.setattr(mutants, "_is_only_help", lambda change: change["is"] in ("return a - b", "return a + 1"))
+    module, folder = home()
+    mutants.generate(module, folder)
+    codes = json.loads((folder / "mutants" / "py" / "package" / "it.py.meta").read_text())["exit_code_by_key"]
+    assert list(codes.values()) == [0, 1, None]
+
+
+def test_a_copy_has_the_tools_that_tests_call(home, tmp_path, monkeypatch):
+    module, folder = home(x_prefix__mutmut_1=0)
+    (tmp_path / "it.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.setattr(mutants, "source", lambda _: tmp_path / "it.py")
+    for _ in range(2):
+        (folder / "mutants" / "py" / module.path).write_text(GENERATED, encoding="utf-8")
+        mutants.prepare(module, folder)
+    assert (folder / "mutants" / ".venv").readlink() == REPO / ".venv"
+    assert (folder / "mutants" / "src" / "package" / "it.py.meta").is_file()
 
 
 def test_the_tests_that_noticed_the_last_mutants_run_first(tmp_path, monkeypatch):
@@ -212,6 +248,15 @@ def test_the_tests_that_noticed_the_last_mutants_run_first(tmp_path, monkeypatch
     for name in "dbdca":
         mutated.pytest_runtest_logreport(types.SimpleNamespace(nodeid=name, failed=name != "a"))
     assert order() == "cdbae"
+
+
+def test_a_test_in_which_a_mutant_plans_without_end_fails():
+    in_child, done = mutated.in_this_process(), []
+    for _ in range(mutated.PLANS):
+        assert in_child(lambda: [*done], lambda: done.append("meanwhile")) == done
+    with pytest.raises(AssertionError, match=r"^this test makes more than 100 plans$"):
+        in_child(done.clear, done.clear)
+    assert done == ["meanwhile"] * 100
 
 
 def test_the_knob_takes_the_modules_of_the_list():

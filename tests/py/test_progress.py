@@ -394,6 +394,12 @@ def test_a_file_that_grows_is_read_once(tmp_path):
     assert (list(tail.new_lines()), list(tail.new_lines()), tail.size) == ([b"bc", b"d"], [], 7)
 
 
+def test_of_a_line_longer_than_a_piece_the_last_piece_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_PIECE", 4)
+    write(tmp_path / "log", "0123456789ab\nc\n")
+    assert list(progress.Tail(tmp_path / "log").new_lines()) == [b"89ab", b"c"]
+
+
 @pytest.mark.parametrize("end", [b"\n", b""])
 @pytest.mark.slow
 def test_a_huge_log_is_never_in_memory_whole(tmp_path, end):

@@ -94,6 +94,7 @@ def line(make_job, monkeypatch, request, tmp_path):
     one.end()
 
 
+WITH_MARKS = pytest.mark.parametrize("line", [True], indirect=True, ids=["marks"])
 FROM_BEFORE = pytest.mark.parametrize("line", [False], indirect=True, ids=["version 1.1"])
 
 
@@ -173,6 +174,13 @@ def test_a_job_without_a_plan_counts_but_takes_no_devices(line):
     assert line.waits(line.job("c", count=0, limit=2)) == ["position 1 of 1: behind a, b (MAX_RUNNING=2)"]
 
 
+@WITH_MARKS
+def test_the_mark_of_a_job_says_its_devices_though_its_plan_is_gone(line):
+    (line.job("a", has_slot=True, count=8).config / "resolved.json").unlink()
+    said = "position 1 of 1: behind a (8 of 8 NPU are taken, 1 are wanted)"
+    assert line.waits(line.job("b", count=1)) == [said]
+
+
 def test_a_job_alone_has_no_limit_of_devices(line):
     assert line.waits(line.job("a", count=9)) == ["slot"]
 
@@ -217,6 +225,26 @@ def test_links_of_jobs_that_are_over_are_removed(line):
     line.dies(over)
     assert line.waits(job) == ["slot"]
     assert names(job) == [f"{2:020d}-b"]
+
+
+def test_a_dead_launcher_in_front_of_a_job_that_runs_is_not_waited_for(line):
+    over, _runs, job = line.job("over", is_alive=True), line.job("runs", has_slot=True), line.job("b", limit=2)
+    line.dies(over)
+    assert line.waits(job) == ["slot"]
+    assert names(job) == [f"{2:020d}-runs", f"{3:020d}-b"]
+
+
+@WITH_MARKS
+def test_a_dead_launcher_is_left_to_the_nearest_live_one_behind_it(line):
+    over, _runs, _waits = (
+        line.job("over", is_alive=True),
+        line.job("runs", has_slot=True),
+        line.job("a", is_alive=True),
+    )
+    job = line.job("b", limit=4)
+    line.dies(over)
+    assert line.waits(job) == ["slot"]
+    assert f"{1:020d}-over" in names(job)
 
 
 @pytest.mark.parametrize(
@@ -345,9 +373,6 @@ def test_another_launcher_may_remove_a_link_first(line, monkeypatch):
     assert line.waits(job) == ["slot"]
     queue.leave(job, "c")
     assert names(job) == []
-
-
-WITH_MARKS = pytest.mark.parametrize("line", [True], indirect=True, ids=["marks"])
 
 
 @WITH_MARKS

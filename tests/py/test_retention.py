@@ -863,7 +863,7 @@ def others(monkeypatch, *paths):
 
 def test_what_other_users_own_is_counted_and_stays(run, ray, old, snapshots, monkeypatch):
     old("mine", 5)
-    assert "left to other users" not in gc(run, "--keep=0", "--dry-run")
+    assert " unused), 0 helpers\n" in gc(run, "--keep=0", "--dry-run")
     theirs = old("theirs", 5)
     others(monkeypatch, theirs.path)
     before = state_of(theirs.path)
@@ -1019,3 +1019,44 @@ def test_a_directory_counts_once_and_a_file_with_its_last_link():
 @pytest.mark.parametrize("given", ["--keep=0", "--cluster=c"])
 def test_gc_needs_both_the_cluster_and_how_many_jobs_keep_theirs(run, ray, given):
     assert run("gc", given).status == 2
+
+
+@pytest.mark.parametrize(("seconds", "is_old"), [(HOUR, False), (HOUR + 1, True)])
+def test_what_was_written_an_hour_ago_to_the_second_may_be_about_to_be_used(
+    old, snapshots, monkeypatch, seconds, is_old
+):
+    now, job, code = 2_000_000_000.0, old("job", 0, ended=None), snapshots.snapshots / "codeA"
+    for directory in (job.path, code):
+        for path in (directory, *directory.rglob("*")):
+            os.utime(path, (now - seconds,) * 2)
+    monkeypatch.setattr(retention, "_changed", lambda path: now - seconds)
+    write(snapshots.helpers / "aaaaaaaaaaaa" / "run.py", "")
+    assert retention._are_settled(job, now) == is_old
+    assert retention._attempt_is_over(job, {}, now, None) == is_old
+    assert retention._is_settled(code, now) == is_old
+    found = retention.survey(snapshots, 0, {"codeA", "codeB", "codeC"}, {}, now).waste
+    assert ("helper aaaaaaaaaaaa" in [waste.what for waste in found]) == is_old
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize(("seconds", "is_at_work"), [(7 * 24 * HOUR, False), (7 * 24 * HOUR - 1, True)])
+def test_a_session_may_be_continued_for_less_than_a_week(shared, monkeypatch, seconds, is_at_work, is_closed):
+    def is_over(_):
+        if is_closed:
+            raise PermissionError
+        return False
+
+    now = 2_000_000_000.0
+    session(shared, "s1", 0, end=False)
+    for path in (shared.sessions / "s1", *(shared.sessions / "s1").rglob("*")):
+        os.utime(path, (now - seconds,) * 2)
+    monkeypatch.setattr(retention.Session, "is_over", property(is_over))
+    assert retention._is_at_work(retention.Session(shared.sessions / "s1"), now) == is_at_work
+
+
+def test_an_attempt_that_wrote_nothing_is_settled(run, ray, old):
+    job = old("job", 5)
+    (job.path / "attempts" / "2" / "state").mkdir(parents=True)
+    age(job.path, 5)
+    assert "0 younger than an hour" in gc(run, "--keep=0")
+    assert list(job.checkpoints.iterdir()) == []

@@ -68,7 +68,9 @@ def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, 
     assert state == {"time": state["time"], "accepted": True, **sent}
 
 
-@pytest.mark.parametrize(("args", "is_loaded"), [([], True), (["--via=cli"], False), (["--dry-run"], False)])
+@pytest.mark.parametrize(
+    ("args", "is_loaded"), [([], True), (["--via=sdk"], True), (["--via=cli"], False), (["--dry-run"], False)]
+)
 def test_rays_sdk_takes_half_a_second_and_is_loaded_only_to_submit_with_it(
     submit, ray_command, monkeypatch, args, is_loaded
 ):
@@ -700,6 +702,7 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
             written.append(dir)
             self._file = tempfile_of(dir=dir)
             os.chown(self._file.fileno(), 65534, 65534)
+            os.chown(job.path, 1001, 1001)
 
         def __enter__(self):
             return self._file
@@ -709,9 +712,8 @@ def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_ro
 
     tempfile_of = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", Squashed)
-    assert submit("--submission-id=me").status == 0
     job = JobDir(shared.jobs / "me")
-    os.chown(job.path, 1001, 1001)
+    assert submit("--submission-id=me").status == 0
     ray.knows({"submission_id": "me", "status": "FAILED"})
     job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run("retry", "me").status == 0

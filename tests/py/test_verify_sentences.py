@@ -75,6 +75,17 @@ def test_a_driver_ran_elsewhere(evidence):
         ]
 
 
+def test_a_driver_ran_on_one_of_two_heads(evidence):
+    nodes = evidence["end"]["nodes"]
+    worker = next(node for node in nodes if not node["is_head"])
+    worker["is_head"] = True
+    job(evidence, "ppo_a")["ray"]["driver_info"]["node_ip_address"] = worker["address"]
+    [placement] = [verdict for verdict in checks.judge(evidence, set()) if verdict.name == "placement"]
+    [said] = [line for line in placement.problems if line.startswith("the driver of ppo_a ")]
+    heads = f"{worker['address']}, {head_address(evidence)}", f"{head_address(evidence)}, {worker['address']}"
+    assert said.endswith(tuple(f", the head is {those}" for those in heads))
+
+
 def test_a_driver_on_a_host_of_both_the_head_and_a_worker_is_no_proof(evidence):
     head = next(node for node in evidence["end"]["nodes"] if node["is_head"])
     head["address"] = job(evidence, "ppo_a")["ray"]["driver_info"]["node_ip_address"]
@@ -166,6 +177,7 @@ def test_checkpoints_come_every_save_freq_steps(evidence):
     one["checkpoints"] = []
     assert problems(evidence, "checkpoints") == []
     one["plan"]["overrides"].append({"text": "trainer.save_freq=1", "origin": "x"})
+    one["plan"]["overrides"].append({"text": "+Xtrainer.save_freq=2", "origin": "x"})  # another key
     every = ", ".join(sorted(f"global_step_{step}" for step in one["steps"]))
     assert problems(evidence, "checkpoints") == [f"grpo_b kept nothing; every 1 steps is {every}"]
 

@@ -121,6 +121,12 @@ CASES
   assert_line 'error   OVERRIDES (from the command line or environment) has 65537 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
   sandbox::run "OVERRIDES=a=$(head -c 65534 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
   assert_status 0
+  sandbox::run LC_ALL=C.UTF-8 "OVERRIDES=a=$(printf 'é%.0s' {1..40000})" scripts/show.sh WORKERS
+  assert_status 2
+  [[ $output == 'error   OVERRIDES (from the command line or environment) has 80002 bytes, '* ]] || fail 'characters are counted'
+  sandbox::run "NODES_PATH=$(head -c 65536 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
+  assert_status 2
+  [[ $output == *' is not usable: use absolute paths without spaces, separated by colons, or leave it empty.'* ]] || fail 'not its form'
 }
 
 @test "no variable by which a tool takes options, configuration or code reaches the tools that we run" {
@@ -226,6 +232,7 @@ TRUSTED_UIDS=me|use numbers of users, separated by one space, as in 1000 1001, o
 BATCH_TIME=$(id)|use only letters, digits and _.,:@+/-, or leave it empty
 BATCH_OPTIONS=qos|use options as --name or --name=value, separated by one space, without quotes, or leave it empty
 NODES_PATH=bin|use absolute paths without spaces, separated by colons, or leave it empty
+NODES_CONTAINER=a;b|use words of letters, digits and _.,:@%+/=#-, separated by one space, without quotes, or leave it empty
 CASES
   [[ ! -e x ]]
 }

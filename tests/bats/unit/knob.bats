@@ -214,6 +214,11 @@ source synthetic hub path:DIR
 -hub:x
 -foo
 -Synthetic
+source path:DIR git:URL or empty
++
++git:https://example.org/verl
+-git:
+-hub:x
 source tiny hub:REPO[@REVISION] path:DIR
 +tiny
 +hub:Qwen/Qwen2.5-0.5B-Instruct
@@ -250,6 +255,10 @@ list of a b-c or empty
 -c
 -a,,c
 -a*
+-aXb-c
+list of a
++a
+-
 profile
 +auto
 +cpu
@@ -282,6 +291,22 @@ TYPES
   assert_status 1
   sandbox::run scripts/verb.sh knob::is_of 'list of a b' $'a b'
   assert_status 0
+}
+
+@test "a knob has the type in the line above it, or none; all are read once" {
+  printf '%s\n' A=1 '#: port' B=1024 C=2 >"${HERE}/env/defaults.env"
+  # shellcheck disable=SC2016
+  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' knob::read knob::read \
+    'for name in "${KNOB_NAMES[@]}"; do echo "${name} ${KNOB_DEFAULT[$name]} (${KNOB_TYPE[$name]})"; done' >"${HERE}/scripts/read.sh"
+  sandbox::run scripts/read.sh
+  [[ $output == $'A 1 ()\nB 1024 (port)\nC 2 ()' ]] || fail 'read otherwise'
+}
+
+@test "the nearest word of a single one" {
+  sed -i 's/^#: one of memory rocksdb$/#: one of memory/' "${HERE}/env/defaults.env"
+  sandbox::run GCS_STORAGE=memry scripts/50_status.sh
+  assert_status 2
+  assert_line "error   GCS_STORAGE='memry' (from the command line or environment) is not usable: did you mean memory? Use one of memory."
 }
 
 @test "a type that knob.bash does not know is our own error" {

@@ -113,6 +113,21 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line "error   ${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
 }
 
+@test "WORKDIR's id is given to another user by root alone" {
+  rm "${WORK}/id"
+  stub id 'echo 4242'
+  stub chown 'exit 1'
+  in_lib <<<'owner::ensure_id'
+  assert_status 0
+}
+
+@test "the parts of an owner have | between them, and may have any letter" {
+  # shellcheck disable=SC2016  # expanded in the script
+  in_lib <<<'other=$(owner::first_other <<<"bb|Xenia|/home/X/w"); echo "$other"; owner::describe "$other"; echo'
+  assert_line 'bb|Xenia|/home/X/w'
+  assert_line 'The cluster mine belongs to another checkout: /home/X/w of user Xenia'
+}
+
 @test "only the nodes that are named are asked for their owner" {
   in_lib <<<$'nodes::owners() { printf "asked: %s\\n" "$*" >&2; }\nowner::need_own head worker-0\nowner::need_own'
   assert_status 0

@@ -86,6 +86,12 @@ def test_values_that_overlap_are_replaced_whole(secrets, text, clean, size):
     assert Redactor(secrets).text(f"a {text}") == f"a {clean}"
 
 
+def test_the_longest_beginning_of_a_secret_is_held_back():
+    redactor = Redactor({"KEY": "ababc-12345"})
+    assert redactor.feed(b"a-abab") == b"a-"
+    assert redactor.feed(b"c-12345\n") == b"<secret KEY>\n"
+
+
 def test_no_more_is_held_back_than_a_value_is_long():
     redactor = Redactor({"SELF": "a" * 8})
     pieces = [redactor.feed(b"a" * 100) for _ in range(100)]
@@ -127,6 +133,19 @@ def test_bytes_that_are_not_text_pass():
 )
 def test_not_one_character_of_a_form_is_left(write, quote):
     assert Redactor({"KEY": VALUE}).text(f"={write(VALUE)}=") == f"={quote}<secret KEY>{quote}="
+
+
+@pytest.mark.parametrize("before", range(3))
+@pytest.mark.parametrize("behind", range(1, 4))
+def test_what_is_left_of_base64_says_nothing_of_the_value(before, behind):
+    """Only the characters that its neighbours change are left."""
+    one, other = (
+        base64.b64encode(fill * before + BYTES + fill * behind).decode().rstrip("=") for fill in (b"\0", b"\xff")
+    )
+    same = [at for at, character in enumerate(one) if character == other[at]]
+    first, end = same[0], same[-1] + 1
+    assert same == list(range(first, end))
+    assert Redactor({"KEY": VALUE}).text(f" {one} ") == f" {one[:first]}<secret KEY>{one[end:]} "
 
 
 def test_secrets_may_come_as_pairs_and_two_may_have_one_name():
