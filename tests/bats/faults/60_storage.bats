@@ -139,8 +139,9 @@ storage::checkpoints() { (cd "${WORKDIR}/shared/jobs/$1/checkpoints" && find . -
     assert_status 0
   done
   fault::begin 'gc, while launchers of another cluster and of a job that Ray does not know hold their locks'
-  storage::launched "$theirs" "$whole" vrfault-elsewhere
-  storage::launched "$unknown" "$whole" "$CLUSTER_NAME"
+  # Their plans name the job whose checkpoints they have, so those stay.
+  storage::launched "$theirs" "$half" vrfault-elsewhere
+  storage::launched "$unknown" "$half" "$CLUSTER_NAME"
   for job in "$theirs" "$unknown"; do storage::checkpoints "$job" >"${BATS_TEST_TMPDIR}/${job}"; done
 
   # The newer job now has no checkpoint from which it can continue, the older one has its first.
@@ -159,7 +160,7 @@ storage::checkpoints() { (cd "${WORKDIR}/shared/jobs/$1/checkpoints" && find . -
   KEEP=0 run scripts/70_gc.sh
   fault::answered "$status" "$(grep -m 1 '^ok      freed ' <<<"$output")"
   assert_status 0
-  assert_line "changed removed checkpoints of ${half} \\(.*\\): .*"
+  assert_line "changed removed checkpoints of ${whole} \\(.*\\): .*"
   for job in "$theirs" "$unknown"; do
     diff <(storage::checkpoints "$job") "${BATS_TEST_TMPDIR}/${job}" || fail "$job lost checkpoints"
     JOB=$job fault::kill "launch ${SHARED_ROOT}/jobs/${job}" worker-1
