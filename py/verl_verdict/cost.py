@@ -118,8 +118,8 @@ def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, hav
         return dataclasses.replace(base, word=worst, reason="; ".join(decided))
     hidden = [
         each
-        for each, word, same, noisy in zip(quantities, words, look.same, is_noisy, strict=True)
-        if word is worst and same and noisy
+        for each, word, within, noisy in zip(quantities, words, look.within, is_noisy, strict=True)
+        if word is worst and within and noisy
     ]
     if len(hidden) == len(decided):
         return dataclasses.replace(base, reason=f"{'; '.join(decided)}: {hidden[0].noisy}")

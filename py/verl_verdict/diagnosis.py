@@ -80,12 +80,18 @@ def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Diffe
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
 
 
-def dead_gradient(a: Run, b: Run) -> str | None:
-    """The gradient norm that is 0 at every step of B and is not in A: B does not train."""
-    for name in _GRADIENTS:
+_NEVER_ZERO = {
+    **dict.fromkeys(_GRADIENTS, "B does not train"),
+    "actor/kl_loss": "B's actor never leaves its reference, so it does not train, or the reference is the actor itself",
+}
+
+
+def stays_zero(a: Run, b: Run) -> str | None:
+    """The metric that is 0 at every step of B and is not in A, and what that means. None if no metric is."""
+    for name, meaning in _NEVER_ZERO.items():
         mine, other = a.series.get(name, {}), b.series.get(name, {})
         if any(mine.values()) and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
-            return name
+            return f"{name} is 0 at every step of B: {meaning}"
     return None
 
 

@@ -236,8 +236,8 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
             what, equal = ("critic/advantages", "rewards") if of_advantages else (wrong.metric, "advantages")
             reason = f"with equal {equal}, {what} has the opposite sign in B at step {wrong.step}: B trains away from what A trains towards"
             return known.says(Word.REGRESSED, reason, how, first)
-        if name := diagnosis.dead_gradient(pair.a[0], pair.b[0]):
-            return known.says(Word.REGRESSED, f"{name} is 0 at every step of B: B does not train", how, first)
+        if zero := diagnosis.stays_zero(pair.a[0], pair.b[0]):
+            return known.says(Word.REGRESSED, zero, how, first)
     return None
 
 

@@ -6,7 +6,8 @@ that the tests can simulate hundreds of sessions at once.
 
 - Difference: all sign flips of the pairs, jointly for all summaries, with the largest |mean difference| / scale (max-T,
   step-down). This keeps the family-wise error rate, whatever the correlation between the metrics.
-- Sameness: two one-sided t-tests (TOST) against a margin, for every summary. All must pass, so they need no correction.
+- Sameness: two one-sided t-tests (TOST) against a margin, for every summary. All must pass, so they need no correction. A difference
+  beyond its floor that the sign flips hint at is not the same either, though within the margin.
 - Looks: the data are judged at 3, 4, 6 and 8 pairs only, each with its share of alpha; the first decision is final.
 """
 
@@ -27,6 +28,7 @@ Array = NDArray[np.float64]
 LOOKS = (3, 4, 6, 8)
 DIFFERENCE_ALPHA = {3: 0.0, 4: 0.0, 6: 2 / 64, 8: 4 / 256}
 SAMENESS_ALPHA = {3: 0.0125, 4: 0.0125, 6: 0.0125, 8: 0.0125}
+HINT = 0.125  # p of a difference that may be real: the smallest one at 4 pairs, that of differences with one sign
 NOISE_FACTOR = 3.0  # the margin is this many standard deviations of A against A, and at least the metric's floor
 _EPSILON = 1e-9  # of a statistic: flips that are equal but for rounding are ties
 
@@ -41,7 +43,8 @@ class Look:
     p: Array
     sameness_p: Array
     differs: NDArray[np.bool_]  # significantly, and by more than the margin
-    same: NDArray[np.bool_]
+    within: NDArray[np.bool_]  # the margin, as shown by TOST
+    same: NDArray[np.bool_]  # within the margin, and nothing hints at a difference beyond the floor
 
 
 def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, others: Array | None = None) -> Look:
@@ -55,6 +58,7 @@ def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, othe
     margin = margins(floor, noise(a, difference, repeats, others))
     p = sign_flip(difference, scale(difference, floor))
     sameness_p = tost(difference, margin)
+    within = sameness_p <= SAMENESS_ALPHA.get(pairs, 0.0)
     return Look(
         pairs=pairs,
         mean=mean,
@@ -62,7 +66,8 @@ def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, othe
         p=p,
         sameness_p=sameness_p,
         differs=(p <= DIFFERENCE_ALPHA.get(pairs, 0.0) + _EPSILON) & (np.abs(mean) > margin),
-        same=sameness_p <= SAMENESS_ALPHA.get(pairs, 0.0),
+        within=within,
+        same=within & ~((p <= HINT + _EPSILON) & (np.abs(mean) > floor)),
     )
 
 

@@ -177,10 +177,11 @@ def _sentence_on_noise() -> str:
         "orders the answers of a batch (in SFT its rows) in another way, as without the rehearsal's hook for the order. Each pair has\n"
         f"another seed, and no run is in two pairs. A session of {SESSION} pairs is the smallest one that can show a difference; a pair alone\n"
         "raises an alarm only if it is wrong on its face, and is inconclusive otherwise. The bounds are of\n"
-        "Clopper and Pearson, one-sided. Four rules were changed after these records had been seen. Rounding is up to 2e-5 instead of 1e-5, and a\n"
+        "Clopper and Pearson, one-sided. Six rules were changed after these records had been seen. Rounding is up to 2e-5 instead of 1e-5, and a\n"
         "perturbed run measures noise by stage, both because of `harmless-equal-expression`. The sign of a policy loss\n"
         "below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51, which were alarms. The margin in noise comes from runs\n"
-        "with one seed instead of A's runs with other seeds, because those hid planted regressions.\n\n"
+        "with one seed instead of A's runs with other seeds, a hint at a difference keeps it from *same*, and a KL loss of 0 at every step is a\n"
+        "regression: because planted regressions were called the same, `actor-frozen` among them.\n\n"
         "No planted regression begins as rounding, so a session makes no perturbed run for any. Given one all the same, the judge still\n"
         "catches all those of PPO that were trained as the perturbed run was."
     )

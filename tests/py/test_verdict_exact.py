@@ -234,6 +234,15 @@ def test_a_gradient_of_zero_is_a_regression(tmp_path):
     )
 
 
+def test_an_actor_that_never_leaves_its_reference_is_a_regression(tmp_path):
+    """Measured on two real ones: a frozen actor, and a reference whose log-probs come from the actor."""
+    verdict = against(tmp_path, GRPO, lambda step, data: data.update({"actor/kl_loss": 0.0}))
+    assert (verdict.word, verdict.reason) == (
+        Word.REGRESSED,
+        "actor/kl_loss is 0 at every step of B: B's actor never leaves its reference, so it does not train, or the reference is the actor itself",
+    )
+
+
 def test_a_dropped_kl_loss_is_a_change(tmp_path):
     """Measured on a real one: actor/loss differs in its fourth digit from step 2 on. The metric of the term is gone."""
 

@@ -70,6 +70,16 @@ def test_a_b_that_scatters_much_more_than_a_gets_no_wider_margin():
     assert simulated(9, 4, scatter=20)["same"] <= 0.01
 
 
+@pytest.mark.parametrize(("floor", "same"), [(0.1, False), (5.0, True)])
+def test_differences_of_one_sign_are_not_the_same_although_they_vary_as_much_as_noise(floor, same):
+    """So does a KL of 0 in B: the difference is then A's own KL, which is another one for each seed."""
+    a = 10 * generator(13).normal(size=(6, 2))
+    difference = np.column_stack([[-0.3, -2.0, -3.2, -0.9, -2.5, -0.2], [0.1, -0.2, 0.3, -0.1, -0.1, 0.0]])
+    look = statistics.look_at(a, a + difference, np.full(2, floor))
+    assert list(look.within) == [True, True]
+    assert list(look.same) == [same, True]
+
+
 def test_the_sign_flip_test_keeps_its_alpha_without_margins():
     """All flips, all summaries at once: p <= 1/32 in at most 1/32 of the sessions, and 3 standard errors."""
     rng = generator(5)
