@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import chdtri, stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -30,6 +30,8 @@ DIFFERENCE_ALPHA = {3: 0.0, 4: 0.0, 6: 2 / 64, 8: 4 / 256}
 SAMENESS_ALPHA = {3: 0.0125, 4: 0.0125, 6: 0.0125, 8: 0.0125}
 HINT = 0.125  # p of a difference that may be real: the smallest one at 4 pairs, that of differences with one sign
 NOISE_FACTOR = 3.0  # the margin is this many standard deviations of A against A, and at least the metric's floor
+_UNLIKELY = 0.01  # with which A's noise is larger than its repeats leave possible: at most 80 times as large as one, 5 times as three
+_ENOUGH = 3  # repeats without any difference that show that there is none
 _EPSILON = 1e-9  # of a statistic: flips that are equal but for rounding are ties
 
 
@@ -58,6 +60,7 @@ def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, othe
     margin = margins(floor, noise(a, difference, repeats, others))
     p = sign_flip(difference, scale(difference, floor))
     sameness_p = tost(difference, margin)
+    alpha = DIFFERENCE_ALPHA.get(pairs, 0.0)
     within = sameness_p <= SAMENESS_ALPHA.get(pairs, 0.0)
     return Look(
         pairs=pairs,
@@ -65,7 +68,7 @@ def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, othe
         margin=margin,
         p=p,
         sameness_p=sameness_p,
-        differs=(p <= DIFFERENCE_ALPHA.get(pairs, 0.0) + _EPSILON) & (np.abs(mean) > margin),
+        differs=(p <= alpha + _EPSILON) & (alpha > 0) & (np.abs(mean) > margin),
         within=within,
         same=within & ~((p <= HINT + _EPSILON) & (np.abs(mean) > floor)),
     )
@@ -87,6 +90,11 @@ def sign_flip(difference: Array, scaled_by: Array) -> Array:
     The largest statistic is compared with the largest of all summaries in each flip, the next one with the largest of the rest.
     """
     pairs = difference.shape[-2]
+    is_finite: NDArray[np.bool_] = np.isfinite(difference).all(
+        axis=-2
+    )  # else p is 1, and the others are not compared with it
+    difference = np.where(is_finite[..., None, :], difference, 0.0)
+    scaled_by = np.where(np.isfinite(scaled_by), scaled_by, 1.0)
     flips = 1 - 2 * ((np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1).astype(np.float64)
     statistic = np.abs(np.einsum("fp,...ps->...fs", flips, difference)) / pairs / scaled_by[..., None, :]
     observed = statistic[..., 0, :]  # the flip that changes no sign
@@ -96,7 +104,7 @@ def sign_flip(difference: Array, scaled_by: Array) -> Array:
     reached: NDArray[np.bool_] = largest_of_rest >= ranked[..., :1, :] * (1 - _EPSILON)
     p = np.maximum.accumulate(reached.mean(axis=-2), axis=-1)
     unranked: Array = np.take_along_axis(p, np.argsort(order, axis=-1), axis=-1)
-    return unranked
+    return np.where(is_finite, unranked, 1.0)
 
 
 def tost(difference: Array, margin: Array) -> Array:
@@ -115,17 +123,20 @@ def noise(a: Array, difference: Array, repeats: Array | None = None, others: Arr
     """The standard deviation of the difference between two runs of A with one seed.
 
     It is measured by `repeats`, differences between runs of A with one seed, and by the pairs of A and B around their mean: a shift of
-    B does not change that. It is never more than the differences between A's runs with other seeds (those of `a`, and `others`), so a
-    B that scatters more than A gets no wider margin.
+    B does not change that. A B that scatters more than A cannot widen it beyond what A's repeats leave possible, nor beyond the
+    differences between A's runs with other seeds (those of `a`, and `others`). One or two repeats without any difference may be chance.
     """
     pairs = difference.shape[-2]
     squares = ((difference - difference.mean(axis=-2, keepdims=True)) ** 2).sum(axis=-2)
+    of_a = a if others is None else np.concatenate([a, others], axis=-2)
+    most: Array = np.sqrt(2) * of_a.std(axis=-2, ddof=1)
     degrees = pairs - 1
     if repeats is not None:
-        squares = squares + (repeats**2).sum(axis=-2)
-        degrees += repeats.shape[-2]
-    of_a = a if others is None else np.concatenate([a, others], axis=-2)
-    smaller: Array = np.minimum(np.sqrt(squares / degrees), np.sqrt(2) * of_a.std(axis=-2, ddof=1))
+        number, of_repeats = repeats.shape[-2], (repeats**2).sum(axis=-2)
+        possible = np.sqrt(of_repeats / chdtri(number, 1 - _UNLIKELY))
+        most = np.where((of_repeats > 0) | (number >= _ENOUGH), np.minimum(most, possible), most)
+        squares, degrees = squares + of_repeats, degrees + number
+    smaller: Array = np.minimum(np.sqrt(squares / degrees), most)
     return smaller
 
 

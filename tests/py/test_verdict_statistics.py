@@ -14,8 +14,8 @@ from verl_verdict.verdicts import Word
 SESSIONS = 400
 
 
-def simulated(seed, summaries, shift=0.0, *, by_seed=1.0, scatter=1.0, shared=0.3, sessions=SESSIONS):
-    """The share of sessions that end with each finding.
+def simulated(seed, summaries, shift=0.0, *, by_seed=1.0, scatter=1.0, repeats=0, shared=0.3, sessions=SESSIONS):
+    """The share of sessions that end with each finding. A is repeated with so many of its seeds.
 
     `shift` of B's first summary is in standard deviations of the difference between two runs of A with one seed. `by_seed` is how much
     a seed moves A and B together, `scatter` how much more B's runs vary than A's.
@@ -26,11 +26,12 @@ def simulated(seed, summaries, shift=0.0, *, by_seed=1.0, scatter=1.0, shared=0.
     a, b = (
         np.sqrt(shared) * rng.normal(size=(*shape[:2], 1)) + np.sqrt(1 - shared) * rng.normal(size=shape) for _ in "ab"
     )
+    of_repeats = np.sqrt(2) * rng.normal(size=(sessions, repeats, summaries)) if repeats else None
     a, b = a + of_seed, scatter * b + of_seed
     b[..., 0] += shift * np.sqrt(2)
     found = np.full(sessions, "inconclusive", dtype=object)
     for look in LOOKS:
-        result = statistics.look_at(a[:, :look], b[:, :look], np.zeros(summaries))
+        result = statistics.look_at(a[:, :look], b[:, :look], np.zeros(summaries), of_repeats)
         undecided = found == "inconclusive"
         found[undecided & result.differs.any(axis=-1)] = "differs"
         undecided = found == "inconclusive"
@@ -65,9 +66,17 @@ def test_a_shift_of_exactly_the_margin_is_seldom_said_to_be_the_same():
     assert simulated(4, 8, 3)["same"] <= 0.12
 
 
-def test_a_b_that_scatters_much_more_than_a_gets_no_wider_margin():
-    """Its own differences measure noise, too, but no more of it than A's runs with other seeds."""
-    assert simulated(9, 4, scatter=20)["same"] <= 0.01
+@pytest.mark.parametrize(("by_seed", "repeats"), [(1, 0), (10, 3), (100, 3)])
+def test_a_b_that_scatters_much_more_than_a_is_seldom_said_to_be_the_same(by_seed, repeats):
+    """Its own differences measure noise, too, but no more than A's runs with other seeds, and than its repeats leave possible."""
+    assert simulated(9, 4, scatter=20, by_seed=by_seed, repeats=repeats)["same"] <= 0.02
+
+
+def test_repeats_without_a_difference_leave_no_noise_if_there_are_enough():
+    """One or two may be chance: of 60 noisy pairs of GRPO, half had the same mean score in the last third."""
+    a, difference = generator(8).normal(size=(2, 6, 1))
+    assert statistics.noise(a, difference, repeats=np.zeros((3, 1)))[0] == 0
+    assert statistics.noise(a, difference, repeats=np.zeros((2, 1)))[0] > 0.5
 
 
 @pytest.mark.parametrize(("floor", "same"), [(0.1, False), (5.0, True)])
@@ -144,6 +153,18 @@ def test_noise_is_that_of_the_pairs_and_of_the_repeats_with_one_seed():
     assert statistics.noise(a, 1e6 * difference, others=others)[0] == pytest.approx(
         np.sqrt(2) * np.vstack([a, others]).std(ddof=1)
     )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("pairs", LOOKS)
+def test_a_summary_that_is_not_finite_shows_nothing_and_hides_nothing(pairs, value):
+    a = generator(14).normal(size=(pairs, 2))
+    b = a + 0.01 * generator(15).normal(size=(pairs, 2)) + [0.0, 1.0]
+    b[1, 0] = value
+    with np.errstate(invalid="ignore"):
+        look = statistics.look_at(a, b, np.full(2, 0.1))
+    assert list(look.differs) == [False, pairs >= 6]
+    assert list(look.same) == [False, False]
 
 
 def test_values_that_are_not_finite_show_nothing():
