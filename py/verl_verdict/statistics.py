@@ -90,9 +90,8 @@ def sign_flip(difference: Array, scaled_by: Array) -> Array:
     The largest statistic is compared with the largest of all summaries in each flip, the next one with the largest of the rest.
     """
     pairs = difference.shape[-2]
-    is_finite: NDArray[np.bool_] = np.isfinite(difference).all(
-        axis=-2
-    )  # else p is 1, and the others are not compared with it
+    # Where it is not, p is 1, and the others are not compared with it.
+    is_finite: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(difference), axis=-2)
     difference = np.where(is_finite[..., None, :], difference, 0.0)
     scaled_by = np.where(np.isfinite(scaled_by), scaled_by, 1.0)
     flips = 1 - 2 * ((np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1).astype(np.float64)

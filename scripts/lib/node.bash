@@ -80,7 +80,7 @@ node::put() {
   shift 3
   for pattern in "$@"; do excludes+=(--exclude="$pattern"); done
   # shellcheck disable=SC2016  # expanded on the node
-  tar -C "$from" --owner=0 --group=0 "${excludes[@]}" -c . |
+  tar -C "$from" --owner=0 --group=0 --mode=go-w "${excludes[@]}" -c . |
     node::exec_in "$node" sh -c '
       set -e; umask g-w,o-w; tmp="$1.$$.tmp"; mkdir -p "$tmp"
       tar -C "$tmp" --no-same-owner --no-same-permissions -x || { rm -rf "$tmp"; exit 1; }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_regress.base import files
 from verl_regress.base.owner import Owner, by_mode
 
 ALICE = ("--owner=alice:00000000000000aa", "--owner-workdir=/home/a/work dir")
@@ -141,7 +142,31 @@ def test_status_without_ray_reads_the_files_and_changes_nothing(run, make_job, r
         (stat.S_IFCHR | 0o666, 0, 0, None),
     ],
 )
-def test_who_else_can_change_a_file_or_a_directory_by_its_mode(mode, uid, gid, who):
+@pytest.mark.parametrize("us", [0, 1001])
+def test_who_else_can_change_a_file_or_a_directory_by_its_mode(mode, uid, gid, who, us, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: us)
     found = by_mode(Path("/nowhere/a file"), os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0)))
     assert (found and str(found)) == (who and f"/nowhere/a file can be changed by {who}")
-    assert found is None or found.cure == "type 'chmod go-w '/nowhere/a file''"
+    types = "type" if us in (0, uid) else f"ask user {uid} to type"
+    assert found is None or found.cure == f"{types} 'chmod go-w '/nowhere/a file''"
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [(0o664, True), (0o644, False)])
+def test_the_users_own_group_is_no_excuse_if_an_acl_names_others(mode, is_refused, monkeypatch):
+    """The group's bits are then the most that anybody may do whom the ACL names."""
+    monkeypatch.setattr(os, "listxattr", lambda path: ["system.posix_acl_access"])
+    state = os.stat_result((stat.S_IFREG | mode, 1, 1, 1, 1001, 1001, 0, 0, 0, 0))
+    found = by_mode(Path("/nowhere/file"), state)
+    expected = "/nowhere/file can be changed by those whom its ACL names (mode 0664)" if is_refused else None
+    assert (found and str(found)) == expected
+
+
+@pytest.mark.usefixtures("three")
+def test_what_a_default_acl_would_open_is_made_with_the_mode_that_it_needs(shared):
+    """A default ACL takes the place of the umask: only the mode that a file is made with counts."""
+    old = os.umask(0)
+    try:
+        files.write_atomically(shared.jobs / "alices" / "config" / "resolved.json", "{}")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((shared.jobs / "alices" / "config" / "resolved.json").stat().st_mode) == 0o644

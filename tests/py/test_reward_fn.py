@@ -261,6 +261,23 @@ def test_a_reward_function_whose_mode_lets_others_change_it_is_refused(with_rewa
     )
 
 
+def test_a_link_to_a_reward_function_in_a_folder_that_others_can_change_is_refused(with_reward, submit, shared):
+    """They could put another file in the place of what it leads to."""
+    with_reward(GOOD)
+    home = shared.user_code
+    target = write(home / "open" / "f.py", GOOD)
+    link = home / "mine" / "r.py"
+    link.parent.mkdir()
+    link.symlink_to(target)
+    home.chmod(0o1777)
+    spec = f"{SPEC}reward_fn_path: {link}\n"
+    assert submit("--dry-run", spec=spec).status == 0
+    target.parent.chmod(0o777)
+    refused = submit("--dry-run", spec=spec)
+    assert refused.status == 2
+    assert f"is refused, because {target.parent} can be changed by every user (mode 0777)" in refused.err
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
 def test_a_reward_function_that_a_group_can_change_is_refused_unless_the_group_is_its_owners_own(
     with_reward, submit, shared, monkeypatch

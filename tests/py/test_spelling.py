@@ -56,7 +56,7 @@ def test_a_name_that_is_almost_a_recorded_one_is_refused_and_nothing_is_created(
 
 def test_a_search_refuses_a_misspelt_metric_before_its_ends_run(checked, searched):
     assert searched("actor/pg_los").is_refusal(
-        "No job has recorded actor/pg_los, from METRIC: did you mean actor/pg_loss? "
+        "No job has recorded actor/pg_los, which METRIC names: did you mean actor/pg_loss? "
         "If not, submit one job that records it first."
     )
     assert searched("actor/pg_loss").status == 0

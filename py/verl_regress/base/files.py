@@ -64,7 +64,7 @@ def _reserve_of(path: Path) -> Path:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)  # also where a default ACL takes the place of the umask
 
 
 def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:

@@ -55,9 +55,10 @@ def lines(job: JobDir) -> list[str]:
 
     A half-written last line is left for the next call. Raises Unreadable.
     """
-    if not job.metrics.exists():
-        return _console_lines(job)
-    return list(MetricsTail(job).new_lines())
+    try:
+        return list(MetricsTail(job).new_lines()) if job.metrics.exists() else _console_lines(job)
+    except OSError as error:
+        raise unreadable(job.metrics, error) from error
 
 
 def checked(path: Path, line: bytes) -> str:

@@ -33,7 +33,7 @@ def need_known(root: SharedRoot, suite: Suite, metric: str = "") -> None:
         for name in case.decisive
     }
     if metric:
-        wanted[metric] = "from METRIC"
+        wanted[metric] = "which METRIC names"
     known = _recorded(root) if wanted else set()
     for name, where in wanted.items():
         if meant := _meant(name, known):

@@ -133,8 +133,9 @@ def foreign_owner(path: Path, file: BinaryIO, trusted: Iterable[int] | None = No
     for part in (folder, *folder.glob(f"{glob.escape(path.stem)}.*")) if folder.is_dir() else ():
         states += [(part, part.stat()), (part, part.lstat())]
     owned = (by_owner(part, found.st_uid, trusted) for part, found in states)
-    # Whoever writes in its folder can put bytecode there after this check; whose the folder is does not matter if it is sticky.
-    changed = (by_mode(part, found) for part, found in [*states, (path.parent, path.parent.stat())])
+    # Whoever writes in its folder, or in that of the file that it leads to, can put another file or bytecode there after this check.
+    folders = dict.fromkeys((path.parent, path.resolve().parent))
+    changed = (by_mode(part, found) for part, found in [*states, *((folder, folder.stat()) for folder in folders)])
     for foreign in (*owned, *changed):
         if foreign is not None:
             return (

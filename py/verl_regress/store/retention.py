@@ -169,7 +169,7 @@ def survey(
     old = [path for path in versions if path.name not in in_use and _changed(path) < now - _SETTLED and not closed]
     waste += [Waste(f"helper {path.name}", (path,), disk.free([path])) for path in old]
     checked = (
-        f"checked {len(listed)} jobs ({len(full)} with checkpoints, of which the newest {len(kept)} keep them, {len(young)} "
+        f"checked {len(listed)} jobs ({len(full)} with checkpoints, of which {len(kept)} keep them, {len(young)} "
         f"younger than an hour, {len(going_on)} that may still run, {len(read_from)} that those or sessions use, {len(foreign)} of another "
         f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} running or interrupted in the last week), {len(_snapshots(root))} snapshots "
         f"({len(unused)} unused), {len(versions)} helpers"

@@ -236,13 +236,16 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
 
 
+_MODE = 0o755  # of a job's directories, also where a default ACL takes the place of the umask
+
+
 def _make_directories(planned: plan.Plan) -> None:
     """Make the attempt's directory, which must not exist yet, and its contents. Raises BadInput."""
     job, is_first = planned.job, planned.request.attempt is None
     if not is_first:
-        job.path.parent.mkdir(exist_ok=True)
+        job.path.parent.mkdir(_MODE, exist_ok=True)
     try:
-        job.path.mkdir()
+        job.path.mkdir(_MODE)
     except FileExistsError:
         raise IdTaken(
             f"submission_id '{job.submission_id}' is taken: {job.path} exists and is never reused; give another one."
@@ -250,7 +253,7 @@ def _make_directories(planned: plan.Plan) -> None:
             else f"{job.path} was made a moment ago by another resume or retry of {job.submission_id}: see 'make jobs'."
         ) from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
-        directory.mkdir()
+        directory.mkdir(_MODE)
     find.mark(job, planned.request.owner)
 
 
