@@ -153,7 +153,7 @@ def test_who_else_can_change_a_file_or_a_directory_by_its_mode(mode, uid, gid, w
 
 @pytest.mark.parametrize(("mode", "is_refused"), [(0o664, True), (0o644, False)])
 def test_the_users_own_group_is_no_excuse_if_an_acl_names_others(mode, is_refused, monkeypatch):
-    """The group's bits are then the most that anybody may do whom the ACL names."""
+    """The group's bits then limit everybody whom the ACL names."""
     monkeypatch.setattr(os, "listxattr", lambda path: ["system.posix_acl_access"])
     state = os.stat_result((stat.S_IFREG | mode, 1, 1, 1, 1001, 1001, 0, 0, 0, 0))
     found = by_mode(Path("/nowhere/file"), state)

@@ -123,7 +123,7 @@ def by_mode(path: Path, found: os.stat_result, folder: Path | None = None) -> Fo
 
 
 def _has_acl(path: Path) -> bool:
-    """Does it have a POSIX ACL? Then the group's bits of its mode are the most that any user or group may do whom the ACL names."""
+    """Does it have a POSIX ACL? Then the group's bits of its mode limit everybody whom the ACL names."""
     try:
         return "system.posix_acl_access" in os.listxattr(path)
     except OSError:  # a file system without them
