@@ -115,8 +115,6 @@ def test_no_command_ends_with_a_traceback(job, ray, shared, capsys, name, monkey
         ("state/observed", {"driver_info": ["x" * 99]}, f"driver_info must be an object, not ['{'x' * 38}…"),
         ("config/resolved.json", {"cluster": 7}, "cluster must be a text, not 7"),
         ("config/resolved.json", {"address": "http://x", "parent": {}}, "it has no parent.step"),
-        ("config/resolved.json", {"parent": {"step": 1, "attempt": 1}}, "parent.attempt must be an earlier attempt, not 1"),
-        ("config/resolved.json", {"parent": {"step": 1}}, "parent.attempt must be an earlier attempt, not None"),
         ("config/resolved.json", {}, "it has no address"),
         ("config/resolved.json", {"address": "head"}, "address must be a URL, not head"),
     ],
@@ -131,12 +129,34 @@ def test_the_file_and_the_cure(run, job, name, content, wrong):
     assert outcome.err.splitlines()[-1] == sentence
 
 
-@pytest.mark.parametrize("line", ["{}", "[]", '{"step": "1", "data": {}}', '{"step": 1, "data": []}', "no json"])
-@pytest.mark.parametrize("command", [["logs", "job", "--metrics"], ["wait", "job", DEADLINES]])
-def test_a_line_of_the_metrics_that_is_no_step(run, job, ray, line, command):
+LINES = ["{}", "[]", '{"step": "1", "data": {}}', '{"step": 1, "data": []}', "no json"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_of_the_metrics_that_is_no_step(run, job, ray, line):
     write(job.metrics, f"{line}\n")
-    outcome = run(*command)
+    outcome = run("logs", "job", "--metrics")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err.splitlines()[-1] == (
         f"error   {job.metrics} cannot be read: {line} is not a step with its data: restore it from a backup."
     )
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_wait_follows_a_job_without_steps_that_cannot_be_read(run, job, ray, line):
+    write(job.metrics, f"{line}\n")
+    outcome = run("wait", "job", DEADLINES)
+    assert (outcome.status, outcome.out) == (7, "7\n")  # as Ray says of the job
+    assert (
+        f"warning {job.metrics} cannot be read: {line} is not a step with its data: restore it from a backup. job is followed without its steps."
+    ) in outcome.err.splitlines()
+
+
+@pytest.mark.parametrize(("attempt", "shown"), [({"attempt": 1}, "1"), ({}, "None")])
+def test_wait_follows_a_job_whose_earlier_attempt_is_not_known(run, job, attempt, shown):
+    file = job.config / "resolved.json"
+    write(file, json.dumps({"parent": {"step": 1, **attempt}, "address": json.loads(file.read_text())["address"]}))
+    outcome = run("wait", "job", DEADLINES)
+    assert (outcome.status, outcome.out) == (7, "7\n")
+    problem = f"its steps cannot be read: config/resolved.json: parent.attempt must be an earlier attempt, not {shown}"
+    assert problem in outcome.err
