@@ -334,6 +334,20 @@ def test_steps_come_from_the_log_where_only_the_console_logger_writes_them(make_
     assert [json.loads(line)["step"] for line in run("logs", "--metrics", "job").out.splitlines()][-1] == 2
 
 
+def test_a_log_that_cannot_be_read_is_the_one_that_is_named(make_job, monkeypatch):
+    """Its job has no metrics.jsonl. Root may read every file, so the call itself fails here."""
+    job = make_job("job")
+    job.metrics.unlink(missing_ok=True)
+
+    def refuse(path, _most):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(progress, "opened", refuse)
+    with pytest.raises(PermissionError) as error:
+        progress.lines(job)
+    assert error.value.filename == str(job.driver_log)
+
+
 def test_the_console_says_what_the_file_says(make_job):
     """A real job of verl 0.7.1 with both loggers."""
     job = with_logger(make_job(), "[console]", "ppo-0.7.1.log")

@@ -56,9 +56,10 @@ def lines(job: JobDir) -> list[str]:
     A half-written last line is left for the next call. Raises Unreadable.
     """
     try:
-        return list(MetricsTail(job).new_lines()) if job.metrics.exists() else _console_lines(job)
-    except OSError as error:
+        has_file = job.metrics.exists()
+    except OSError as error:  # logs/ is closed to us
         raise unreadable(job.metrics, error) from error
+    return list(MetricsTail(job).new_lines()) if has_file else _console_lines(job)
 
 
 def checked(path: Path, line: bytes) -> str:
