@@ -1,9 +1,10 @@
 """`make gc`: which checkpoints, snapshots and helper versions are no longer needed, and why everything else stays.
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. Everything that may still be
-needed stays: the newest KEEP jobs that have checkpoints, every job that is not surely over and what it reads from,
-every job of another checkout, cluster or user, every job while a regression session is running, and whatever is less
-than an hour old. No link is followed or removed: what it leads to may be in use. It reads and deletes without a lock
+needed stays: the newest KEEP jobs that have checkpoints, and the newest KEEP that have a complete one, every job that is
+not surely over and what it reads from, every job of another checkout, cluster or user, every job while a regression
+session is running, and whatever is less than an hour old. No link is followed or removed: what it leads to may be in
+use. It reads and deletes without a lock
 (verl_regress.store.removal).
 """
 
