@@ -3,8 +3,9 @@
     reliability.py check            docs/reliability.md is what docs/reliability.json makes; exits 1 where it is not
     reliability.py report           build/reports/reliability.md, from the records of the last run
     reliability.py write            docs/reliability.json and docs/reliability.md, from the same: `make test-faults-full`
+    reliability.py add              both, with the records of a run of a few files in place of older ones of the same name
 
-Records are build/reports/reliability.jsonl (tests/bats/faults/fault_helper.bash tells the keys) and the counts that the
+docs/reliability.json is `{"runs": [{"written", "commit", "machine", "records": […]}, …]}`, the oldest run first. Records are build/reports/reliability.jsonl (tests/bats/faults/fault_helper.bash tells the keys) and the counts that the
 fuzz tests leave in build/reports/fuzz.json: `{"seed": N, "cases": {"class": tried, …}}`.
 """
 
@@ -22,25 +23,45 @@ from commit import commit
 
 DOCS, REPORTS = Path("docs"), Path("build/reports")
 Record = dict[str, Any]
+Run = dict[str, Any]
 
 
 def main(action: str) -> int:
-    """One of check, report, write."""
+    """One of check, report, write, add."""
     if action == "check":
-        made = page(json.loads((DOCS / "reliability.json").read_text()))
+        made = page(recorded())
         if made != (DOCS / "reliability.md").read_text():
             print("docs/reliability.md is not what docs/reliability.json makes: 'make test-faults-full' writes both.")
             return 1
         print(f"docs/reliability.md: checked {made.count(chr(10))} lines, 0 differ")
         return 0
     run = {**machine(), "records": records()}
-    if action == "write":
-        (DOCS / "reliability.json").write_text(json.dumps(run, indent=1, ensure_ascii=False) + "\n")
-        (DOCS / "reliability.md").write_text(page(run))
-    else:
-        (REPORTS / "reliability.md").write_text(page(run))
     print(f"checked {len(run['records'])} records")
-    return 0 if run["records"] else 1
+    if not run["records"]:
+        return 1
+    if action == "report":
+        (REPORTS / "reliability.md").write_text(page([run]))
+    else:
+        runs = [run] if action == "write" else added(recorded(), run)
+        (DOCS / "reliability.json").write_text(json.dumps({"runs": runs}, indent=1, ensure_ascii=False) + "\n")
+        (DOCS / "reliability.md").write_text(page(runs))
+    return 0
+
+
+def recorded() -> list[Run]:
+    """What docs/reliability.json has."""
+    runs: list[Run] = json.loads((DOCS / "reliability.json").read_text())["runs"]
+    return runs
+
+
+def added(runs: Sequence[Run], run: Run) -> list[Run]:
+    """All runs, without the records that `run` has under the same name, and without those that then have none."""
+    replaced = {(row["kind"], row["name"]) for row in run["records"]}
+    left = [
+        {**old, "records": [row for row in old["records"] if (row["kind"], row["name"]) not in replaced]}
+        for old in runs
+    ]
+    return [old for old in left if old["records"]] + [run]
 
 
 def records() -> list[Record]:
@@ -62,17 +83,18 @@ def machine() -> dict[str, str]:
     }
 
 
-def page(run: dict[str, Any]) -> str:
+def page(runs: Sequence[Run]) -> str:
     """The whole document."""
-    rows: list[Record] = run["records"]
+    rows: list[Record] = [row for run in runs for row in run["records"]]
     parts = [
         "# Reliability",
         "What was done to real clusters with real (tiny) jobs, and what the commands answered. The tests of `tests/bats/faults/`\n"
         "leave these records; each test asserts the exit status and the whole sentence. `make test-faults-full` runs all of them and\n"
         "writes this page. `make test-faults` runs all but the longest ones; its records are only in `build/reports/`.\n"
+        "`.venv/bin/python scripts/dev/reliability.py add` takes them over, also those of a single file that bats ran.\n"
         "Messages have the values of the run, and the words that the source has now: when you change a message, change it in\n"
         "`docs/reliability.json`, too.",
-        f"Records up to {run['written']}, the last at commit {run['commit']}, on {run['machine']}.",
+        "\n".join(origin(run) for run in runs),
         "## Faults",
         "*answer after*: seconds from the fault until `make wait` ended. *finished jobs*: the number of files of all jobs that had\n"
         "ended before the fault, and one hash over them; *the same after* means that neither had changed. *make up*: how long it then\n"
@@ -85,6 +107,11 @@ def page(run: dict[str, Any]) -> str:
         table(rows, "load", FAULT_COLUMNS),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def origin(run: Run) -> str:
+    """When, of which commit and on what the records of a run were made."""
+    return f"- {len(run['records'])} records up to {run['written']}, the last at commit {run['commit']}, on {run['machine']}."
 
 
 def table(rows: Sequence[Record], kind: str, columns: dict[str, Callable[[list[Record]], str]]) -> str:

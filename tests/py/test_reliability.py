@@ -60,16 +60,36 @@ def test_each_record_is_in_its_table(here, monkeypatch):
     ],
 )
 def test_failures_are_listed(change, said):
-    page = reliability.page({"written": "", "commit": "", "machine": "", "records": [FAULT, {**FAULT, **change}]})
-    assert said in page
+    run = {"written": "", "commit": "", "machine": "", "records": [FAULT, {**FAULT, **change}]}
+    assert said in reliability.page([run])
+
+
+def test_added_records_replace_those_of_the_same_name_and_keep_the_others(here, monkeypatch):
+    monkeypatch.setattr(reliability, "machine", lambda: {"written": "now", "commit": "abc", "machine": "a machine"})
+    assert reliability.main("write") == 0
+    (here / "build/reports/fuzz.json").unlink()
+    (here / "build/reports/reliability.jsonl").write_text(
+        "".join(json.dumps({**FAULT, "name": name, "tries": 3}) + "\n" for name in ("a node dies", "a disk is full"))
+    )
+    monkeypatch.setattr(reliability, "machine", lambda: {"written": "later", "commit": "def", "machine": "another"})
+    assert reliability.main("add") == 0
+    page = (here / "docs/reliability.md").read_text()
+    assert [row.split(" | ")[:2] for row in rows_of(page)] == [
+        ["| a node dies", "3"], ["| a disk is full", "3"], ["| ids", "700"], ["| 50 at once", "50"]
+    ]  # fmt: skip
+    assert [line for line in page.splitlines() if line.startswith("- ")] == [
+        "- 2 records up to now, the last at commit abc, on a machine.",
+        "- 2 records up to later, the last at commit def, on another.",
+    ]
+    assert reliability.main("check") == 0
 
 
 def test_a_run_without_a_record_fails(here, monkeypatch):
     monkeypatch.setattr(reliability, "machine", dict)
-    monkeypatch.setattr(reliability, "page", lambda _: "")
     (here / "build/reports/reliability.jsonl").unlink()
     (here / "build/reports/fuzz.json").unlink()
-    assert reliability.main("report") == 1
+    assert [reliability.main(action) for action in ("report", "write", "add")] == [1, 1, 1]
+    assert not list((here / "docs").iterdir())
 
 
 def test_the_shipped_page_matches_its_records(monkeypatch):
@@ -101,9 +121,8 @@ def unknown(sentence, texts):
     return re.findall(r"(?:[A-Za-z']+[,:;]? ){3,}[A-Za-z']+", rest)
 
 
-QUOTED = [
-    row["sentence"] for row in json.loads((REPO / "docs/reliability.json").read_text())["records"] if "sentence" in row
-]
+RUNS = json.loads((REPO / "docs/reliability.json").read_text())["runs"]
+QUOTED = [row["sentence"] for run in RUNS for row in run["records"] if "sentence" in row]
 
 
 @pytest.mark.parametrize(
