@@ -19,7 +19,7 @@ from typing import Any
 from scipy.stats import beta
 
 import calibration
-from calibration import FURTHER, MEASURED_RUNS, REPO, SESSION, WORKLOADS, Mutation, Result
+from calibration import FURTHER, MEASURED_RUNS, REPO, SEEN, SESSION, WORKLOADS, Mutation, Result
 from verl_verdict.diagnosis import number
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
@@ -141,6 +141,17 @@ def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[
         yield _row_at_least(
             f"A against A called the same, {workload}, sessions of {SESSION} pairs", same, len(sessions)
         )
+    yield from _summary_held_out()
+
+
+def _summary_held_out() -> Iterable[Sequence[str]]:
+    held_out = [calibration.verdicts_on_noise(workload, SEEN) for workload in WORKLOADS]
+    alone, sessions = ([verdict for found in held_out for verdict in found[which]] for which in (0, 1))
+    for what, verdicts in (("pairs", alone), (f"sessions of {SESSION} pairs", sessions)):
+        alarms = sum(each.word in calibration.ALARMS for each in verdicts)
+        yield _row_at_most(f"of these, held out: alarms over {what} of all workloads", alarms, len(verdicts))
+    same = sum(each.word is Word.SAME for each in sessions)
+    yield _row_at_least("of these, held out: sessions of all workloads called the same", same, len(sessions))
 
 
 def _row_in_noise(found: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Sequence[str]:
@@ -181,7 +192,8 @@ def _sentence_on_noise() -> str:
         "perturbed run measures noise by stage, both because of `harmless-equal-expression`. The sign of a policy loss\n"
         "below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51, which were alarms. The margin in noise comes from runs\n"
         "with one seed instead of A's runs with other seeds, a hint at a difference keeps it from *same*, and a KL loss of 0 at every step is a\n"
-        "regression: because planted regressions were called the same, `actor-frozen` among them.\n\n"
+        "regression: because planted regressions were called the same, `actor-frozen` among them. *Held out* are the pairs from "
+        f"{SEEN + 1} on:\nthey were run after the last of these rules, and no rule was changed after that.\n\n"
         "No planted regression begins as rounding, so a session makes no perturbed run for any. Given one all the same, the judge still\n"
         "catches all those of PPO that were trained as the perturbed run was."
     )

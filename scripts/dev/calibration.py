@@ -36,6 +36,7 @@ STEPS = 10
 FURTHER = 2  # steps after a resume
 MEASURED_RUNS = 6  # of each side: fewer cannot show that B is slower, or needs more memory
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
+SEEN = 60  # noisy pairs of each workload that were seen before the judge's last rule was made; those behind them are held out
 # Mutations that are also judged in noise, in the order of their runs. They have no overrides, so the noisy runs of A are their A.
 IN_NOISE = (
     "advantage-sign",
@@ -424,9 +425,9 @@ def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:
     return [(load(a.name), load(b.name)) for a, b in pairs if is_recorded(a) and is_recorded(b)]
 
 
-def verdicts_on_noise(workload: str) -> tuple[list[Verdict], list[Verdict]]:
-    """A against A: of each pair alone, and of sessions of disjoint pairs."""
-    pairs = noisy(workload)
+def verdicts_on_noise(workload: str, skip: int = 0) -> tuple[list[Verdict], list[Verdict]]:
+    """A against A: of each pair alone, and of sessions of disjoint pairs, without the first `skip` pairs."""
+    pairs = noisy(workload)[skip:]
     alone = [judge.case([a], [b]) for a, b in pairs]
     whole = range(0, len(pairs) - SESSION + 1, SESSION)
     groups = [pairs[start : start + SESSION] for start in whole]
