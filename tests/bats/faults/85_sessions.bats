@@ -65,7 +65,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   session::await session::trains 1
   fault::inject docker restart --time 0 "${CLUSTER_NAME}-head"
   session::ended
-  fault::answered 8 "$(grep -m 1 'of loss_b ended is unknown' <<<"$output")"
+  fault::answered 8 "$(grep -m 1 'It is unknown how the job' <<<"$output")"
   assert_status 8
   assert_line "error   It is unknown how the job loss-b-${SESSION_DIR##*/} of loss_b ended \(the reason is above\): fix that, then continue the session\."
   assert_line " +the session can be continued: 'make verify SESSION=${SESSION_DIR##*/}'"
