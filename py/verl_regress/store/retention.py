@@ -18,9 +18,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_regress.base import layout, say
 from verl_regress.base.errors import BadInput, first, printable
@@ -35,6 +36,8 @@ from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.store import removal, snapshot, uses
 from verl_regress.store.removal import Waste, human
 from verl_regress.store.sessions import Session
+
+_Each = TypeVar("_Each")
 
 _SETTLED = 3600.0  # seconds: what was made or written since then may be about to be used
 # Seconds without new evidence after which an unfinished session counts as dead: it may be continued after a weekend.
@@ -130,52 +133,106 @@ def survey(
     `now` is in seconds since the epoch; `owner` is the caller and `cluster` the caller's. Without `objects_too`, no
     objects are waste.
     """
-    dated = find.dated(root)
-    listed = [job for _, job in dated]
-    everything, closed = _sorted(listed, uses.is_readable)
-    ours, foreign = _sorted(everything, lambda job: all(_is_ours(each, owner, cluster) for each in job.attempts()))
-    full = [job for job in ours if any(map(_checkpoints, job.attempts()))]
-    kept = _kept(full, keep)
-    young = [job for job in full if not all(_are_settled(attempt, now) for attempt in job.attempts())]
-    going_on = [job for job in everything if not _is_over(job, known, now, cluster)]
-    sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
-    at_work = [session for session in sessions if _is_at_work(session, now)]
-    hidden = [session for session in at_work if not uses.is_readable_session(session)]
-    read_from = _mentioned(going_on, root.jobs) | _compared([each for each in at_work if each not in hidden])
-    read = [job for job in everything if job.submission_id in read_from]
-    # Another user's session compares only that user's jobs, and those that it reads from.
-    is_all_spared = bool(hidden) or any(uses.is_mine(session.path) for session in at_work)
-    spared = everything if is_all_spared else [*kept, *young, *foreign, *going_on, *read]
-    spared_ids = {job.submission_id for job in spared}
-    # The newest jobs keep their snapshots even without checkpoints: 'make retry' needs them.
-    used = _mentioned([*spared, *everything[:keep]], root.snapshots) | {
-        code for session in sessions for code in _codes(session, spared_ids, at_work)
-    }
-
-    disk = _Disk()
+    found = _find(root, keep, known, now, owner, cluster)
     homes = _helper_homes(root)
-    waste = _remains(root, ours, homes, disk)
-    waste += _old_checkpoints([job for job in everything if job.submission_id not in spared_ids], disk)
-    unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
-    # What a job or a session that cannot be read uses is unknown.
-    unused = [path for path in unused if _is_settled(path, now) and not closed and not hidden]
+    disk = _Disk()
+    waste = _remains(root, found.ours, homes, disk)
+    waste += _old_checkpoints([job for job in found.readable if job.submission_id not in found.spared_ids], disk)
+    unused = _unused_snapshots(root, found, keep, named, now)
     waste += [Waste(f"snapshot {path.name}", (path,), disk.free([path])) for path in unused]
-    objects = _unused_objects(root, gone=unused) if objects_too and not closed and not hidden else []
+    objects = _unused_objects(root, gone=unused) if objects_too and not found.is_use_unknown else []
     if objects:
         waste.append(Waste(f"{len(objects)} objects that no snapshot uses", tuple(objects), disk.free(objects)))
     versions = [
         path for home in homes for path in uses.entries(home) if _HELPER.fullmatch(path.name) and uses.is_mine(path)
     ]
-    in_use = {name for home in homes for name in _mentioned(going_on, home)} | {layout.HELPER_DIR.name}
-    old = [path for path in versions if path.name not in in_use and _changed(path) < now - _SETTLED and not closed]
-    waste += [Waste(f"helper {path.name}", (path,), disk.free([path])) for path in old]
-    checked = (
-        f"checked {len(listed)} jobs ({len(full)} with checkpoints, of which {len(kept)} keep them, {len(young)} "
-        f"younger than an hour, {len(going_on)} that may still run, {len(read_from)} that those or sessions use, {len(foreign)} of another "
-        f"checkout or cluster), {len(sessions)} sessions ({len(at_work)} running or interrupted in the last week), {len(_snapshots(root))} snapshots "
-        f"({len(unused)} unused), {len(versions)} helpers"
+    waste += [
+        Waste(f"helper {path.name}", (path,), disk.free([path])) for path in _old_helpers(found, homes, versions, now)
+    ]
+    checked = f"{found}, {len(_snapshots(root))} snapshots ({len(unused)} unused), {len(versions)} helpers"
+    return Survey(checked + _left_to_others(root, found.closed, found.listed), waste, found.dated)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """All jobs and sessions, by what they may still need."""
+
+    dated: list[tuple[float, JobDir]]
+    closed: list[JobDir]  # what they use cannot be read
+    readable: list[JobDir]
+    ours: list[JobDir]
+    foreign: list[JobDir]
+    full: list[JobDir]  # those of ours with checkpoints
+    kept: list[JobDir]  # those of them that keep theirs by KEEP
+    young: list[JobDir]  # those of them that wrote within the last hour
+    going_on: list[JobDir]
+    sessions: list[Session]
+    at_work: list[Session]
+    hidden: list[Session]  # those of them that cannot be read
+    read_from: set[str]  # the ids of jobs that jobs or sessions that go on use
+
+    @property
+    def listed(self) -> list[JobDir]:
+        """All jobs, the newest first."""
+        return [job for _, job in self.dated]
+
+    @property
+    def is_use_unknown(self) -> bool:
+        """A job or a session that cannot be read may use any snapshot."""
+        return bool(self.closed or self.hidden)
+
+    @cached_property
+    def spared(self) -> list[JobDir]:
+        """The jobs that keep their checkpoints: all of them while a session of this user's, or one that cannot be read, is at work.
+
+        Another user's session compares only that user's jobs, and those that it reads from.
+        """
+        if self.hidden or any(uses.is_mine(session.path) for session in self.at_work):
+            return self.readable
+        read = [job for job in self.readable if job.submission_id in self.read_from]
+        return [*self.kept, *self.young, *self.foreign, *self.going_on, *read]
+
+    @cached_property
+    def spared_ids(self) -> set[str]:
+        """Their ids."""
+        return {job.submission_id for job in self.spared}
+
+    def __str__(self) -> str:
+        """What was checked, the beginning of the sentence."""
+        return (
+            f"checked {len(self.listed)} jobs ({len(self.full)} with checkpoints, of which {len(self.kept)} keep them, {len(self.young)} "
+            f"younger than an hour, {len(self.going_on)} that may still run, {len(self.read_from)} that those or sessions use, {len(self.foreign)} of another "
+            f"checkout or cluster), {len(self.sessions)} sessions ({len(self.at_work)} running or interrupted in the last week)"
+        )
+
+
+def _find(
+    root: SharedRoot, keep: int, known: Mapping[str, Any] | None, now: float, owner: Owner | None, cluster: str | None
+) -> _Found:
+    """Read all jobs and sessions; the arguments are those of `survey`."""
+    dated = find.dated(root)
+    readable, closed = _sorted((job for _, job in dated), uses.is_readable)
+    ours, foreign = _sorted(readable, lambda job: all(_is_ours(each, owner, cluster) for each in job.attempts()))
+    full = [job for job in ours if any(map(_checkpoints, job.attempts()))]
+    going_on = [job for job in readable if not _is_over(job, known, now, cluster)]
+    sessions = [Session(path) for path in sorted(root.sessions.glob("*")) if path.is_dir()]
+    at_work = [session for session in sessions if _is_at_work(session, now)]
+    open_ones, hidden = _sorted(at_work, uses.is_readable_session)
+    return _Found(
+        dated=dated,
+        closed=closed,
+        readable=readable,
+        ours=ours,
+        foreign=foreign,
+        full=full,
+        kept=_kept(full, keep),
+        young=[job for job in full if not all(_are_settled(attempt, now) for attempt in job.attempts())],
+        going_on=going_on,
+        sessions=sessions,
+        at_work=at_work,
+        hidden=hidden,
+        read_from=_mentioned(going_on, root.jobs) | _compared(open_ones),
     )
-    return Survey(checked + _left_to_others(root, closed, listed), waste, dated)
 
 
 def _kept(full: Sequence[JobDir], keep: int) -> list[JobDir]:
@@ -193,11 +250,11 @@ def _has_whole(job: JobDir) -> bool:
         return False
 
 
-def _sorted(jobs: Iterable[JobDir], is_one: Callable[[JobDir], bool]) -> tuple[list[JobDir], list[JobDir]]:
+def _sorted(those: Iterable[_Each], is_one: Callable[[_Each], bool]) -> tuple[list[_Each], list[_Each]]:
     """Those that are one, and the others."""
-    kinds: tuple[list[JobDir], list[JobDir]] = ([], [])
-    for job in jobs:
-        kinds[0 if is_one(job) else 1].append(job)
+    kinds: tuple[list[_Each], list[_Each]] = ([], [])
+    for each in those:
+        kinds[0 if is_one(each) else 1].append(each)
     return kinds
 
 
@@ -342,6 +399,26 @@ def _unused_objects(root: SharedRoot, gone: Collection[Path]) -> list[Path]:
     used = uses.linked_bytecode(left)
     found = (path for path in uses.entries(root.objects) if not removal.is_leftover(path))
     return [path for path in found if path.name not in used and uses.is_mine(path)]
+
+
+def _unused_snapshots(root: SharedRoot, found: _Found, keep: int, named: set[str], now: float) -> list[Path]:
+    """The snapshots of this user's that nothing names and nothing may use."""
+    if found.is_use_unknown:
+        return []
+    # The newest jobs keep their snapshots even without checkpoints: 'make retry' needs them.
+    used = _mentioned([*found.spared, *found.readable[:keep]], root.snapshots) | {
+        code for session in found.sessions for code in _codes(session, found.spared_ids, found.at_work)
+    }
+    unused = [path for path in _snapshots(root) if path.name not in used and not _is_named(path, named)]
+    return [path for path in unused if _is_settled(path, now)]
+
+
+def _old_helpers(found: _Found, homes: Sequence[Path], versions: Iterable[Path], now: float) -> list[Path]:
+    """The versions of the helper that no job uses which may still run."""
+    if found.closed:
+        return []
+    in_use = {name for home in homes for name in _mentioned(found.going_on, home)} | {layout.HELPER_DIR.name}
+    return [path for path in versions if path.name not in in_use and _changed(path) < now - _SETTLED]
 
 
 def _is_named(path: Path, named: set[str]) -> bool:
