@@ -24,7 +24,7 @@ if [[ -v TO && $TO == slurm ]]; then
 fi
 env::load
 [[ -n $TO && $TO != slurm ]] ||
-  cli::die 2 "'make export' needs to know what for: set TO=slurm, TO=kuberay, TO=dstack or TO=compose on the command line."
+  cli::die 2 "'make export' needs the format to print in TO: set TO=slurm, TO=kuberay, TO=dstack or TO=compose on the command line."
 spec=$JOBSPEC
 [[ -n $spec ]] || spec=$(job::spec_of "$WORKLOAD")
 helper::ensure

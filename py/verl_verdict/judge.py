@@ -283,7 +283,7 @@ def _exact(known: _Case) -> Verdict | None:
 
 
 def _grows(known: _Case, what: str, how: str, first: Diagnosis | None) -> Verdict:
-    """Rounding alone may have led to what differs, or not: what A does with perturbed last bits may tell, else further seeds."""
+    """The difference may come from rounding alone. A run of A with perturbed last bits can show that; otherwise run more seeds."""
     beyond = "what A with perturbed last bits does" if known.perturbed else "it"
     reason = f"the difference begins as rounding and grows beyond {beyond} ({what})"
     if known.lacks_perturbed:

@@ -1,7 +1,7 @@
 """Does B need more memory, or more with each step? The memory of the job's own processes, not of the machine.
 
-The peak is the largest sum over all processes at one time, because that is what the machines must hold; the sum of each process's own
-peak was perhaps never held at once. The growth is the Theil-Sen slope of this sum after the warm-up, per step where the record has the
+The peak is the largest sum over all processes at one time, because that is what the machines must hold: processes peak at
+different times, so the sum of their own peaks may never have been in use. The growth is the Theil-Sen slope of this sum after the warm-up, per step where the record has the
 steps' seconds, else per minute.
 """
 
@@ -102,7 +102,7 @@ def gpu_peak(run: Run) -> float | None:
 
 
 def shares(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Share]:
-    """What the processes of each name had at most, the largest first, without those with a small share."""
+    """The largest memory of the processes of each name, the largest first, without those with a small share."""
     sides = [[_by_name(run) for run in runs] for runs in (runs_a, runs_b)]
     names = {name for side in sides for each in side for name in each}
     found = [

@@ -55,7 +55,7 @@ def _by_seed(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
 
 
 def replicates(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """Pairs of the runs of each seed, in the given order: runs that do not repeat each other are as good as runs with other seeds."""
+    """Pairs the runs of each seed in the given order. Where A does not repeat itself, such pairs count like pairs of other seeds."""
     return tuple(
         Pair(f"{pair.seed}, run {at}", (a,), (b,))
         for pair in pairs

@@ -122,8 +122,8 @@ def noise(a: Array, difference: Array, repeats: Array | None = None, others: Arr
     """The standard deviation of the difference between two runs of A with one seed.
 
     It is measured by `repeats`, differences between runs of A with one seed, and by the pairs of A and B around their mean: a shift of
-    B does not change that. A B that scatters more than A cannot widen it beyond what A's repeats leave possible, nor beyond the
-    differences between A's runs with other seeds (those of `a`, and `others`). One or two repeats without any difference may be chance.
+    B does not change that. It has an upper limit, so a B that scatters more than A cannot hide a difference: what A's repeats allow,
+    and the differences between A's runs with other seeds (those of `a`, and `others`). One or two repeats without any difference may be chance.
     """
     pairs = difference.shape[-2]
     squares = ((difference - difference.mean(axis=-2, keepdims=True)) ** 2).sum(axis=-2)

@@ -376,12 +376,6 @@ def judged(mutation: Mutation) -> Verdict:
     return measured(a, b, name=mutation.name) if measured else judge.case(a, b, name=mutation.name, perturbed=perturbed)
 
 
-def unrecorded() -> list[str]:
-    """The mutations of the index that lack a record."""
-    judged_names = {result.mutation.name for result in results()}
-    return [each.name for each in mutations() if each.name not in judged_names]
-
-
 def known() -> dict[str, dict[str, str]]:
     """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded; the same in noise."""
     said = yaml.safe_load((RECORDS / "open.yaml").read_text(encoding="utf-8"))

@@ -185,7 +185,9 @@ def run(library: str, tests: Sequence[str], home: Path) -> None:
         copies = [_copy(tree, Path(folder) / str(number)) for number in range(min(os.cpu_count() or 1, len(left)))]
         began = time.monotonic()
         if not _pass(tests, copies[0], 3600):
-            raise ValueError(f"{' '.join(tests)} fail without a change of {library}: run them with .venv/bin/bats.")
+            raise ValueError(
+                f"{' '.join(tests)} already fail on the unchanged {library}: run them with .venv/bin/bats."
+            )
         seconds = SECONDS[0] + SECONDS[1] * (time.monotonic() - began)
         free: queue.Queue[Path] = queue.Queue()
         for copy in copies:

@@ -18,6 +18,9 @@ release::need_agreement() {
     cli::die 1 "The version is '${version}' (__version__ in py/verl_regress/__init__.py), and the newest release in CHANGELOG.md is '${newest% *}': make them agree, with a heading like '## [1.2.3] - 2026-01-31'."
 }
 
+# release::has_unreleased [ROOT]: CHANGELOG.md lists changes since its newest release.
+release::has_unreleased() { sed -n '/^## \[Unreleased\]$/,/^## \[[0-9]/p' "${1:-$REPO_DIR}/CHANGELOG.md" | grep '^- ' >/dev/null; }
+
 # release::commit: for records of what ran here: the commit, with -dirty if the checkout has changes; without git the version.
 release::commit() {
   if [[ -e ${REPO_DIR}/.git ]] && git -C "$REPO_DIR" describe --always --dirty --abbrev=12 2>/dev/null; then return; fi

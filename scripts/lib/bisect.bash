@@ -137,7 +137,7 @@ bisect::_session() {
   bisect::_script 60_verify.sh "${environment[@]}" >&2 || status=$?
   case $status in
     0 | 9 | 10 | 11 | 12) ;;
-    *) cli::die "$status" "The session of $1 did not come to its end: the reason is above; fix it, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
+    *) cli::die "$status" "The session of $1 ended early (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
   esac
 }
 

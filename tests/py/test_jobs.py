@@ -55,9 +55,13 @@ def test_no_job_yet(run, shared):
 
 @pytest.mark.parametrize("command", [["where"], ["logs"], ["wait", "--deadlines=1,2,3"]])
 def test_a_job_that_is_not_there(run, shared, make_job, command):
-    assert run(*command, "nobody").is_refusal(f"JOB=nobody is not under {shared.jobs}: the latest are none.")
+    assert run(*command, "nobody").is_refusal(
+        f"JOB=nobody is not under {shared.jobs}: it has no job yet, submit one with 'make submit'."
+    )
     make_job("one")
-    assert run(*command, "nobody").is_refusal(f"JOB=nobody is not under {shared.jobs}: the latest are one.")
+    assert run(*command, "nobody").is_refusal(
+        f"JOB=nobody is not under {shared.jobs}: name one of the latest (one) or another."
+    )
 
 
 def test_a_name_that_is_not_an_id(run):

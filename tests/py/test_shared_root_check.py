@@ -108,7 +108,7 @@ LACKS = {
     ),
     "owned by nobody": (
         {"squash": 65534},
-        "gives what user 0 writes {on} to user 65534, and nobody runs another user's files: export it without all_squash (for "
+        "stores the files of user 0 as those of user 65534 {on}, and files of another user are not run: export it without all_squash (for "
         "root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere.",
     ),
 }  # fmt: skip

@@ -124,7 +124,7 @@ def test_a_job_whose_name_has_other_upper_and_lower_case_is_not_taken_for_it(mou
     }  # fmt: skip
     for command, words in commands.items():
         assert cli.main(["--shared-root", str(root.path), command, "Ppo-1", *words]) == 2, command
-        said = f"error   JOB=Ppo-1 is not under {root.jobs}: the latest are "
+        said = f"error   JOB=Ppo-1 is not under {root.jobs}: name one of the latest ("
         assert capsys.readouterr().err.startswith(said), command
     for name in ("ppo-1", "2026"):
         assert cli.main(["--shared-root", str(root.path), "where", name]) == 0

@@ -99,7 +99,7 @@ def here() -> dict[str, Any]:
 
 
 def plain_name(name: str) -> str:
-    """A package's name as lists have it: normalised as PyPA's specification says."""
+    """A package's name, normalised as PyPA's specification says."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

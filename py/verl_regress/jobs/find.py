@@ -222,8 +222,13 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     job = JobDir(root.jobs / ids.check(named["submission_id"] if named else asked, "JOB"))
     # A submission never makes a link, which may lead anywhere.
     if not job.path.is_dir() or job.path.is_symlink() or _has_other_case(job.path):
-        known = ", ".join(printable(other.submission_id) for other in islice(newest(root), 5)) or "none"
-        raise BadInput(f"JOB={asked} is not under {root.jobs}: the latest are {known}.")
+        known = ", ".join(printable(other.submission_id) for other in islice(newest(root), 5))
+        cure = (
+            f"name one of the latest ({known}) or another"
+            if known
+            else "it has no job yet, submit one with 'make submit'"
+        )
+        raise BadInput(f"JOB={asked} is not under {root.jobs}: {cure}.")
     _need_readable(job)
     attempts = job.attempts()
     if named is None:

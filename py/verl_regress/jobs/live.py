@@ -67,7 +67,7 @@ def _read(
 
 
 def _has_ended(attempt: JobDir) -> bool:
-    """Its launcher recorded how it ended, which is the last thing that it does. Of a record that is damaged, the lock and Ray decide."""
+    """Its launcher recorded how it ended, which is the last thing that it does. If that record is damaged, the lock and Ray decide."""
     try:
         return attempt.read_state("ended") is not None
     except unreadable.DAMAGED:

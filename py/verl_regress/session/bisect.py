@@ -134,7 +134,7 @@ def _state(session: Session | None) -> str:
 
 
 def _signature(root: SharedRoot, search: Bisection) -> None:
-    """Keep and say what to look for. Raises BadInput if GOOD and BAD do not differ in it."""
+    """Record and print what tells GOOD from BAD. Raises BadInput if GOOD and BAD do not differ in it."""
     if not search.knows_signature:
         begin, session = search.read("begin"), search.session_of(root, bisection.ENDS)
         found = bisection.found_at_the_ends(session, begin["case"], begin["metric"], begin["step"])

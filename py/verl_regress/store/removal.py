@@ -223,7 +223,7 @@ def _rename(path: Path) -> Path | None:
 
 
 def _delete(path: Path) -> None:
-    """Delete what was renamed; another gc may be at it, too."""
+    """Delete what was renamed; another gc may delete it at the same time."""
     while path.is_symlink() or path.exists():
         with suppress(FileNotFoundError):
             if path.is_symlink() or not path.is_dir():

@@ -258,7 +258,7 @@ prereq::gpus() {
       prereq::_worker_devices
       prereq::_enough_gpus 'GPUs (/dev/dri/renderD*)' "$(compgen -G "${DEVICE_ROOT:-/dev}/dri/renderD*" | wc -l)"
       ;;
-    *) log::ok "no GPU is wanted (profile ${PROFILE})" ;;
+    *) log::ok "no GPU is needed (profile ${PROFILE})" ;;
   esac
 }
 

@@ -50,7 +50,7 @@ shared::refuse() {
     symlinks) cli::die 1 "${root} has no symbolic links ${where} (${why}), which the queue consists of: put $3 on a file system that has them (a local disk, NFS 4)." ;;
     case) cli::die 1 "${root} is case-insensitive ${where} ('a' and 'A' are one name), so that jobs and modules of verl can replace each other: put $3 on a case-sensitive file system." ;;
     modes) cli::die 1 "${root} changes mode 600 to ${why} ${where}, so that others could read secrets: put $3 on a file system that keeps modes (a local disk, NFS 4)." ;;
-    owners) cli::die 1 "${root} gives what user ${why% *} writes ${where} to user ${why#* }, and nobody runs another user's files: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
+    owners) cli::die 1 "${root} stores the files of user ${why% *} as those of user ${why#* } ${where}, and files of another user are not run: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
     locks) cli::die 1 "${root} has no locks ${where} (${why}), which the queue needs: mount it by NFS 4, or start rpc.statd for NFS 3." ;;
     ends) cli::die 1 "${root} keeps the lock of a process that was killed ${where}, so that a dead launcher would look alive: put $3 on a file system that frees it (a local disk, NFS 4)." ;;
     excludes) cli::die 1 "${root} gives one lock to two processes ${where}: put $3 on a file system whose locks exclude (a local disk, NFS 4)." ;;

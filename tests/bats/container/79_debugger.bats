@@ -141,5 +141,5 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   [[ $before == "$(container::jobs)" ]]
   JOB=none-such run scripts/66_debugger.sh
   assert_status 2
-  assert_line "error   JOB=none-such is not under ${WORKDIR}/shared/jobs: the latest are .*\."
+  assert_line "error   JOB=none-such is not under ${WORKDIR}/shared/jobs: name one of the latest \(.*\) or another\."
 }

@@ -66,6 +66,19 @@ unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" 
   rm "${UNPACKED}"/{env,py}/planted.py
 }
 
+@test "a tarball with changes that are not released yet says so" {
+  local log="${UNPACKED}/CHANGELOG.md" added said
+  cp "$log" "${BOX}/CHANGELOG.md"
+  for added in '' '- A change.'; do
+    sed "0,/^## \\[[0-9]/{/^- /d;s/^## \\[Unreleased\\]\$/&\n\n${added}/}" "${BOX}/CHANGELOG.md" >"$log"
+    unpacked scripts/dev/dist.sh
+    [[ $status == 0 ]] || fail "$stderr"
+    said=$(grep -c "^warning CHANGELOG\.md has changes under Unreleased: ${NAME} will contain more than the release ${NAME#verl-regress-}$" <<<"$stderr") || true
+    [[ $said == "${added:+1}" || $said == 0 && -z $added ]] || fail "with '${added}': ${stderr}"
+  done
+  cp "${BOX}/CHANGELOG.md" "$log"
+}
+
 @test "made again there, without git and under another umask, it is the same, byte for byte" {
   umask 077
   chmod -R go-rwx "$UNPACKED"

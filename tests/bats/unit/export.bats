@@ -34,7 +34,7 @@ refused() {
 }
 
 @test "TO is missing, unknown, or nearly right" {
-  refused "'make export' needs to know what for: set TO=slurm, TO=kuberay, TO=dstack or TO=compose on the command line."
+  refused "'make export' needs the format to print in TO: set TO=slurm, TO=kuberay, TO=dstack or TO=compose on the command line."
   refused "TO='nomad' (from the command line or environment) is not usable: use one of compose, dstack, kuberay, slurm, or leave it empty." TO=nomad
   refused "TO='kubeary' (from the command line or environment) is not usable: did you mean kuberay? Use one of compose, dstack, kuberay, slurm, or leave it empty." TO=kubeary
 }

@@ -25,7 +25,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
 @test "a rehearsal needs no GPUs" {
   gpus
   assert_status 0
-  assert_line "ok      no GPU is wanted (profile cpu)"
+  assert_line "ok      no GPU is needed (profile cpu)"
   refute_called nvidia-smi
 }
 
