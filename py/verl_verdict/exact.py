@@ -95,9 +95,9 @@ class Noise:
     stages: Mapping[metrics.Stage, Running] = field(default_factory=dict)
 
 
-def differences(a: Run, b: Run, ignore: Iterable[str] = ()) -> Iterator[list[Difference]]:
+def differences(a: Run, b: Run) -> Iterator[list[Difference]]:
     """The values that both have and that differ: a list for each step, in causal order. NaN and infinity differ even from themselves."""
-    names = sorted(compared(a, b, ignore), key=metrics.causal_rank)
+    names = sorted(compared(a, b), key=metrics.causal_rank)
     known = [(name, a.series[name], b.series[name], metrics.scale_of(name, a.series)) for name in names]
     for step in a.steps:
         found = []
@@ -111,26 +111,21 @@ def differences(a: Run, b: Run, ignore: Iterable[str] = ()) -> Iterator[list[Dif
         yield found
 
 
-def compared(a: Run, b: Run, ignore: Iterable[str] = ()) -> list[str]:
-    """The metrics that both have recorded, without times and without those to ignore."""
-    left_out = set(ignore)
+def compared(a: Run, b: Run) -> list[str]:
+    """The metrics that both have recorded, without times."""
     return [
         name
         for name in a.series
-        if name in b.series
-        and name not in left_out
-        and not metrics.is_time(name)
-        and not metrics.is_redefined(name, a.series, b.series)
+        if name in b.series and not metrics.is_time(name) and not metrics.is_redefined(name, a.series, b.series)
     ]
 
 
-def one_sided(a: Run, b: Run, ignore: Iterable[str] = ()) -> list[OneSided]:
+def one_sided(a: Run, b: Run) -> list[OneSided]:
     """The metrics, or steps of metrics, that only one side has; times are left out."""
-    left_out = set(ignore)
     found = []
     for mine, other, side in ((a, b, "A"), (b, a, "B")):
         for name, values in mine.series.items():
-            if name in left_out or metrics.is_time(name):
+            if metrics.is_time(name):
                 continue
             if name not in other.series:
                 found.append(OneSided(name, side, None, metrics.why_one_sided(name)))
@@ -139,19 +134,16 @@ def one_sided(a: Run, b: Run, ignore: Iterable[str] = ()) -> list[OneSided]:
     return sorted(found, key=lambda each: metrics.causal_rank(each.metric))
 
 
-def noise(
-    groups: Iterable[Sequence[Run]], ignore: Iterable[str] = (), perturbed: Iterable[tuple[Run, Run]] = ()
-) -> Noise:
+def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] = ()) -> Noise:
     """The noise of A: the runs of each group repeat each other, and each perturbed run comes after its original."""
-    left_out = tuple(ignore)
     of_repeats: dict[str, dict[int, float]] = {}
     of_perturbed: dict[str, dict[int, float]] = {}
     of_stages: dict[metrics.Stage, dict[int, float]] = {}
     for one, other in itertools.chain.from_iterable(itertools.combinations(group, 2) for group in groups):
-        for each in itertools.chain.from_iterable(differences(one, other, left_out)):
+        for each in itertools.chain.from_iterable(differences(one, other)):
             _enlarge(of_repeats, each.metric, each.step, abs(each.a - each.b))
     for original, run in perturbed:
-        for each in itertools.chain.from_iterable(differences(original, run, left_out)):
+        for each in itertools.chain.from_iterable(differences(original, run)):
             _enlarge(of_perturbed, each.metric, each.step, abs(each.a - each.b))
             if math.isfinite(each.size):  # A's metric is 0 at every step, and has no scale
                 _enlarge(of_stages, metrics.stage_of(each.metric), each.step, each.size)
@@ -178,12 +170,11 @@ def _running(known: Mapping[_Key, Mapping[int, float]]) -> dict[_Key, Running]:
     }
 
 
-def compare(a: Run, b: Run, known: Noise, ignore: Iterable[str] = ()) -> Comparison:
+def compare(a: Run, b: Run, known: Noise) -> Comparison:
     """B against A: identical, equal but for rounding, or different from a certain value on."""
-    left_out = tuple(ignore)
     found: list[Difference] = []
     beyond: Difference | None = None
-    for at_step in differences(a, b, left_out):
+    for at_step in differences(a, b):
         found += at_step
         beyond = next((each for each in at_step if not _is_rounding(each, known)), None)
         if beyond:
@@ -195,7 +186,7 @@ def compare(a: Run, b: Run, known: Noise, ignore: Iterable[str] = ()) -> Compari
     else:
         outcome = Outcome.GROWS if _has_grown(beyond, found, known) else Outcome.DIFFERS
     first = beyond or (found[0] if found else None)
-    return Comparison(outcome, first, tuple(found), len(compared(a, b, left_out)), len(set(a.steps) & set(b.steps)))
+    return Comparison(outcome, first, tuple(found), len(compared(a, b)), len(set(a.steps) & set(b.steps)))
 
 
 def _is_rounding(each: Difference, known: Noise) -> bool:
@@ -234,13 +225,12 @@ def _is_within(distance: float, step: int, known: Running | None) -> bool:
     return at >= 0 and math.isfinite(largest[at]) and distance <= _NOISE_FACTOR * largest[at]
 
 
-def repeats(runs: Sequence[Run], ignore: Iterable[str] = ()) -> bool | None:
+def repeats(runs: Sequence[Run]) -> bool | None:
     """Do runs with one seed repeat each other, but for rounding? None with fewer than two."""
     if len(runs) < 2:
         return None
-    left_out = tuple(ignore)
     return all(
-        compare(runs[0], other, Noise(), left_out).outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
-        and not one_sided(runs[0], other, left_out)
+        compare(runs[0], other, Noise()).outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
+        and not one_sided(runs[0], other)
         for other in runs[1:]
     )

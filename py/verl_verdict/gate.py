@@ -54,51 +54,49 @@ def incomparable(
     return None
 
 
-def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Collection[str]) -> Verdict | None:
+def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
     """A baseline that failed, ended early or recorded nonsense is not a baseline."""
     last = max(run.last_step for run in (*runs_a, *runs_b))
     for run in runs_a:
-        problem = why_unusable(run, last, ignore)
+        problem = why_unusable(run, last) or _begins_late(run, (*runs_a, *runs_b))
         if problem:
             reason = f"A cannot be the baseline, because in '{run.name}' {problem}"
             return dataclasses.replace(base, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
     return None
 
 
-def why_unusable(run: Run, last: int, ignore: Collection[str]) -> str | None:
+def why_unusable(run: Run, last: int) -> str | None:
     """Why a run that should have reached the step `last` has no values to rely on; None if it has."""
-    return run.unfinished or _failed(run, last) or next((each.text for each in _problems(run, ignore)), None)
+    return run.unfinished or _failed(run, last) or next((each.text for each in _problems(run)), None)
 
 
-def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Collection[str]) -> Verdict | None:
+def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
     """B that fails, ends early or is not finite where A is: regressed. A record of B that is damaged otherwise proves nothing."""
     base = dataclasses.replace(base, how="the records of B")
     last = max(run.last_step for run in runs_a)
     for run in runs_b:
-        broken = _first_not_finite(run, ignore)
+        broken = _first_not_finite(run)
         failed = None if run.unfinished else _failed(run, last) or (broken.text if broken else None)
         if failed:
             reason = f"A trains to the end, and in B's '{run.name}' {failed}"
             first = _where(broken, runs_a[0], run) if broken else None
             return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=first)
     for run in runs_b:
-        problem = run.unfinished or next((each.text for each in _problems(run, ignore)), None)
+        problem = run.unfinished or next((each.text for each in _problems(run)), None) or _begins_late(run, runs_a)
         if problem:
             reason = f"B's record proves nothing, because in '{run.name}' {problem}"
             return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
     return None
 
 
-def _problems(run: Run, ignore: Collection[str]) -> list[Problem]:
-    """The problems of a record, except those of metrics that nobody compares."""
-    return [
-        each for each in run.problems if not each.metric or not (each.metric in ignore or metrics.is_time(each.metric))
-    ]
+def _problems(run: Run) -> list[Problem]:
+    """The problems of a record, except those of times, which nobody compares."""
+    return [each for each in run.problems if not each.metric or not metrics.is_time(each.metric)]
 
 
-def _first_not_finite(run: Run, ignore: Collection[str]) -> Problem | None:
+def _first_not_finite(run: Run) -> Problem | None:
     """The first value that is not finite: within a step in causal order, whatever the order of the record."""
-    found = [each for each in _problems(run, ignore) if each.kind is Kind.NOT_FINITE]
+    found = [each for each in _problems(run) if each.kind is Kind.NOT_FINITE]
     return min(found, key=lambda each: (each.step, metrics.causal_rank(each.metric or "")), default=None)
 
 
@@ -109,6 +107,14 @@ def _failed(run: Run, last_step: int) -> str | None:
         return f"the job failed {after} ({run.failure})"
     cut_off = next((each.text for each in run.problems if each.kind is Kind.TRUNCATED), None)
     return cut_off or (f"the record ends at step {run.last_step} of {last_step}" if run.last_step < last_step else None)
+
+
+def _begins_late(run: Run, others: Sequence[Run]) -> str | None:
+    """That it lacks the first steps, which one of the others has."""
+    first = min((each.steps[0] for each in others if each.steps), default=0)
+    return (
+        f"the record begins at step {run.steps[0]}, not at step {first}" if run.steps and run.steps[0] > first else None
+    )
 
 
 def _where(broken: Problem, a: Run, b: Run) -> diagnosis.Diagnosis | None:

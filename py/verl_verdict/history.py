@@ -33,6 +33,11 @@ class Point:
     decisive: tuple[Decisive, ...] = ()
     ignore: tuple[str, ...] = ()
 
+    @property
+    def compared(self) -> Run:
+        """What of it is compared: the page shows all metrics."""
+        return self.run.without(self.ignore)
+
     def __str__(self) -> str:
         return f"{self.name} of {self.session} ({self.code})"
 
@@ -155,7 +160,7 @@ class _Found:
 def _judged(points: Sequence[Point], number: int, first: Point) -> Group:
     ended = [point.run.last_step for point in points if not (point.run.failure or point.run.unfinished)]
     last = median_low(ended) if ended else 0
-    why = [gate.why_unusable(point.run, last, point.ignore) for point in points]
+    why = [gate.why_unusable(point.compared, last) for point in points]
     left = [Left(str(point), reason) for point, reason in zip(points, why, strict=True) if reason]
     usable = [point for point, reason in zip(points, why, strict=True) if not reason]
     repeating = repeats(usable)
@@ -174,12 +179,12 @@ def repeats(points: Sequence[Point]) -> bool | None:
     """Do runs with one seed repeat each other? True needs two runs that do, of any code; False two runs of one code that do not."""
     is_shown = None
     for same in _by(points, lambda point: (point.run.seed, point.tree)):
-        is_equal = exact.repeats([point.run for point in same], same[0].ignore)
+        is_equal = exact.repeats([point.compared for point in same])
         if is_equal is False:
             return False
         is_shown = is_shown or is_equal
     for same in _by(points, lambda point: point.run.seed) if not is_shown else []:
-        is_shown = is_shown or any(exact.repeats([a.run, b.run], a.ignore) for a, b in pairwise(same)) or None
+        is_shown = is_shown or any(exact.repeats([a.compared, b.compared]) for a, b in pairwise(same)) or None
     return is_shown
 
 
@@ -213,12 +218,11 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
 
 def _differing(points: Sequence[Point]) -> list[tuple[Point, Point]]:
     """Runs of one side and one seed that follow each other and differ, by more than rounding, and what it may grow into."""
-    ignore = points[-1].ignore
     known = exact.noise(
-        ([point.run for point in same] for same in _by(points, lambda point: (point.run.seed, point.tree))), ignore
+        [point.compared for point in same] for same in _by(points, lambda point: (point.run.seed, point.tree))
     )
     pairs = [pair for same in _by(points, lambda point: (point.side, point.run.seed)) for pair in pairwise(same)]
-    return [(a, b) for a, b in pairs if exact.compare(a.run, b.run, known, ignore).outcome is exact.Outcome.DIFFERS]
+    return [(a, b) for a, b in pairs if exact.compare(a.compared, b.compared, known).outcome is exact.Outcome.DIFFERS]
 
 
 def _exact(

@@ -90,20 +90,29 @@ def case(
     """
     workload = gate.one_workload(runs_a, runs_b, perturbed)
     gate.no_copies([*runs_a, *runs_b, *perturbed])
-    base = Verdict(case=name or workload, word=Word.INCONCLUSIVE, reason="", workload=workload)
+    left_out = _left_out([*runs_a, *runs_b], ignore)
+    base = Verdict(case=name or workload, word=Word.INCONCLUSIVE, reason="", workload=workload, notes=tuple(left_out))
+    decisive = _without(decisive, ignore)
+    runs_a, runs_b, perturbed = ([run.without(ignore) for run in runs] for runs in (runs_a, runs_b, perturbed))
     early = (
         gate.incomparable(base, runs_a, runs_b, accept)
-        or gate.unusable_a(base, runs_a, runs_b, ignore)
-        or gate.failed_b(base, runs_a, runs_b, ignore)
+        or gate.unusable_a(base, runs_a, runs_b)
+        or gate.failed_b(base, runs_a, runs_b)
     )
     if early:
         return early
-    known = _prepare(base, runs_a, runs_b, decisive, ignore, accept, deterministic, perturbed)
+    deciding = decisive or _without(metrics.DECISIVE.get(workload, ()), ignore)
+    known = _prepare(base, runs_a, runs_b, deciding, accept, deterministic, perturbed)
     if not known.compared:
         reason = "no run of B has the seed of a run of A: run B with the seeds of A"
         return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
-    return _wrong_on_its_face(known) or _never_recorded(known, recorded) or _exact(known) or _by_statistics(known)
+    return (
+        _wrong_on_its_face(known)
+        or _never_recorded(known, decisive, recorded)
+        or _exact(known)
+        or _by_statistics(known)
+    )
 
 
 def _prepare(
@@ -111,25 +120,29 @@ def _prepare(
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
     decisive: Sequence[Decisive],
-    ignore: Sequence[str],
     accept: Collection[str],
     deterministic: bool | None,
     perturbed: Sequence[Run],
 ) -> _Case:
     """Pair the runs and compare each pair."""
-    paired = pairing.of(runs_a, runs_b, ignore)
+    paired = pairing.of(runs_a, runs_b)
     groups = [pair.a for pair in paired.pairs] or [tuple(runs_a)]
-    if deterministic is None:
-        repeats = [each for group in groups if (each := exact.repeats(group, ignore)) is not None]
-        deterministic = all(repeats) if repeats else None
-    measured, unused = _measured(runs_a, perturbed, ignore)
-    noise = exact.noise(groups, ignore, measured) if deterministic else exact.Noise()
-    compared = [(pair, exact.compare(pair.a[0], b, noise, ignore)) for pair in paired.pairs for b in pair.b]
+    repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
+    if repeats and not all(repeats):
+        if deterministic:
+            note = "A was said to repeat itself, and does not: two of its runs with one seed differ"
+            base = dataclasses.replace(base, notes=(*base.notes, note))
+        deterministic = False
+    elif repeats and deterministic is None:
+        deterministic = True
+    measured, unused = _measured(runs_a, perturbed)
+    noise = exact.noise(groups, measured) if deterministic else exact.Noise()
+    compared = [(pair, exact.compare(pair.a[0], b, noise)) for pair in paired.pairs for b in pair.b]
     one_sided = {
         (each.metric, each.side): each
         for pair in paired.pairs
         for b in pair.b
-        for each in exact.one_sided(pair.a[0], b, ignore)
+        for each in exact.one_sided(pair.a[0], b)
     }.values()
     accepted = [each for each in comparable.facts(runs_a[0], runs_b[0]) if each.name in accept]
     config = comparable.config(runs_a[0], runs_b[0])
@@ -139,7 +152,7 @@ def _prepare(
         deterministic=deterministic,
         differs=tuple(accepted),
         config=tuple(config),
-        notes=(*_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, ignore), *unused),
+        notes=(*base.notes, *_notes(runs_a, runs_b, paired, tuple(one_sided), accepted), *unused),
     )
     if perturbed and not deterministic:
         note = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
@@ -156,9 +169,7 @@ def _prepare(
     )
 
 
-def _measured(
-    runs_a: Sequence[Run], perturbed: Sequence[Run], ignore: Sequence[str]
-) -> tuple[list[tuple[Run, Run]], list[str]]:
+def _measured(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> tuple[list[tuple[Run, Run]], list[str]]:
     """The perturbed runs that measure A's noise, each after the run of A that has its seed; and why others do not."""
     found, unused = [], []
     for run in perturbed:
@@ -167,7 +178,7 @@ def _measured(
             raise BadInput(
                 f"The perturbed run '{run.name}' has the seed of no run of A ({run.seed}): perturb a run of A."
             )
-        why = gate.why_unusable(run, original.last_step, ignore) or _why_no_measure(original, run, ignore)
+        why = gate.why_unusable(run, original.last_step) or _why_no_measure(original, run)
         if why:
             unused.append(f"the perturbed run '{run.name}' measures nothing, because {why}")
         else:
@@ -175,11 +186,11 @@ def _measured(
     return found, unused
 
 
-def _why_no_measure(original: Run, run: Run, ignore: Sequence[str]) -> str | None:
+def _why_no_measure(original: Run, run: Run) -> str | None:
     differs = [each.name for each in comparable.facts(original, run) if each.name != comparable.PERTURBED]
     if differs:
         return f"it differs from '{original.name}' in more than its last bits: {listed(differs)}"
-    is_equal = exact.compare(original, run, exact.Noise(), ignore).outcome is Outcome.IDENTICAL
+    is_equal = exact.compare(original, run, exact.Noise()).outcome is Outcome.IDENTICAL
     return f"it is bit-equal to '{original.name}'" if is_equal else None
 
 
@@ -189,7 +200,6 @@ def _notes(
     paired: Pairing,
     one_sided: Sequence[OneSided],
     accepted: Sequence[comparable.Difference],
-    ignore: Sequence[str],
 ) -> list[str]:
     """What the reader must know to weigh the verdict."""
     found = []
@@ -213,16 +223,28 @@ def _notes(
         found.append(
             "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
         )
-    if ignore:
-        found.append(f"not compared, as asked: {listed(list(ignore))}")
-    if unknown := [name for name in ignore if not any(name in run.series for run in (*runs_a, *runs_b))]:
-        found.append(f"no run has {listed(unknown)}, which is not to be compared")
     found += [
-        f"B does not repeat itself with seed {pair.seed}"
-        for pair in paired.pairs
-        if exact.repeats(pair.b, ignore) is False
+        f"B does not repeat itself with seed {pair.seed}" for pair in paired.pairs if exact.repeats(pair.b) is False
     ]
     return found
+
+
+def _left_out(runs: Sequence[Run], ignore: Sequence[str]) -> list[str]:
+    """What is said of the metrics that are not to be compared."""
+    found = [f"not compared, as asked: {listed(list(ignore))}"] if ignore else []
+    if unknown := [name for name in ignore if not any(name in run.series for run in runs)]:
+        found.append(f"no run has {listed(unknown)}, which is not to be compared")
+    return found
+
+
+def _without(decisive: Sequence[Decisive], ignore: Sequence[str]) -> Sequence[Decisive]:
+    """Those that are compared. Raises BadInput if none is."""
+    left = [each for each in decisive if each.pattern not in ignore]
+    if decisive and not left:
+        raise BadInput(
+            f"Every metric that decides is ignored ({listed([each.pattern for each in decisive])}): compare one of them."
+        )
+    return left
 
 
 def _wrong_on_its_face(known: _Case) -> Verdict | None:
@@ -241,9 +263,9 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
     return None
 
 
-def _never_recorded(known: _Case, recorded: Collection[str]) -> Verdict | None:
+def _never_recorded(known: _Case, chosen: Sequence[Decisive], recorded: Collection[str]) -> Verdict | None:
     """A metric that must decide and that no run has is probably misspelt: the verdict asks for that, not for more runs."""
-    lacking = [each.pattern for each in known.decisive if each.required and not any(map(each.matches, recorded))]
+    lacking = [each.pattern for each in chosen if each.required and not any(map(each.matches, recorded))]
     if not lacking:
         return None
     nearest = difflib.get_close_matches(lacking[0], sorted(recorded), n=1)
@@ -311,7 +333,12 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
             how,
         )
     a = known.compared[0][0].a[0]
-    if not any(len(set(a.series[name].values())) > 1 for name in exact.compared(a, a)):
+    names = {name for pair, _ in known.compared for name in exact.compared(a, pair.b[0])}
+    if not names:
+        return known.says(
+            Word.INCONCLUSIVE, "A and B have no metric in common that is compared, which shows nothing", how
+        )
+    if not any(len(set(a.series[name].values())) > 1 for name in names):
         return known.says(
             Word.INCONCLUSIVE, "every metric is constant over all steps, which shows nothing: train more steps", how
         )

@@ -27,11 +27,11 @@ class Pairing:
     alone_b: tuple[Run, ...] = ()
 
 
-def of(runs_a: Sequence[Run], runs_b: Sequence[Run], ignore: Sequence[str] = ()) -> Pairing:
+def of(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
     """Pairs by seed if all runs tell theirs."""
     if all(run.seed is not None for run in (*runs_a, *runs_b)):
         return _by_seed(runs_a, runs_b)
-    if exact.repeats(runs_a, ignore):  # they repeat each other, so they had one seed
+    if exact.repeats(runs_a):  # they repeat each other, so they had one seed
         return Pairing((Pair("the same", tuple(runs_a), tuple(runs_b)),))
     number = min(len(runs_a), len(runs_b))
     pairs = tuple(Pair(str(at + 1), (runs_a[at],), (runs_b[at],)) for at in range(number))

@@ -6,12 +6,13 @@ decides what it means. verl's logger writes NaN and infinity as null.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ class Run:
     def last_step(self) -> int:
         """The last recorded step; 0 without any."""
         return max(self.steps, default=0)
+
+    def without(self, names: Collection[str]) -> Run:
+        """The same run, as if it had never recorded these metrics."""
+        return dataclasses.replace(
+            self,
+            series={name: values for name, values in self.series.items() if name not in names},
+            problems=tuple(each for each in self.problems if each.metric not in names),
+        )
 
 
 def read(path: Path, name: str | None = None) -> Run:

@@ -79,14 +79,15 @@ def judge(
     """
     if not found.pairs:
         return found
+    a, b = ([Resumed(each.run.without(ignore), each.straight.without(ignore)) for each in side] for side in (a, b))
     why_not = _why_not(found, [*a, *b] if a and b else [], source)
     if why_not:
         return _beside(_noted(found, f"not compared with the straight runs: {why_not}"), source)
     off = exact.noise([(each.straight, each.run) for each in a])
     mine, other, beyond_mine = (
-        _side("A", a, exact.Noise(), ignore),
-        _side("B", b, exact.Noise(), ignore),
-        _side("B", b, off, ignore),
+        _side("A", a, exact.Noise()),
+        _side("B", b, exact.Noise()),
+        _side("B", b, off),
     )
     found = _noted(found, str(mine), str(other))
     how = f"{mine.steps} of each resumed run against those of its straight run, value by value"
@@ -96,7 +97,7 @@ def judge(
     if is_exact and mine.found.outcome is Outcome.DIFFERS and other.goes_on and source.word in _AGREE:
         reason = f"B goes on where its checkpoint was, and A does not: {mine.where}"
         return dataclasses.replace(found, word=Word.IMPROVED, reason=reason, how=how, pairs_needed=None)
-    both_go_on = mine.goes_on and other.goes_on and not any(_lacks(each, ignore) for each in (*a, *b))
+    both_go_on = mine.goes_on and other.goes_on and not any(map(_lacks, (*a, *b)))
     return _beside(found, source, how if both_go_on else None)
 
 
@@ -114,25 +115,23 @@ def _repeats(found: Verdict, source: Verdict) -> bool | None:
     return all(known) if known else Word.IDENTICAL in (found.word, source.word) or None
 
 
-def _side(name: str, pairs: Sequence[Resumed], known: Noise, ignore: Sequence[str]) -> _Side:
-    compared = [
-        _Side(name, each, exact.compare(each.straight, each.run, known, ignore), _off(each, ignore)) for each in pairs
-    ]
+def _side(name: str, pairs: Sequence[Resumed], known: Noise) -> _Side:
+    compared = [_Side(name, each, exact.compare(each.straight, each.run, known), _off(each)) for each in pairs]
     return min(compared, key=lambda each: exact.worst_first(each.found))
 
 
-def _off(pair: Resumed, ignore: Sequence[str]) -> int:
-    found = itertools.chain.from_iterable(exact.differences(pair.straight, pair.run, ignore))
+def _off(pair: Resumed) -> int:
+    found = itertools.chain.from_iterable(exact.differences(pair.straight, pair.run))
     return len({each.metric for each in found if each.size > exact.ROUNDING})
 
 
-def _lacks(pair: Resumed, ignore: Sequence[str]) -> bool:
+def _lacks(pair: Resumed) -> bool:
     """Does the resumed run lack a value that the straight one recorded? Times are left out."""
     steps = set(pair.steps)
     return any(
         (values.keys() & steps) - pair.run.series.get(name, {}).keys()
         for name, values in pair.straight.series.items()
-        if name not in ignore and not metrics.is_time(name)
+        if not metrics.is_time(name)
     )
 
 

@@ -36,6 +36,7 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
         ("cases: {ppo: {workload: ppo}, more: {continues: ppo}}", "The case 'more' of the suite my.yaml continues 'ppo' and does not say how far: add steps, the number of further steps."),
         ("cases: {ppo: {workload: ppo, pairs: 3, seeds: [1, 2]}}", "The case 'ppo' of the suite my.yaml has pairs: 3 and 2 seeds: give a seed for each pair, or fewer pairs."),
         ("cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 1, seeds: [4]}}", "The case 'more' of the suite my.yaml continues 'ppo' and has seeds of its own: leave them out, a seed does not change midway."),
+        ("cases: {ppo: {workload: ppo, decisive: {actor/entropy: {better: neither}}, ignore: [actor/entropy]}}", "The case 'ppo' of the suite my.yaml ignores every metric that decides it (actor/entropy): compare one of them."),
         ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: up}}}}", 'cases.ppo.decisive[\'critic/score/mean\'].better="up" in my.yaml is unknown: use one of more, less, neither.'),
     ],
 )  # fmt: skip

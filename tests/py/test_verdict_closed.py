@@ -56,6 +56,7 @@ NO_PROOF = "B's record proves nothing, because in 'b' "
         (lambda job: ended(job, exit_code=143, told_to_stop=True), Word.INCONCLUSIVE, NO_PROOF + "the job was stopped"),
         (lambda job: (job / "state/ended").unlink(), Word.INCONCLUSIVE, NO_PROOF + "the job recorded no end: it is running, or was lost"),
         (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), Word.INCONCLUSIVE, NO_PROOF + "the record has no step 2, but later ones"),
+        (lambda job: lines(job, lambda all: all[1:]), Word.INCONCLUSIVE, NO_PROOF + "the record begins at step 2, not at step 1"),
         (lambda job: lines(job, lambda all: [*all, all[-1]]), Word.INCONCLUSIVE, NO_PROOF + "global_seqlen/min was recorded twice for step 4"),
         (lambda job: data_of_step(job, 2, **{"actor/pg_loss": "low"}), Word.INCONCLUSIVE, NO_PROOF + "actor/pg_loss is 'low' at step 2, which is not a number"),
     ],
@@ -88,6 +89,7 @@ def test_the_first_value_that_is_not_finite_is_the_first_in_causal_order(tmp_pat
         (lambda job: ended(job, exit_code=143, told_to_stop=True), "the job was stopped"),
         (lambda job: (job / "state/ended").unlink(), "the job recorded no end: it is running, or was lost"),
         (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), "the record has no step 2, but later ones"),
+        (lambda job: lines(job, lambda all: all[1:]), "the record begins at step 2, not at step 1"),
         (lambda job: lines(job, lambda all: [*all, all[-1]]), "global_seqlen/min was recorded twice for step 4"),
     ],
 )  # fmt: skip
@@ -114,7 +116,7 @@ def test_infinite_against_infinite_is_never_the_same_whoever_read_the_record(tmp
     a = recorded(tmp_path, *A)
     runs = [edit(run, "actor/entropy", {2: math.inf}) for run in (*a, changed(tmp_path, A[0]))]
     assert judge.case(runs[:2], runs[2:]).word is Word.INCONCLUSIVE
-    assert judge.case(runs[:2], runs[2:], deterministic=True).word is Word.CHANGED
+    assert judge.case(runs[:1], runs[2:], deterministic=True).word is Word.CHANGED
 
 
 def test_a_stopped_run_of_b_with_fewer_steps_is_no_regression(tmp_path):
@@ -224,6 +226,48 @@ def test_a_metric_that_is_ignored_and_that_no_run_has_is_named(tmp_path):
     verdict = judge.case(a, b, ignore=["actor/entropy", "actor/entorpy"])
     assert verdict.word is Word.IDENTICAL
     assert "no run has actor/entorpy, which is not to be compared" in verdict.notes
+
+
+def test_if_no_metric_is_compared_nothing_is_shown(tmp_path):
+    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
+    every = [name for name in a[0].series if name != "critic/score/mean"]
+    constant = [edit(run, "critic/score/mean", lambda step, value: 0.5) for run in (*a, *b)]
+    verdict = judge.case(constant[:2], constant[2:], ignore=every)
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.reason == "every metric is constant over all steps, which shows nothing: train more steps"
+    names = [Decisive("other", +1)]  # decides, and is in no record
+    verdict = judge.case(a, b, decisive=names, ignore=list(a[0].series))
+    assert verdict.word is Word.INCONCLUSIVE
+    assert verdict.reason == "A and B have no metric in common that is compared, which shows nothing"
+
+
+def test_metrics_that_decide_are_not_all_ignored(tmp_path):
+    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
+    with pytest.raises(BadInput) as refused:
+        judge.case(
+            a,
+            b,
+            decisive=[Decisive("actor/entropy", 0), Decisive("actor/kl_loss", 0)],
+            ignore=["actor/entropy", "actor/kl_loss"],
+        )
+    assert (
+        str(refused.value)
+        == "Every metric that decides is ignored (actor/entropy, actor/kl_loss): compare one of them."
+    )
+
+
+def test_runs_of_a_that_differ_count_more_than_the_word_that_a_repeats_itself(tmp_path):
+    """Else their difference would be A's noise, and hide that of B."""
+    a = recorded(tmp_path, A[0])[0]
+    other, b = (
+        changed(
+            tmp_path, A[0], lambda step, data, by=by: data.update({"actor/entropy": data["actor/entropy"] * by}), to=to
+        )
+        for to, by in (("other", 1.1), ("b", 1.25))
+    )
+    verdict = judge.case([a, other], [b], deterministic=True)
+    assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
+    assert "A was said to repeat itself, and does not: two of its runs with one seed differ" in verdict.notes
 
 
 def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):

@@ -717,6 +717,24 @@ def test_an_ignored_metric_is_not_compared_and_the_verdict_says_so(tmp_path):
     assert "not compared, as asked: actor/entropy" in verdict.notes
 
 
+PPO_CHANGES = {
+    "training/rollout_probs_diff_mean": 20.0,  # worse, whatever path the training takes
+    "critic/grad_norm": 0.0,  # B does not train
+}
+
+
+@pytest.mark.parametrize("name", PPO_CHANGES)
+def test_a_metric_that_shows_a_regression_alone_does_not_if_it_is_ignored(tmp_path, name):
+    def change(step, data):
+        data[name] *= PPO_CHANGES[name]
+        data["actor/entropy"] *= 1.01
+
+    a, b = recorded(tmp_path, *PPO), [changed(tmp_path, PPO[0], change)]
+    assert judge.case(a, b).word is Word.REGRESSED
+    verdict = judge.case(a, b, ignore=[name])
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "actor/entropy")
+
+
 def test_edit_is_seen(tmp_path):
     """The helper of these tests changes what it says."""
     (run,) = recorded(tmp_path, GRPO[0])

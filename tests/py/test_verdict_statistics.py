@@ -424,3 +424,13 @@ def test_forty_sessions_of_equal_code_raise_no_alarm():
     words = [verdict_of(seed, 8).word for seed in range(100, 140)]
     assert set(words) <= {Word.SAME, Word.INCONCLUSIVE}
     assert words.count(Word.SAME) >= 30
+
+
+@pytest.mark.parametrize("name", ["critic/score/mean", "actor/entropy"])
+def test_an_ignored_metric_decides_nothing(name):
+    """Whether it must decide (the score) or not."""
+    a, b = session(generator(1), 6, {name: -0.3})
+    assert judge.case(a, b).word in (Word.REGRESSED, Word.CHANGED)
+    verdict = judge.case(a, b, ignore=[name])
+    assert verdict.word in (Word.SAME, Word.INCONCLUSIVE)
+    assert name not in {row.summary.partition(",")[0] for row in verdict.rows}

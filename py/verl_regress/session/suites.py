@@ -105,6 +105,9 @@ def _case(
         raise BadInput(
             f"{where} continues '{continues}' and does not say how far: add steps, the number of further steps."
         )
+    decisive, ignore = said.get("decisive", {}), said.get("ignore", ())
+    if decisive and set(decisive) <= set(ignore):
+        raise BadInput(f"{where} ignores every metric that decides it ({', '.join(decisive)}): compare one of them.")
     return Case(
         name=name,
         spec=before[continues].spec if continues else said.get("jobspec") or f"jobspecs/{said['workload']}.yaml",
@@ -115,8 +118,8 @@ def _case(
         speed=said.get("speed", False),
         memory=said.get("memory", False),
         deterministic=said.get("deterministic"),
-        ignore=tuple(said.get("ignore", ())),
-        decisive=said.get("decisive", {}),
+        ignore=tuple(ignore),
+        decisive=decisive,
     )
 
 
