@@ -821,6 +821,47 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
 
 
 @as_root
+@pytest.mark.parametrize(
+    ("spec", "origin"), [("", "the knob SHARED_ROOT"), ("env_vars: {HF_HOME: HOME}\n", "my/ppo.yaml")]
+)
+def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(submit, shared, monkeypatch, spec, origin):
+    home = shared.user_code / "hf" if spec else shared.path / "hf"
+    home.mkdir(exist_ok=True)
+    spec = SPEC + spec.replace("HOME}", f"{home}}}")
+    os.chown(home, 4242, 4242)
+    refused = f"HF_HOME={home} (from {origin}) is refused, because {home} "
+    assert submit(spec=spec).is_refusal(
+        f"{refused}belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, or let its owner "
+        "remove it."
+    )
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    assert submit("--dry-run", spec=spec).status == 0
+    home.chmod(0o777)
+    assert submit(spec=spec).is_refusal(
+        f"{refused}can be changed by every user (mode 0777), and what is there would run as you: type 'chmod -R go-w {home}', or let its owner "
+        "remove it."
+    )
+
+
+@as_root
+def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared):
+    """Before: only a model that was named by a path was."""
+    model = shared.path / "hf" / "hub" / "models--org--name"
+    theirs = write(model / "snapshots" / "abc" / "modeling.py", "")
+    os.chown(theirs, 4242, 4242)
+    named = "--overrides=actor_rollout_ref.model.path=org/name +actor_rollout_ref.model.trust_remote_code="
+    assert submit("--dry-run", f"{named}false").status == 0
+    assert submit("--dry-run", f"{named}true".replace("org/name", "org/other")).status == 0
+    assert submit(f"{named}true").is_refusal(
+        f"The model {model} with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
+    )
+    os.chown(theirs, 0, 0)
+    assert submit("--submission-id=on", f"{named}true").status == 0
+    assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [str(model), f"{shared.models}/tiny"]
+
+
+@as_root
 def test_a_models_code_is_refused_too_if_another_key_lets_it_run(submit, shared):
     """Before: as soon as any reference in verl's config could not be filled in, none counted as on, and no path with one was checked."""
     config = shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"

@@ -130,10 +130,12 @@ def _has_acl(path: Path) -> bool:
         return False
 
 
-def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None) -> None:
-    """Raise BadInput if others can change anything in a folder whose code runs, or if that cannot be read. `then` is the end of the cure."""
+def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None, *, alone: bool = False) -> None:
+    """Raise BadInput if others can change a folder whose code runs, or anything in it unless it is asked `alone`, or if that cannot be
+    read. `then` is the end of the cure.
+    """
     try:
-        foreign = _foreign_in(folder, trusted)
+        foreign = _foreign_in(folder, trusted, alone=alone)
     except OSError as error:
         raise BadInput(
             f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
@@ -144,15 +146,14 @@ def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None 
         )
 
 
-def _foreign_in(place: Path, trusted: Iterable[int] | None) -> Foreign | None:
-    """The first path, of a file, or of a folder and all that is in it, that a user whom we do not trust can change.
+def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> Foreign | None:
+    """The first path, of a file, or of a folder and (but for `alone`) all that is in it, that a user whom we do not trust can change.
 
     Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is
     not there belongs to nobody. Raises OSError for a folder that cannot be listed.
     """
-    inner = (
-        Path(folder) / name for folder, *names in os.walk(place, onerror=_unlisted) for kind in names for name in kind
-    )
+    folders = () if alone else os.walk(place, onerror=_unlisted)
+    inner = (Path(folder) / name for folder, *names in folders for kind in names for name in kind)
     for path in (place, *inner):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
             foreign = by_owner(path, (found := path.lstat()).st_uid, trusted)

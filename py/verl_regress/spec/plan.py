@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from verl_regress.spec.request import Request
 from verl_regress.spec.workloads import JobPaths
 from verl_regress.store import snapshot
 
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -164,7 +166,8 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose(code.path, code.record, request.workload.module, overrides)
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
-    code_dirs = _python_path(root, environment, code) + _remote_code(root, composed)
+    _check_hf_home(root, environment)
+    code_dirs = _python_path(root, environment, code) + _remote_code(root, environment, composed)
     return Plan(request, code, paths, driver, environment, composed, reward_file, code_dirs)
 
 
@@ -187,15 +190,32 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
     return tuple(asked)
 
 
-def _remote_code(root: SharedRoot, composed: Composed) -> tuple[Path, ...]:
-    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names.
+def _check_hf_home(root: SharedRoot, environment: Environment) -> None:
+    """Raise BadInput if another user can add to the cache of the Hugging Face libraries."""
+    home, origin = Path(environment.variables["HF_HOME"]), environment.origins.get("HF_HOME", "the knob SHARED_ROOT")
+    if _is_in(root, home):
+        need_own(home, f"HF_HOME={shown(str(home))} (from {origin})", "or let its owner remove it", alone=True)
+
+
+def _remote_code(root: SharedRoot, environment: Environment, composed: Composed) -> tuple[Path, ...]:
+    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names, by a path or by the
+    name of a repository that the cache has.
 
     Raises BadInput if one is another user's.
     """
     if not composed.runs_remote_code:
         return ()
-    named = dict.fromkeys(Path(text) for text in _texts(yaml.safe_load(composed.text)) if text.startswith("/"))
-    models = [path for path in named if _is_in(root, path) and any(path.glob("*config.json"))]
+    hub = Path(environment.variables["HF_HOME"]) / "hub"
+    named = dict.fromkeys(
+        Path(text) if text.startswith("/") else hub / f"models--{text.replace('/', '--')}"
+        for text in _texts(yaml.safe_load(composed.text))
+        if text.startswith("/") or _REPO.fullmatch(text)
+    )
+    models = [
+        path
+        for path in named
+        if _is_in(root, path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
+    ]
     for model in models:
         need_own(model, f"The model {shown(str(model))} with trust_remote_code", "or set trust_remote_code to false")
     return tuple(models)
