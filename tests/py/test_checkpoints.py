@@ -1,5 +1,6 @@
 """Which checkpoint is whole, and the hash of its weights: equal for equal tensors, whatever the pickle beside them says."""
 
+import shutil
 import zipfile
 
 import pytest
@@ -128,6 +129,39 @@ def test_a_checkpoint_of_rl_has_the_parts_that_its_job_trains(job, config, parts
         write(job.config / "verl_config.yaml", config)
     write_checkpoint(job, 1, parts=parts, latest=1)
     assert newest(job) == ("global_step_1" if is_whole else None)
+
+
+@pytest.mark.parametrize("part", ["actor", "critic"])
+@pytest.mark.parametrize(
+    ("files", "is_whole"),
+    [
+        (None, False),  # a file in its place
+        ("", False),
+        ("huggingface/config.json fsdp_config.json", False),
+        ("optim_world_size_1_rank_0.pt extra_state_world_size_1_rank_0.pt", False),
+        ("optim_world_size_1_rank_0.pt huggingface/model.safetensors", False),
+        ("other_model_world_size_1_rank_0.pt", False),
+        ("model_world_size_2_rank_0.pt", False),
+        ("model_world_size_1_rank_0.pt", True),
+        # Megatron: 0.7.1, and 0.9.1 without and with mbridge
+        ("dist_ckpt/.metadata dist_ckpt/__0_0.distcp dist_ckpt/common.pt huggingface/config.json", True),
+        ("model/dist_ckpt/__0_0.distcp optimizer/dist_ckpt/__0_0.distcp ckpt_contents.json", True),
+        ("model/huggingface/model-00001-of-00002.safetensors transformer_config.json", True),
+        ("dist_ckpt/common.pt huggingface/config.json transformer_config.json", False),
+    ],
+)
+def test_a_part_without_weights_is_not_whole(job, part, files, is_whole):
+    """Before: its name was enough."""
+    write_checkpoint(job, 1)
+    latest = write_checkpoint(job, 2, latest=2)
+    shutil.rmtree(latest / part)
+    if files is None:
+        write(latest / part, "")
+    else:
+        (latest / part).mkdir()
+        for file in files.split():
+            write(latest / part / file, "weights")
+    assert newest(job) == ("global_step_2" if is_whole else "global_step_1")
 
 
 @pytest.mark.parametrize("text", ["algorithm: {", "[]\n", "", "a: 2001-99-99\n", "[" * 10_000])

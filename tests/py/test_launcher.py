@@ -687,6 +687,9 @@ def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launch
     plan = find.plan_of(launched.job)
     launcher.check_paths({**plan, "trusted_uids": [4242]})
     launcher.check_paths({**plan, "code_dirs": None})
+    sentence = f"{module} is refused, because {module} belongs to user 4242, and what is there would run as you: "
+    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}"):
+        launcher.check_paths({**plan, "code_dirs": [str(module)]})
     folder.with_name("loop").symlink_to("loop")
     loop = f"{folder.with_name('loop')}"
     sentence = f"{loop} is not usable, because {loop} cannot be read (Too many levels of symbolic links): make it readable, and submit the job again."

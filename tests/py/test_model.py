@@ -1,11 +1,13 @@
 import ast
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 from types import SimpleNamespace
 
 import pytest
+from conftest import write
 from streams import special, state_of, tar, whole
 
 from verl_regress.base.errors import BadInput, RegressError
@@ -196,6 +198,21 @@ def test_a_model_of_the_hub_is_kept_once_and_asked_for_once(root, online, at, sh
     assert config.samefile(root.path / "hf/blobs/b10b")
     online.online = False
     assert prepare(root, f"hub:Qwen/Qwen2.5-0.5B{at}") == [manifest]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_a_file_of_another_user_in_the_cache_is_refused_unless_that_user_is_trusted(root, online, monkeypatch):
+    """Before: it was copied, and the copy is ours."""
+    blob = write(root.path / "hf/blobs/b10b", "")
+    os.chown(blob, 4242, 4242)
+    assert refusal(root, "hub:org/name") == (
+        f"{blob} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, or remove it."
+    )
+    assert not (root.models / "name").exists()
+    shutil.rmtree(root.path / "hf" / "snapshots")
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    prepare(root, "hub:org/name")
+    assert not (root.models / "name" / "config.json").samefile(blob)
 
 
 def test_an_offline_hub_is_one_sentence(root, online):

@@ -299,23 +299,27 @@ def test_a_lock_that_cannot_be_asked_for_counts_as_held(run, ray, old):
 
 
 def test_what_a_link_in_a_job_leads_to_stays(run, ray, old):
-    """Before: `checkpoints` as a link to a kept job's, and attempts that were links, cost that job its checkpoints."""
+    """Before: `checkpoints` as a link to a kept job's, and attempts that were links, cost that job its checkpoints; with `state` as a
+    link, it was recorded that they were removed.
+    """
     kept = old("kept", 2)
     second = kept.numbered(2)
     write(second.checkpoints / "global_step_30" / "model.pt", "w")
     second.state.mkdir()
     second.write_state("ended", DONE["ended"])
     age(kept.path, 2)
-    for name in ("whole", "one", "attempts", "attempt"):
+    for name in ("whole", "one", "state", "attempts", "attempt"):
         old(name, 5)
     jobs = kept.root.jobs
     (jobs / "whole" / "checkpoints").rename(jobs / "whole" / "moved")
     (jobs / "whole" / "checkpoints").symlink_to(kept.checkpoints)
     (jobs / "one" / "checkpoints" / "global_step_20").symlink_to(kept.checkpoints / "global_step_10")
+    shutil.rmtree(jobs / "state" / "state")
+    (jobs / "state" / "state").symlink_to(kept.state)
     (jobs / "attempts" / "attempts").symlink_to(kept.path / "attempts")
     (jobs / "attempt" / "attempts").mkdir()
     (jobs / "attempt" / "attempts" / "2").symlink_to(second.path)
-    for name in ("whole", "one", "attempts", "attempt"):
+    for name in ("whole", "one", "state", "attempts", "attempt"):
         age(jobs / name, 5)
     before = state_of(kept.path)
     said = gc(run, "--keep=1")
@@ -326,6 +330,7 @@ def test_what_a_link_in_a_job_leads_to_stays(run, ray, old):
     ]
     assert [path.name for path in (jobs / "one" / "checkpoints").iterdir()] == ["global_step_20"]
     assert (jobs / "whole" / "checkpoints").is_symlink()
+    assert len(list((jobs / "state" / "checkpoints").iterdir())) == 2
 
 
 @pytest.mark.parametrize("home", ["objects", "helpers", "snapshots"])

@@ -821,6 +821,90 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
 
 
 @as_root
+@pytest.mark.parametrize(
+    ("spec", "origin"), [("", "the knob SHARED_ROOT"), ("env_vars: {HF_HOME: HOME}\n", "my/ppo.yaml")]
+)
+def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(submit, shared, monkeypatch, spec, origin):
+    home = shared.user_code / "hf" if spec else shared.path / "hf"
+    home.mkdir(exist_ok=True)
+    spec = SPEC + spec.replace("HOME}", f"{home}}}")
+    os.chown(home, 4242, 4242)
+    refused = f"HF_HOME={home} (from {origin}) is refused, because {home} "
+    assert submit(spec=spec).is_refusal(
+        f"{refused}belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, or let its owner "
+        "remove it."
+    )
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
+    assert submit("--dry-run", spec=spec).status == 0
+    home.chmod(0o777)
+    assert submit(spec=spec).is_refusal(
+        f"{refused}can be changed by every user (mode 0777), and what is there would run as you: type 'chmod -R go-w {home}', or let its owner "
+        "remove it."
+    )
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("key", "name", "theirs"),
+    [
+        ("data.custom_cls.path", "data.py", "data.py"),
+        ("data.sampler.class_path", "sampler.py", "__pycache__/sampler.cpython-311.pyc"),
+        ("reward.reward_manager.module.path", "manager.pyc", "manager.pyc"),
+        ("actor_rollout_ref.rollout.multi_turn.function_tool_path", "tools.py", "tools.py"),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "tools.yaml", "tools.yaml"),
+        ("actor_rollout_ref.rollout.multi_turn.interaction_config_path", "talk", "talk"),
+        ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "agent.json", "agent.json"),
+        ("trainer.resume_from_path", "global_step_4", "global_step_4/actor/model_world_size_1_rank_0.pt"),
+    ],
+)
+def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(submit, shared, key, name, theirs):
+    """Before: only a reward function, PYTHONPATH and models were checked."""
+    place, part = shared.user_code / "mine" / name, write(shared.user_code / "mine" / theirs, "")
+    if not place.exists():
+        write(place, "")
+    said = f"--overrides=++{key}={place}"
+    assert submit("--submission-id=me", said).status == 0
+    assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(place)]
+    os.chown(part, 4242, 4242)
+    assert submit(said).is_refusal(
+        f"{key}={place} (from OVERRIDES) is refused, because {part} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
+    )
+    assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_code_that_verls_config_names_in_a_folder_that_others_can_change_is_refused(submit, shared, prefix):
+    """They could put another file, or bytecode, there after the check."""
+    file = write(shared.user_code / "mine" / "data.py", "")
+    file.parent.chmod(0o777)
+    assert submit(f"--overrides=++data.custom_cls.path={prefix}{file}").is_refusal(
+        f"data.custom_cls.path={file} (from OVERRIDES) is refused, because {file.parent} can be changed by every user (mode 0777), and what is "
+        f"there would run as you: type 'chmod -R go-w {file.parent}', or name one of your own."
+    )
+    file.parent.chmod(0o1777)
+    assert submit("--dry-run", f"--overrides=++data.custom_cls.path={prefix}{file}").status == 0
+
+
+@as_root
+def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared):
+    """Before: only a model that was named by a path was."""
+    model = shared.path / "hf" / "hub" / "models--org--name"
+    theirs = write(model / "snapshots" / "abc" / "modeling.py", "")
+    os.chown(theirs, 4242, 4242)
+    named = "--overrides=actor_rollout_ref.model.path=org/name +actor_rollout_ref.model.trust_remote_code="
+    assert submit("--dry-run", f"{named}false").status == 0
+    assert submit("--dry-run", f"{named}true".replace("org/name", "org/other")).status == 0
+    assert submit(f"{named}true").is_refusal(
+        f"The model {model} with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
+    )
+    os.chown(theirs, 0, 0)
+    assert submit("--submission-id=on", f"{named}true").status == 0
+    assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [str(model), f"{shared.models}/tiny"]
+
+
+@as_root
 def test_a_models_code_is_refused_too_if_another_key_lets_it_run(submit, shared):
     """Before: as soon as any reference in verl's config could not be filled in, none counted as on, and no path with one was checked."""
     config = shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"

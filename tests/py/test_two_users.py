@@ -380,8 +380,27 @@ def test_a_foreign_link_in_the_queue_is_passed_over(both):
 
 def test_each_user_has_a_place_for_the_caches_of_hugging_face(both):
     said = [both.calls(uid, lambda: print(both.root.hf))[1].strip() for uid in (ANN, BOB)]
-    assert said == [f"{both.root.path}/hf", f"{both.root.path}/hf/uid-{BOB}"]
-    assert both.acts(BOB, "mkdir", said[1])[0] == 0
+    assert said == [f"{both.root.path}/hf/uid-{uid}" for uid in (ANN, BOB)]
+    assert [mode(Path(place)) for place in said] == [f"{uid}:{TEAM} 0755" for uid in (ANN, BOB)]
+
+
+def test_what_another_user_put_into_our_cache_of_hugging_face_is_not_taken(team):
+    """Before: it was copied into the model, and belonged to us."""
+    team.helper(ANN, "layout", "--cluster=a")
+    place = team.root.path / "hf" / f"uid-{BOB}"
+
+    def plants():
+        write(place / "hub" / "models--org--name" / "snapshots" / "abc" / "modeling.py", "evil = 1\n")
+
+    assert team.calls(ANN, plants) == (0, "", "")
+    assert team.helper(BOB, "layout", "--cluster=b") == (0, "", "")
+    assert team.helper(BOB, "prepare-model", "--source=hub:org/name", "--seed=1") == (
+        2,
+        "",
+        f"error   HF_HOME={place} (for MODEL_SOURCE=hub:org/name) is refused, because {place} belongs to user {ANN}, and what is there would run "
+        f"as you: set TRUSTED_UIDS={ANN} if you trust that user, or let its owner remove it.\n",
+    )
+    assert not list(team.root.models.iterdir())
 
 
 def test_a_report_that_is_cut_off_is_passed_over(both):

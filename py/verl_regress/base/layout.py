@@ -22,6 +22,7 @@ HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 # With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
+_OWN = 0o755  # each user's own: what is there runs as that user
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ class SharedRoot:
         """The directories of one other user in which the members of `group` cannot work; only that user can open them."""
         if group is None or os.getuid() == 0:
             return []
-        found = {directory: directory.stat() for directory in self._modes(group) if directory.is_dir()}
+        shared = (path for path, mode in self._modes(group).items() if mode != _OWN)
+        found = {directory: directory.stat() for directory in shared if directory.is_dir()}
         narrow = {path: each.st_uid for path, each in found.items() if not _is_usable(each, group)}
         return [path for path, uid in narrow.items() if uid == next(iter(narrow.values()))]
 
@@ -150,14 +152,14 @@ class SharedRoot:
 
     @property
     def hf(self) -> Path:
-        """The cache of the Hugging Face libraries, which are not made for several users.
-
-        In a group's shared root each user has one: who came first `hf` itself.
-        """
+        """The cache of the Hugging Face libraries, which are not made for several users: in a group's shared root each has one."""
         place = self.path / "hf"
-        found = place.stat() if place.is_dir() else None
-        is_of_group = found is not None and bool(found.st_mode & stat.S_ISVTX) and found.st_uid != os.getuid()
-        return place / f"uid-{os.getuid()}" if is_of_group else place
+        is_of_group = place.is_dir() and bool(place.stat().st_mode & stat.S_ISVTX)
+        return self._own_hf if is_of_group else place
+
+    @property
+    def _own_hf(self) -> Path:
+        return self.path / "hf" / f"uid-{os.getuid()}"
 
     def _all(self, group: int | None) -> list[Path]:
         return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]
@@ -170,6 +172,7 @@ class SharedRoot:
         return {
             **dict.fromkeys([*self._closed, *self._open_to_all, *more], _OPEN_TO_GROUP),
             self.secrets: _GROUP_ALONE,
+            self._own_hf: _OWN,
         }
 
     @property

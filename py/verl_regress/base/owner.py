@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import hashlib
 import os
 import shlex
@@ -130,10 +131,12 @@ def _has_acl(path: Path) -> bool:
         return False
 
 
-def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None) -> None:
-    """Raise BadInput if others can change anything in a folder whose code runs, or if that cannot be read. `then` is the end of the cure."""
+def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None, *, alone: bool = False) -> None:
+    """Raise BadInput if others can change a folder whose code runs, or anything in it unless it is asked `alone`, or if that cannot be
+    read. `then` is the end of the cure.
+    """
     try:
-        foreign = _foreign_in(folder, trusted)
+        foreign = _foreign_in(folder, trusted, alone=alone)
     except OSError as error:
         raise BadInput(
             f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
@@ -144,16 +147,22 @@ def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None 
         )
 
 
-def _foreign_in(place: Path, trusted: Iterable[int] | None) -> Foreign | None:
-    """The first path, of a file, or of a folder and all that is in it, that a user whom we do not trust can change.
+def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> Foreign | None:
+    """The first path, of a file and its bytecode, or of a folder and (but for `alone`) all that is in it, that a user whom we do not trust
+    can change.
 
     Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is
     not there belongs to nobody. Raises OSError for a folder that cannot be listed.
     """
-    inner = (
-        Path(folder) / name for folder, *names in os.walk(place, onerror=_unlisted) for kind in names for name in kind
-    )
-    for path in (place, *inner):
+    is_file = place.is_file()
+    # Whoever writes in its folder, or in that of the file that it leads to, can put another file or bytecode there after this check.
+    for folder in (place.parent, place.resolve().parent) if is_file else ():
+        changed = by_mode(folder, folder.stat())
+        if changed is not None:
+            return changed
+    folders = () if alone else os.walk(place, onerror=_unlisted)
+    inner = (Path(folder) / name for folder, *names in folders for kind in names for name in kind)
+    for path in (place, *(bytecode_of(place) if is_file else ()), *inner):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
             foreign = by_owner(path, (found := path.lstat()).st_uid, trusted)
             if foreign is None and stat.S_ISLNK(found.st_mode):
@@ -164,6 +173,12 @@ def _foreign_in(place: Path, trusted: Iterable[int] | None) -> Foreign | None:
             if foreign is not None:
                 return foreign
     return None
+
+
+def bytecode_of(file: Path) -> tuple[Path, ...]:
+    """The folder of the bytecode next to a Python file, and its bytecode there, which Python runs instead of the file."""
+    folder = file.parent / "__pycache__"
+    return (folder, *folder.glob(f"{glob.escape(file.stem)}.*")) if folder.is_dir() else ()
 
 
 def _unlisted(error: OSError) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_whole(checkpoint: Path, needed: frozenset[str] | None) -> bool:
-    """Does it have all ranks of every kind of file (FSDP, 0.7.1, 0.8.0), and the `needed` parts?"""
+    """Does it have all ranks of every kind of file (FSDP, 0.7.1, 0.8.0), and the `needed` parts with their weights?"""
     ranks: dict[tuple[Path, str, int], int] = {}
     for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
         kind, _, of = path.stem.partition("_world_size_")
@@ -121,7 +121,23 @@ def _is_whole(checkpoint: Path, needed: frozenset[str] | None) -> bool:
     parts = {path.name for path in checkpoint.iterdir()}
     if needed is None:
         needed = frozenset({"actor"} if "data.pt" in parts else ())  # RL's data.pt; SFT has data_0.pt
-    return bool(parts) and all(found == world for (_, _, world), found in ranks.items()) and needed <= parts
+    return (
+        bool(parts)
+        and all(found == world for (_, _, world), found in ranks.items())
+        and all(
+            _has_weights(home, {kind for at, kind, _ in ranks if at == home})
+            for home in map(checkpoint.joinpath, needed)
+        )
+    )
+
+
+def _has_weights(part: Path, kinds: Collection[str]) -> bool:
+    """Does the actor or the critic have weights? `kinds` are the kinds of FSDP's files there: other backends write none of
+    those, but any number of the files below (Megatron 0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge).
+    """
+    if kinds:
+        return "model" in kinds
+    return any(path.suffix in (".distcp", ".safetensors") for path in part.rglob("*"))
 
 
 def continuing(checkpoint: Path) -> list[str]:

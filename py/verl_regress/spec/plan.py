@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,10 @@ from verl_regress.spec.request import Request
 from verl_regress.spec.workloads import JobPaths
 from verl_regress.store import snapshot
 
+# The ends of the files that Python imports, and of the keys whose files run whatever their names.
+_RUN = (".py", ".pyc", ".so")
+_RUN_BY = ("tool_config_path", "interaction_config_path", "agent_loop_config_path", "trainer.resume_from_path")
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -58,7 +63,7 @@ class Plan:
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
     config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
-    whoever names it, if it is on the shared root; `code_dirs` are the other folders there whose code runs.
+    whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs.
     """
 
     request: Request
@@ -164,8 +169,14 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose(code.path, code.record, request.workload.module, overrides)
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
-    code_dirs = _python_path(root, environment, code) + _remote_code(root, composed)
-    return Plan(request, code, paths, driver, environment, composed, reward_file, code_dirs)
+    _check_hf_home(root, environment)
+    texts = list(_texts(yaml.load(composed.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
+    code_dirs = (
+        *_python_path(root, environment, code),
+        *_named_code(root, request, composed, texts, reward_file),
+        *(_remote_code(root, environment, texts) if composed.runs_remote_code else ()),
+    )
+    return Plan(request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)))
 
 
 def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tuple[Path, ...]:
@@ -187,27 +198,64 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
     return tuple(asked)
 
 
-def _remote_code(root: SharedRoot, composed: Composed) -> tuple[Path, ...]:
-    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names.
+def _check_hf_home(root: SharedRoot, environment: Environment) -> None:
+    """Raise BadInput if another user can add to the cache of the Hugging Face libraries."""
+    home, origin = Path(environment.variables["HF_HOME"]), environment.origins.get("HF_HOME", "the knob SHARED_ROOT")
+    if _is_in(root, home):
+        need_own(home, f"HF_HOME={shown(str(home))} (from {origin})", "or let its owner remove it", alone=True)
+
+
+def _named_code(
+    root: SharedRoot, request: Request, composed: Composed, texts: Iterable[tuple[str, str]], reward: Path | None
+) -> Iterator[Path]:
+    """What verl's config names on the shared root and runs: Python files but for the `reward` function, which has its own check, YAML
+    that names code, and the checkpoint, because pickles run, too (0.7.1 to 0.9.1). `make resume` continues from the job's own.
+
+    Raises BadInput if something is another user's.
+    """
+    origins = {override.parts()[1]: override.origin for override in composed.overrides}
+    own = request.attempt.checkpoint if request.attempt is not None else None
+    for key, text in texts:
+        path = Path(text.removeprefix("file://"))
+        runs = path.suffix in _RUN or key.endswith(_RUN_BY)
+        if runs and path.is_absolute() and path not in (reward, own) and _is_in(root, path):
+            origin = origins.get(key, "verl's config")
+            need_own(path, f"{key}={shown(str(path))} (from {origin})", "or name one of your own")
+            yield path
+
+
+def _remote_code(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str, str]]) -> tuple[Path, ...]:
+    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names, by a path or by the
+    name of a repository that the cache has.
 
     Raises BadInput if one is another user's.
     """
-    if not composed.runs_remote_code:
-        return ()
-    named = dict.fromkeys(Path(text) for text in _texts(yaml.safe_load(composed.text)) if text.startswith("/"))
-    models = [path for path in named if _is_in(root, path) and any(path.glob("*config.json"))]
+    hub = Path(environment.variables["HF_HOME"]) / "hub"
+    named = dict.fromkeys(
+        Path(text) if text.startswith("/") else hub / f"models--{text.replace('/', '--')}"
+        for _, text in texts
+        if text.startswith("/") or _REPO.fullmatch(text)
+    )
+    models = [
+        path
+        for path in named
+        if _is_in(root, path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
+    ]
     for model in models:
         need_own(model, f"The model {shown(str(model))} with trust_remote_code", "or set trust_remote_code to false")
     return tuple(models)
 
 
-def _texts(node: Any) -> Iterator[str]:
-    """Every text among the values of a document."""
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text among the values of a document, after its dotted key; in a list, that of the list."""
     if isinstance(node, str):
-        yield node
-    elif isinstance(node, dict | list):
-        for inner in node.values() if isinstance(node, dict) else node:
-            yield from _texts(inner)
+        yield key, node
+    elif isinstance(node, dict):
+        for name, inner in node.items():
+            yield from _texts(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for inner in node:
+            yield from _texts(inner, key)
 
 
 def _is_in(root: SharedRoot, path: Path) -> bool:

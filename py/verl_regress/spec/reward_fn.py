@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import difflib
 import errno
-import glob
 import os
 import sys
 import warnings
@@ -21,7 +20,7 @@ import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import by_mode, by_owner
+from verl_regress.base.owner import by_mode, by_owner, bytecode_of
 from verl_regress.spec.overrides import Override
 
 # Where verl's configuration names the function's file, newest first: the key, the file of verl/trainer/config that
@@ -129,8 +128,7 @@ def foreign_owner(path: Path, file: BinaryIO, trusted: Iterable[int] | None = No
     file, a link to it, and the bytecode next to it, which Python runs instead of the file.
     """
     states = [(path, os.fstat(file.fileno())), (path, path.lstat())]
-    folder = path.parent / "__pycache__"
-    for part in (folder, *folder.glob(f"{glob.escape(path.stem)}.*")) if folder.is_dir() else ():
+    for part in bytecode_of(path):
         states += [(part, part.stat()), (part, part.lstat())]
     owned = (by_owner(part, found.st_uid, trusted) for part, found in states)
     # Whoever writes in its folder, or in that of the file that it leads to, can put another file or bytecode there after this check.

@@ -13,6 +13,7 @@ from typing import TypeVar
 from verl_regress.base import pulse
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
+from verl_regress.base.owner import need_own
 
 _REASON_WIDTH = 160
 
@@ -20,12 +21,16 @@ _Answer = TypeVar("_Answer")
 
 
 class Hub:
-    """Fetches from the hub; every failure is one RegressError that names the knob and ends with `cure`."""
+    """Fetches from the hub; every failure is one RegressError that names the knob and ends with `cure`.
+
+    Raises BadInput if another user can change the cache.
+    """
 
     def __init__(self, root: SharedRoot, asked_by: str, cure: str) -> None:
         # The hub's packages read this when they are imported, so it is set first.
         os.environ["HF_HOME"] = str(root.hf)
         self._cache = root.hf
+        need_own(self._cache, f"HF_HOME={self._cache} (for {asked_by})", "or let its owner remove it", alone=True)
         self._asked_by = asked_by
         self._cure = cure
 

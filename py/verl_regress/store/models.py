@@ -16,6 +16,7 @@ from typing import BinaryIO
 from verl_regress.base import naming, pulse
 from verl_regress.base.errors import BadInput, RegressError, last_line
 from verl_regress.base.layout import HELPER_DIR, SharedRoot
+from verl_regress.base.owner import by_owner
 from verl_regress.store import artefact, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
@@ -142,9 +143,16 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str)
 
 
 def _link_or_copy(file: Path, name: Path) -> None:
-    """Hard-link `file` to `name`, or copy it: with a link the weights are stored once, and either name can be removed."""
+    """Hard-link `file` to `name`, or copy it: with a link the weights are stored once, and either name can be removed.
+
+    Raises BadInput for a file of a user whom we do not trust: the copy would be ours.
+    """
+    uid = file.stat().st_uid
+    foreign = by_owner(file, uid)
+    if foreign is not None:
+        raise BadInput(f"{foreign}, and what is there would run as you: {foreign.cure}, or remove it.")
     name.parent.mkdir(parents=True, exist_ok=True)
-    if file.stat().st_uid != os.getuid():  # we could not make it readable
+    if uid != os.getuid():  # we could not make it readable
         shutil.copyfile(file, name)
         return
     try:

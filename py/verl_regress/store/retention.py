@@ -325,6 +325,8 @@ def _is_of_cluster(plan: Mapping[str, Any], cluster: str | None) -> bool:
 
 
 def _checkpoints(attempt: JobDir) -> tuple[Path, ...]:
+    if attempt.state.is_symlink():  # that they were removed would be recorded where it leads to
+        return ()
     return tuple(path for path in uses.entries(attempt.checkpoints) if not removal.is_leftover(path))
 
 

@@ -199,7 +199,7 @@ def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> No
 
 def check_paths(plan: Mapping[str, Any]) -> None:
     """Raise RegressError if a path of the plan now leads out of the shared root, or if further code that runs is another user's: the
-    reward function, PYTHONPATH, and a model whose code transformers runs.
+    reward function, PYTHONPATH, what verl's config names, and a model whose code transformers runs.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
