@@ -208,6 +208,9 @@ def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path, text):
     write_samples(job, 1, "2")
     (job / "samples/2.jsonl").write_text(text)
     assert jobdir.sampled(job) is None
+    (job / "samples/2.jsonl").unlink()
+    (job / "samples/2.jsonl").mkdir()
+    assert jobdir.sampled(job) is None
 
 
 def test_the_resolved_config_names_neither_the_job_nor_its_seeds(tmp_path):

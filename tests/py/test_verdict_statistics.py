@@ -424,3 +424,11 @@ def test_forty_sessions_of_equal_code_raise_no_alarm():
     words = [verdict_of(seed, 8).word for seed in range(100, 140)]
     assert set(words) <= {Word.SAME, Word.INCONCLUSIVE}
     assert words.count(Word.SAME) >= 30
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e308, -1e308])
+def test_a_value_near_the_largest_float_is_judged_without_a_warning(value):
+    a, b = session(generator(1), 4)
+    b[0] = edit(b[0], "actor/grad_norm", lambda step, old: value)
+    assert judge.case(a, b).word in (Word.INCONCLUSIVE, Word.CHANGED, Word.REGRESSED)
