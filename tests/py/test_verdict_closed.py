@@ -226,6 +226,13 @@ def test_a_metric_that_is_ignored_and_that_no_run_has_is_named(tmp_path):
     assert "no run has actor/entorpy, which is not to be compared" in verdict.notes
 
 
+def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
+    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
+    verdict = judge.case(a, b, accept=["profile", "profil"])
+    assert verdict.word is Word.IDENTICAL
+    assert "no run has recorded profil, which may differ" in verdict.notes
+
+
 def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):
     (run,) = recorded(tmp_path, "sft-0.7.1")
     with pytest.raises(BadInput) as refused:
