@@ -9,6 +9,7 @@ Exit statuses: 0 identical, same or improved; 9 regressed; 10 changed; 11 inconc
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,12 +34,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m verl_verdict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("a", nargs="+", type=Path, metavar="RUN_A", help="runs of A, the baseline")
-    parser.add_argument("--against", nargs="+", type=Path, required=True, metavar="RUN_B", help="runs of B")
+    parser.add_argument("a", nargs="+", type=_run, metavar="RUN_A", help="runs of A, the baseline")
+    parser.add_argument("--against", nargs="+", type=_run, required=True, metavar="RUN_B", help="runs of B")
     parser.add_argument(
         "--perturbed",
         nargs="+",
-        type=Path,
+        type=_run,
         default=[],
         metavar="RUN",
         help="runs of A with a perturbed last bit: what they do is noise",
@@ -69,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _run(text: str) -> Path:
+    if not text:
+        raise BadInput("A RUN is '', which names nothing: give a metrics.jsonl or a job directory.")
+    return Path(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
@@ -85,11 +92,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         found = _judge(options)
-        print((report.as_json if options.json else report.text)(found, options.allow))
+        _write((report.as_json if options.json else report.text)(found, options.allow))
         return verdicts.status(found, options.allow)
     except BadInput as error:
         print(f"error   {error}", file=sys.stderr)
         return _BAD_INPUT
+
+
+def _write(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
+        raise BadInput(
+            f"The verdict cannot be written to standard output ({error.strerror}): write it to another place."
+        ) from None
 
 
 def _judge(options: argparse.Namespace) -> list[verdicts.Verdict]:

@@ -37,7 +37,11 @@ _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memo
 
 def load(path: Path) -> Run:
     """The run at `path`: a metrics.jsonl, or a job directory."""
-    if not path.is_dir():
+    try:
+        is_job = path.is_dir()
+    except OSError:  # a closed folder, a name that is too long: records.read reports it
+        is_job = False
+    if not is_job:
         return records.read(path)
     found = sampled(path)
     return dataclasses.replace(read(path), hashes={records.TOKENS: found} if found else {})
@@ -47,7 +51,7 @@ def read(directory: Path) -> Run:
     """The run of a job directory, without hashes: what was sampled may be large, so a session hashes it once (`sampled`)."""
     try:
         return _read(directory)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise BadInput(
             f"The job directory '{directory}' is damaged ({type(error).__name__}: {error}): give its logs/metrics.jsonl."
         ) from None
@@ -61,8 +65,9 @@ def _read(directory: Path) -> Run:
     texts, starts = _texts(attempts)
     if not texts:
         if failure is None and unfinished is None:
+            has = "an empty" if (directory / "logs/metrics.jsonl").exists() else "no"
             raise BadInput(
-                f"The job directory '{directory}' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
+                f"The job directory '{directory}' has {has} logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
             )
         run = Run(name=directory.name, series={})
     else:
@@ -91,10 +96,15 @@ def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
     texts: list[str] = []
     starts: list[int] = []
     for attempt in attempts:
+        path = attempt / "logs/metrics.jsonl"
         try:
-            text = (attempt / "logs/metrics.jsonl").read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(
+                f"The record '{path}' cannot be read ({error}): make it readable, or give another run."
+            ) from None
         if not text.strip():
             continue
         if texts:
@@ -109,7 +119,7 @@ def sampled(directory: Path) -> str | None:
 
     verl 0.7.1 to 0.9.1 write `samples/N.jsonl` for step N, with an object for each answer, in the order in which the answers
     came. None if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
-    None too if the directory is damaged, which `read` reports.
+    None too if the directory is damaged, which `read` reports, or if they cannot be read.
     """
     known = hashlib.sha256()
     try:
@@ -118,7 +128,7 @@ def sampled(directory: Path) -> str | None:
             with path.open(encoding="utf-8") as file:
                 answers = [json.loads(line) for line in file]
             known.update(json.dumps([step, sorted([each["input"], each["output"]] for each in answers)]).encode())
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, OSError, TypeError, ValueError):
         return None
     return known.hexdigest() if steps else None
 

@@ -152,7 +152,7 @@ def _prepare(
         deterministic=deterministic,
         differs=tuple(accepted),
         config=tuple(config),
-        notes=(*base.notes, *_notes(runs_a, runs_b, paired, tuple(one_sided), accepted), *unused),
+        notes=(*base.notes, *_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, accept), *unused),
     )
     if perturbed and not deterministic:
         note = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
@@ -200,11 +200,14 @@ def _notes(
     paired: Pairing,
     one_sided: Sequence[OneSided],
     accepted: Sequence[comparable.Difference],
+    accept: Collection[str],
 ) -> list[str]:
     """What the reader must know to weigh the verdict."""
     found = []
     if accepted:
         found.append(f"{listed([each.name for each in accepted])} also differ: the code is not the only possible cause")
+    if unknown := [name for name in accept if not any(name in run.facts for run in (*runs_a, *runs_b))]:
+        found.append(f"no run has recorded {listed(unknown)}, which may differ")
     if lacking := comparable.not_compared(runs_a[0], runs_b[0]):
         found.append(f"not compared, because it is not in the records: {', '.join(lacking)}")
     one_sided_hashes = {

@@ -75,6 +75,7 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
     return None
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what no float can hold is infinite or NaN, and so never the same
 def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: Sequence[Decisive]) -> Verdict:
     """The verdict at the first declared look that decides; further pairs do not change it.
 

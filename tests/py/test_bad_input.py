@@ -143,7 +143,14 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
                 f"{SPEC}resources: {{entrypoint_resources: {{worker_node: {yaml}}}}}\n",
                 f"entrypoint_resources.worker_node={shown} (from {FILE}) {HEAD}",
             )
-            for yaml, shown in (("0", "0"), ("-1", "-1"), (".nan", "nan"), (".inf", "inf"))
+            for yaml, shown in (("0", "0"), ("-1", "-1"))
+        ),
+        *(
+            (
+                f"{SPEC}resources: {{entrypoint_resources: {{worker_node: {yaml}}}}}\n",
+                f"resources.entrypoint_resources.worker_node={shown} in {FILE} is not finite: give a number.",
+            )
+            for yaml, shown in ((".nan", "NaN"), (".inf", "Infinity"))
         ),
     ],
 )
@@ -399,9 +406,13 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
         *(
             (
                 f"{SPEC}resources: {{entrypoint_num_cpus: {number}}}\n",
-                f"The resource entrypoint_num_cpus={shown} (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
+                f"resources.entrypoint_num_cpus={shown} in {FILE} is not finite: give a number.",
             )
-            for number, shown in ((".nan", "nan"), (".inf", "inf"), ("10000000000", "10000000000"))
+            for number, shown in ((".nan", "NaN"), (".inf", "Infinity"))
+        ),
+        (
+            f"{SPEC}resources: {{entrypoint_num_cpus: 10000000000}}\n",
+            f"The resource entrypoint_num_cpus=10000000000 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
         ),
         (
             f"{SPEC}resources: {{entrypoint_resources: {{more: -1}}}}\n",

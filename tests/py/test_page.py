@@ -69,18 +69,27 @@ def test_every_element_is_closed_and_no_id_is_used_twice(parsed):
     assert len(ids) == len(set(ids)) > 10
 
 
-def test_the_answer_is_first_and_a_failed_check_is_said_with_it(text):
-    shown = re.sub("<[^>]+>", " ", text[text.index("<h1>") : text.index("<nav")])
-    assert shown.split("  ")[0].strip() == "B breaks what A does, in 1 of 4 cases: ppo."
-    assert "1 check failed, so this may not be about the code that was asked for: No secret is left" in shown
+def test_the_answer_is_first(outcome):
+    text = report.as_html(dataclasses.replace(outcome, checks=outcome.checks[:1]))
+    answer = "B breaks what A does, in 1 of 4 cases: ppo."
+    assert (f"<title>regressed: {answer}</title>" in text, f"<h1>{answer}</h1>" in text) == (True, True)
     assert text.index('class="badge regressed"') < text.index("<h1>")
+
+
+def test_a_failed_check_leaves_no_answer_as_in_the_other_reports(text, outcome):
+    answer = "no answer: leaks failed, so the runs were not what was asked for; 1 of 3 checks passed, 1 not checked"
+    assert outcome.headline == answer
+    assert (f"<title>{answer}</title>" in text, f"<h1>{answer}</h1>" in text) == (True, True)
+    top = text[: text.index("<nav")]
+    assert 'class="badge' not in top
+    assert "1 check failed, so this may not be about the code that was asked for: No secret is left" in top
 
 
 def test_each_case_has_a_card_with_its_verdicts_and_jobs(parsed, outcome):
     cards = [each["id"] for each in parsed.all("section")]
     assert cards == ["case-ppo", "case-grpo", "case-sft", "checks", "code"]
     badges = [each["class"] for each in parsed.all("span") if str(each.get("class")).startswith("badge")]
-    assert badges[:5] == [f"badge {word}" for word in ("regressed", "regressed", "inconclusive", "inconclusive", "identical")]  # fmt: skip
+    assert badges[:4] == [f"badge {word}" for word in ("regressed", "inconclusive", "inconclusive", "identical")]  # fmt: skip
     links = [each["href"] for each in parsed.all("a") if not each["href"].startswith("#")]
     assert links[:2] == ["../../jobs/ppo-a/logs/driver.log", "../../jobs/ppo-b/logs/driver.log"]
     assert len(links) == 10

@@ -308,7 +308,9 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     assert (
         outcome.headline == "no answer: placement failed, so the runs were not what was asked for; 0 of 1 checks passed"
     )
-    assert report.text(outcome)[-1] == f"{outcome.headline} (exit status 9)"
+    said = report.text(outcome)
+    assert said[-1] == f"{outcome.headline} (exit status 9)"
+    assert not any("(exit status 0" in line for line in said)
 
 
 def test_a_misspelt_decisive_metric_asks_for_its_name_and_for_no_more_runs(root):

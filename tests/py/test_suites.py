@@ -38,6 +38,8 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
         ("cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 1, seeds: [4]}}", "The case 'more' of the suite my.yaml continues 'ppo' and has seeds of its own: leave them out, a seed does not change midway."),
         ("cases: {ppo: {workload: ppo, decisive: {actor/entropy: {better: neither}}, ignore: [actor/entropy]}}", "The case 'ppo' of the suite my.yaml ignores every metric that decides it (actor/entropy): compare one of them."),
         ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: up}}}}", 'cases.ppo.decisive[\'critic/score/mean\'].better="up" in my.yaml is unknown: use one of more, less, neither.'),
+        ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: more, floor: .nan}}}}", "cases.ppo.decisive['critic/score/mean'].floor=NaN in my.yaml is not finite: give a number."),
+        ('{"cases": {"ppo": {"workload": "ppo", "decisive": {"x": {"better": "more", "relative_floor": 1e999}}}}}', "cases.ppo.decisive.x.relative_floor=Infinity in my.yaml is not finite: give a number."),
     ],
 )  # fmt: skip
 def test_a_suite_that_cannot_be_used_is_refused_in_one_sentence(text, sentence):

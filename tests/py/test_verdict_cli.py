@@ -216,6 +216,11 @@ def test_metrics_files_can_be_compared_without_a_job_directory(tmp_path, capsys)
         ("empty.jsonl", "The record '{0}/empty.jsonl' is empty: the run ended before its first step, or is not a run."),
         ("text.jsonl", "Line 1 of '{0}/text.jsonl' is not JSON ('loss: 3'): give a metrics.jsonl of verl's file logger."),
         ("folder", "The job directory '{0}/folder' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
+        ("x" * 300, "The record '{0}/{1}' cannot be read ([Errno 36] File name too long: '{0}/{1}'): give a metrics.jsonl of verl's file logger."),
+        ("loop", "The record '{0}/loop/logs/metrics.jsonl' cannot be read ([Errno 40] Too many levels of symbolic links: '{0}/loop/logs/metrics.jsonl'): make it readable, or give another run."),
+        ("folder-in-place", "The record '{0}/folder-in-place/logs/metrics.jsonl' cannot be read ([Errno 21] Is a directory: '{0}/folder-in-place/logs/metrics.jsonl'): make it readable, or give another run."),
+        ("no-text", "The record '{0}/no-text/logs/metrics.jsonl' cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte): make it readable, or give another run."),
+        ("nothing", "The job directory '{0}/nothing' has an empty logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
         ("sft-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
         ("a", "'a' and 'a' are copies of one record (all times are equal): give the records of different runs."),
     ],
@@ -226,10 +231,50 @@ def test_bad_input(tmp_path, capsys, b, sentence):
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "text.jsonl").write_text("loss: 3\n")
     (tmp_path / "folder").mkdir()
+    loop, folder, no_text, nothing = (
+        tmp_path / name / "logs/metrics.jsonl" for name in ("loop", "folder-in-place", "no-text", "nothing")
+    )
+    for path in (loop, folder / "x", no_text, nothing):
+        path.parent.mkdir(parents=True)
+    loop.symlink_to(loop)
+    no_text.write_bytes(b"\xff\xfe")
+    nothing.touch()
     before = sorted(tmp_path.rglob("*"))
     status = command.main([str(a), "--against", str(tmp_path / b)])
-    assert (status, *capsys.readouterr()) == (2, "", f"error   {sentence.format(tmp_path)}\n")
+    assert (status, *capsys.readouterr()) == (2, "", f"error   {sentence.format(tmp_path, b)}\n")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_job_directory_that_cannot_be_searched_is_bad_input(tmp_path, capsys):
+    a = unpack(tmp_path, GRPO[0], "a")
+    longest = str(tmp_path / "a") + "/../a" * ((4090 - len(str(tmp_path / "a"))) // 5)  # of any path to a file of it
+    assert command.main([str(a), "--against", longest]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "' is damaged (OSError: [Errno 36] File name too long: " in err
+
+
+def test_an_empty_name_is_not_the_current_directory(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(unpack(tmp_path, GRPO[0]))
+    found = command.main([str(unpack(tmp_path, GRPO[1])), "--against", ""]), *capsys.readouterr()
+    assert found == (2, "", "error   A RUN is '', which names nothing: give a metrics.jsonl or a job directory.\n")
+
+
+@pytest.mark.parametrize(("to", "why"), [("/dev/full", "No space left on device"), ("", "Broken pipe")])
+def test_a_verdict_that_cannot_be_written_is_said(tmp_path, to, why):
+    jobs = [str(unpack(tmp_path, name)) for name in GRPO]
+    if to:
+        out = os.open(to, os.O_WRONLY)
+    else:
+        reader, out = os.pipe()
+        os.close(reader)
+    ran = subprocess.run(
+        [sys.executable, "-m", "verl_verdict", jobs[0], "--against", jobs[1]],
+        env={**os.environ, "PYTHONPATH": str(REPO / "py")}, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(out)
+    sentence = f"error   The verdict cannot be written to standard output ({why}): write it to another place.\n"
+    assert (ran.returncode, ran.stderr) == (2, sentence)
 
 
 @pytest.mark.parametrize(

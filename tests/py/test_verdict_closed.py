@@ -270,6 +270,13 @@ def test_runs_of_a_that_differ_count_more_than_the_word_that_a_repeats_itself(tm
     assert "A was said to repeat itself, and does not: two of its runs with one seed differ" in verdict.notes
 
 
+def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
+    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
+    verdict = judge.case(a, b, accept=["profile", "profil"])
+    assert verdict.word is Word.IDENTICAL
+    assert "no run has recorded profil, which may differ" in verdict.notes
+
+
 def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):
     (run,) = recorded(tmp_path, "sft-0.7.1")
     with pytest.raises(BadInput) as refused:

@@ -113,6 +113,8 @@ def test_a_missing_record_is_refused(tmp_path):
         ('{"step": 1, "data": {}}\nno\n{"step": 2, "data": {}}', "Line 2 of '{0}' is not JSON ('no'): give a metrics.jsonl of verl's file logger."),
         ("[1]", "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('[1]'): give a metrics.jsonl of verl's file logger."),
         ('{"step": true, "data": {}}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"step\": true, \"data\": {{}}}}'): give a metrics.jsonl of verl's file logger."),
+        ('{"step": 1, "data": {}}\n{"step": 2, "data": {"a": 99, "a": 1}}', "Line 2 of '{0}' has the key 'a' twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."),
+        ('{"step": 1, "data": {"a": 1}, "data": {"b": 1}}', "Line 1 of '{0}' has the key 'data' twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."),
         ('{"loss": 1}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"loss\": 1}}'): give a metrics.jsonl of verl's file logger."),
     ],
 )  # fmt: skip
@@ -207,6 +209,9 @@ def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path, text):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     write_samples(job, 1, "2")
     (job / "samples/2.jsonl").write_text(text)
+    assert jobdir.sampled(job) is None
+    (job / "samples/2.jsonl").unlink()
+    (job / "samples/2.jsonl").mkdir()
     assert jobdir.sampled(job) is None
 
 

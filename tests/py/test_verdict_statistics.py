@@ -434,3 +434,11 @@ def test_an_ignored_metric_decides_nothing(name):
     verdict = judge.case(a, b, ignore=[name])
     assert verdict.word in (Word.SAME, Word.INCONCLUSIVE)
     assert name not in {row.summary.partition(",")[0] for row in verdict.rows}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e308, -1e308])
+def test_a_value_near_the_largest_float_is_judged_without_a_warning(value):
+    a, b = session(generator(1), 4)
+    b[0] = edit(b[0], "actor/grad_norm", lambda step, old: value)
+    assert judge.case(a, b).word in (Word.INCONCLUSIVE, Word.CHANGED, Word.REGRESSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,11 @@ def _validator(kind: str) -> Any:
     import jsonschema  # as above
 
     schema = json.loads((Path(__file__).parents[1] / f"{kind}.schema.json").read_text(encoding="utf-8"))
-    return jsonschema.Draft202012Validator(schema)
+    draft = jsonschema.Draft202012Validator
+    finite = draft.TYPE_CHECKER.redefine(
+        "number", lambda checker, value: draft.TYPE_CHECKER.is_type(value, "number") and math.isfinite(value)
+    )
+    return jsonschema.validators.extend(draft, type_checker=finite)(schema)
 
 
 def _sentence(error: Any, origin: str) -> str:
@@ -183,6 +188,8 @@ def _sentence(error: Any, origin: str) -> str:
     value = value if len(value) <= 80 else f"{value[:77]}…"
     if error.validator == "enum":
         return f"{where}={value} in {origin} is unknown: use one of {', '.join(map(str, error.validator_value))}."
+    if error.validator == "type" and error.validator_value == "number" and isinstance(error.instance, float):
+        return f"{where}={value} in {origin} is not finite: give a number."
     if error.validator == "type":
         return f"{where}={value} in {origin} has the wrong type: it must be of type {error.validator_value}."
     if error.validator == "pattern":

@@ -27,7 +27,9 @@ def as_html(
     checks: Sequence[Checked],
     remarks: Sequence[str],
 ) -> str:
-    """The page. `answer` is the worst verdict's word and the sentence for the top; without verdicts there are checks only."""
+    """The page. `answer` is the worst verdict's word, empty if there is no answer, and the sentence for the top; without verdicts
+    there are checks only.
+    """
     begin = evidence["begin"]
     cases = suites.of_recorded(begin["suite"]).cases if found else ()
     lines, note = _code(evidence)

@@ -52,9 +52,14 @@ class Outcome:
     @property
     def status(self) -> int:
         """The exit status: 9 for a failed check, else what the verdicts say."""
-        if not self.checks or any(check.failed for check in self.checks):
+        if not self.checks or self.failed:
             return verdicts.STATUS[Word.REGRESSED]
         return verdicts.status(self.verdicts, self.allow) if self.verdicts else 0
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the checks that failed: with any there is no answer."""
+        return [check.name for check in self.checks if check.failed]
 
     @property
     def word(self) -> str:
@@ -74,8 +79,7 @@ class Outcome:
     @property
     def headline(self) -> str:
         """The answer in one sentence."""
-        failed = [check.name for check in self.checks if check.failed]
-        if failed and self.verdicts:
+        if (failed := self.failed) and self.verdicts:
             return f"no answer: {', '.join(failed)} failed, so the runs were not what was asked for; {_passed(self.checks)}"
         if not self.verdicts:
             return _passed(self.checks)
@@ -112,7 +116,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "headline": outcome.headline,
         "verdict": outcome.word or None,
         "cases": json.loads(judged.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
-        "passed": bool(outcome.checks) and not any(check.failed for check in outcome.checks),
+        "passed": bool(outcome.checks) and not outcome.failed,
         "checks": [
             {
                 "name": one.name,
@@ -142,7 +146,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def as_html(outcome: Outcome) -> str:
     """The page for people."""
     remarks = about_packages(outcome.evidence)
-    answer = (outcome.word, outcome.sentence)
+    answer = ("", outcome.headline) if outcome.failed else (outcome.word, outcome.sentence)
     return web.as_html(outcome.session, outcome.evidence, answer, outcome.verdicts, outcome.checks, remarks)
 
 
@@ -150,9 +154,9 @@ def text(outcome: Outcome) -> list[str]:
     """What `make verify` prints: the checks, then the verdicts, the answer last."""
     lines = [*table(outcome.checks), *about_packages(outcome.evidence)]
     if outcome.verdicts:
-        lines += ["", judged.text(outcome.verdicts, outcome.allow)]
-        if any(check.failed for check in outcome.checks):
-            lines += [f"{outcome.headline} (exit status {outcome.status})"]
+        lines += ["", *judged.text(outcome.verdicts, outcome.allow).splitlines()]
+        if outcome.failed:
+            lines[-1] = f"{outcome.headline} (exit status {outcome.status})"  # in the place of a verdict with its own
     return lines
 
 
@@ -302,7 +306,7 @@ def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list
 def as_junit(outcome: Outcome) -> str:
     """One test case per verdict and per check. A verdict that the user does not allow is a failure."""
     bad = [verdict for verdict in outcome.verdicts if verdicts.status([verdict], outcome.allow)]
-    failed = len(bad) + sum(check.failed for check in outcome.checks)
+    failed = len(bad) + len(outcome.failed)
     skipped = sum(check.skipped is not None for check in outcome.checks)
     total = len(outcome.verdicts) + len(outcome.checks)
     suite = ET.Element(
