@@ -76,7 +76,7 @@ def _read(directory: Path) -> Run:
     return dataclasses.replace(
         run,
         workload=resolved.get("workload") or run.workload,
-        seed=" ".join(sorted(text for text in overrides if _is_seed(text))) or "verl's default seeds",
+        seed=" ".join(sorted(text for text in overrides if is_seed(text))) or "verl's default seeds",
         failure=failure,
         unfinished=unfinished,
         code=resolved.get("code_id"),
@@ -171,7 +171,8 @@ def _overrides(directory: Path, workload: str) -> list[str]:
     return [*map(str, texts), *(str(each["text"]) for each in said.get("overrides") or [])]
 
 
-def _is_seed(override: str) -> bool:
+def is_seed(override: str) -> bool:
+    """Does it set a key for a seed, `data.seed=3`?"""
     return bool(_SEED.search(override.partition("=")[0].lstrip("?+~")))
 
 
@@ -187,7 +188,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     facts |= {
         f"override {_key(text)}": text.lstrip("?")
         for text in overrides
-        if not _is_seed(text) and _key(text) != _OWN_OVERRIDE
+        if not is_seed(text) and _key(text) != _OWN_OVERRIDE
     }
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"

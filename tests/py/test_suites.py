@@ -38,6 +38,8 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
         ("cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 1, seeds: [4]}}", "The case 'more' of the suite my.yaml continues 'ppo' and has seeds of its own: leave them out, a seed does not change midway."),
         ("cases: {ppo: {workload: ppo, decisive: {actor/entropy: {better: neither}}, ignore: [actor/entropy]}}", "The case 'ppo' of the suite my.yaml ignores every metric that decides it (actor/entropy): compare one of them."),
         ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: up}}}}", 'cases.ppo.decisive[\'critic/score/mean\'].better="up" in my.yaml is unknown: use one of more, less, neither.'),
+        ("cases: {ppo: {workload: ppo, overrides: [a.b=1, data.seed=5]}}", "The case 'ppo' of the suite my.yaml has the override 'data.seed=5', with which all of its pairs would have one seed: leave it out, and give seeds instead."),
+        ("cases: {ppo: {workload: ppo, overrides: [a.b=1, ++critic.data_loader_seed=5]}}", "The case 'ppo' of the suite my.yaml has the override '++critic.data_loader_seed=5', with which all of its pairs would have one seed: leave it out, and give seeds instead."),
         ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: more, floor: .nan}}}}", "cases.ppo.decisive['critic/score/mean'].floor=NaN in my.yaml is not finite: give a number."),
         ('{"cases": {"ppo": {"workload": "ppo", "decisive": {"x": {"better": "more", "relative_floor": 1e999}}}}}', "cases.ppo.decisive.x.relative_floor=Infinity in my.yaml is not finite: give a number."),
     ],
@@ -71,6 +73,11 @@ def test_speed_and_memory_are_judged_where_a_case_asks_for_it():
     with pytest.raises(BadInput) as refused:
         parse("cases: {a: {workload: ppo, memory: 4}}")
     assert str(refused.value) == "cases.a.memory=4 in my.yaml has the wrong type: it must be of type boolean."
+
+
+def test_a_session_of_an_earlier_version_that_sets_a_seed_is_read():
+    content = {"cases": {"ppo": {"workload": "ppo", "overrides": ["data.seed=5"]}}}
+    assert suites.of_recorded({"name": "my.yaml", "content": content}).case("ppo").overrides == ("data.seed=5",)
 
 
 def test_a_suite_without_seeds_counts_them():

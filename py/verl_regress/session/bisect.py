@@ -11,7 +11,7 @@ from pathlib import Path
 
 import deps
 from verl_regress.base import say
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
@@ -108,6 +108,10 @@ def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
     content = bisection.of_case(suite, args.case)
     spelling.need_known(root, suite, args.metric)
+    if args.good_tree == args.bad_tree:
+        raise BadInput(
+            f"The folder verl of GOOD={args.good[:12]} and of BAD={args.bad[:12]} is the same (tree {args.good_tree[:12] or 'none'}), so no commit between them can have changed training: name commits that differ in it."
+        )
     kept = ("cluster", "repo", "good", "bad", "good_tree", "bad_tree", "case", "metric", "step")
     search = bisection.Bisection.begin(
         root, {"suite": {"name": suite.name, "content": content}, **{name: getattr(args, name) for name in kept}}
