@@ -161,7 +161,7 @@ def _validator(kind: str) -> Any:
     finite = draft.TYPE_CHECKER.redefine(
         "number", lambda checker, value: draft.TYPE_CHECKER.is_type(value, "number") and math.isfinite(value)
     )
-    return jsonschema.validators.extend(draft, type_checker=finite)(schema)
+    return jsonschema.validators.extend(draft, type_checker=finite)(schema)  # type: ignore[no-untyped-call]
 
 
 def _sentence(error: Any, origin: str) -> str:
