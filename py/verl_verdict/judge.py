@@ -130,7 +130,7 @@ def _prepare(
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):
         if deterministic:
-            note = "A was said to repeat itself, and does not: two of its runs with one seed differ"
+            note = f"A was said to repeat itself, and does not: {_contradiction(groups)}"
             base = dataclasses.replace(base, notes=(*base.notes, note))
         deterministic = False
     elif repeats and deterministic is None:
@@ -167,6 +167,21 @@ def _prepare(
         tuple(unused),
         exact.blind_from(noise),
     )
+
+
+def _contradiction(groups: Sequence[Sequence[Run]]) -> str:
+    """The first difference between two runs of A with one seed, in groups of which one does not repeat itself."""
+    a, other = next(
+        (runs[0], other) for runs in groups for other in runs[1:] if exact.repeats([runs[0], other]) is False
+    )
+    found = exact.compare(a, other, exact.Noise())
+    if found.first and found.outcome in (Outcome.DIFFERS, Outcome.GROWS):
+        first = found.first
+        values = f"{diagnosis.number(first.a)} in '{a.name}' and {diagnosis.number(first.b)} in '{other.name}'"
+        return f"{first.metric} at step {first.step} is {values}, which have one seed"
+    lacking = exact.one_sided(a, other)[0]
+    when = "" if lacking.step is None else f" at step {lacking.step}"
+    return f"only one of '{a.name}' and '{other.name}', which have one seed, has {lacking.metric}{when}"
 
 
 def _measured(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> tuple[list[tuple[Run, Run]], list[str]]:

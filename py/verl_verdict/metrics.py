@@ -154,9 +154,12 @@ def why_one_sided(name: str) -> str | None:
     return next((why for pattern, why in _ONLY_IN if pattern.search(name)), None)
 
 
+_OF_A_CRITIC = ("critic/values/", "critic/vf_", "critic/vpred_", "critic/grad_norm")  # GRPO has none of them
+
+
 def workload_of(series: Series) -> str:
     """The workload that writes such metrics: ppo, grpo or sft; empty if it is none of them."""
-    if any(name.startswith("critic/values/") for name in series):
+    if any(name.startswith(_OF_A_CRITIC) for name in series):
         return "ppo"
     if any(name.startswith("critic/score/") for name in series):
         return "grpo"

@@ -209,6 +209,19 @@ def test_metrics_files_can_be_compared_without_a_job_directory(tmp_path, capsys)
     )
 
 
+def test_a_record_of_ppo_without_the_critics_values_is_no_grpo(tmp_path, capsys):
+    def without_values(step, data):
+        for name in [name for name in data if name.startswith("critic/values/")]:
+            del data[name]
+
+    b = rewrite(unpack(tmp_path, "ppo-0.9.1-v1-1", "b"), without_values)
+    jobs = [unpack(tmp_path, name) for name in ("ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2")]
+    *a, b = [str(job / "logs/metrics.jsonl") for job in (*jobs, b)]
+    assert command.main([*a, "--against", b]) == 10
+    reason = "the metrics that both record are bit-equal, but critic/values/mean is not in B, critic/values/max is not in B, critic/values/min is not in B"
+    assert capsys.readouterr().out.startswith(f"ppo         changed: {reason}\n")
+
+
 @pytest.mark.parametrize(
     ("b", "sentence"),
     [
@@ -222,12 +235,14 @@ def test_metrics_files_can_be_compared_without_a_job_directory(tmp_path, capsys)
         ("no-text", "The record '{0}/no-text/logs/metrics.jsonl' cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte): make it readable, or give another run."),
         ("nothing", "The job directory '{0}/nothing' has an empty logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
         ("sft-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
+        ("ppo-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
         ("a", "'a' and 'a' are copies of one record (all times are equal): give the records of different runs."),
     ],
 )  # fmt: skip
 def test_bad_input(tmp_path, capsys, b, sentence):
     a = unpack(tmp_path, GRPO[0], "a")
     unpack(tmp_path, "sft-0.7.1")
+    unpack(tmp_path, "ppo-0.7.1")
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "text.jsonl").write_text("loss: 3\n")
     (tmp_path / "folder").mkdir()

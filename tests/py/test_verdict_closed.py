@@ -267,7 +267,13 @@ def test_runs_of_a_that_differ_count_more_than_the_word_that_a_repeats_itself(tm
     )
     verdict = judge.case([a, other], [b], deterministic=True)
     assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
-    assert "A was said to repeat itself, and does not: two of its runs with one seed differ" in verdict.notes
+    differs = "actor/entropy at step 1 is 0.59375 in 'grpo-0.9.1-v1-1' and 0.653125 in 'other', which have one seed"
+    assert f"A was said to repeat itself, and does not: {differs}" in verdict.notes
+    lacking = dataclasses.replace(other, series={**a.series, "actor/entropy": {1: a.series["actor/entropy"][1]}})
+    verdict = judge.case([a, lacking], [b], deterministic=True)
+    assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
+    differs = "only one of 'grpo-0.9.1-v1-1' and 'other', which have one seed, has actor/entropy at step 2"
+    assert f"A was said to repeat itself, and does not: {differs}" in verdict.notes
 
 
 def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
