@@ -58,6 +58,8 @@ class Redactor:
         }
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+        self.most_bytes = max(map(len, self._names), default=0)  # of a secret, however it is written
+        self.most_newlines = max((form.count(b"\n") for form in self._names), default=0)
         self._held = b""
         self._marked = 0  # so many bytes of what is held belong to a secret whose name is written already
 
@@ -67,6 +69,11 @@ class Redactor:
             return text
         content = text.encode("utf-8", "surrogatepass")
         return self._clean(content, len(content), 0)[0].decode("utf-8", "surrogatepass")
+
+    def rest(self, content: bytes, first: int) -> bytes:
+        """Return ``content[first:]`` without the secrets, and without the end of one that begins before ``first``."""
+        _, done = self._clean(content, first, 0)
+        return self._clean(content[first:], len(content) - first, max(0, done - first))[0]
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be written so far: all but an end that may be the start of a secret."""

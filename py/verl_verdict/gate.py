@@ -110,11 +110,9 @@ def _failed(run: Run, last_step: int) -> str | None:
 
 
 def _begins_late(run: Run, others: Sequence[Run]) -> str | None:
-    """That it lacks the first steps, which one of the others has."""
-    first = min((each.steps[0] for each in others if each.steps), default=0)
-    return (
-        f"the record begins at step {run.steps[0]}, not at step {first}" if run.steps and run.steps[0] > first else None
-    )
+    """That it lacks the first steps of training, which one of the others has. Step 0 is a validation before it."""
+    first, mine = (min((step for each in runs for step in each.steps if step), default=0) for runs in (others, [run]))
+    return f"the record begins at step {mine}, not at step {first}" if mine > first else None
 
 
 def _where(broken: Problem, a: Run, b: Run) -> diagnosis.Diagnosis | None:

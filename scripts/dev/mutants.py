@@ -76,6 +76,8 @@ MODULES = (
     Module("status", "verl_regress/jobs/status.py", ("test_job_status", "test_listing", "test_causes")),
     Module("queue", "verl_regress/worker/queue.py", ("test_queue_order",)),
     Module("retention", "verl_regress/store/retention.py", ("test_retention",)),
+    Module("removal", "verl_regress/store/removal.py", ("test_retention", "test_many_jobs"), slow=True),
+    Module("uses", "verl_regress/store/uses.py", ("test_retention", "test_many_jobs"), slow=True),
     Module("redaction", "redaction.py", ("hooks/test_redaction",), root="py/hooks"),
     Module("progress", "verl_regress/jobs/progress.py", ("test_progress", "test_watch", "test_phase")),
     Module("checkpoints", "verl_regress/jobs/checkpoints.py", ("test_checkpoints",)),

@@ -11,6 +11,7 @@ import pytest
 from conftest import node_row, write
 
 import verl_regress
+from redaction import Redactor
 from verl_regress.cluster import ray_api
 from verl_regress.jobs import debug
 
@@ -237,9 +238,36 @@ def test_log_tails_of_every_node(full, make_job):
 
 
 def test_a_tail_is_bounded_whatever_the_lines_are(tmp_path):
-    text = debug.tail(write(tmp_path / "log", "x" * 1_000_000 + "\nlast\n"))
+    text = debug.tail(write(tmp_path / "log", "x" * 1_000_000 + "\nlast\n"), Redactor({}))
     assert text.endswith("x\nlast")
     assert len(text) == 65535
+
+
+ONE_LINE, TWO_LINES = "0123456789abcdefghij", "0123456789\nabcdefghij"
+
+
+@pytest.mark.parametrize(
+    ("secret", "log"),
+    [
+        *((ONE_LINE, f"x{ONE_LINE}" + "y" * (65536 - rest)) for rest in (0, 1, 18, 19, 20, 21)),
+        (ONE_LINE, "x" * 99 + ONE_LINE.encode().hex() + "y" * 65520),
+        (TWO_LINES, f"x\n{TWO_LINES}" + "\ny" * 199),
+        (TWO_LINES, f"x\n{TWO_LINES}" + "\ny" * 200),
+    ],
+)
+@pytest.mark.parametrize("where", ["logs/head/raylet.out", "logs/worker-0/raylet.out"])
+def test_no_part_of_a_secret_across_the_cut_of_a_log_is_in_a_bundle(
+    full, make_job, shared, monkeypatch, tmp_path, secret, log, where
+):
+    """Before: a log was cut first, so the end of a secret whose beginning was cut off was not known as one."""
+    write(shared.secrets / "mine" / "job", json.dumps({"KEY": secret}))
+    monkeypatch.setattr(debug, "_LOCAL_LOGS", write(tmp_path / "logs" / "raylet.out", log).parent)
+    newlines = secret.count("\n")
+    file = f"/api/v0/logs/file?node_id=id-worker-0&filename=raylet.out&lines={200 + newlines}&timeout=2"
+    full.answers[file] = (200, "\n".join(log.split("\n")[-200 - newlines :]).encode())
+    text = (debug.take(make_job(), full.address, "failed", logs=True) / where).read_text().split("\n", 1)[1]
+    assert set(text.replace("<secret KEY>", "")) <= set("xy\n")
+    assert text.count("y") > 190
 
 
 def test_logs_of_processes_that_died_by_themselves_come_first():

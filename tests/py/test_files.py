@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ def test_unused_reserved_space_is_freed(job):
     job.write_state("ended", {"exit_code": 0})
     assert [path.name for path in job.state.iterdir()] == ["ended"]
     assert json.loads((job.state / "ended").read_text())["exit_code"] == 0
+
+
+def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path):
+    (tmp_path / "other").write_text("old")
+    (tmp_path / f".file.{os.getpid()}.tmp").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "other").read_text() == "old"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, full_disk):

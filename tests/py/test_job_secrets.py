@@ -18,7 +18,7 @@ from streams import tar
 from test_launcher import Launched
 
 from verl_regress import cli
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs.sweep import sweep
 from verl_regress.secrets import job_secrets
@@ -346,6 +346,40 @@ def test_stopping_a_finished_job_removes_them(run, shared, ray, make_job, status
     ray.answers["/api/jobs/over/stop"] = (200, {})
     run("stop", "over", "--deadline=0")
     assert file.exists() == (status == "RUNNING")
+
+
+def test_secrets_that_are_held_are_not_forgotten(shared, make_job, capsys):
+    job = make_job("held")
+    file = write(shared.secrets / "mine" / "held", "{}")
+    write(job.config / "runtime_env.json", json.dumps({"env_vars": {"VERL_REGRESS_SECRETS": str(file)}}))
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        job_secrets.forget(job)
+        assert file.exists()
+    job_secrets.forget(job)
+    assert not file.exists()
+    assert capsys.readouterr().err == "changed removed the secrets of the job held, which is over\n"
+
+
+def test_a_launcher_does_not_follow_a_link_to_its_secrets(shared, tmp_path, monkeypatch):
+    link = shared.secrets / "mine" / "job"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(write(tmp_path / "other", json.dumps(VALUES)))
+    monkeypatch.setenv("VERL_REGRESS_SECRETS", str(link))
+    with pytest.raises(
+        RegressError, match=r"^The job's secrets cannot be read from .*/mine/job \(OSError\): submit it again\.$"
+    ):
+        job_secrets.hold()
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_secrets_are_not_written_where_others_may_write(shared, mode):
+    file = shared.secrets / "mine" / "job"
+    file.parent.mkdir(parents=True)
+    file.parent.chmod(mode)
+    with pytest.raises(BadInput, match="/mine is a link, or others may write there"), job_secrets.written(file, VALUES):
+        pass
+    assert list(file.parent.iterdir()) == []
 
 
 def test_a_debug_bundle_hides_what_a_log_shows(run, shared, ray, make_job):

@@ -799,6 +799,43 @@ def test_a_plan_that_cannot_be_read_keeps_snapshots_though_it_was_submitted_mean
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB", "codeC"]
 
 
+@pytest.fixture
+def removes(snapshots, monkeypatch):
+    """Removes what a survey found, one thing each time that the lock is held: what, and whether it is gone."""
+    monkeypatch.setattr(removal, "_HOLD", 0)
+    monkeypatch.setattr(removal, "_PAUSE", 0)
+    removing = removal.Removal(snapshots)
+    waste = retention.survey(snapshots, 0, set(), {}, time.time()).waste
+    return ((each.what, is_gone) for each, is_gone in removing.remove(waste))
+
+
+def test_a_snapshot_that_is_named_after_the_first_removals_stays(removes, make_job, snapshots):
+    assert next(removes) == ("snapshot codeA", True)
+    write(make_job("new").config / "resolved.json", json.dumps({"argv": [f"{snapshots.snapshots}/codeC/x"]}))
+    assert {what: is_gone for what, is_gone in removes if what.startswith("snapshot")} == {
+        "snapshot codeB": True, "snapshot codeC": False,
+    }  # fmt: skip
+
+
+def test_a_new_plan_that_cannot_be_read_keeps_snapshots_until_the_end(removes, make_job, snapshots):
+    write(make_job("new").config / "resolved.json", "{")
+    assert not any(is_gone for _, is_gone in removes)
+    assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB", "codeC"]
+
+
+def test_a_closed_session_of_another_user_that_begins_meanwhile_keeps_all_jobs(run, ray, old, shared, monkeypatch):
+    job = old("compared", 5)
+
+    def begin():
+        write(shared.sessions / "s1" / "evidence" / "x.json", "{}")
+        others(monkeypatch, shared.sessions / "s1")
+        monkeypatch.setattr(uses, "is_readable_session", lambda _: False)
+
+    meanwhile(monkeypatch, begin)
+    gc(run, "--keep=0")
+    assert len(list(job.checkpoints.iterdir())) == 2
+
+
 def test_a_snapshot_that_is_made_again_meanwhile_stays(run, ray, snapshots, monkeypatch):
     meanwhile(monkeypatch, lambda: os.utime(snapshots.snapshots / "codeB" / snapshot.RECORD_FILE))
     gc(run, "--keep=0")

@@ -256,6 +256,14 @@ def test_each_job_that_cannot_be_read_is_one_line(damaged):
     ]
 
 
+def test_a_job_whose_attempts_can_be_listed_and_not_entered_is_one_line(both):
+    """Before: it was the end of every list."""
+    attempts = both.submits(ANN, "half-closed", "a") / "attempts"
+    (attempts / "2").mkdir(parents=True)
+    attempts.chmod(0o744)
+    assert both.table(BOB, "--cluster=b") == ["half-closed ? ? UNKNOWN 2 - cannot be read: owned by uid 0, mode 0744"]
+
+
 def test_status_says_the_same_and_prints_the_rest(damaged):
     status, out, _ = damaged.helper(BOB, "status", "--profile=cpu", "--cluster=b")
     lines = [" ".join(line.split()) for line in out.splitlines()]

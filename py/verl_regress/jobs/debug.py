@@ -102,7 +102,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     redactor, is_blind = _redactor(job), job_secrets.are_unknown(job)  # first: they may be removed meanwhile
     files = _ask(_sources(job, api, (*_LEFT_OUT, *_SAID) if is_blind else _LEFT_OUT), end)
     if logs:
-        files |= _ask(_driver_log(job) if is_blind else _log_sources(job, api, files), end)
+        files |= _ask(_driver_log(job, redactor) if is_blind else _log_sources(job, api, files, redactor), end)
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
     if is_blind:
         errors[", ".join(("logs",) * logs + _SAID)] = (
@@ -255,7 +255,9 @@ def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict[str, Callable[[], Any]]:
+def _log_sources(
+    job: JobDir, api: RayApi, asked: Mapping[str, _Answer], redactor: Redactor
+) -> dict[str, Callable[[], Any]]:
     """The tails of the driver's log, and of the logs of the job's processes and the raylets on every node.
 
     Logs on this node are read as files, so they are there after Ray is gone; the others come through Ray's log API.
@@ -275,15 +277,19 @@ def _log_sources(job: JobDir, api: RayApi, asked: Mapping[str, _Answer]) -> dict
         key=_most_telling_first(_rows(asked["actors.json"]), {node["node_id"]: node["node_name"] for node in nodes})
     )
 
-    sources = _driver_log(job)
+    sources = _driver_log(job, redactor)
     for node, name in found[:_LOG_FILES]:
         path = f"logs/{node}/{name}"
-        sources[path] = _remote_tail(api, remote[node], name) if node in remote else partial(tail, _LOCAL_LOGS / name)
+        sources[path] = (
+            partial(_remote_tail, api, remote[node], name, redactor)
+            if node in remote
+            else partial(tail, _LOCAL_LOGS / name, redactor)
+        )
     return sources
 
 
-def _driver_log(job: JobDir) -> dict[str, Callable[[], Any]]:
-    return {"logs/driver.log": partial(tail, job.driver_log)}
+def _driver_log(job: JobDir, redactor: Redactor) -> dict[str, Callable[[], Any]]:
+    return {"logs/driver.log": partial(tail, job.driver_log, redactor)}
 
 
 def _rows(answer: _Answer) -> list[dict[str, Any]]:
@@ -325,14 +331,25 @@ def _died_of_itself(actor: Mapping[str, Any]) -> bool:
     return context["reason"] not in _ENDED_BY_OTHERS and "INTENDED_" not in context["error_message"]
 
 
-def _remote_tail(api: RayApi, node_id: str, name: str) -> Callable[[], str]:
-    query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": _TAIL_LINES, "timeout": 2})
-    return lambda: api.ask(f"/api/v0/logs/file?{query}", parse=bytes).decode("utf-8", "surrogateescape")[-_TAIL_BYTES:]
+def _remote_tail(api: RayApi, node_id: str, name: str, redactor: Redactor) -> str:
+    lines = _TAIL_LINES + redactor.most_newlines
+    query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": lines, "timeout": 2})
+    return _last_lines(api.ask(f"/api/v0/logs/file?{query}", parse=bytes), redactor)
 
 
-def tail(path: Path) -> str:
+def tail(path: Path, redactor: Redactor) -> str:
     """The last lines of a file, however large it is. Raises OSError and Unreadable."""
-    return "\n".join(end_of(path, _TAIL_BYTES).decode("utf-8", "surrogateescape").splitlines()[-_TAIL_LINES:])
+    return _last_lines(end_of(path, _TAIL_BYTES + redactor.most_bytes), redactor)
+
+
+def _last_lines(content: bytes, redactor: Redactor) -> str:
+    """The last lines of `content`, which begins as far before them as a secret is long, unless that is the beginning of the log.
+
+    A secret across the cut is found only with what is before the cut; redacted later, its end would be in the bundle.
+    """
+    first = max(0, len(content) - _TAIL_BYTES)
+    first += sum(map(len, content[first:].splitlines(keepends=True)[:-_TAIL_LINES]))
+    return "\n".join(redactor.rest(content, first).decode("utf-8", "surrogateescape").splitlines())
 
 
 def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:

@@ -28,6 +28,10 @@ _MARK = ".made-"  # begins the name of a mark that tells the time; no id begins 
 _OWNED = ".of-"  # … that tells the owner
 _ANY_MARK = re.compile(r"(\.made-|\.of-)([^-]*)-(.*)", re.DOTALL)
 _MADE_ID = re.compile(r"-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{4}$")
+_YEARS_1_TO_9999 = (
+    -62135596800.0,
+    253402300799.0,
+)  # in which a time can be written; the owner of a file can give it any
 _LAG = 60.0  # seconds at most from the id to the directory, with the difference of two clocks
 
 
@@ -199,11 +203,19 @@ def _time_in(submission_id: str) -> float:
 
 
 def made(job: JobDir) -> float:
-    """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs."""
-    try:
-        return job.config.stat().st_mtime
-    except OSError:  # it has none, or is another user's
-        return job.path.stat().st_mtime
+    """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs.
+
+    Raises OSError if the job is gone.
+    """
+    first, last = _YEARS_1_TO_9999
+    return min(max(first, _time_of(job)), last)
+
+
+def _time_of(job: JobDir) -> float:
+    for path in (job.config, job.path):
+        with contextlib.suppress(OSError):  # it has none, or is another user's
+            return path.stat().st_mtime
+    return job.first.path.stat().st_mtime
 
 
 def asked_for(args: argparse.Namespace) -> JobDir:
@@ -253,8 +265,8 @@ def _has_other_case(path: Path) -> bool:
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
     listed = Listed.of(root)
     for job in newest(root, listed, None if caller is None else _may_be_of(listed, caller)):
-        if caller is None or (caller.has(_plan_if_readable(job)) and owner.is_trusted(job.first.path.lstat().st_uid)):
-            return job  # a plan alone may name any owner
+        if caller is None or _is_of(caller, job):
+            return job
     theirs = next(newest(root, listed), None)
     if theirs is None:
         raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
@@ -262,6 +274,13 @@ def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
         f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
         f"{owner.described(_plan_if_readable(theirs))}; name it with JOB={theirs.submission_id}, or submit one."
     )
+
+
+def _is_of(caller: Owner, job: JobDir) -> bool:
+    """A plan alone may name any owner."""
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        return caller.has(_plan_if_readable(job)) and owner.is_trusted(job.first.path.lstat().st_uid)
+    return False
 
 
 def _may_be_of(listed: Listed, caller: Owner) -> list[str]:

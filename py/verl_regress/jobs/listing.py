@@ -55,13 +55,13 @@ def _ask_ray() -> dict[str, dict[str, Any]] | None:
 def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str | None) -> dict[str, Any]:
     """The columns of a job: its newest attempt's status, code and steps. What cannot be read is left out."""
     plan: dict[str, Any] = {}
-    steps = None
+    steps = made = None
     try:
+        made = datetime.fromtimestamp(find.made(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
         judgement, steps = judge_for(cluster, job, known), progress.last_step(job)
     except unreadable.DAMAGED as error:
         judgement = unreadable.judged(job, error)
-    made = datetime.fromtimestamp(find.made(job), timezone.utc)
     return {
         "submission_id": printable(job.submission_id),
         "workload": find.text_of(plan, "workload"),
@@ -70,7 +70,7 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str |
         "status": judgement.status.value,
         "attempts": len(job.attempts()),
         "steps": steps,
-        "made": made.isoformat(timespec="seconds"),
+        "made": made,
         "reason": None if judgement.status in _GOOD else judgement.reason,
         "cause": judgement.cause,
         "debugged": judgement.debugged,
@@ -87,7 +87,7 @@ def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
         lines.append(
             (
                 row["submission_id"], row["workload"] or "?", row["code_id"] or "?", _status(row),
-                str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), row["made"].removesuffix("+00:00") + "Z",
+                str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), "?" if row["made"] is None else row["made"].removesuffix("+00:00") + "Z",
                 Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why,
             )
         )  # fmt: skip

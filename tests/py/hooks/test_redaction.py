@@ -162,3 +162,21 @@ def test_a_piece_that_ends_with_the_start_of_a_secret_behind_its_first_letter():
     pieces = [redactor.feed(b"x" + b"a" * 4 + b"b"), redactor.feed(b"12345678 end"), redactor.end()]
     assert pieces[0] == b"xaaa"
     assert b"".join(pieces) == b"xaaa<secret KEY> end"
+
+
+@pytest.mark.parametrize("value", ["sk-0123456789", "sk-01234\n56789", "ünïcode-ünïcode"])
+def test_after_a_cut_no_part_of_a_secret_across_it_is_left(value):
+    redactor = Redactor({"KEY": value})
+    content = f"ab{value}cd{value}ef".encode()
+    end = 2 + len(value.encode())
+    for first in range(3, end + 1):
+        assert redactor.rest(content, first) == b"cd<secret KEY>ef"
+    assert redactor.rest(content, 2) == b"<secret KEY>cd<secret KEY>ef"
+    assert redactor.rest(content, end + 1) == b"d<secret KEY>ef"
+    assert redactor.rest(content, len(content)) == b""
+
+
+def test_the_longest_form_and_the_most_newlines_are_known():
+    redactor = Redactor({"KEY": "sk-0123456789", "OTHER": "a\nb\ncdefgh"})
+    assert (redactor.most_bytes, redactor.most_newlines) == (26, 2)
+    assert (Redactor({}).most_bytes, Redactor({}).most_newlines) == (0, 0)
