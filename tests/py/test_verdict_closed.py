@@ -119,6 +119,17 @@ def test_infinite_against_infinite_is_never_the_same_whoever_read_the_record(tmp
     assert judge.case(runs[:1], runs[2:], deterministic=True).word is Word.CHANGED
 
 
+@pytest.mark.parametrize("are_turned", [False, True])
+def test_a_validation_before_training_is_no_step_that_the_other_side_lacks(tmp_path, are_turned):
+    def validates_first(job):
+        lines(job, lambda all: ['{"step": 0, "data": {"val-core/sums/reward/mean@1": 0.5}}\n', *all])
+
+    a, b = pair(tmp_path, validates_first)
+    verdict = judge.case(b, a) if are_turned else judge.case(a, b)
+    assert verdict.word is not Word.INCOMPARABLE
+    assert "begins at step" not in verdict.reason
+
+
 def test_a_stopped_run_of_b_with_fewer_steps_is_no_regression(tmp_path):
     def prepare(job):
         lines(job, lambda all: all[:3])
