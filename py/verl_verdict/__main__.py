@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write((report.as_json if options.json else report.text)(found, options.allow))
         return verdicts.status(found, options.allow)
     except BadInput as error:
-        print(f"error   {error}", file=sys.stderr)
+        print(report.printable(f"error   {error}"), file=sys.stderr)
         return _BAD_INPUT
 
 

@@ -55,7 +55,12 @@ def _case(verdict: Verdict) -> Iterable[str]:
 
 
 def _line(label: str, said: str) -> str:
-    return f"{label:<{_WIDTH}} {said}"
+    return printable(f"{label:<{_WIDTH}} {said}")
+
+
+def printable(text: str) -> str:
+    """`text` with Python's escapes if it has anything on which a terminal acts: a run chooses the names of its metrics."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def as_json(found: Sequence[Verdict], allow: Collection[Word]) -> str:

@@ -341,11 +341,13 @@ class TestPage:
 def test_the_command_writes_the_page_and_prints_its_place(run, shared):
     assert run("history").is_refusal(f"There is no session in {shared.sessions}: 'make verify' makes one.")
     made.make(shared, days=1)
+    (shared.sessions / "a\x1b[2J\nb" / "evidence").mkdir(parents=True)
     outcome = run("history")
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out.splitlines() == [
         "history     10 runs of 3 cases in 1 session, 2026-11-21 to 2026-11-21",
         "change      none",
+        "left out    a\\x1b[2J\\nb: it has no evidence/begin.json: it is not a session, or was cut off",
         f"page        {shared.sessions}/history.html",
     ]
     assert (shared.sessions / "history.html").read_text().startswith("<!DOCTYPE html>")

@@ -52,6 +52,11 @@ def test_a_session_by_name_also_one_of_an_earlier_version(shared, report):
     assert found == (0, "/mine/verify/20261122T100000Z/report.md\n", "        20261122T100000Z: exit status 0\n")
 
 
+def test_a_headline_cannot_act_on_the_terminal(shared, report):
+    session(shared, "20261122T110000Z", "no answer: \x1b[2J\nok\x9b")
+    assert report()[2] == "        20261122T110000Z: no answer: \\x1b[2J\\nok\\x9b\n"
+
+
 def test_a_report_whose_checks_have_the_names_of_an_earlier_version(shared, report):
     """`lines`, not `checks`; each `holds`, where it now `passed`."""
     directory = session(shared, "20261122T100000Z")

@@ -302,7 +302,7 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     for side in "ab":
         session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]))
     evidence = session.evidence()
-    failed = checks.Verdict("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on the head"])
+    failed = checks.Verdict("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on \x1b[2J"])
     outcome = report.Outcome(session, evidence, [failed], verdict.of_session(evidence))
     assert outcome.status == 9
     assert (
@@ -311,6 +311,7 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     said = report.text(outcome)
     assert said[-1] == f"{outcome.headline} (exit status 9)"
     assert not any("(exit status 0" in line for line in said)
+    assert "- ppo_b ran on \\x1b[2J" in said[1]
 
 
 def test_a_misspelt_decisive_metric_asks_for_its_name_and_for_no_more_runs(root):

@@ -141,6 +141,18 @@ def test_json_is_valid_with_values_that_are_not_finite(judged):
     assert json.loads(out, parse_constant=pytest.fail)["cases"][0]["first"]["b"] == "inf"
 
 
+def test_a_name_of_a_metric_and_a_cause_cannot_act_on_the_terminal(judged, tmp_path, capsys):
+    _, out, _ = judged(lambda step, data: data.update({"actor/\x1b[2Jx\ny": 1.0}))
+    assert "actor/\\x1b[2Jx\\ny is not in A\n" in out
+    assert all(line.isprintable() for line in out.splitlines())
+    b = unpack(tmp_path, "sft-0.7.1")
+    (b / "state/ended").write_text(json.dumps({"exit_code": 1, "cause": "\x1b]0;\u202e\nverdict     same"}))
+    command.main([str(unpack(tmp_path, "sft-0.9.1-1")), "--against", str(b)])
+    out = capsys.readouterr().out
+    assert "\\x1b]0;\\u202e\\nverdict     same" in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
 def test_runs_of_several_workloads_are_several_cases(tmp_path, capsys):
     names = [*GRPO, "sft-0.9.1-1", "sft-0.9.1-2"]
     a = [str(unpack(tmp_path, name)) for name in names]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import deps
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, printable
 from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store.sessions import all_of
@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> int:
     page = history_page.Page(history.of(points), left, past.reports(root))
     if not any(group.points for group in page.groups):
         for each in page.all_left:
-            say.info(f"left out: {each}")
+            say.info(printable(f"left out: {each}"))
         raise BadInput(f"No session in {root.sessions} has a run that can be shown: run 'make verify' first.")
     path = _place(root)
-    summary = history_page.text(page)
+    summary = [printable(line) for line in history_page.text(page)]
     print(say.shown("\n".join(summary)), flush=True)  # first: a full disk must not hide it
     write_atomically(path, history_page.html(page))
     print(say.shown(f"page        {path}"))

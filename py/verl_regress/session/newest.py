@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Unreadable, shown
+from verl_regress.base.errors import BadInput, Unreadable, printable, shown
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store.sessions import LATEST, Session, all_of, named
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     # Sessions of version 1.1 have neither the sentence nor the page.
     name = next(name for name in ("report.html", "report.md", "report.json") if (session.path / name).is_file())
     status = report.get("status", "unknown")
-    say.info(f"{session.path.name}: {report.get('headline') or f'exit status {status}'}")
+    say.info(printable(f"{session.path.name}: {report.get('headline') or f'exit status {status}'}"))
     print(say.shown(session.path / name))
     return 0
 

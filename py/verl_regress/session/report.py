@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import files
+from verl_regress.base.errors import printable
 from verl_regress.base.files import write_atomically
 from verl_regress.cluster import packages
 from verl_regress.session import page as web
@@ -157,7 +158,7 @@ def text(outcome: Outcome) -> list[str]:
         lines += ["", *judged.text(outcome.verdicts, outcome.allow).splitlines()]
         if outcome.failed:
             lines[-1] = f"{outcome.headline} (exit status {outcome.status})"  # in the place of a verdict with its own
-    return lines
+    return [printable(line) for line in lines]
 
 
 def table(found: Sequence[Checked]) -> list[str]:
