@@ -193,7 +193,7 @@ def _sentence_on_noise() -> str:
         "below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51, which were alarms. The margin in noise comes from runs\n"
         "with one seed instead of A's runs with other seeds, a hint at a difference keeps it from *same*, and a KL loss of 0 at every step is a\n"
         "regression: because planted regressions were called the same, `actor-frozen` among them. *Held out* are the pairs from "
-        f"{SEEN + 1} on:\nthey were run after the last of these rules, and no rule was changed after that.\n\n"
+        f"{SEEN + 1} on:\nthey were run after the last of these rules was made, and none of these was changed since.\n\n"
         "No planted regression begins as rounding, so a session makes no perturbed run for any. Given one all the same, the judge still\n"
         "catches all those of PPO that were trained as the perturbed run was."
     )
