@@ -11,6 +11,7 @@ minutes (2.60). A host without a firewall accepts or refuses a connection at onc
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -53,6 +54,7 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(UNREACHED)
     with suppress(Exception):
         ray_private.await_head(gcs, LONGEST)
+    os.umask(os.umask(0) | 0o022)  # a checkpoint that an actor writes runs when it is read: only its owner changes it
     sys.argv = ["ray", *argv]
     del sys.path[0]  # this file's directory, which `ray` itself does not have on its path
     ray_main()

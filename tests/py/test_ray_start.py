@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ SCRIPTS = """
 import json, os, sys
 def main():
     looked = json.load(open(os.environ["LOOKED"])) if os.path.exists(os.environ["LOOKED"]) else []
-    print(json.dumps({"argv": sys.argv, "looked": looked, "path": sys.path}))
+    print(json.dumps({"argv": sys.argv, "looked": looked, "path": sys.path, "umask": os.umask(0)}))
 """
 
 GCS = """
@@ -44,7 +45,7 @@ class GetAllNodeInfoRequest:
 def start(tmp_path):
     """Runs it with a Ray whose GCS answers the Python expression `answer`; returns the arguments of Ray's own command."""
 
-    def run(answer: str, argv: list[str] = ARGV) -> dict[str, list[str]]:
+    def run(answer: str, argv: list[str] = ARGV, umask: int = -1) -> dict[str, Any]:
         files = {
             "scripts/scripts.py": SCRIPTS,
             "_raylet.py": GCS.replace("ANSWER", answer),
@@ -62,6 +63,7 @@ def start(tmp_path):
             text=True,
             timeout=60,
             check=True,
+            umask=umask,
         )
         return json.loads(done.stdout)
 
@@ -78,6 +80,11 @@ def test_it_waits_for_the_head_and_passes_its_arguments_on(start):
 def test_errors_while_waiting_are_left_to_ray(start):
     result = start("1 / 0")
     assert (result["argv"], len(result["looked"])) == (["ray", *ARGV], 1)
+
+
+@pytest.mark.parametrize(("login", "of_ray"), [(0o002, 0o022), (0o077, 0o077)])
+def test_what_ray_and_its_actors_write_is_for_their_user_alone_to_change(start, login, of_ray):
+    assert start("{'id': 'a node'}", umask=login)["umask"] == of_ray
 
 
 # In a separate interpreter: the connection that no host answers is one that times out at once.
