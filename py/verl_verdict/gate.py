@@ -58,7 +58,7 @@ def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> V
     """A baseline that failed, ended early or recorded nonsense is not a baseline."""
     last = max(run.last_step for run in (*runs_a, *runs_b))
     for run in runs_a:
-        problem = why_unusable(run, last) or _begins_late(run, (*runs_a, *runs_b))
+        problem = why_unusable(run, last) or _begins_late(run, runs_a)
         if problem:
             reason = f"A cannot be the baseline, because in '{run.name}' {problem}"
             return dataclasses.replace(base, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
@@ -110,9 +110,15 @@ def _failed(run: Run, last_step: int) -> str | None:
 
 
 def _begins_late(run: Run, others: Sequence[Run]) -> str | None:
-    """That it lacks the first steps of training, which one of the others has. Step 0 is a validation before it."""
-    first, mine = (min((step for each in runs for step in each.steps if step), default=0) for runs in (others, [run]))
+    """That it lacks the first steps of training, which one of the others has."""
+    first, mine = (min(map(_first_step, runs)) for runs in (others, [run]))
     return f"the record begins at step {mine}, not at step {first}" if mine > first else None
+
+
+def _first_step(run: Run) -> int:
+    """The first step of training: verl may validate before it, at step 0 or at that of the checkpoint (0.9.1)."""
+    trained = (values for name, values in run.series.items() if not name.startswith(("val-", "val/")))
+    return min((step for values in trained for step in values), default=0)
 
 
 def _where(broken: Problem, a: Run, b: Run) -> diagnosis.Diagnosis | None:

@@ -92,7 +92,7 @@ def case(
     gate.no_copies([*runs_a, *runs_b, *perturbed])
     left_out = _left_out([*runs_a, *runs_b], ignore)
     base = Verdict(case=name or workload, word=Word.INCONCLUSIVE, reason="", workload=workload, notes=tuple(left_out))
-    decisive = _without(decisive, ignore)
+    asked, decisive = decisive, _without(decisive, ignore)
     runs_a, runs_b, perturbed = ([run.without(ignore) for run in runs] for runs in (runs_a, runs_b, perturbed))
     early = (
         gate.incomparable(base, runs_a, runs_b, accept)
@@ -101,6 +101,11 @@ def case(
     )
     if early:
         return early
+    if asked and not decisive:
+        reason = (
+            f"every metric that decides is ignored ({listed([each.pattern for each in asked])}): compare one of them"
+        )
+        return dataclasses.replace(base, reason=reason, how="nothing was decided")
     deciding = decisive or _without(metrics.DECISIVE.get(workload, ()), ignore)
     known = _prepare(base, runs_a, runs_b, deciding, accept, deterministic, perturbed)
     if not known.compared:
@@ -256,13 +261,8 @@ def _left_out(runs: Sequence[Run], ignore: Sequence[str]) -> list[str]:
 
 
 def _without(decisive: Sequence[Decisive], ignore: Sequence[str]) -> Sequence[Decisive]:
-    """Those that are compared. Raises BadInput if none is."""
-    left = [each for each in decisive if each.pattern not in ignore]
-    if decisive and not left:
-        raise BadInput(
-            f"Every metric that decides is ignored ({listed([each.pattern for each in decisive])}): compare one of them."
-        )
-    return left
+    """Those that are compared."""
+    return [each for each in decisive if each.pattern not in ignore]
 
 
 def _wrong_on_its_face(known: _Case) -> Verdict | None:

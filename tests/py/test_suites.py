@@ -75,9 +75,10 @@ def test_speed_and_memory_are_judged_where_a_case_asks_for_it():
     assert str(refused.value) == "cases.a.memory=4 in my.yaml has the wrong type: it must be of type boolean."
 
 
-def test_a_session_of_an_earlier_version_that_sets_a_seed_is_read():
-    content = {"cases": {"ppo": {"workload": "ppo", "overrides": ["data.seed=5"]}}}
-    assert suites.of_recorded({"name": "my.yaml", "content": content}).case("ppo").overrides == ("data.seed=5",)
+def test_a_session_of_an_earlier_version_is_read_with_what_is_refused_today():
+    case = {"workload": "ppo", "overrides": ["data.seed=5"], "decisive": {"x": {"better": "more"}}, "ignore": ["x"]}
+    read = suites.of_recorded({"name": "my.yaml", "content": {"cases": {"ppo": case}}}).case("ppo")
+    assert (read.overrides, read.ignore) == (("data.seed=5",), ("x",))
 
 
 def test_a_suite_without_seeds_counts_them():

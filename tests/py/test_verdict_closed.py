@@ -89,7 +89,6 @@ def test_the_first_value_that_is_not_finite_is_the_first_in_causal_order(tmp_pat
         (lambda job: ended(job, exit_code=143, told_to_stop=True), "the job was stopped"),
         (lambda job: (job / "state/ended").unlink(), "the job recorded no end: it is running, or was lost"),
         (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), "the record has no step 2, but later ones"),
-        (lambda job: lines(job, lambda all: all[1:]), "the record begins at step 2, not at step 1"),
         (lambda job: lines(job, lambda all: [*all, all[-1]]), "global_seqlen/min was recorded twice for step 4"),
     ],
 )  # fmt: skip
@@ -119,12 +118,29 @@ def test_infinite_against_infinite_is_never_the_same_whoever_read_the_record(tmp
     assert judge.case(runs[:1], runs[2:], deterministic=True).word is Word.CHANGED
 
 
+def test_of_several_runs_of_a_one_that_begins_late_is_no_baseline(tmp_path):
+    a, late = pair(tmp_path, lambda job: lines(job, lambda all: all[1:]))
+    verdict = judge.case([*a, *late], [changed(tmp_path, A[1], to="c")])
+    said = "A cannot be the baseline, because in 'b' the record begins at step 2, not at step 1"
+    assert (verdict.word, verdict.reason) == (Word.INCOMPARABLE, said)
+
+
+def test_a_b_that_begins_earlier_is_no_fault_of_a(tmp_path):
+    """As if B had ignored the checkpoint from which A resumed."""
+    whole, late = pair(tmp_path, lambda job: lines(job, lambda all: all[1:]))
+    assert judge.case(late, whole[:1]).word is Word.CHANGED
+
+
 @pytest.mark.parametrize("are_turned", [False, True])
-def test_a_validation_before_training_is_no_step_that_the_other_side_lacks(tmp_path, are_turned):
+@pytest.mark.parametrize("at", [0, 1])  # before the first step of all, or of a resumed run
+def test_a_validation_before_training_is_no_step_that_the_other_side_lacks(tmp_path, at, are_turned):
     def validates_first(job):
-        lines(job, lambda all: ['{"step": 0, "data": {"val-core/sums/reward/mean@1": 0.5}}\n', *all])
+        validation = json.dumps({"step": at, "data": {"val-core/sums/reward/mean@1": 0.5}}) + "\n"
+        lines(job, lambda all: [validation, *all[at:]])
 
     a, b = pair(tmp_path, validates_first)
+    if at:
+        a = [jobdir.read(job) for job in map(tmp_path.joinpath, A) if not lines(job, lambda all: all[at:])]
     verdict = judge.case(b, a) if are_turned else judge.case(a, b)
     assert verdict.word is not Word.INCOMPARABLE
     assert "begins at step" not in verdict.reason
@@ -252,19 +268,12 @@ def test_if_no_metric_is_compared_nothing_is_shown(tmp_path):
     assert verdict.reason == "A and B have no metric in common that is compared, which shows nothing"
 
 
-def test_metrics_that_decide_are_not_all_ignored(tmp_path):
+def test_if_every_metric_that_decides_is_ignored_nothing_is_decided(tmp_path):
     a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
-    with pytest.raises(BadInput) as refused:
-        judge.case(
-            a,
-            b,
-            decisive=[Decisive("actor/entropy", 0), Decisive("actor/kl_loss", 0)],
-            ignore=["actor/entropy", "actor/kl_loss"],
-        )
-    assert (
-        str(refused.value)
-        == "Every metric that decides is ignored (actor/entropy, actor/kl_loss): compare one of them."
-    )
+    names = ["actor/entropy", "actor/kl_loss"]
+    verdict = judge.case(a, b, decisive=[Decisive(name, 0) for name in names], ignore=names)
+    said = "every metric that decides is ignored (actor/entropy, actor/kl_loss): compare one of them"
+    assert (verdict.word, verdict.reason) == (Word.INCONCLUSIVE, said)
 
 
 def test_runs_of_a_that_differ_count_more_than_the_word_that_a_repeats_itself(tmp_path):

@@ -79,6 +79,10 @@ def parse(text: str, name: str) -> Suite:
             raise BadInput(
                 f"The case '{case.name}' of the suite {name} has the override '{shown(seed)}', with which all of its pairs would have one seed: leave it out, and give seeds instead."
             )
+        if case.decisive and set(case.decisive) <= set(case.ignore):
+            raise BadInput(
+                f"The case '{case.name}' of the suite {name} ignores every metric that decides it ({', '.join(case.decisive)}): compare one of them."
+            )
     return suite
 
 
@@ -112,9 +116,6 @@ def _case(
         raise BadInput(
             f"{where} continues '{continues}' and does not say how far: add steps, the number of further steps."
         )
-    decisive, ignore = said.get("decisive", {}), said.get("ignore", ())
-    if decisive and set(decisive) <= set(ignore):
-        raise BadInput(f"{where} ignores every metric that decides it ({', '.join(decisive)}): compare one of them.")
     return Case(
         name=name,
         spec=before[continues].spec if continues else said.get("jobspec") or f"jobspecs/{said['workload']}.yaml",
@@ -125,8 +126,8 @@ def _case(
         speed=said.get("speed", False),
         memory=said.get("memory", False),
         deterministic=said.get("deterministic"),
-        ignore=tuple(ignore),
-        decisive=decisive,
+        ignore=tuple(said.get("ignore", ())),
+        decisive=said.get("decisive", {}),
     )
 
 
