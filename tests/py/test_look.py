@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import stat
 
 import pytest
 from conftest import node_row, write
@@ -67,6 +68,16 @@ def test_facts_that_cannot_be_found_out_are_left_out(look, shared, gcs, ray):
 
 def test_a_head_without_a_gcs(look, unused_address):
     assert "gcs" not in look("head", int(unused_address.rpartition(":")[2]), parts=())
+
+
+def test_a_cache_of_hugging_face_that_others_could_write_is_closed(tmp_path):
+    """An earlier version made it under the umask 002, or the shared root has a default ACL."""
+    root = SharedRoot(tmp_path)
+    root.ensure()
+    root.hf.chmod(0o775)
+    assert not root.is_complete()
+    root.ensure()
+    assert (stat.S_IMODE(root.hf.stat().st_mode), root.is_complete()) == (0o755, True)
 
 
 def test_the_layout_is_complete_when_there_is_nothing_to_make_or_to_open(tmp_path):

@@ -887,6 +887,34 @@ def test_code_that_verls_config_names_in_a_folder_that_others_can_change_is_refu
 
 
 @as_root
+def test_code_that_verls_config_names_in_a_folder_of_another_user_is_refused(submit, shared):
+    """Its owner could put another file there after the check, also in the place of ours or of a link to ours."""
+    mine = write(shared.user_code / "mine" / "data.py", "")
+    theirs = shared.user_code / "theirs"
+    for make in (lambda: write(theirs / "data.py", ""), lambda: (theirs / "data.py").symlink_to(mine)):
+        theirs.mkdir(exist_ok=True)
+        (theirs / "data.py").unlink(missing_ok=True)
+        make()
+        os.chown(theirs, 4242, 4242)
+        assert submit(f"--overrides=++data.custom_cls.path={theirs}/data.py").is_refusal(
+            f"data.custom_cls.path={theirs}/data.py (from OVERRIDES) is refused, because {theirs} belongs to user 4242, and what is there would "
+            "run as you: set TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
+        )
+
+
+@as_root
+def test_code_that_verls_config_names_by_a_relative_path_is_checked_as_the_trainer_reads_it(submit, shared):
+    """The trainer works in the job's directory."""
+    theirs = write(shared.user_code / "global_step_4" / "data.pt", "")
+    os.chown(theirs, 4242, 4242)
+    folder = theirs.parent
+    assert submit("--overrides=++trainer.resume_from_path=../../user/code/global_step_4").is_refusal(
+        f"trainer.resume_from_path={folder} (from OVERRIDES) is refused, because {theirs} belongs to user 4242, and what is there would run as "
+        "you: set TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
+    )
+
+
+@as_root
 def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared):
     """Before: only a model that was named by a path was."""
     model = shared.path / "hf" / "hub" / "models--org--name"

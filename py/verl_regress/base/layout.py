@@ -125,12 +125,16 @@ class SharedRoot:
             found = directory.stat()
             if found.st_uid == os.getuid() and not _is_so(found, mode, group):
                 _open(directory, mode, group)
+        if self._is_hf_open(group):  # the umask of an earlier version, or a default ACL
+            self._hf_home.chmod(self._hf_home.stat().st_mode & ~0o022)
         with lock.held(self.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB):  # makes its file, and opens it as the directory is
             return created
 
     def is_complete(self, group: int | None = None) -> bool:
         """Is there nothing for `ensure` to do, nor for another user?"""
         if not all(directory.is_dir() for directory in self._all(group)) or self.too_narrow(group):
+            return False
+        if self._is_hf_open(group):
             return False
         if not lock.file_of(self.jobs).exists() and os.access(self.jobs, os.W_OK):
             return False
@@ -153,13 +157,27 @@ class SharedRoot:
     @property
     def hf(self) -> Path:
         """The cache of the Hugging Face libraries, which are not made for several users: in a group's shared root each has one."""
-        place = self.path / "hf"
+        place = self._hf_home
         is_of_group = place.is_dir() and bool(place.stat().st_mode & stat.S_ISVTX)
         return self._own_hf if is_of_group else place
 
     @property
+    def _hf_home(self) -> Path:
+        return self.path / "hf"
+
+    @property
     def _own_hf(self) -> Path:
-        return self.path / "hf" / f"uid-{os.getuid()}"
+        return self._hf_home / f"uid-{os.getuid()}"
+
+    def _is_hf_open(self, group: int | None) -> bool:
+        """Can others write in this user's cache, without a group that shares the root? Then it is refused (`plan.make`)."""
+        found = self._hf_home.stat()
+        return (
+            group is None
+            and found.st_uid == os.getuid()
+            and not found.st_mode & stat.S_ISVTX
+            and bool(found.st_mode & 0o022)
+        )
 
     def _all(self, group: int | None) -> list[Path]:
         return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]
@@ -177,7 +195,7 @@ class SharedRoot:
 
     @property
     def _closed(self) -> list[Path]:
-        return [self.datasets, self.path / "hf", self.jobs, self.path / "outputs", self.path / "ray"]
+        return [self.datasets, self._hf_home, self.jobs, self.path / "outputs", self.path / "ray"]
 
     @property
     def _open_to_all(self) -> list[Path]:

@@ -154,15 +154,11 @@ def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> F
     Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is
     not there belongs to nobody. Raises OSError for a folder that cannot be listed.
     """
-    is_file = place.is_file()
-    # Whoever writes in its folder, or in that of the file that it leads to, can put another file or bytecode there after this check.
-    for folder in (place.parent, place.resolve().parent) if is_file else ():
-        changed = by_mode(folder, folder.stat())
-        if changed is not None:
-            return changed
+    if place.is_file() and (foreign := of_folders(place, trusted)) is not None:
+        return foreign
     folders = () if alone else os.walk(place, onerror=_unlisted)
     inner = (Path(folder) / name for folder, *names in folders for kind in names for name in kind)
-    for path in (place, *(bytecode_of(place) if is_file else ()), *inner):
+    for path in (place, *(bytecode_of(place) if place.suffix == ".py" else ()), *inner):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
             foreign = by_owner(path, (found := path.lstat()).st_uid, trusted)
             if foreign is None and stat.S_ISLNK(found.st_mode):
@@ -172,6 +168,21 @@ def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> F
                 foreign = by_mode(path, found, place)
             if foreign is not None:
                 return foreign
+    return None
+
+
+def of_folders(file: Path, trusted: Iterable[int] | None) -> Foreign | None:
+    """Who else can put another file in the place of `file`, or bytecode next to it, after this check: who writes in its folder, or in that
+    of the file that it leads to, and whose folder it is.
+
+    A sticky folder is for all of a team (`user/code`), so it belongs to one of them.
+    """
+    for folder in dict.fromkeys((file.parent, file.resolve().parent)):
+        found = folder.stat()
+        is_shared = bool(found.st_mode & stat.S_ISVTX)
+        foreign = by_mode(folder, found) or (None if is_shared else by_owner(folder, found.st_uid, trusted))
+        if foreign is not None:
+            return foreign
     return None
 
 

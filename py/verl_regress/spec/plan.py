@@ -173,7 +173,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     texts = list(_texts(yaml.load(composed.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
     code_dirs = (
         *_python_path(root, environment, code),
-        *_named_code(root, request, composed, texts, reward_file),
+        *_named_code(root, request, job, composed, texts, reward_file),
         *(_remote_code(root, environment, texts) if composed.runs_remote_code else ()),
     )
     return Plan(request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)))
@@ -206,19 +206,24 @@ def _check_hf_home(root: SharedRoot, environment: Environment) -> None:
 
 
 def _named_code(
-    root: SharedRoot, request: Request, composed: Composed, texts: Iterable[tuple[str, str]], reward: Path | None
+    root: SharedRoot,
+    request: Request,
+    job: JobDir,
+    composed: Composed,
+    texts: Iterable[tuple[str, str]],
+    reward: Path | None,
 ) -> Iterator[Path]:
     """What verl's config names on the shared root and runs: Python files but for the `reward` function, which has its own check, YAML
     that names code, and the checkpoint, because pickles run, too (0.7.1 to 0.9.1). `make resume` continues from the job's own.
 
-    Raises BadInput if something is another user's.
+    The trainer works in the job's directory. Raises BadInput if something is another user's.
     """
     origins = {override.parts()[1]: override.origin for override in composed.overrides}
     own = request.attempt.checkpoint if request.attempt is not None else None
     for key, text in texts:
-        path = Path(text.removeprefix("file://"))
+        path = Path(os.path.normpath(job.path / text.removeprefix("file://")))
         runs = path.suffix in _RUN or key.endswith(_RUN_BY)
-        if runs and path.is_absolute() and path not in (reward, own) and _is_in(root, path):
+        if runs and path not in (reward, own) and not path.is_relative_to(job.path) and _is_in(root, path):
             origin = origins.get(key, "verl's config")
             need_own(path, f"{key}={shown(str(path))} (from {origin})", "or name one of your own")
             yield path

@@ -20,7 +20,7 @@ import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import by_mode, by_owner, bytecode_of
+from verl_regress.base.owner import by_mode, by_owner, bytecode_of, of_folders
 from verl_regress.spec.overrides import Override
 
 # Where verl's configuration names the function's file, newest first: the key, the file of verl/trainer/config that
@@ -131,10 +131,8 @@ def foreign_owner(path: Path, file: BinaryIO, trusted: Iterable[int] | None = No
     for part in bytecode_of(path):
         states += [(part, part.stat()), (part, part.lstat())]
     owned = (by_owner(part, found.st_uid, trusted) for part, found in states)
-    # Whoever writes in its folder, or in that of the file that it leads to, can put another file or bytecode there after this check.
-    folders = dict.fromkeys((path.parent, path.resolve().parent))
-    changed = (by_mode(part, found) for part, found in [*states, *((folder, folder.stat()) for folder in folders)])
-    for foreign in (*owned, *changed):
+    changed = (by_mode(part, found) for part, found in states)
+    for foreign in (*owned, *changed, of_folders(path, trusted)):
         if foreign is not None:
             return (
                 f"because {foreign}, and what is there would run as you: {foreign.cure}, or name a file in a folder of your own under "
