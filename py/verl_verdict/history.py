@@ -35,7 +35,7 @@ class Point:
 
     @property
     def compared(self) -> Run:
-        """What of it is compared: the page shows all metrics."""
+        """The run without the metrics that its case ignores."""
         return self.run.without(self.ignore)
 
     def __str__(self) -> str:
@@ -199,7 +199,7 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
     if not points:
         return []
     workload, chosen = points[-1].run.workload, points[-1].decisive
-    names = sorted({name for point in points for name in point.run.series})
+    names = sorted({name for point in points for name in point.compared.series})
     differing = _differing(points) if is_exact else []
     found = []
     for name, decisive in metrics.decisive_of(workload, names, chosen):

@@ -55,6 +55,12 @@ def found(groups):
     return [(each.metric, each.first.side, each.first.session) for group in groups for each in group.changes]
 
 
+def test_a_metric_that_the_case_ignores_has_no_change():
+    values = [*[0.5] * 8, *[0.9] * 8]
+    assert [each[0] for each in found(history.of(series(values)))] == ["critic/score/mean"]
+    assert found(history.of(series(values, ignore=("critic/score/mean",)))) == []
+
+
 class TestSteps:
     """The change points of a series of numbers."""
 

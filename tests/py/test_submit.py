@@ -822,14 +822,21 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
 
 @as_root
 @pytest.mark.parametrize(
-    ("spec", "origin"), [("", "the knob SHARED_ROOT"), ("env_vars: {HF_HOME: HOME}\n", "my/ppo.yaml")]
+    ("name", "spec", "origin"),
+    [
+        ("HF_HOME", "", "the knob SHARED_ROOT"),
+        ("HF_HOME", "env_vars: {HF_HOME: HOME}\n", "my/ppo.yaml"),
+        ("HF_HUB_CACHE", "env_vars: {HF_HUB_CACHE: HOME}\n", "my/ppo.yaml"),
+    ],
 )
-def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(submit, shared, monkeypatch, spec, origin):
+def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
+    submit, shared, monkeypatch, name, spec, origin
+):
     home = shared.user_code / "hf" if spec else shared.path / "hf"
     home.mkdir(exist_ok=True)
     spec = SPEC + spec.replace("HOME}", f"{home}}}")
     os.chown(home, 4242, 4242)
-    refused = f"HF_HOME={home} (from {origin}) is refused, because {home} "
+    refused = f"{name}={home} (from {origin}) is refused, because {home} "
     assert submit(spec=spec).is_refusal(
         f"{refused}belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, or let its owner "
         "remove it."

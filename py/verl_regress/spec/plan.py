@@ -29,6 +29,7 @@ from verl_regress.store import snapshot
 # The ends of the files that Python imports, and of the keys whose files run whatever their names.
 _RUN = (".py", ".pyc", ".so")
 _RUN_BY = ("tool_config_path", "interaction_config_path", "agent_loop_config_path", "trainer.resume_from_path")
+_HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
@@ -199,10 +200,12 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
 
 
 def _check_hf_home(root: SharedRoot, environment: Environment) -> None:
-    """Raise BadInput if another user can add to the cache of the Hugging Face libraries."""
-    home, origin = Path(environment.variables["HF_HOME"]), environment.origins.get("HF_HOME", "the knob SHARED_ROOT")
-    if _is_in(root, home):
-        need_own(home, f"HF_HOME={shown(str(home))} (from {origin})", "or let its owner remove it", alone=True)
+    """Raise BadInput if another user can add to a cache of the Hugging Face libraries."""
+    for name in ("HF_HOME", _HUB):
+        home = Path(environment.variables.get(name, environment.variables["HF_HOME"]))
+        if _is_in(root, home):
+            origin = environment.origins.get(name, "the knob SHARED_ROOT")
+            need_own(home, f"{name}={shown(str(home))} (from {origin})", "or let its owner remove it", alone=True)
 
 
 def _named_code(
@@ -235,7 +238,7 @@ def _remote_code(root: SharedRoot, environment: Environment, texts: Iterable[tup
 
     Raises BadInput if one is another user's.
     """
-    hub = Path(environment.variables["HF_HOME"]) / "hub"
+    hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
     named = dict.fromkeys(
         Path(text) if text.startswith("/") else hub / f"models--{text.replace('/', '--')}"
         for _, text in texts
