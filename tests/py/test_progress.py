@@ -1,3 +1,4 @@
+import errno
 import json
 import shutil
 import tracemalloc
@@ -53,6 +54,22 @@ def test_steps_are_the_training_steps(make_job):
     assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2]
     job.metrics.write_text(whole + '\n \n{"step": 3, "data": {"actor/lr": 1}}\n')
     assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2, 3]
+
+
+def test_a_record_that_the_disk_does_not_give_is_named_with_the_reason(make_job, monkeypatch):
+    job = make_job()
+    job.metrics.mkdir()
+    with pytest.raises(Unreadable) as refusal:
+        progress.lines(job)
+    assert str(refusal.value) == f"{job.metrics} cannot be read: Is a directory: fix that, then run it again."
+
+    def fail(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "exists", fail)
+    with pytest.raises(Unreadable) as refusal:
+        progress.lines(job)
+    assert str(refusal.value) == f"{job.metrics} cannot be read: Input/output error: fix that, then run it again."
 
 
 def test_a_metric_with_a_byte_that_is_no_utf_8_is_kept_with_a_replacement_character(make_job):

@@ -174,6 +174,7 @@ def test_after_a_cut_no_part_of_a_secret_across_it_is_left(value):
     assert redactor.rest(content, 2) == b"<secret KEY>cd<secret KEY>ef"
     assert redactor.rest(content, end + 1) == b"d<secret KEY>ef"
     assert redactor.rest(content, len(content)) == b""
+    assert redactor.rest(b"no secret", 0) == b"no secret"
 
 
 def test_the_longest_form_and_the_most_newlines_are_known():
