@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 import types
 
@@ -135,6 +136,16 @@ def test_a_resume_of_a_retry_that_saved_nothing_continues_from_the_attempt_befor
     assert read(job.numbered(4).config / "resolved.json")["parent"] == {
         "attempt": 2, "checkpoint": str(newer), "step": 2,
     }  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_root_resumes_from_the_checkpoint_of_the_user_whose_job_it_is(ended, run):
+    """It is the job's own: only one that is named by hand is checked for its owner."""
+    job = ended("--overrides=trainer.total_training_steps=6")
+    checkpoint = write_checkpoint(job, 2, latest=2)
+    for path in (checkpoint, *checkpoint.rglob("*")):
+        os.chown(path, 4242, 4242)
+    assert run("resume", "me").out == "me.a2\n"
 
 
 def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):

@@ -1,5 +1,6 @@
 """What a submission writes to the shared root and sends to Ray, and what it leaves if Ray refuses or goes away."""
 
+import functools
 import io
 import json
 import os
@@ -922,9 +923,25 @@ def test_code_that_verls_config_names_by_a_relative_path_is_checked_as_the_train
 
 
 @as_root
-def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared):
+def test_code_that_the_snapshots_own_config_names_in_a_list_is_checked(submit, shared):
+    theirs = write(shared.user_code / "mine" / "tool.py", "")
+    os.chown(theirs, 4242, 4242)
+    write(
+        shared.snapshots / "codeA" / "verl/trainer/config/ppo_trainer.yaml", f"{CONFIG}tools: {{files: [{theirs}]}}\n"
+    )
+    record(shared.snapshots / "codeA")
+    assert submit().is_refusal(
+        f"tools.files={theirs} (from verl's config) is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
+    )
+
+
+@as_root
+@pytest.mark.parametrize(("cache", "env_vars"), [("hf/hub", ""), ("user/code/hub", "env_vars: {HF_HUB_CACHE: HERE}\n")])
+def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared, cache, env_vars):
     """Before: only a model that was named by a path was."""
-    model = shared.path / "hf" / "hub" / "models--org--name"
+    model = shared.path / cache / "models--org--name"
+    submit = functools.partial(submit, spec=SPEC + env_vars.replace("HERE", str(shared.path / cache)))
     theirs = write(model / "snapshots" / "abc" / "modeling.py", "")
     os.chown(theirs, 4242, 4242)
     named = "--overrides=actor_rollout_ref.model.path=org/name +actor_rollout_ref.model.trust_remote_code="

@@ -31,6 +31,7 @@ _RUN = (".py", ".pyc", ".so")
 _RUN_BY = ("tool_config_path", "interaction_config_path", "agent_loop_config_path", "trainer.resume_from_path")
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -171,7 +172,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
     _check_hf_home(root, environment)
-    texts = list(_texts(yaml.load(composed.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
+    texts = list(_texts(yaml.load(composed.text, Loader=_LOADER)))
     code_dirs = (
         *_python_path(root, environment, code),
         *_named_code(root, request, job, composed, texts, reward_file),
