@@ -133,7 +133,12 @@ def run(module: Module, home: Path) -> None:
         os.chdir(home)
         generate(module, home)
         mutmut = str(Path(sys.executable).with_name("mutmut"))
-        os.execv(mutmut, [mutmut, "run", "--max-children", "1"])
+        # mutmut 3.8 signals a mutant by its pid when its time would be over, though it may have ended long before, and its pid be another
+        # process's by then. In a PID namespace of its own, it reaches none but its own.
+        alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        if os.geteuid() != 0:
+            alone += ["--user", "--map-current-user"]
+        os.execvp(alone[0], [*alone, mutmut, "run", "--max-children", "1"])
 
 
 # --- before and after mutmut

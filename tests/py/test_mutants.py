@@ -197,18 +197,23 @@ def test_what_no_test_noticed_runs_again_when_the_tests_have_changed(home):
     assert codes("changed") == [None, 1, None]
 
 
-def test_mutmut_runs_in_the_folder_that_was_prepared_for_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("uid", "of_others"), [(0, []), (1000, ["--user", "--map-current-user"])])
+def test_mutmut_runs_in_the_folder_that_was_prepared_for_it_and_reaches_no_other_process(
+    tmp_path, monkeypatch, uid, of_others
+):
     called = []
+    monkeypatch.setattr(mutants.os, "geteuid", lambda: uid)
     monkeypatch.setattr(mutants, "prepare", lambda module, home: called.append((module.name, home)))
     monkeypatch.setattr(mutants, "generate", lambda module, home: called.append((mutants.Path.cwd(), home)))
     monkeypatch.setattr(mutants.os, "nice", called.append)
-    monkeypatch.setattr(mutants.os, "execv", lambda program, words: called.append((program, words)))
+    monkeypatch.setattr(mutants.os, "execvp", lambda program, words: called.append((program, words)))
     monkeypatch.setattr(mutants.sys, "executable", "/tools/bin/python")
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
     mutants.run(mutants.of("queue"), home)
-    run = ("/tools/bin/mutmut", ["/tools/bin/mutmut", "run", "--max-children", "1"])
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *of_others]
+    run = ("unshare", [*alone, "/tools/bin/mutmut", "run", "--max-children", "1"])
     assert called == [19, ("queue", home), (home, home), run]
 
 
