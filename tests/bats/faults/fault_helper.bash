@@ -138,6 +138,7 @@ fault::reports() {
 # fault::recovered [KEY=VALUE...]: see above; adds further words to the record.
 fault::recovered() {
   local began=$EPOCHREALTIME up=0 seconds after sentence=${LINE//"$JOB"/JOB}
+  sentence=${sentence//"${BATS_FILE_TMPDIR}/"/}
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || up=$?
   seconds=$(fault::_since "$began")
   after=$(fault::digest)
