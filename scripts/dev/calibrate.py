@@ -132,26 +132,24 @@ def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[
     yield _row_at_least("planted regressions caught", len(caught), len(planted))
     yield _row_at_least("of these, first step and metric as expected", sum(each.is_named_right for each in caught), len(caught))  # fmt: skip
     yield _row_at_most("alarms over harmless changes", sum(each.is_alarm for each in harmless), len(harmless))
+    held_out: tuple[list[Verdict], list[Verdict]] = ([], [])
     for workload in WORKLOADS:
         alone, sessions = calibration.verdicts_on_noise(workload)
-        for what, verdicts in (("pairs", alone), (f"sessions of {SESSION} pairs", sessions)):
-            alarms = sum(each.word in calibration.ALARMS for each in verdicts)
-            yield _row_at_most(f"alarms over A against A, {workload}, {what}", alarms, len(verdicts))
-        same = sum(each.word is Word.SAME for each in sessions)
-        yield _row_at_least(
-            f"A against A called the same, {workload}, sessions of {SESSION} pairs", same, len(sessions)
-        )
-    yield from _summary_held_out()
+        held_out[0].extend(alone[SEEN:])
+        held_out[1].extend(sessions[SEEN // SESSION :])
+        yield from _rows_on_noise("", workload, alone, sessions)
+    yield from _rows_on_noise("of these, held out: ", "all workloads", *held_out)
 
 
-def _summary_held_out() -> Iterable[Sequence[str]]:
-    held_out = [calibration.verdicts_on_noise(workload, SEEN) for workload in WORKLOADS]
-    alone, sessions = ([verdict for found in held_out for verdict in found[which]] for which in (0, 1))
+def _rows_on_noise(
+    which: str, workload: str, alone: Sequence[Verdict], sessions: Sequence[Verdict]
+) -> Iterable[Sequence[str]]:
     for what, verdicts in (("pairs", alone), (f"sessions of {SESSION} pairs", sessions)):
         alarms = sum(each.word in calibration.ALARMS for each in verdicts)
-        yield _row_at_most(f"of these, held out: alarms over {what} of all workloads", alarms, len(verdicts))
+        yield _row_at_most(f"{which}alarms over A against A, {workload}, {what}", alarms, len(verdicts))
     same = sum(each.word is Word.SAME for each in sessions)
-    yield _row_at_least("of these, held out: sessions of all workloads called the same", same, len(sessions))
+    what = f"{which}A against A called the same, {workload}, sessions of {SESSION} pairs"
+    yield _row_at_least(what, same, len(sessions))
 
 
 def _row_in_noise(found: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Sequence[str]:

@@ -419,9 +419,9 @@ def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:
     return [(load(a.name), load(b.name)) for a, b in pairs if is_recorded(a) and is_recorded(b)]
 
 
-def verdicts_on_noise(workload: str, skip: int = 0) -> tuple[list[Verdict], list[Verdict]]:
-    """A against A: of each pair alone, and of sessions of disjoint pairs, without the first `skip` pairs."""
-    pairs = noisy(workload)[skip:]
+def verdicts_on_noise(workload: str) -> tuple[list[Verdict], list[Verdict]]:
+    """A against A: of each pair alone, and of sessions of disjoint pairs."""
+    pairs = noisy(workload)
     alone = [judge.case([a], [b]) for a, b in pairs]
     whole = range(0, len(pairs) - SESSION + 1, SESSION)
     groups = [pairs[start : start + SESSION] for start in whole]

@@ -690,6 +690,14 @@ def test_ray_tells_the_launcher_whose_the_directory_of_the_job_is(submit, sdk, s
     )
 
 
+def of_another(what, path, cure):
+    """The refusal of code that would run, because of a path of user 4242."""
+    return (
+        f"{what} is refused, because {path} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that "
+        f"user, or {cure}."
+    )
+
+
 @as_root
 def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_root_resumes(
     submit, run, ray, sdk, shared, monkeypatch
@@ -735,8 +743,7 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     os.chown(folder / theirs, 4242, 4242, follow_symlinks=False)
     part = folder / theirs if theirs else folder
     assert submit(spec=spec).is_refusal(
-        f"PYTHONPATH={folder} (from my/ppo.yaml) is refused, because {part} belongs to user 4242, and what is there would run as you: set "
-        "TRUSTED_UIDS=4242 if you trust that user, or name a folder of your own."
+        of_another(f"PYTHONPATH={folder} (from my/ppo.yaml)", part, "name a folder of your own")
     )
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
     assert submit("--submission-id=me", spec=spec).status == 0
@@ -774,8 +781,11 @@ def test_a_folder_that_the_nodes_themselves_have_on_pythonpath_is_refused_as_the
     os.chown(theirs, 4242, 4242)
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{theirs}/")
     assert submit(spec=SPEC + said).is_refusal(
-        f"PYTHONPATH={theirs} (from the nodes' own environment) is refused, because {theirs} belongs to user 4242, and what is there would run "
-        "as you: set TRUSTED_UIDS=4242 if you trust that user, or remove it there, in their image or on their host."
+        of_another(
+            f"PYTHONPATH={theirs} (from the nodes' own environment)",
+            theirs,
+            "remove it there, in their image or on their host",
+        )
     )
 
 
@@ -799,8 +809,7 @@ def test_a_snapshot_that_another_user_can_change_is_refused(submit, shared, args
     theirs = shared.snapshots / "codeB" / snapshot.RECORD_FILE
     os.chown(theirs, 4242, 4242)
     assert submit(*args, spec=spec).is_refusal(
-        f"CODE_ID=codeB (from {origin}) is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
-        "TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
+        of_another(f"CODE_ID=codeB (from {origin})", theirs, "make a snapshot of your own under another CODE_ID")
     )
 
 
@@ -813,8 +822,7 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
     on = "--overrides=+actor_rollout_ref.model.trust_remote_code={}"
     assert submit("--dry-run", on.format("false")).status == 0
     assert submit(on.format("true")).is_refusal(
-        f"The model {shared.models}/tiny with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would "
-        "run as you: set TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
+        of_another(f"The model {shared.models}/tiny with trust_remote_code", theirs, "set trust_remote_code to false")
     )
     os.chown(theirs, 0, 0)
     assert submit("--submission-id=on", on.format("True")).status == 0
@@ -874,10 +882,7 @@ def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(s
     assert submit("--submission-id=me", said).status == 0
     assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(place)]
     os.chown(part, 4242, 4242)
-    assert submit(said).is_refusal(
-        f"{key}={place} (from OVERRIDES) is refused, because {part} belongs to user 4242, and what is there would run as you: set "
-        "TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
-    )
+    assert submit(said).is_refusal(of_another(f"{key}={place} (from OVERRIDES)", part, "name one of your own"))
     assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
 
 
@@ -905,8 +910,7 @@ def test_code_that_verls_config_names_in_a_folder_of_another_user_is_refused(sub
         make()
         os.chown(theirs, 4242, 4242)
         assert submit(f"--overrides=++data.custom_cls.path={theirs}/data.py").is_refusal(
-            f"data.custom_cls.path={theirs}/data.py (from OVERRIDES) is refused, because {theirs} belongs to user 4242, and what is there would "
-            "run as you: set TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
+            of_another(f"data.custom_cls.path={theirs}/data.py (from OVERRIDES)", theirs, "name one of your own")
         )
 
 
@@ -917,8 +921,7 @@ def test_code_that_verls_config_names_by_a_relative_path_is_checked_as_the_train
     os.chown(theirs, 4242, 4242)
     folder = theirs.parent
     assert submit("--overrides=++trainer.resume_from_path=../../user/code/global_step_4").is_refusal(
-        f"trainer.resume_from_path={folder} (from OVERRIDES) is refused, because {theirs} belongs to user 4242, and what is there would run as "
-        "you: set TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
+        of_another(f"trainer.resume_from_path={folder} (from OVERRIDES)", theirs, "name one of your own")
     )
 
 
@@ -930,10 +933,7 @@ def test_code_that_the_snapshots_own_config_names_in_a_list_is_checked(submit, s
         shared.snapshots / "codeA" / "verl/trainer/config/ppo_trainer.yaml", f"{CONFIG}tools: {{files: [{theirs}]}}\n"
     )
     record(shared.snapshots / "codeA")
-    assert submit().is_refusal(
-        f"tools.files={theirs} (from verl's config) is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
-        "TRUSTED_UIDS=4242 if you trust that user, or name one of your own."
-    )
+    assert submit().is_refusal(of_another(f"tools.files={theirs} (from verl's config)", theirs, "name one of your own"))
 
 
 @as_root
@@ -948,8 +948,7 @@ def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit
     assert submit("--dry-run", f"{named}false").status == 0
     assert submit("--dry-run", f"{named}true".replace("org/name", "org/other")).status == 0
     assert submit(f"{named}true").is_refusal(
-        f"The model {model} with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would run as you: set "
-        "TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
+        of_another(f"The model {model} with trust_remote_code", theirs, "set trust_remote_code to false")
     )
     os.chown(theirs, 0, 0)
     assert submit("--submission-id=on", f"{named}true").status == 0
@@ -968,6 +967,5 @@ def test_a_models_code_is_refused_too_if_another_key_lets_it_run(submit, shared)
     given = "critic.model.path=${home}/theirs ++critic.model.trust_remote_code=${data.trust} +data.trust="
     assert submit("--dry-run", f"--overrides={given}false").status == 0
     assert submit(f"--overrides={given}true").is_refusal(
-        f"The model {theirs.parent} with trust_remote_code is refused, because {theirs} belongs to user 4242, and what is there would "
-        "run as you: set TRUSTED_UIDS=4242 if you trust that user, or set trust_remote_code to false."
+        of_another(f"The model {theirs.parent} with trust_remote_code", theirs, "set trust_remote_code to false")
     )

@@ -28,10 +28,8 @@ _MARK = ".made-"  # begins the name of a mark that tells the time; no id begins 
 _OWNED = ".of-"  # … that tells the owner
 _ANY_MARK = re.compile(r"(\.made-|\.of-)([^-]*)-(.*)", re.DOTALL)
 _MADE_ID = re.compile(r"-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{4}$")
-_YEARS_1_TO_9999 = (
-    -62135596800.0,
-    253402300799.0,
-)  # in which a time can be written; the owner of a file can give it any
+# In which a time can be written (seconds); the owner of a file can give it any.
+_YEARS_1_TO_9999 = (-62135596800.0, 253402300799.0)
 _LAG = 60.0  # seconds at most from the id to the directory, with the difference of two clocks
 
 

@@ -203,10 +203,10 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
 def _check_hf_home(root: SharedRoot, environment: Environment) -> None:
     """Raise BadInput if another user can add to a cache of the Hugging Face libraries."""
     for name in ("HF_HOME", _HUB):
-        home = Path(environment.variables.get(name, environment.variables["HF_HOME"]))
-        if _is_in(root, home):
+        home = environment.variables.get(name)
+        if home is not None and _is_in(root, Path(home)):
             origin = environment.origins.get(name, "the knob SHARED_ROOT")
-            need_own(home, f"{name}={shown(str(home))} (from {origin})", "or let its owner remove it", alone=True)
+            need_own(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
 
 
 def _named_code(
@@ -224,10 +224,10 @@ def _named_code(
     """
     origins = {override.parts()[1]: override.origin for override in composed.overrides}
     own = request.attempt.checkpoint if request.attempt is not None else None
-    for key, text in texts:
+    named = ((key, text) for key, text in texts if Path(text).suffix in _RUN or key.endswith(_RUN_BY))
+    for key, text in named:
         path = Path(os.path.normpath(job.path / text.removeprefix("file://")))
-        runs = path.suffix in _RUN or key.endswith(_RUN_BY)
-        if runs and path not in (reward, own) and not path.is_relative_to(job.path) and _is_in(root, path):
+        if path not in (reward, own) and not path.is_relative_to(job.path) and _is_in(root, path):
             origin = origins.get(key, "verl's config")
             need_own(path, f"{key}={shown(str(path))} (from {origin})", "or name one of your own")
             yield path
