@@ -337,8 +337,8 @@ class Mount:
     def _lookup(self, node, body):
         name = self._found(node, body.split(b"\0")[0])
         if self.server.options["lost"]:
-            top, parent = (os.readlink(f"/proc/self/fd/{each}") for each in (self.server.top, self._at(node)))
-            problem = self.server.options["lost"].get(os.path.relpath(f"{parent}/{os.fsdecode(name)}", top))
+            top, parent = (Path(f"/proc/self/fd/{each}").readlink() for each in (self.server.top, self._at(node)))
+            problem = self.server.options["lost"].get(str((parent / os.fsdecode(name)).relative_to(top)))
             if problem is not None:
                 raise Failed(getattr(errno, problem))
         return self._entry(node, name)
@@ -459,7 +459,9 @@ class Mount:
         answer = b""
         for number, (name, inode, kind) in enumerate(listed[offset:], offset + 1):
             encoded = os.fsencode(name)
-            entry = struct.pack("<QQII", inode, number, len(encoded), kind if self.server.options["kinds"] else 0) + encoded
+            entry = (
+                struct.pack("<QQII", inode, number, len(encoded), kind if self.server.options["kinds"] else 0) + encoded
+            )
             entry += bytes(-len(entry) % 8)
             if len(answer) + len(entry) > size:
                 break

@@ -199,7 +199,7 @@ def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> No
 
 def check_paths(plan: Mapping[str, Any]) -> None:
     """Raise RegressError if a path of the plan now leads out of the shared root, or if further code that runs is another user's: the
-    reward function, PYTHONPATH, what verl's config names, and a model whose code transformers runs.
+    reward function, PYTHONPATH, what verl's config names, a model whose code transformers runs, and the cache of such models.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
@@ -214,8 +214,9 @@ def check_paths(plan: Mapping[str, Any]) -> None:
     if reward is not None:
         _check_reward(Path(reward), plan.get("trusted_uids"))
 
-    for folder in plan.get("code_dirs") or ():  # older plans have none
-        need_own(Path(folder), folder, "and submit the job again", plan.get("trusted_uids"))
+    for key, alone in (("code_dirs", False), ("caches", True)):
+        for folder in plan.get(key) or ():  # older plans have none
+            need_own(Path(folder), folder, "and submit the job again", plan.get("trusted_uids"), alone=alone)
 
 
 def _check_reward(path: Path, trusted: Iterable[int] | None) -> None:
