@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import socket
+import struct
 import tempfile
 import time
 
@@ -888,6 +889,17 @@ def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(s
     os.chown(part, 4242, 4242)
     assert submit(said).is_refusal(of_another(f"{key}={place} (from OVERRIDES)", part, "name one of your own"))
     assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
+
+
+def test_a_job_goes_on_from_what_another_saved_where_a_default_acl_lets_others_write(submit, shared):
+    """Before: what verl saved was open to those whom the ACL names, and refused. This needs a file system with ACLs."""
+    entries = ((1, 7, -1), (2, 7, 4242), (4, 5, -1), (16, 7, -1), (32, 5, -1))  # u::rwx u:4242:rwx g::r-x m::rwx o::r-x
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(shared.jobs, "system.posix_acl_default", acl)
+    assert submit("--submission-id=first").status == 0
+    saved = write(shared.jobs / "first" / "checkpoints" / "global_step_4" / "actor" / "model.pt", "")
+    assert submit("--dry-run", f"--overrides=++trainer.resume_from_path={saved.parents[1]}").status == 0
+    assert "system.posix_acl_default" in os.listxattr(shared.jobs / "first" / "debug")
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
