@@ -831,6 +831,29 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
 
 
 @as_root
+def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_trust_remote_code_too(submit, shared):
+    """Before: verl's reward loop ran it, because it loads every tokenizer with trust_remote_code (0.7.0 to 0.9.1)."""
+    model = shared.models / "tiny"
+    theirs = write(model / "tokenizer_config.json", "{}")
+    os.chown(theirs, 4242, 4242)
+    refused = of_another(
+        f"The model {model}, whose tokenizer's code verl's reward loop runs even without trust_remote_code,",
+        theirs,
+        "name another model",
+    )
+    for text, is_refused in {
+        "{}": False, '{"auto_map": null}': False, '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}': True,
+        '{"auto\\u005fmap": {"AutoTokenizer": ["org/other--tok.T", null]}}': True, '{"auto_map': True,
+    }.items():  # fmt: skip
+        theirs.write_text(text, encoding="utf-8")
+        outcome = submit("--dry-run")
+        assert outcome.is_refusal(refused) if is_refused else outcome.status == 0, text
+    os.chown(theirs, 0, 0)
+    assert submit("--submission-id=mine").status == 0
+    assert read(shared.jobs / "mine" / "config" / "resolved.json")["tokenizers"] == [str(model)]
+
+
+@as_root
 @pytest.mark.parametrize(
     ("name", "spec", "origin"),
     [

@@ -18,7 +18,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, IdTaken, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
-from verl_regress.spec import limits, reward_fn
+from verl_regress.spec import limits, remote_code, reward_fn
 from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
@@ -71,7 +71,7 @@ class Plan:
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
     config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
     whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs, `caches` those of
-    the Hugging Face libraries there.
+    the Hugging Face libraries there, and `tokenizers` the models there of which only the tokenizer's code may run.
     """
 
     request: Request
@@ -83,6 +83,7 @@ class Plan:
     reward_file: Path | None = None
     code_dirs: tuple[Path, ...] = ()
     caches: tuple[Path, ...] = ()
+    tokenizers: tuple[Path, ...] = ()
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
 
@@ -116,6 +117,7 @@ class Plan:
             "reward_file": str(self.reward_file) if self.reward_file is not None else None,
             "code_dirs": [str(folder) for folder in self.code_dirs],
             "caches": [str(folder) for folder in self.caches],
+            "tokenizers": [str(model) for model in self.tokenizers],
             "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
             "address": driver.address,
@@ -181,14 +183,18 @@ def make(root: SharedRoot, request: Request) -> Plan:
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
     caches = tuple(_caches(root, environment))
     texts = list(_texts(yaml.load(composed.text, Loader=_LOADER)))
+    models = _models(root, environment, texts)
+    tokenizers = models if request.workload.has_reward and not composed.runs_remote_code else ()
+    for model in tokenizers:
+        remote_code.need_own_tokenizer(model, "or name another model")
     code_dirs = (
         *_python_path(root, environment, code),
         *_named_code(root, request, job, composed, texts, reward_file),
-        *(_remote_code(root, environment, texts) if composed.runs_remote_code else ()),
+        *(_remote_code(models) if composed.runs_remote_code else ()),
     )
     return Plan(
-        request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches
-    )
+        request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches, tokenizers
+    )  # fmt: skip
 
 
 def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tuple[Path, ...]:
@@ -244,26 +250,26 @@ def _named_code(
             yield path
 
 
-def _remote_code(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str, str]]) -> tuple[Path, ...]:
-    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names, by a path or by the
-    name of a repository that the cache has.
-
-    Raises BadInput if one is another user's.
-    """
+def _models(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str, str]]) -> tuple[Path, ...]:
+    """The models on the shared root that verl's config names, by a path or by the name of a repository that the cache has."""
     hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
     named = dict.fromkeys(
         Path(text) if text.startswith("/") else hub / f"models--{text.replace('/', '--')}"
         for _, text in texts
         if text.startswith("/") or _REPO.fullmatch(text)
     )
-    models = [
+    return tuple(
         path
         for path in named
         if _is_in(root, path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
-    ]
+    )
+
+
+def _remote_code(models: tuple[Path, ...]) -> tuple[Path, ...]:
+    """These models, whose Python files run. Raises BadInput if one is another user's."""
     for model in models:
         need_own(model, f"The model {shown(str(model))} with trust_remote_code", "or set trust_remote_code to false")
-    return tuple(models)
+    return models
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:

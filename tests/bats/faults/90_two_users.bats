@@ -203,7 +203,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ ! -e ${HOUSE}/ann/ran && ! -e ${shared}/jobs/refused && ! -e ${shared}/common/code/verl/codeG ]]
 }
 
-@test "two users: what the other puts in place of the cache of Hugging Face is not taken, and a checkpoint of the other is not loaded" {
+@test "two users: what the other puts in place of the cache of Hugging Face is not taken, and neither a checkpoint nor a tokenizer of the other is loaded" {
   local mine="${HOUSE}/ann/workdir/shared" hf step
   hf="hf/uid-${ANN}"
   run bob touch "${shared}/${hf}/hub"
@@ -234,6 +234,12 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   two::refused "training from a checkpoint of the other" 2 \
     "error   trainer\.resume_from_path=/private/${step} \(from OVERRIDES\) is refused, because ${mine}/${step} belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or name one of your own\." \
     ann env OVERRIDES="trainer.resume_mode=resume_path trainer.resume_from_path=/private/${step}" SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
+  bob cp -r "${shared}/common/models/tiny-qwen2" "${shared}/common/models/his"
+  bob rm -f "${shared}/common/models/his/tokenizer_config.json"
+  printf '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}\n' | bob tee "${shared}/common/models/his/tokenizer_config.json" >/dev/null
+  two::refused "training with a model of the other whose tokenizer brings code" 2 \
+    "error   The model ${mine}/common/models/his, whose tokenizer's code verl's reward loop runs even without trust_remote_code, is refused, because ${mine}/common/models/his belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or name another model\." \
+    ann env MODEL=his SUBMISSION_ID=refused scripts/41_submit_grpo_epoch1.sh
   [[ ! -e ${shared}/user/ran && ! -e ${shared}/common/models/name && ! -e ${shared}/jobs/refused ]]
 }
 
