@@ -124,6 +124,8 @@ class Server:
             "fails": None,  # what every change answers, such as EROFS
             "squash": None,  # the uid of all files
             "modes": None,  # the mode of all files
+            "lost": {},  # what each of these paths answers instead of being found, such as ESTALE
+            "kinds": True,  # a listing says which names are directories
             "delay": 0.0,  # seconds that each call takes
             "valid": 0,  # seconds for which a mount remembers names and attributes
             **options,
@@ -333,7 +335,13 @@ class Mount:
         )  # fmt: skip
 
     def _lookup(self, node, body):
-        return self._entry(node, self._found(node, body.split(b"\0")[0]))
+        name = self._found(node, body.split(b"\0")[0])
+        if self.server.options["lost"]:
+            top, parent = (Path(f"/proc/self/fd/{each}").readlink() for each in (self.server.top, self._at(node)))
+            problem = self.server.options["lost"].get(str((parent / os.fsdecode(name)).relative_to(top)))
+            if problem is not None:
+                raise Failed(getattr(errno, problem))
+        return self._entry(node, name)
 
     def _getattr(self, node, _body):
         return struct.pack("<QII", self.server.options["valid"], 0, 0) + self._attributes(node)
@@ -451,7 +459,9 @@ class Mount:
         answer = b""
         for number, (name, inode, kind) in enumerate(listed[offset:], offset + 1):
             encoded = os.fsencode(name)
-            entry = struct.pack("<QQII", inode, number, len(encoded), kind) + encoded
+            entry = (
+                struct.pack("<QQII", inode, number, len(encoded), kind if self.server.options["kinds"] else 0) + encoded
+            )
             entry += bytes(-len(entry) % 8)
             if len(answer) + len(entry) > size:
                 break

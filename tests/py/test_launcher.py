@@ -698,6 +698,40 @@ def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launch
 
 
 @as_root
+def test_a_cache_of_hugging_face_that_another_user_put_there_while_the_job_waited_is_not_used(launched):
+    """Before: it was checked at submission alone. Only who owns it counts: what others added is checked where its code runs."""
+    cache = launched.shared.hf / "uid-0"
+    cache.mkdir(parents=True)
+    os.chown(write(cache / "theirs", ""), 4242, 4242)
+    plan = {"shared_root": str(launched.shared.path), "reward_fn": None, "caches": [str(cache)], "trusted_uids": []}
+    launcher.check_paths(plan)
+    os.chown(cache, 4242, 4242)
+    sentence = (
+        f"{cache} is refused, because {cache} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust "
+        "that user, and submit the job again."
+    )
+    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}$"):
+        launcher.check_paths(plan)
+
+
+@as_root
+def test_a_tokenizers_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched):
+    model = launched.shared.models / "theirs"
+    theirs = write(model / "tokenizer_config.json", "{}")
+    os.chown(theirs, 4242, 4242)
+    plan = {"shared_root": str(launched.shared.path), "reward_fn": None, "tokenizers": [str(model)], "trusted_uids": []}
+    launcher.check_paths(plan)
+    theirs.write_text('{"auto_map": {"AutoTokenizer": ["tok.T", null]}}', encoding="utf-8")
+    sentence = (
+        f"The model {model}, whose tokenizer's code verl's reward loop runs even without trust_remote_code, is refused, because {theirs} belongs to "
+        "user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, and submit the job again."
+    )
+    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}$"):
+        launcher.check_paths(plan)
+    launcher.check_paths({**plan, "trusted_uids": [4242]})
+
+
+@as_root
 def test_a_reward_function_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
     """An older plan says only what the JobSpec named; a newer one also what an override named."""
     mine = write(launched.shared.user_code / "mine.py", "")

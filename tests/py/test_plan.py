@@ -235,6 +235,8 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         "reward_fn": str(user_reward),
         "reward_file": str(user_reward),
         "code_dirs": [],
+        "caches": [f"{shared.path}/hf"],
+        "tokenizers": [str(shared.models / "tiny")],
         "trusted_uids": sorted({0, os.geteuid(), 1001, 1002}),
         "job_dir": str(shared.jobs / "me"),
         "address": "http://ray:1",

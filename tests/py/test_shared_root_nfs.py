@@ -191,6 +191,27 @@ def test_a_file_that_another_machine_replaces_while_it_is_read(clients, monkeypa
     assert str(caught.value) == f"{here.state}/observed cannot be read: Stale file handle: fix that, then run it again."
 
 
+@pytest.mark.parametrize("kinds", [True, False])
+def test_a_job_of_which_the_server_lost_something_is_one_line(mounted, capsys, kinds):
+    """Before: its directory ended the list, and without its attempts the first passed for the newest."""
+    disk = mounted(kinds=kinds)
+    root = SharedRoot(disk.mounts[0])
+    root.ensure()
+    ids = make_jobs(root, 3)
+    write(JobDir(root.jobs / ids[1]).numbered(2).config / "resolved.json", "{}")
+    for command, words in {"jobs": [], "status": ["--profile=cpu", "--cluster=c"]}.items():
+        for error, said in (("ESTALE", "Stale file handle"), ("EIO", "Input/output error")):
+            for part in ("", "/attempts", "/attempts/2", "/attempts/2/config", "/attempts/2/state"):
+                disk.becomes(lost={f"jobs/{ids[1]}{part}": error})
+                status = cli.main(["--shared-root", str(root.path), "--no-ray", command, *words])
+                lines = sorted(line for line in capsys.readouterr().out.splitlines() if line.startswith("ppo-"))
+                case = (command, error, part, lines)
+                assert (status, [line.split()[0].partition(".")[0] for line in lines]) == (0, ids), case
+                assert [" SUCCEEDED " in line for line in lines] == [True, False, True], case
+                assert " UNKNOWN " in lines[1], case
+                assert lines[1].endswith(f"  cannot be read: {said}"), case
+
+
 # The calls that the file system was asked for; 20 jobs are shown.
 MOST = {
     "jobs": (["jobs", "--cluster=c"], 700),

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import socket
+import struct
 import tempfile
 import time
 
@@ -830,6 +831,29 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
 
 
 @as_root
+def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_trust_remote_code_too(submit, shared):
+    """Before: verl's reward loop ran it, because it loads every tokenizer with trust_remote_code (0.7.0 to 0.9.1)."""
+    model = shared.models / "tiny"
+    theirs = write(model / "tokenizer_config.json", "{}")
+    os.chown(theirs, 4242, 4242)
+    refused = of_another(
+        f"The model {model}, whose tokenizer's code verl's reward loop runs even without trust_remote_code,",
+        theirs,
+        "name another model",
+    )
+    for text, is_refused in {
+        "{}": False, '{"auto_map": null}': False, '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}': True,
+        '{"auto\\u005fmap": {"AutoTokenizer": ["org/other--tok.T", null]}}': True, '{"auto_map': True,
+    }.items():  # fmt: skip
+        theirs.write_text(text, encoding="utf-8")
+        outcome = submit("--dry-run")
+        assert outcome.is_refusal(refused) if is_refused else outcome.status == 0, text
+    os.chown(theirs, 0, 0)
+    assert submit("--submission-id=mine").status == 0
+    assert read(shared.jobs / "mine" / "config" / "resolved.json")["tokenizers"] == [str(model)]
+
+
+@as_root
 @pytest.mark.parametrize(
     ("name", "spec", "origin"),
     [
@@ -871,6 +895,10 @@ def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
         ("actor_rollout_ref.rollout.multi_turn.interaction_config_path", "talk", "talk"),
         ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "agent.json", "agent.json"),
         ("trainer.resume_from_path", "global_step_4", "global_step_4/actor/model_world_size_1_rank_0.pt"),
+        ("actor_rollout_ref.actor.megatron.dist_checkpointing_path", "mcore", "mcore/.metadata"),
+        ("critic.model.lora.adapter_path", "adapter", "adapter/.metadata"),
+        ("actor_rollout_ref.rollout.skip_dump_dir", "dump", "dump/e_p/GBS8_N1_in8_out8/1/gen_batch.dp"),
+        ("actor_rollout_ref.rollout.skip.rollout_tq.dump_dir", "dump", "dump/e_p/GBS8_N1_in8_out8/1/0/tq_batch.pt"),
     ],
 )
 def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(submit, shared, key, name, theirs):
@@ -884,6 +912,17 @@ def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(s
     os.chown(part, 4242, 4242)
     assert submit(said).is_refusal(of_another(f"{key}={place} (from OVERRIDES)", part, "name one of your own"))
     assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
+
+
+def test_a_job_goes_on_from_what_another_saved_where_a_default_acl_lets_others_write(submit, shared):
+    """Before: what verl saved was open to those whom the ACL names, and refused. This needs a file system with ACLs."""
+    entries = ((1, 7, -1), (2, 7, 4242), (4, 5, -1), (16, 7, -1), (32, 5, -1))  # u::rwx u:4242:rwx g::r-x m::rwx o::r-x
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(shared.jobs, "system.posix_acl_default", acl)
+    assert submit("--submission-id=first").status == 0
+    saved = write(shared.jobs / "first" / "checkpoints" / "global_step_4" / "actor" / "model.pt", "")
+    assert submit("--dry-run", f"--overrides=++trainer.resume_from_path={saved.parents[1]}").status == 0
+    assert "system.posix_acl_default" in os.listxattr(shared.jobs / "first" / "debug")
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])

@@ -268,12 +268,19 @@ class JobDir:
         return self.first if attempt == 1 else JobDir(self.first.path / "attempts" / str(attempt))
 
     def attempts(self) -> list[JobDir]:
-        """All existing attempts of the job, oldest first. A link is none: it may lead to another job's."""
+        """As `list_attempts`, but the first alone if they cannot be listed: they may be another user's."""
+        try:
+            return self.list_attempts()
+        except OSError:
+            return [self.first]
+
+    def list_attempts(self) -> list[JobDir]:
+        """All existing attempts of the job, oldest first. A link is none: it may lead to another job's. Raises OSError."""
         home = self.first.path / "attempts"
         try:
             with os.scandir(home) as found:
                 names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-        except OSError:  # there is none, or it is another user's
+        except (FileNotFoundError, NotADirectoryError):
             return [self.first]
         if home.is_symlink():
             return [self.first]

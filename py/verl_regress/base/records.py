@@ -67,6 +67,8 @@ _SHAPES: dict[str, Mapping[str, _Key]] = {
         "entrypoint_resources": _Key(dict),
         "trusted_uids": _Key(list),
         "code_dirs": _Key(list),
+        "caches": _Key(list),
+        "tokenizers": _Key(list),
     },
     "config/runtime_env.json": {"env_vars": _Key(dict)},
 }

@@ -80,7 +80,11 @@ def newest(root: SharedRoot, listed: Listed | None = None, names: Iterable[str] 
         if is_sure:
             yield read[name]
             continue
-        if (found := _dated(root, name)) is not None:
+        try:
+            found = _dated(root, name)
+        except OSError:  # a server has lost it (ESTALE, EIO): whoever reads it says so
+            found = _at_latest(name, listed.made), JobDir(root.jobs / name)
+        if found is not None:
             when, read[name] = found
             heapq.heappush(guesses, (-when, 1, (*(-ord(letter) for letter in name), 1), name))
 
@@ -154,7 +158,7 @@ class Listed:
             for entry in found:
                 # No id begins with a dot, but a server's own directories do (.snapshot).
                 if entry.name[0] != ".":
-                    if entry.is_dir(follow_symlinks=False):
+                    if _is_directory(entry):
                         listed.ids.append(entry.name)
                 elif (mark := _ANY_MARK.fullmatch(entry.name)) is not None:
                     listed._add(*mark.groups())
@@ -165,6 +169,14 @@ class Listed:
             self.owners.setdefault(submission_id, set()).add(said)
         elif said.isdecimal():
             self.made[submission_id] = max(self.made.get(submission_id, 0.0), float(said))
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """A name of which the server cannot say what it is counts as one: it was a job's."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return True
 
 
 def id_in(name: str) -> str:

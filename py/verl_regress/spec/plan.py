@@ -18,7 +18,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, IdTaken, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
-from verl_regress.spec import limits, reward_fn
+from verl_regress.spec import limits, remote_code, reward_fn
 from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
@@ -26,9 +26,14 @@ from verl_regress.spec.request import Request
 from verl_regress.spec.workloads import JobPaths
 from verl_regress.store import snapshot
 
-# The ends of the files that Python imports, and of the keys whose files run whatever their names.
+# The ends of the files that Python imports, and of the keys whose files run whatever their names: YAML that names code, and what is
+# unpickled (a checkpoint, its .metadata, dumped rollouts; verl 0.7.0 to 0.9.1). None of these releases reads
+# veomni.load_checkpoint_path, and peft unpickles no code of a lora_adapter_path.
 _RUN = (".py", ".pyc", ".so")
-_RUN_BY = ("tool_config_path", "interaction_config_path", "agent_loop_config_path", "trainer.resume_from_path")
+_RUN_BY = (
+    "tool_config_path", "interaction_config_path", "agent_loop_config_path",
+    "trainer.resume_from_path", "dump_dir", "dist_checkpointing_path", "lora.adapter_path",
+)  # fmt: skip
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
@@ -65,7 +70,8 @@ class Plan:
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
     config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
-    whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs.
+    whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs, `caches` those of
+    the Hugging Face libraries there, and `tokenizers` the models there of which only the tokenizer's code may run.
     """
 
     request: Request
@@ -76,6 +82,8 @@ class Plan:
     composed: Composed
     reward_file: Path | None = None
     code_dirs: tuple[Path, ...] = ()
+    caches: tuple[Path, ...] = ()
+    tokenizers: tuple[Path, ...] = ()
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
 
@@ -108,6 +116,8 @@ class Plan:
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
             "reward_file": str(self.reward_file) if self.reward_file is not None else None,
             "code_dirs": [str(folder) for folder in self.code_dirs],
+            "caches": [str(folder) for folder in self.caches],
+            "tokenizers": [str(model) for model in self.tokenizers],
             "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
             "address": driver.address,
@@ -171,14 +181,20 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose(code.path, code.record, request.workload.module, overrides)
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
-    _check_hf_home(root, environment)
+    caches = tuple(_caches(root, environment))
     texts = list(_texts(yaml.load(composed.text, Loader=_LOADER)))
+    models = _models(root, environment, texts)
+    tokenizers = models if request.workload.has_reward and not composed.runs_remote_code else ()
+    for model in tokenizers:
+        remote_code.need_own_tokenizer(model, "or name another model")
     code_dirs = (
         *_python_path(root, environment, code),
         *_named_code(root, request, job, composed, texts, reward_file),
-        *(_remote_code(root, environment, texts) if composed.runs_remote_code else ()),
+        *(_remote_code(models) if composed.runs_remote_code else ()),
     )
-    return Plan(request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)))
+    return Plan(
+        request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches, tokenizers
+    )  # fmt: skip
 
 
 def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tuple[Path, ...]:
@@ -200,13 +216,14 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
     return tuple(asked)
 
 
-def _check_hf_home(root: SharedRoot, environment: Environment) -> None:
-    """Raise BadInput if another user can add to a cache of the Hugging Face libraries."""
+def _caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
+    """The caches of the Hugging Face libraries on the shared root. Raises BadInput if another user can add to one."""
     for name in ("HF_HOME", _HUB):
         home = environment.variables.get(name)
         if home is not None and _is_in(root, Path(home)):
             origin = environment.origins.get(name, "the knob SHARED_ROOT")
             need_own(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
+            yield Path(home)
 
 
 def _named_code(
@@ -217,8 +234,8 @@ def _named_code(
     texts: Iterable[tuple[str, str]],
     reward: Path | None,
 ) -> Iterator[Path]:
-    """What verl's config names on the shared root and runs: Python files but for the `reward` function, which has its own check, YAML
-    that names code, and the checkpoint, because pickles run, too (0.7.1 to 0.9.1). `make resume` continues from the job's own.
+    """What verl's config names on the shared root and runs: Python files but for the `reward` function, which has its own check, and
+    what the keys of _RUN_BY name. `make resume` continues from the job's own checkpoint.
 
     The trainer works in the job's directory. Raises BadInput if something is another user's.
     """
@@ -233,26 +250,26 @@ def _named_code(
             yield path
 
 
-def _remote_code(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str, str]]) -> tuple[Path, ...]:
-    """The models on the shared root whose Python files run: with trust_remote_code, those that verl's config names, by a path or by the
-    name of a repository that the cache has.
-
-    Raises BadInput if one is another user's.
-    """
+def _models(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str, str]]) -> tuple[Path, ...]:
+    """The models on the shared root that verl's config names, by a path or by the name of a repository that the cache has."""
     hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
     named = dict.fromkeys(
         Path(text) if text.startswith("/") else hub / f"models--{text.replace('/', '--')}"
         for _, text in texts
         if text.startswith("/") or _REPO.fullmatch(text)
     )
-    models = [
+    return tuple(
         path
         for path in named
         if _is_in(root, path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
-    ]
+    )
+
+
+def _remote_code(models: tuple[Path, ...]) -> tuple[Path, ...]:
+    """These models, whose Python files run. Raises BadInput if one is another user's."""
     for model in models:
         need_own(model, f"The model {shown(str(model))} with trust_remote_code", "or set trust_remote_code to false")
-    return tuple(models)
+    return models
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:

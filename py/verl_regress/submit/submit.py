@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -254,6 +255,9 @@ def _make_directories(planned: plan.Plan) -> None:
         ) from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
         directory.mkdir(_MODE)
+    # The trainer gives files no mode of ours, and no other job goes on from a checkpoint that others can change.
+    with contextlib.suppress(OSError):  # there is none, or no such thing on this file system
+        os.removexattr(job.checkpoints, "system.posix_acl_default")
     find.mark(job, planned.request.owner)
 
 

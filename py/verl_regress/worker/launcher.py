@@ -31,7 +31,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
 from verl_regress.jobs import causes, debug, failure, find, liveness
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import reward_fn
+from verl_regress.spec import remote_code, reward_fn
 from verl_regress.store import snapshot
 from verl_regress.worker import aftermath, identity, queue
 from verl_regress.worker.lost_nodes import Watch
@@ -199,7 +199,7 @@ def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> No
 
 def check_paths(plan: Mapping[str, Any]) -> None:
     """Raise RegressError if a path of the plan now leads out of the shared root, or if further code that runs is another user's: the
-    reward function, PYTHONPATH, what verl's config names, and a model whose code transformers runs.
+    reward function, PYTHONPATH, what verl's config names, a model whose code transformers runs, and the cache of such models.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
@@ -214,8 +214,12 @@ def check_paths(plan: Mapping[str, Any]) -> None:
     if reward is not None:
         _check_reward(Path(reward), plan.get("trusted_uids"))
 
-    for folder in plan.get("code_dirs") or ():  # older plans have none
-        need_own(Path(folder), folder, "and submit the job again", plan.get("trusted_uids"))
+    cure, trusted = "and submit the job again", plan.get("trusted_uids")
+    for key, alone in (("code_dirs", False), ("caches", True)):
+        for folder in plan.get(key) or ():  # older plans have none
+            need_own(Path(folder), folder, cure, trusted, alone=alone)
+    for model in plan.get("tokenizers") or ():
+        remote_code.need_own_tokenizer(Path(model), cure, trusted)
 
 
 def _check_reward(path: Path, trusted: Iterable[int] | None) -> None:

@@ -203,6 +203,46 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ ! -e ${HOUSE}/ann/ran && ! -e ${shared}/jobs/refused && ! -e ${shared}/common/code/verl/codeG ]]
 }
 
+@test "two users: what the other puts in place of the cache of Hugging Face is not taken, and neither a checkpoint nor a tokenizer of the other is loaded" {
+  local mine="${HOUSE}/ann/workdir/shared" hf step
+  hf="hf/uid-${ANN}"
+  run bob touch "${shared}/${hf}/hub"
+  [[ $status != 0 && $output == *'Permission denied'* ]]
+  # Whoever came first owns hf/, where the sticky bit does not hold that user back.
+  bob mv "${shared}/${hf}" "${shared}/hf/aside"
+  bob mkdir -p "${shared}/${hf}/hub/models--org--name/snapshots/abc"
+  printf 'import os\nos.mkdir("/private/user/ran")\n' | bob tee "${shared}/${hf}/hub/models--org--name/snapshots/abc/modeling.py" >/dev/null
+  two::refused "preparing a model with a cache that the other made" 2 \
+    "error   HF_HOME=/private/${hf} \(for MODEL_SOURCE=hub:org/name\) is refused, because ${mine}/${hf} belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or let its owner remove it\." \
+    ann env MODEL_SOURCE=hub:org/name scripts/30_prepare_data_and_model.sh
+  two::refused "training with a cache that the other made" 2 \
+    "error   HF_HOME=/private/${hf} \(from the knob SHARED_ROOT\) is refused, because ${mine}/${hf} belongs to user ${BOB}, .*" \
+    ann env SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
+  bob rm -r "${shared:?}/${hf}"
+  bob mv "${shared}/hf/aside" "${shared}/${hf}"
+
+  bob mkdir -p "${shared}/hf/uid-${BOB}/hub"
+  for place in "HF_HOME uid-${BOB}" "HF_HUB_CACHE uid-${BOB}/hub"; do
+    printf 'workload: sft\nenv_vars: {%s: /private/hf/%s}\n' "${place% *}" "${place#* }" | ann tee cache.yaml >/dev/null
+    two::refused "training with the other's ${place% *}" 2 \
+      "error   ${place% *}=/private/hf/${place#* } \(from cache\.yaml\) is refused, because ${mine}/hf/${place#* } belongs to user ${BOB}, .*" \
+      ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh cache.yaml
+  done
+
+  step="jobs/bobs/checkpoints/global_step_$(<"${shared}/jobs/bobs/checkpoints/latest_checkpointed_iteration.txt")"
+  [[ -d ${shared}/${step} ]]
+  two::refused "training from a checkpoint of the other" 2 \
+    "error   trainer\.resume_from_path=/private/${step} \(from OVERRIDES\) is refused, because ${mine}/${step} belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or name one of your own\." \
+    ann env OVERRIDES="trainer.resume_mode=resume_path trainer.resume_from_path=/private/${step}" SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
+  bob cp -r "${shared}/common/models/tiny-qwen2" "${shared}/common/models/his"
+  bob rm -f "${shared}/common/models/his/tokenizer_config.json"
+  printf '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}\n' | bob tee "${shared}/common/models/his/tokenizer_config.json" >/dev/null
+  two::refused "training with a model of the other whose tokenizer brings code" 2 \
+    "error   The model ${mine}/common/models/his, whose tokenizer's code verl's reward loop runs even without trust_remote_code, is refused, because ${mine}/common/models/his belongs to user ${BOB}, and what is there would run as you: set TRUSTED_UIDS=${BOB} if you trust that user, or name another model\." \
+    ann env MODEL=his SUBMISSION_ID=refused scripts/41_submit_grpo_epoch1.sh
+  [[ ! -e ${shared}/user/ran && ! -e ${shared}/common/models/name && ! -e ${shared}/jobs/refused ]]
+}
+
 @test "two users: the token and the secrets of one are in nothing that the other reads, and go nowhere that the other names" {
   local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway place
   gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
