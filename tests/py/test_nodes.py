@@ -1,6 +1,7 @@
 import json
 import socket
 import types
+from pathlib import Path
 
 import pytest
 from conftest import has_packages, node_row, write
@@ -132,6 +133,26 @@ def test_a_failed_start_ends_the_wait_at_once(await_nodes, ray, shared):
         f"        the last lines of {shared.path}/ray/c/worker-0.log:\n"
         "        why\n"
         "error   'ray start' on worker-0 ended with exit status 1: read the lines above.\n"
+    )
+
+
+def test_a_head_whose_dashboard_did_not_start_ends_the_wait_at_once(await_nodes, ray, shared):
+    """`ray start` ends with 0, and its last lines say that Ray runs; the log is one of Ray 2.60."""
+    ray.goes_away()
+    write(shared.path / "ray/c/head.log.exit", "0\n")
+    log = (Path(__file__).parents[1] / "recorded" / "ray_head_without_dashboard.log").read_text()
+    write(shared.path / "ray/c/head.log", log)
+    outcome = await_nodes(then=lambda: pytest.fail("it waits"), deadline=100)
+    assert outcome.status == 8
+    first, *quoted, said = outcome.err.splitlines()
+    assert first == f"        from {shared.path}/ray/c/head.log:"
+    assert quoted == [f"        {line}" for line in log.splitlines()[:23]]
+    assert quoted[-1].startswith(
+        "        ray.dashboard.utils.FrontendNotFoundError: [Errno 2] Dashboard build directory not found."
+    )
+    assert said == (
+        "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, and run "
+        "'make up' again."
     )
 
 

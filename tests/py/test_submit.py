@@ -37,7 +37,8 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
     name = outcome.out.strip()
     assert outcome.err == f"changed submitted {name} (ppo, code codeA, profile cpu)\n"
     assert find.ids_of(shared) == [name]
-    assert {path.name for path in (shared.jobs / name).iterdir()} == {"config", "logs", "checkpoints", "debug", "state"}
+    made = {"config", "logs", "checkpoints", "hf_modules", "debug", "state"}
+    assert {path.name for path in (shared.jobs / name).iterdir()} == made
     [bundle] = (shared.jobs / name / "debug").iterdir()
     assert bundle.name.endswith("-submitted")
     about = read(bundle / "bundle.json")
@@ -922,6 +923,8 @@ def test_a_job_goes_on_from_what_another_saved_where_a_default_acl_lets_others_w
     assert submit("--submission-id=first").status == 0
     saved = write(shared.jobs / "first" / "checkpoints" / "global_step_4" / "actor" / "model.pt", "")
     assert submit("--dry-run", f"--overrides=++trainer.resume_from_path={saved.parents[1]}").status == 0
+    code = write(shared.jobs / "first" / "hf_modules" / "model.py", "")
+    assert "system.posix_acl_access" not in os.listxattr(code)
     assert "system.posix_acl_default" in os.listxattr(shared.jobs / "first" / "debug")
 
 

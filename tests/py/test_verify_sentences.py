@@ -182,6 +182,26 @@ def test_checkpoints_come_every_save_freq_steps(evidence):
     assert problems(evidence, "checkpoints") == [f"grpo_b kept nothing; every 1 steps is {every}"]
 
 
+@pytest.mark.parametrize(
+    ("save_freq", "kept", "wanted"),
+    [
+        ("-1", [10], None),  # SFT keeps its last step, whatever it was asked for
+        ("-1", [5, 10], "every -1 steps is global_step_10"),
+        ("-1", [], "every -1 steps is global_step_10"),
+        ("after_each_epoch", [4, 8, 10], None),  # of 4 steps
+        ("'after_each_epoch'", [4, 10], "every 4 steps is global_step_10, global_step_4, global_step_8"),
+        ("after_each_epoch", [], "every 0 steps is global_step_10"),
+    ],
+)
+def test_sft_always_keeps_the_last_step_and_may_save_after_each_epoch(evidence, save_freq, kept, wanted):
+    one = job(evidence, "sft_b")
+    assert one["steps"] == list(range(1, 11))
+    one["plan"]["overrides"].append({"text": f"trainer.save_freq={save_freq}", "origin": "x"})
+    one["checkpoints"] = [f"global_step_{step}" for step in kept]
+    names = ", ".join(one["checkpoints"]) or "nothing"
+    assert problems(evidence, "checkpoints") == ([f"sft_b kept {names}; {wanted}"] if wanted else [])
+
+
 # --- further, debug, imports
 
 

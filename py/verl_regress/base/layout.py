@@ -315,6 +315,11 @@ class JobDir:
         return self.path / "samples"
 
     @property
+    def hf_modules(self) -> Path:
+        """Where transformers copies a model's Python files to, and imports them from."""
+        return self.path / "hf_modules"
+
+    @property
     def debug(self) -> Path:
         """Debug bundles: Ray and the nodes at key moments of the job, one directory each (verl_regress.jobs.debug)."""
         return self.path / "debug"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import takewhile
 from pathlib import Path
 
 from verl_regress.base import say
@@ -14,6 +15,10 @@ from verl_regress.cluster import packages, ray_private
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
 _LOG_LINES = 15  # of a node's log, if Ray did not start there
+_NO_DASHBOARD = (
+    "Failed to start the dashboard"  # ray/_private/services.py of 2.54 to 2.60, which then quotes 20 lines of its log
+)
+_DASHBOARD_LINES = 30
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
 _UNREACHED = "108"  # the exit status of py/ray_start.py for a head that does not answer
 ADDRESS = HEAD  # these commands run in the head
@@ -195,14 +200,34 @@ def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
         if status not in ("", "0"):
             _show_log(log_dir, name)
             raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
+    if _status("head", log_dir) == "0":
+        _abort_without_dashboard(log_dir)
+
+
+def _abort_without_dashboard(log_dir: Path) -> None:
+    """Raise if the head's dashboard did not start: `ray start` ends with 0 all the same (seen in Ray 2.60)."""
+    lines = _log(log_dir, "head").splitlines()
+    begin = next((at for at, line in enumerate(lines) if _NO_DASHBOARD in line), None)
+    if begin is None:
+        return
+    say.info(f"from {log_dir / 'head.log'}:")
+    for line in takewhile(lambda line: "\tINFO " not in line, lines[begin : begin + _DASHBOARD_LINES]):
+        say.quote(line)
+    raise RegressError(
+        "Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, "
+        "and run 'make up' again.",
+        Exit.UNREACHABLE,
+    )
 
 
 def _show_log(log_dir: Path, name: str) -> None:
-    path = log_dir / f"{name}.log"
-    say.info(f"the last lines of {path}:")
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        text = "(there is no such file)"
-    for line in text.splitlines()[-_LOG_LINES:]:
+    say.info(f"the last lines of {log_dir / f'{name}.log'}:")
+    for line in _log(log_dir, name).splitlines()[-_LOG_LINES:]:
         say.quote(line)
+
+
+def _log(log_dir: Path, name: str) -> str:
+    try:
+        return (log_dir / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return "(there is no such file)"

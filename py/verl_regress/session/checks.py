@@ -220,11 +220,12 @@ def _second_prepare_skips(evidence: Evidence) -> list[str]:
 def _checkpoints(evidence: Evidence) -> list[str]:
     def check(name: str, job: Any) -> Iterable[str]:
         every = _save_freq(job)
-        # verl keeps the last step too, if it saves at all.
+        # verl keeps the last step too, if it saves at all; SFT always does (0.7.1 to 0.9.1).
+        keeps_last = every > 0 or job["plan"]["workload"] == "sft"
         wanted = {
             f"global_step_{step}"
             for step in job["steps"]
-            if every > 0 and (step % every == 0 or step == job["steps"][-1])
+            if (every > 0 and step % every == 0) or (keeps_last and step == job["steps"][-1])
         }
         if set(job["checkpoints"]) != wanted:
             yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; every {every} steps is {', '.join(sorted(wanted)) or 'nothing'}"
@@ -235,7 +236,10 @@ def _checkpoints(evidence: Evidence) -> list[str]:
 def _save_freq(job: Any) -> int:
     """What the job was asked for; every workload has a default, which is among its overrides."""
     texts = [override["text"].lstrip("+?") for override in job["plan"]["overrides"]]
-    return next(int(text.partition("=")[2]) for text in reversed(texts) if text.startswith("trainer.save_freq="))
+    asked = next(text.partition("=")[2] for text in reversed(texts) if text.startswith("trainer.save_freq="))
+    if asked.strip("'\"") == "after_each_epoch":  # SFT: only its first checkpoint tells how many steps that is
+        return min((int(name.rpartition("_")[2]) for name in job["checkpoints"]), default=0)
+    return int(asked)
 
 
 def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, Case]]:

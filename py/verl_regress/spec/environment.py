@@ -101,7 +101,7 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
     ]
     return {
         "HF_HOME": str(root.hf),
-        "HF_MODULES_CACHE": str(job.path / "hf_modules"),  # imported, so it is no other job's
+        "HF_MODULES_CACHE": str(job.hf_modules),  # imported, so it is no other job's
         "HYDRA_FULL_ERROR": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a snapshot has its own bytecode, made once
         "PYTHONUNBUFFERED": "1",

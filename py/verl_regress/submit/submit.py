@@ -253,11 +253,12 @@ def _make_directories(planned: plan.Plan) -> None:
             if is_first
             else f"{job.path} was made a moment ago by another resume or retry of {job.submission_id}: see 'make jobs'."
         ) from None
-    for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.debug):
+    for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.hf_modules, job.debug):
         directory.mkdir(_MODE)
-    # The trainer gives files no mode of ours, and no other job goes on from a checkpoint that others can change.
-    with contextlib.suppress(OSError):  # there is none, or no such thing on this file system
-        os.removexattr(job.checkpoints, "system.posix_acl_default")
+    # The trainer gives files no mode of ours. Others must not change what it imports, and no other job goes on from a checkpoint that they can.
+    for directory in (job.checkpoints, job.hf_modules):
+        with contextlib.suppress(OSError):  # there is none, or no such thing on this file system
+            os.removexattr(directory, "system.posix_acl_default")
     find.mark(job, planned.request.owner)
 
 
