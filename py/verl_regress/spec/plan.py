@@ -261,7 +261,7 @@ def _models(root: SharedRoot, environment: Environment, texts: Iterable[tuple[st
     return tuple(
         path
         for path in named
-        if _is_in(root, path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
+        if _is_in(root, path) and os.path.isdir(path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
     )
 
 
