@@ -134,7 +134,7 @@ cli::shown() {
 # an array there is unknown to the script.
 cli::on_exit() {
   [[ ${CLI_SHELL:-$BASHPID} == "$BASHPID" ]] || cli::_own_cleanups
-  CLI_CLEANUPS+=("$(printf '%q ' "$@")")
+  CLI_CLEANUPS+=("${*@Q}")
 }
 
 # cli::_own_cleanups: this subshell has no part and no cleanup yet, and runs its own when it ends.

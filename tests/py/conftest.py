@@ -63,6 +63,11 @@ def pytest_configure(config):
         config.pluginmanager.register(mutated)
 
 
+def pytest_collection_modifyitems(items):
+    """The longest tests begin first."""
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+
+
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch, unused_address, tmp_path):
     """No Ray where the helper looks for it on a node: nothing answers, and there are no logs. The fixture `ray` adds one."""

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from test_launcher import RUN, Launched
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.longest]
 MOMENTS = 200
 # The launcher; it sends SIGTERM to itself right before the N-th bytecode of launcher.py, counted from the moment when
 # it first handles signals, and writes the number of bytecodes to a file.

@@ -64,8 +64,9 @@ def snapshots(shared):
             snapshot._remove(shared.snapshots / code_id)
         files = {
             "verl/__init__.py": b"",
-            "verl/same.py": b"x = 1\n" * 3000,
-            "verl/own/a.py": b"y = %d\n" % number * 3000,
+            # Large, and compiled in no time: three of them in each of a hundred tests.
+            "verl/same.py": b"x = '%s'\n" % (b"x" * 18_000),
+            "verl/own/a.py": b"y = '%s'\n" % (b"%d" % number * 18_000),
         }
         snapshot.create(shared, code_id, f"pypi:{number}", str(number), tar(files), dirty=False)
         age(shared.snapshots / code_id, 24)

@@ -66,6 +66,7 @@ def killed(submit, ray, sdk, shared):
 
 
 @pytest.mark.slow
+@pytest.mark.longest
 def test_a_submitter_that_is_killed_at_every_step(killed, submit, run, ray, shared):
     assert not killed("whole", 10_000)
     whole = {path.name for path in (shared.jobs / "whole" / "config").iterdir()}

@@ -259,15 +259,16 @@ compose::_compare() {
 
 # compose::_ask ENGINE FILE: what should run there into FILE.wanted, as NODE HASH|IMAGE, and what there is into FILE.
 compose::_ask() {
-  local node hash hashes='' image=''
+  local asking='' node hash image=''
+  : >"$2.hashes"
   if [[ $1 != *@* ]]; then
-    hashes=$(compose::run "$1" config --hash '*')
+    compose::run "$1" config --hash '*' >"$2.hashes" & # slower than the other two questions
+    asking=$!
     image=$(hosts::docker "$1" image inspect --format '{{.Id}}' "$NODE_IMAGE")
   fi
-  while read -r node hash; do
-    [[ -z $node ]] || printf '%s %s|%s\n' "$node" "$hash" "$image"
-  done <<<"$hashes" >"$2.wanted"
   compose::list_at "$1" '{{.Names}}|{{.State}}|{{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}' >"$2"
+  [[ -z $asking ]] || wait "$asking"
+  while read -r node hash; do printf '%s %s|%s\n' "$node" "$hash" "$image"; done <"$2.hashes" >"$2.wanted"
 }
 
 compose::_compare_at() {

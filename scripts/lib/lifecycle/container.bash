@@ -17,8 +17,9 @@ nodes::check() {
   local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
   ! hosts::are_several || checks=(hosts::check prereq::disk)
   look::take
-  prereq::run prereq::engine prereq::compose prereq::version1_leftovers prereq::names "${checks[@]}" \
-    prereq::shared_root prereq::shared_mount prereq::node_image prereq::verl_source
+  prereq::ask_compose
+  prereq::run prereq::engine prereq::version1_leftovers prereq::names "${checks[@]}" \
+    prereq::shared_root prereq::shared_mount prereq::compose prereq::node_image prereq::verl_source
 }
 
 # nodes::need: what ensure_up requires.

@@ -46,10 +46,18 @@ prereq::_virtual_machine() {
   prereq::_warn "${where}, a virtual machine behind NAT with its own memory limit: keep all nodes on this machine, and read docs/where-it-runs.md before you use several."
 }
 
+# prereq::ask_compose: asks for its version in the background, because it starts slowly; prereq::compose has the answer.
+prereq::ask_compose() {
+  cli::temp_dir _PREREQ_ASKED
+  docker compose version --short >"${_PREREQ_ASKED}/compose" 2>/dev/null &
+  _PREREQ_COMPOSE=$!
+}
+
 prereq::compose() {
   local version
-  version=$(docker compose version --short 2>/dev/null) ||
+  wait "$_PREREQ_COMPOSE" ||
     cli::die 1 "Compose v2 is missing ('docker compose version' fails): run 'scripts/dev/bootstrap_host.sh --engine'."
+  version=$(<"${_PREREQ_ASKED}/compose")
   [[ $version =~ ^v?([2-9]|[1-9][0-9])\. ]] ||
     cli::die 1 "Compose ${version} is too old ('docker compose version'): version 2 or later is needed."
   log::ok "Compose ${version}"
@@ -215,8 +223,10 @@ prereq::port() {
     log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
     return
   fi
-  [[ -z $(compose::list '{{.ID}}') ]] || seconds=5
-  wait::until "$seconds" - prereq::is_port_ours || port::refuse "$DASHBOARD_PORT" DASHBOARD_PORT DASHBOARD_PORT
+  if ! prereq::is_port_ours; then
+    [[ -z $(compose::list '{{.ID}}') ]] || seconds=5
+    wait::until "$seconds" - prereq::is_port_ours || port::refuse "$DASHBOARD_PORT" DASHBOARD_PORT DASHBOARD_PORT
+  fi
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
 

@@ -19,6 +19,7 @@ exports() {
   [[ $(container::listing) == "$before" ]] || fail 'an export has created files'
 }
 
+# bats test_tags=turn:0
 @test "dstack's own parser takes the task of every workload" {
   python3 -m venv "${BATS_TEST_TMPDIR}/dstack"
   "${BATS_TEST_TMPDIR}/dstack/bin/pip" install -qq --disable-pip-version-check dstack==0.22.5

@@ -97,7 +97,7 @@ network_of() {
   fault::recovered
 }
 
-# bats test_tags=ninth:1
+# bats test_tags=ninth:4
 @test "a worker is cut from the head for good: LOST when Ray gives it up, and which; make up brings it back" {
   [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for good' 200

@@ -44,6 +44,7 @@ os.kill(min(found), signal.SIGKILL)
 END
 }
 
+# bats test_tags=turn:0
 @test "two make up at once: both end well, and there is one cluster" {
   local one=0 two=0
   make --no-print-directory down FORCE=1 >/dev/null 2>&1
@@ -61,6 +62,7 @@ END
   fault::recovered
 }
 
+# bats test_tags=turn:0
 @test "containers with our names: a foreign one is refused and left alone, dead ones of ours are brought back" {
   local image
   image=$(scripts/10_build_image.sh --name 2>/dev/null)

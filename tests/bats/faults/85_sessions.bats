@@ -114,7 +114,7 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   [[ $(session::newest) == "$SESSION_DIR" ]]
 }
 
-# bats test_tags=ninth:5
+# bats test_tags=ninth:0
 @test "B's snapshot is removed during the session: no verdict on B, and it goes on when the snapshot is there again" {
   local code snapshot
   fault::begin "B's snapshot is removed in the middle of a session"
