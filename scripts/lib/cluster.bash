@@ -206,11 +206,11 @@ cluster::_is_gcs_listening() {
   node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
 }
 
-# cluster::is_ray_running NODE: a raylet of this cluster runs there; a host that we did not create may run another Ray.
+# cluster::is_ray_running NODE: a part of this cluster's Ray runs there, or starts; a host that we did not create may run another Ray.
 cluster::is_ray_running() {
   local running
   running=$(cluster::_running "$1")
-  cluster::_has "$running" raylet
+  [[ -n $running ]]
 }
 
 # cluster::_running NODE: the parts of this cluster's Ray that run there, " gcs_server raylet … " with a space at either end, and

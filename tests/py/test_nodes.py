@@ -152,7 +152,7 @@ def test_a_head_whose_dashboard_did_not_start_ends_the_wait_at_once(await_nodes,
     )
     assert said == (
         "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, and run "
-        "'make up' again."
+        "'make down up'."
     )
 
 

@@ -215,7 +215,7 @@ def _abort_without_dashboard(log_dir: Path) -> None:
         say.quote(line)
     raise RegressError(
         "Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, "
-        "and run 'make up' again.",
+        "and run 'make down up'.",
         Exit.UNREACHABLE,
     )
 

@@ -19,12 +19,14 @@ setup() {
     case "\$*" in
       '- ray '*) PYTHONPATH="\${BOX}/site-of-\${HOST}" "$(real_python)" "\$@" ;;
       '- ports '*) cat "\${BOX}/ports-of-\${HOST}" ;;
+      '- running '*) cat "\${BOX}/running-on-\${HOST}" ;;
       *) exit 1 ;;
     esac
 STUB
   for host in 10.0.0.1 10.0.0.2; do
     fake_ray "${BOX}/site-of-${host}" 2.60.0
     : >"${BOX}/ports-of-${host}"
+    : >"${BOX}/running-on-${host}"
   done
 }
 
@@ -144,6 +146,17 @@ CASES
   on_ssh nodes::check
   assert_status 1
   [[ $output =~ 'error   The clocks of the nodes differ by '(89|90|91)' s ('.*', worker-0 +'(89|90|91)'): synchronise them (NTP) to within 5 s.' ]] || fail 'no such sentence'
+}
+
+@test "the ports of our own Ray are not refused, also while it starts" {
+  printf '6379\n' >"${BOX}/ports-of-10.0.0.1"
+  printf 'ray-start gcs_server\n' >"${BOX}/running-on-10.0.0.1" # of a 'make up' that was interrupted
+  on_ssh nodes::check
+  assert_status 0
+  : >"${BOX}/running-on-10.0.0.1"
+  on_ssh nodes::check
+  assert_status 1
+  assert_line 'error   Port 6379 of head (me@10.0.0.1, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
 }
 
 @test "a shared root that contains the nodes' HOME, or that is missing, is refused" {
