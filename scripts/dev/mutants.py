@@ -262,7 +262,9 @@ def _survivor(
 
     def body(which: str) -> list[str]:
         first, last = spans[which]
-        return [line.replace(which, shown.rpartition(".")[2]) for line in lines[first - 1 : last]]
+        text = lines[first - 1 : last]  # with empty lines and comments above it
+        begin = next(number for number, line in enumerate(text) if line.lstrip().startswith(("@", "def ")))
+        return [line.replace(which, shown.rpartition(".")[2]) for line in text[begin:]]
 
     was, now = body(f"{function}__mutmut_orig"), body(name)
     changes = [
