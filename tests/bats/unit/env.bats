@@ -324,6 +324,7 @@ CASES
     sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/bare.sh
     assert_status 1
     assert_line "error   ${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
+    refute_text 'env/.env' # the profile without a name
     rm "${BOX}/dev/kfd"
   done
 }
@@ -342,4 +343,5 @@ CASES
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE
   assert_status 1
   assert_line "error   ${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
+  refute_text 'env/.env' # the profile without a name
 }
