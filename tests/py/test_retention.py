@@ -966,8 +966,8 @@ def test_a_snapshot_of_version_1_1_that_is_used_or_made_meanwhile_keeps_its_byte
     run, ray, make_job, snapshots, tmp_path, monkeypatch, then
 ):
     """Before: gc left the snapshot that a new job names, and removed the bytecode to which it links."""
-    as_in_version_1_1(snapshots, "codeA")
-    directory, elsewhere = snapshots.snapshots / "codeA", tmp_path / "codeA"
+    as_in_version_1_1(snapshots, "codeC")
+    directory, elsewhere = snapshots.snapshots / "codeC", tmp_path / "codeC"
     if then == "made":
         directory.chmod(0o755)  # a folder that cannot be written cannot be moved
         directory.rename(elsewhere)
