@@ -154,6 +154,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
     grep -qxF -- "$fact" "${BOX}/first" || fail "no ${fact} in $(<"${BOX}/first")"
   done
   grep -qxE 'helper=[0-9a-f]{12}' "${BOX}/first"
+  grep -qxE 'worker-0:clock=-?[0-9]{1,2}' "${BOX}/first" # how far it is ahead of ours
 }
 
 # bats test_tags=slow
@@ -168,6 +169,14 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   in_turn "${TAKE}; echo 'went on'" true true
   assert_line 'went on'
   refute_called ' look '
+}
+
+# bats test_tags=slow
+@test "a question that fails ends no script, and an answer is taken only once" {
+  in_turn "look::_ask() { return 1; }; ${TAKE}; echo 'went on'" true "${TAKE}; look::forget; look::await_nodes; look::knows head:gcs || echo forgotten"
+  assert_status 0
+  assert_line 'went on'
+  assert_line forgotten
 }
 
 # bats test_tags=slow
