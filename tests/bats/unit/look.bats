@@ -124,6 +124,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   local file="${WORK}/clusters/mine/.look"
   in_turn "$TAKE" "sed -i 's/^[0-9]* [0-9]*/1 2/' '${file}'" "$KNOWS"
   assert_line asks
+  [[ $status == 0 && ! -e $file ]] || fail 'they were left'
   in_turn "$TAKE; LOOK[since]=\$((EPOCHSECONDS - 11))" true "$KNOWS"
   assert_line asks
   in_turn "$TAKE" "touch -d '+1 second' '${WORK}/locks/mine'" "$KNOWS"
