@@ -157,7 +157,7 @@ secret::_home_of_another() {
   while [[ -n $directory ]]; do
     uid=$(stat --format %u -- "$directory")
     if [[ $uid != "$EUID" ]]; then
-      IFS=: read -r user _ _ _ _ home _ < <(getent passwd "$uid") || home=''
+      IFS=: read -r user _ _ _ _ home _ < <(getent passwd "$uid") || true # without an answer both are empty
       if [[ -n $home && $directory -ef $home ]] && ! secret::_has_own_place "$directory"; then
         printf '%s, the home of %s' "$directory" "$user"
         return

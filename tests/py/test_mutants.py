@@ -121,6 +121,9 @@ class It:
         return a
 '''
 GENERATED = """\
+import contextlib
+
+
 def x_prefix__mutmut_orig(a, b):
     return a + b
 
@@ -130,6 +133,7 @@ def x_prefix__mutmut_1(a, b):
 
 
 class It:
+    # What the lines above a function say.
     def xǁItǁmethod__mutmut_orig(self, a):
         if a:
             return a - 1
@@ -146,8 +150,8 @@ class It:
         return a
 """
 SPANS = {
-    "x_prefix__mutmut_orig": [1, 2], "x_prefix__mutmut_1": [5, 6], "xǁItǁmethod__mutmut_orig": [10, 13],
-    "xǁItǁmethod__mutmut_1": [15, 18], "xǁItǁmethod__mutmut_2": [20, 23],
+    "x_prefix__mutmut_orig": [2, 5], "x_prefix__mutmut_1": [6, 9], "xǁItǁmethod__mutmut_orig": [13, 17],
+    "xǁItǁmethod__mutmut_1": [18, 22], "xǁItǁmethod__mutmut_2": [23, 27],
 }  # fmt: skip
 
 

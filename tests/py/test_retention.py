@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import time
@@ -14,6 +15,7 @@ from conftest import as_in_version_1_1, write
 from streams import state_of, tar
 
 from verl_regress.base import layout, lock, processes
+from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.jobs import find, liveness
@@ -113,11 +115,13 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(run, 
     for job in jobs[2:]:
         left = {name: state for name, state in state_of(job.path).items() if name not in ("state", "checkpoints")}
         gone = {name for name in before[job.path.name] if name.startswith("checkpoints/")}
-        new = left.pop("state/collected")
+        collected = json.loads(left.pop("state/collected")[2])
         assert left == {
             name: state for name, state in before[job.path.name].items() if name not in gone | {"state", "checkpoints"}
         }
-        assert json.loads(new[2])["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
+        assert collected["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
+        assert f" checkpoints of {job.path.name} (" in said
+        assert f"): {removal.human(collected['bytes'])}\n" in said
     assert (
         "checked 4 jobs (4 with checkpoints, of which 2 keep them, 0 younger than an hour, 0 that may still run, 0 "
         "that those or sessions use, 0 of another checkout or cluster), 0 sessions (0 running or interrupted in the last week), "
@@ -818,6 +822,112 @@ def test_a_snapshot_that_is_named_after_the_first_removals_stays(removes, make_j
     }  # fmt: skip
 
 
+def test_a_job_that_goes_on_after_the_first_removals_keeps_its_checkpoints(old, shared, request):
+    for hours in (3, 4, 5):
+        old(f"job{hours}", hours)
+    removes = request.getfixturevalue("removes")
+    assert next(removes)[0].startswith("checkpoints of job3 ")
+    (shared.jobs / ".made-9999999999-job5").touch()
+    assert [is_gone for what, is_gone in removes if what.startswith("checkpoints")] == [True, False]
+
+
+def test_a_thing_of_many_paths_is_removed_in_parts_and_recorded_once(old, shared, monkeypatch, request):
+    job, parts, recorded = old("job", 5), [], []
+    for step in (20, 30):
+        write(job.checkpoints / f"global_step_{step}" / "model.pt", "w")
+    age(job.path, 5)
+    removes = request.getfixturevalue("removes")
+    monkeypatch.setattr(removal, "_RENAMES", 2)
+    monkeypatch.setattr(removal.Removal, "_read_new", lambda _: parts.append(len(list(job.checkpoints.iterdir()))))
+    monkeypatch.setattr(removal.Waste, "record", lambda _: recorded.append(len(parts)))
+    assert next(removes)[1]
+    assert (parts, recorded) == ([4, 2], [1])
+
+
+def test_a_thing_is_gone_even_if_another_gc_was_quicker_with_its_last_part(old, monkeypatch, request):
+    job = old("job", 5)
+    removes, rename = request.getfixturevalue("removes"), removal._rename
+    monkeypatch.setattr(removal, "_RENAMES", 1)
+    monkeypatch.setattr(removal, "_rename", lambda path: rename(path) if path.is_dir() else None)
+    assert next(removes)[1]
+    assert [path.name for path in job.checkpoints.iterdir()] == ["latest_checkpointed_iteration.txt"]
+
+
+def test_gc_begins_nothing_more_when_its_time_with_the_lock_is_over_and_then_leaves_it_to_others(
+    shared, tmp_path, monkeypatch
+):
+    """On a clock that only renames, deletions and pauses let go on."""
+    now, lasts, slept = 0.0, iter((0.0625, 0.0625, 1, 1, 1)), []
+    left = tuple(tmp_path / str(number) for number in range(5))
+
+    def goes_on(seconds):
+        nonlocal now
+        now += seconds
+
+    def sleep(seconds):
+        slept.append((sum(path.exists() for path in left), seconds))
+        goes_on(seconds)
+
+    monkeypatch.setattr(removal, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep, time=time.time))
+    monkeypatch.setattr(removal, "_HOLD", 0.25)
+    monkeypatch.setattr(removal, "_PAUSE", 0.5)
+    monkeypatch.setattr(removal, "_rename", lambda path: goes_on(0.125) or path)
+    monkeypatch.setattr(removal, "_delete", lambda path: goes_on(next(lasts)) or path.unlink())
+    for path in left:
+        path.touch()
+    assert all(
+        is_gone for _, is_gone in removal.Removal(shared).remove([removal.Waste("", (each,), 0) for each in left])
+    )
+    assert slept == [(3, 0.375), (1, 0)]
+
+
+def test_who_waits_for_gc_can_read_that_it_has_the_lock(shared):
+    with removal.Removal(shared)._lock():
+        assert lock.file_of(shared.jobs).read_text().startswith("gc (pid ")
+
+
+def test_gc_names_who_is_submitting_one_of_the_newest_jobs(old, shared, monkeypatch):
+    newest, older = old("newest", 2), old("older", 3)
+    monkeypatch.setattr(removal, "_LOCK_SECONDS", 0)
+    monkeypatch.setattr(removal, "_NEWEST", 1)
+    monkeypatch.setattr(processes, "with_lock", lambda _: {41: "a program"})
+    for job, who in ((newest, "submit"), (older, "a program")):
+        with (
+            lock.held(shared.jobs, fcntl.LOCK_SH),
+            lock.owning(job.submitting, "submit", 0),
+            pytest.raises(RegressError, match=rf" locked for 0 s by {who} \(pid "),
+        ):
+            removal.Removal(shared)
+
+
+@pytest.mark.parametrize(("seconds", "is_remade"), [(HOUR - 1, True), (HOUR, False), (HOUR + 0.5, False)])
+def test_a_snapshot_is_made_again_for_less_than_an_hour(shared, monkeypatch, seconds, is_remade):
+    now, directory = 2_000_000_000.0, shared.snapshots / "codeA"
+    os.utime(directory / snapshot.RECORD_FILE, (now - seconds,) * 2)
+    monkeypatch.setattr(removal, "time", SimpleNamespace(time=lambda: now))
+    assert removal._is_remade(directory) == is_remade
+
+
+def test_what_is_renamed_has_a_name_that_nothing_looks_for_and_keeps_it(tmp_path):
+    aside = removal._rename(write(tmp_path / "global_step_10", ""))
+    assert re.fullmatch(r"\.global_step_10\.[0-9a-f]{8}\.gone", aside.name)
+    assert removal._rename(aside) == aside
+
+
+def test_what_was_renamed_can_be_deleted_by_two_at_once_and_is_opened_to_nobody_else(tmp_path, monkeypatch):
+    modes, real = [], shutil.rmtree
+
+    def rmtree(path):
+        modes.extend(stat.S_IMODE(each.stat().st_mode) for each in (path, path / "verl"))
+        real(path)
+        raise FileNotFoundError
+
+    write(tmp_path / "x.gone" / "verl" / "__init__.py", "").parent.chmod(0o555)
+    monkeypatch.setattr(removal.shutil, "rmtree", rmtree)
+    removal._delete(tmp_path / "x.gone")
+    assert (modes, list(tmp_path.iterdir())) == ([0o755, 0o755], [])
+
+
 def test_a_new_plan_that_cannot_be_read_keeps_snapshots_until_the_end(removes, make_job, snapshots):
     write(make_job("new").config / "resolved.json", "{")
     assert not any(is_gone for _, is_gone in removes)
@@ -835,6 +945,40 @@ def test_a_closed_session_of_another_user_that_begins_meanwhile_keeps_all_jobs(r
     meanwhile(monkeypatch, begin)
     gc(run, "--keep=0")
     assert len(list(job.checkpoints.iterdir())) == 2
+
+
+@pytest.mark.parametrize("jobs", [[], ["compared"]])
+def test_a_session_of_another_user_that_begins_meanwhile_keeps_jobs_once_it_has_recorded_one(
+    run, ray, old, shared, monkeypatch, jobs
+):
+    job = old("other", 5)
+
+    def begin():
+        session(shared, "s1", 0, jobs=jobs, end=False)
+        others(monkeypatch, shared.sessions / "s1")
+
+    meanwhile(monkeypatch, begin)
+    gc(run, "--keep=0")
+    assert len(list(job.checkpoints.iterdir())) == (2 if jobs else 0)
+
+
+@pytest.mark.parametrize("then", ["made", "named"])
+def test_a_snapshot_of_version_1_1_that_is_used_or_made_meanwhile_keeps_its_bytecode(
+    run, ray, make_job, snapshots, tmp_path, monkeypatch, then
+):
+    """Before: gc left the snapshot that a new job names, and removed the bytecode to which it links."""
+    as_in_version_1_1(snapshots, "codeC")
+    directory, elsewhere = snapshots.snapshots / "codeC", tmp_path / "codeC"
+    if then == "made":
+        directory.chmod(0o755)  # a folder that cannot be written cannot be moved
+        directory.rename(elsewhere)
+        meanwhile(monkeypatch, lambda: elsewhere.rename(directory))
+    else:
+        plan = json.dumps({"argv": [f"{directory}/x"]})
+        meanwhile(monkeypatch, lambda: write(make_job("new").config / "resolved.json", plan))
+    gc(run, "--keep=0")
+    links = [path for path in directory.rglob("*") if path.name == "__pycache__"]
+    assert (len(links) > 0, [link for link in links if not link.is_dir()]) == (True, [])
 
 
 def test_a_snapshot_that_is_made_again_meanwhile_stays(run, ray, snapshots, monkeypatch):
@@ -860,12 +1004,9 @@ def test_two_runs_at_once_remove_all_once_and_both_end_well(run, ray, old, snaps
 
 
 def test_sizes_are_printed_for_people():
-    assert [retention.human(size) for size in (0, 1023, 1536, 3 << 30)] == [
-        "0 bytes",
-        "1023 bytes",
-        "1.5 KiB",
-        "3.0 GiB",
-    ]
+    assert [retention.human(size) for size in (0, 1023, 1024, 1536, 5 << 20, 3 << 30, 1 << 50)] == [
+        "0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "5.0 MiB", "3.0 GiB", "1024.0 TiB",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("is_dry", [True, False])
@@ -935,6 +1076,55 @@ def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(
         in said
     )
     assert "(nothing to remove)" in said
+
+
+def closed(monkeypatch, *paths):
+    """Another user lets nobody list these."""
+    real = os.scandir
+
+    def scandir(path):
+        if path in paths:
+            raise PermissionError
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.parametrize("part", ["", "attempts"])
+def test_a_job_with_a_folder_that_another_user_closed_cannot_be_read(old, monkeypatch, part):
+    job = attempt_of(old("job", 5), 2, 5).first
+    assert uses.is_readable(job)
+    closed(monkeypatch, job.path / part)
+    assert not uses.is_readable(job)
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+def test_the_system_is_asked_about_files_of_other_users_plans_only_as_who_would_open_them(old, monkeypatch, may_read):
+    job, asked = old("job", 5), set()
+    monkeypatch.setattr(os, "access", lambda _, mode, **options: asked.add((mode, *options.items())) or may_read)
+    assert (uses.is_readable(job), asked) == (True, set())
+    others(monkeypatch, job.path)
+    assert (uses.is_readable(job), asked) == (may_read, {(os.R_OK, ("effective_ids", True))})
+
+
+@pytest.mark.parametrize(("more", "is_readable"), [(0, True), (-1, False)])
+def test_a_plan_is_read_up_to_the_longest_file(old, monkeypatch, more, is_readable):
+    job = old("job", 5)
+    monkeypatch.setattr(uses, "LONGEST", max(path.stat().st_size for path in job.config.iterdir()) + more)
+    assert uses.is_readable(job) == is_readable
+
+
+def test_a_session_without_evidence_can_be_read_and_one_that_another_user_closed_cannot(shared, monkeypatch):
+    directory = shared.sessions / "s1"
+    assert uses.is_readable_session(retention.Session(directory))
+    session(shared, "s1", 2)
+    assert uses.is_readable_session(retention.Session(directory))
+    closed(monkeypatch, directory / "evidence")
+    assert not uses.is_readable_session(retention.Session(directory))
+
+
+def test_what_is_gone_is_nobodys(shared):
+    assert not uses.is_mine(shared.jobs / "gone")
 
 
 @pytest.mark.parametrize("readable", ["theirs", "mine", "none"])

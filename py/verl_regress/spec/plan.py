@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import errno
 import os
 import re
 import shlex
@@ -258,11 +259,17 @@ def _models(root: SharedRoot, environment: Environment, texts: Iterable[tuple[st
         for _, text in texts
         if text.startswith("/") or _REPO.fullmatch(text)
     )
-    return tuple(
-        path
-        for path in named
-        if _is_in(root, path) and os.path.isdir(path) and (any(path.glob("*config.json")) or (path / "snapshots").is_dir())
-    )
+    return tuple(path for path in named if _is_in(root, path) and _is_model(path))
+
+
+def _is_model(path: Path) -> bool:
+    """Is there a model, or the cache's copies of one?"""
+    try:
+        return any(path.glob("*config.json")) or (path / "snapshots").is_dir()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # as of no file
+            raise
+        return False
 
 
 def _remote_code(models: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -88,7 +88,7 @@ class Removal:
         with self._lock():
             self._known = _names(root.jobs)
         self._sessions = _names(root.sessions)
-        self._snapshots = _names(root.snapshots)
+        self._snapshots = _names(root.snapshots)  # whose bytecode the survey has considered
         self._new: set[str] = set()  # ids of jobs that were made, or got an attempt, since
         self._plans: list[str] = []  # theirs
         self._is_unknown = False  # … some of which cannot be read
@@ -150,6 +150,8 @@ class Removal:
             if paths[0].parent == self._root.objects and not is_free:
                 return []
             usable = [path for path in paths if self._is_waste(waste, path)]
+            # A snapshot that stays needs its bytecode, too.
+            self._snapshots -= {path.name for path in paths if path not in usable}
             if is_first and usable:
                 try:
                     waste.record()

@@ -61,8 +61,8 @@ LIMIT=5 from the command line or environment
   assert_line "error   WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
   # The first script of make reads the file alone.
   # shellcheck disable=SC2016  # expanded when the script runs
-  sandbox::run MAKE_GIVEN= scripts/verb.sh eval 'echo "${DATASET-unset}"; env::read_local; echo "$DATASET"'
-  [[ $status == 0 && $output == $'unset\nlocal\n'* ]] || fail 'not read'
+  sandbox::run MAKE_GIVEN= scripts/verb.sh eval 'echo "${DATASET-unset}"; env::read_local; echo "$DATASET"; env::load_knobs; echo "${ENV_ORIGIN[DATASET]}"'
+  [[ $status == 0 && $output == $'unset\nlocal\nenv/local.env\n'* ]] || fail 'not read'
 }
 
 @test "a path is absolute from the caller's directory; ~/ at its beginning, which the shell leaves behind path:, is HOME" {
@@ -324,6 +324,7 @@ CASES
     sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/bare.sh
     assert_status 1
     assert_line "error   ${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
+    refute_text 'env/.env' # the profile without a name
     rm "${BOX}/dev/kfd"
   done
 }
@@ -342,4 +343,5 @@ CASES
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE
   assert_status 1
   assert_line "error   ${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
+  refute_text 'env/.env' # the profile without a name
 }

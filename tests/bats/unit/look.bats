@@ -124,6 +124,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   local file="${WORK}/clusters/mine/.look"
   in_turn "$TAKE" "sed -i 's/^[0-9]* [0-9]*/1 2/' '${file}'" "$KNOWS"
   assert_line asks
+  [[ $status == 0 && ! -e $file ]] || fail 'they were left'
   in_turn "$TAKE; LOOK[since]=\$((EPOCHSECONDS - 11))" true "$KNOWS"
   assert_line asks
   in_turn "$TAKE" "touch -d '+1 second' '${WORK}/locks/mine'" "$KNOWS"
@@ -154,6 +155,7 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
     grep -qxF -- "$fact" "${BOX}/first" || fail "no ${fact} in $(<"${BOX}/first")"
   done
   grep -qxE 'helper=[0-9a-f]{12}' "${BOX}/first"
+  grep -qxE 'worker-0:clock=-?[0-9]{1,2}' "${BOX}/first" # how far it is ahead of ours
 }
 
 # bats test_tags=slow
@@ -168,6 +170,14 @@ KNOWS='cluster::lock; look::knows head:gcs && echo knows || echo asks'
   in_turn "${TAKE}; echo 'went on'" true true
   assert_line 'went on'
   refute_called ' look '
+}
+
+# bats test_tags=slow
+@test "a question that fails ends no script, and an answer is taken only once" {
+  in_turn "look::_ask() { return 1; }; ${TAKE}; echo 'went on'" true "${TAKE}; look::forget; look::await_nodes; look::knows head:gcs || echo forgotten"
+  assert_status 0
+  assert_line 'went on'
+  assert_line forgotten
 }
 
 # bats test_tags=slow

@@ -230,6 +230,16 @@ of_others() {
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
 }
 
+@test "of homes inside homes the innermost one is named" {
+  mkdir -p "${BATS_TEST_TMPDIR}/outer/inner"
+  # Here each directory is the home of its owner, whose number is the length of its path.
+  # shellcheck disable=SC2016  # expanded by the shell that is started here
+  run bash -c 'source "$1/scripts/lib/regress.bash" && file=$2
+    stat() { echo "7${#4}"; } && getent() { printf "bob:x:%s:1::%s:/bin/sh\n" "$2" "${file:0:${2#7}}"; }
+    secret::_home_of_another "$file"' scripts/any "$REPO" "${BATS_TEST_TMPDIR}/outer/inner/key"
+  [[ $status == 0 && $output == "${BATS_TEST_TMPDIR}/outer/inner, the home of bob" ]]
+}
+
 # bats test_tags=slow
 @test "root sends no file of the system, except from where it works" {
   spec '- {name: API_KEY, file: /etc/passwd}'
@@ -261,7 +271,7 @@ of_others() {
 
 @test "the directories of the system, and what users keep in them" {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
-  run bash -c 'source "$1/scripts/lib/regress.bash" && shift && for file; do printf "%s|%s " "$file" "$(secret::_system_directory "$file")"; done' \
+  run bash -c 'source "$1/scripts/lib/regress.bash" && shift && for file; do place=$(secret::_system_directory "$file") && printf "%s|%s " "$file" "$place"; done' \
     scripts/any "$REPO" /bin/x /boot/x /dev/x /etc/ssh/x /lib/x /lib32/x /lib64/x /proc/1/x /run/x /sbin/x /sys/x /usr/share/x /var/lib/x \
     /root/x /home/ann/x /tmp/x /data/x /opt/x /etcetera/x /dev/shm/x /var/tmp/x /run/secrets/x /run/user/0/x
   [[ $status == 0 ]]
