@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
-import errno
 import os
 import re
 import shlex
