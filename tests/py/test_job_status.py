@@ -298,6 +298,22 @@ def test_a_job_without_a_plan_is_of_the_cluster_that_is_asked(make_job):
     assert judge_for("ours", job, {}).status is Status.LOST
 
 
+def test_a_job_of_which_a_later_attempt_may_be_lost_is_not_judged_by_its_first(make_job, monkeypatch):
+    job = make_job(ended=OK)
+    later = JobDir(job.path / "attempts" / "2")
+    later.state.mkdir(parents=True)
+    later.write_state("ended", OK)
+    assert judge_for("ours", job, {}).status is Status.SUCCEEDED
+
+    def list_attempts(_job):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(JobDir, "list_attempts", list_attempts)
+    with pytest.raises(OSError, match="Stale file handle"):
+        judge_for("ours", job, {})
+    assert judge_for("ours", later, {}).status is Status.SUCCEEDED
+
+
 def test_a_job_among_those_that_ray_lists(make_job):
     job = make_job(**STARTED)
     assert judge_among(job, {"job": {"status": "PENDING"}}).status is Status.PENDING
