@@ -138,7 +138,9 @@ def run(module: Module, home: Path) -> None:
         alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         if os.geteuid() != 0:
             alone += ["--user", "--map-current-user"]
-        os.execvp(alone[0], [*alone, mutmut, "run", "--max-children", "1"])
+        # Its first process inherits what tests leave behind. mutmut would take that for a worker's end (KeyError), so it is the shell.
+        first = ["sh", "-c", '"$@"; exit "$?"', "first"]
+        os.execvp(alone[0], [*alone, *first, mutmut, "run", "--max-children", "1"])
 
 
 # --- before and after mutmut

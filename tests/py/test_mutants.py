@@ -217,7 +217,8 @@ def test_mutmut_runs_in_the_folder_that_was_prepared_for_it_and_reaches_no_other
     home.mkdir()
     mutants.run(mutants.of("queue"), home)
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *of_others]
-    run = ("unshare", [*alone, "/tools/bin/mutmut", "run", "--max-children", "1"])
+    first = ["sh", "-c", '"$@"; exit "$?"', "first"]
+    run = ("unshare", [*alone, *first, "/tools/bin/mutmut", "run", "--max-children", "1"])
     assert called == [19, ("queue", home), (home, home), run]
 
 
