@@ -136,24 +136,47 @@ def test_a_failed_start_ends_the_wait_at_once(await_nodes, ray, shared):
     )
 
 
-def test_a_head_whose_dashboard_did_not_start_ends_the_wait_at_once(await_nodes, ray, shared):
-    """`ray start` ends with 0, and its last lines say that Ray runs; the log is one of Ray 2.60."""
+NO_DASHBOARD = (Path(__file__).parents[1] / "recorded" / "ray_head_without_dashboard.log").read_text()  # of Ray 2.60
+DIED = "\n".join(NO_DASHBOARD.splitlines()[:4]).replace("dashboard \n", "dashboard , return code 1\n")
+
+
+@pytest.mark.parametrize(("log", "lines"), [(NO_DASHBOARD, 23), (DIED, 4)])
+def test_a_head_whose_dashboard_did_not_start_ends_the_wait_at_once(await_nodes, run, ray, shared, log, lines):
+    """`ray start` ends with 0, and its last lines say that Ray runs."""
     ray.goes_away()
     write(shared.path / "ray/c/head.log.exit", "0\n")
-    log = (Path(__file__).parents[1] / "recorded" / "ray_head_without_dashboard.log").read_text()
     write(shared.path / "ray/c/head.log", log)
-    outcome = await_nodes(then=lambda: pytest.fail("it waits"), deadline=100)
+    said = (
+        f"        from {shared.path}/ray/c/head.log:\n"
+        + "".join(f"        {line}".rstrip() + "\n" for line in log.splitlines()[:lines])
+        + "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, and run "
+        "'make down up'.\n"
+    )
+    for outcome in (
+        await_nodes(then=lambda: pytest.fail("it waits"), deadline=100),
+        run("nodes", "--deadline=60", f"--log-dir={shared.path}/ray/c"),
+    ):
+        assert outcome.status == 8
+        assert "".join(f"{line.rstrip()}\n" for line in outcome.err.splitlines()) == said
+
+
+def test_a_dashboard_that_is_only_late_is_waited_for_and_shown_if_it_does_not_come(await_nodes, ray, shared):
+    late = "\n".join(line for line in NO_DASHBOARD.splitlines() if "Error:" not in line)
+    write(shared.path / "ray/c/head.log.exit", "0\n")
+    write(shared.path / "ray/c/head.log", late)
+    ray.goes_away()
+    outcome = await_nodes()
     assert outcome.status == 8
-    first, *quoted, said = outcome.err.splitlines()
-    assert first == f"        from {shared.path}/ray/c/head.log:"
-    assert quoted == [f"        {line}" for line in log.splitlines()[:23]]
-    assert quoted[-1].startswith(
-        "        ray.dashboard.utils.FrontendNotFoundError: [Errno 2] Dashboard build directory not found."
-    )
-    assert said == (
-        "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, and run "
-        "'make down up'."
-    )
+    assert "Failed to start the dashboard" in outcome.err
+    assert "after 1 s (CLUSTER_TIMEOUT): read the lines above, from head." in outcome.err
+
+
+def test_what_the_log_says_of_the_dashboard_does_not_count_once_it_answers(await_nodes, ray, shared):
+    write(shared.path / "ray/c/head.log.exit", "0\n")
+    write(shared.path / "ray/c/head.log", NO_DASHBOARD)
+    rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", GPU=4.0)]
+    ray.has_nodes(rows[0])
+    assert await_nodes(then=lambda: ray.has_nodes(*rows), deadline=100).status == 0
 
 
 def test_a_head_that_offers_cpus(await_nodes, ray, shared):

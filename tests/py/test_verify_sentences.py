@@ -171,7 +171,7 @@ def test_checkpoints_come_every_save_freq_steps(evidence):
     assert problems(evidence, "checkpoints") == []
     one["plan"]["overrides"].append({"text": "++trainer.save_freq=-1", "origin": "x"})
     assert problems(evidence, "checkpoints") == [
-        "grpo_b kept global_step_4, global_step_8, global_step_10; every -1 steps is nothing"
+        "grpo_b kept global_step_4, global_step_8, global_step_10; save_freq=-1 is nothing"
     ]
     one["plan"]["overrides"].append({"text": "trainer.save_freq=0", "origin": "x"})  # as -1: verl saves nothing
     one["checkpoints"] = []
@@ -186,11 +186,11 @@ def test_checkpoints_come_every_save_freq_steps(evidence):
     ("save_freq", "kept", "wanted"),
     [
         ("-1", [10], None),  # SFT keeps its last step, whatever it was asked for
-        ("-1", [5, 10], "every -1 steps is global_step_10"),
-        ("-1", [], "every -1 steps is global_step_10"),
+        ("-1", [5, 10], "save_freq=-1 is global_step_10"),
+        ("-1", [], "save_freq=-1 is global_step_10"),
         ("after_each_epoch", [4, 8, 10], None),  # of 4 steps
         ("'after_each_epoch'", [4, 10], "every 4 steps is global_step_10, global_step_4, global_step_8"),
-        ("after_each_epoch", [], "every 0 steps is global_step_10"),
+        ("after_each_epoch", [], "save_freq=0 is global_step_10"),
     ],
 )
 def test_sft_always_keeps_the_last_step_and_may_save_after_each_epoch(evidence, save_freq, kept, wanted):
@@ -200,6 +200,14 @@ def test_sft_always_keeps_the_last_step_and_may_save_after_each_epoch(evidence, 
     one["checkpoints"] = [f"global_step_{step}" for step in kept]
     names = ", ".join(one["checkpoints"]) or "nothing"
     assert problems(evidence, "checkpoints") == ([f"sft_b kept {names}; {wanted}"] if wanted else [])
+
+
+def test_sft_that_continues_another_job_saves_after_each_epoch_of_all_its_steps(evidence):
+    one = job(evidence, "sft_b")
+    one["plan"]["overrides"].append({"text": "trainer.save_freq=after_each_epoch", "origin": "x"})
+    one |= {"steps": list(range(5, 15)), "total_steps": 14}
+    one["checkpoints"] = ["global_step_8", "global_step_12", "global_step_14"]
+    assert problems(evidence, "checkpoints") == []
 
 
 # --- further, debug, imports

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
-from itertools import takewhile
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 
 from verl_regress.base import say
@@ -15,10 +16,11 @@ from verl_regress.cluster import packages, ray_private
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
 _LOG_LINES = 15  # of a node's log, if Ray did not start there
-_NO_DASHBOARD = (
-    "Failed to start the dashboard"  # ray/_private/services.py of 2.54 to 2.60, which then quotes 20 lines of its log
-)
+# ray/_private/services.py of 2.54 to 2.60: after 60 s, and with its exit status if it ended; then 20 lines of its log.
+_NO_DASHBOARD = "Failed to start the dashboard"
 _DASHBOARD_LINES = 30
+_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")  # the last line of a traceback
+_OF_RAY_START = ("usage_lib.py:", "scripts.py:")  # what `ray start` itself says
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
 _UNREACHED = "108"  # the exit status of py/ray_start.py for a head that does not answer
 ADDRESS = HEAD  # these commands run in the head
@@ -39,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
             break
         except Unreachable:  # the dashboard starts after the GCS
             _abort_if_one_failed(["head"], args.log_dir)
+            _abort_without_dashboard(args.log_dir)
             if time.monotonic() > end:
                 raise
         time.sleep(_LOOK_EVERY)
@@ -96,6 +99,7 @@ def await_all(args: argparse.Namespace) -> None:
             )
             waits = problem
         except RegressError as error:
+            _abort_without_dashboard(args.log_dir)
             alive, problem = {}, str(error).rstrip(".")
             waits = "Ray does not answer yet"
         if len(alive) == len(wanted):
@@ -200,19 +204,14 @@ def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
         if status not in ("", "0"):
             _show_log(log_dir, name)
             raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
-    if _status("head", log_dir) == "0":
-        _abort_without_dashboard(log_dir)
 
 
 def _abort_without_dashboard(log_dir: Path) -> None:
-    """Raise if the head's dashboard did not start: `ray start` ends with 0 all the same (seen in Ray 2.60)."""
-    lines = _log(log_dir, "head").splitlines()
-    begin = next((at for at, line in enumerate(lines) if _NO_DASHBOARD in line), None)
-    if begin is None:
+    """Raise if the head's dashboard will not come: `ray start` ends with 0 all the same (seen in Ray 2.60). One that is only late goes on."""
+    said = _of_dashboard(log_dir) if _status("head", log_dir) == "0" else []
+    if not any(", return code" in line or _ERROR.match(line) for line in said):
         return
-    say.info(f"from {log_dir / 'head.log'}:")
-    for line in takewhile(lambda line: "\tINFO " not in line, lines[begin : begin + _DASHBOARD_LINES]):
-        say.quote(line)
+    _show_log(log_dir, "head")
     raise RegressError(
         "Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, "
         "and run 'make down up'.",
@@ -220,9 +219,18 @@ def _abort_without_dashboard(log_dir: Path) -> None:
     )
 
 
+def _of_dashboard(log_dir: Path) -> list[str]:
+    """What `ray start` says of a dashboard that did not answer it."""
+    lines = dropwhile(lambda line: _NO_DASHBOARD not in line, _log(log_dir, "head").splitlines())
+    said = takewhile(lambda line: not any(part in line for part in _OF_RAY_START), lines)
+    return list(islice(said, _DASHBOARD_LINES))
+
+
 def _show_log(log_dir: Path, name: str) -> None:
-    say.info(f"the last lines of {log_dir / f'{name}.log'}:")
-    for line in _log(log_dir, name).splitlines()[-_LOG_LINES:]:
+    """Its last lines, or of the head those about a dashboard that did not answer."""
+    said = _of_dashboard(log_dir) if name == "head" else []
+    say.info(f"{'from' if said else 'the last lines of'} {log_dir / f'{name}.log'}:")
+    for line in said or _log(log_dir, name).splitlines()[-_LOG_LINES:]:
         say.quote(line)
 
 

@@ -5,6 +5,7 @@ Every check says what it checked and how many; with nothing to check, it fails. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -228,7 +229,8 @@ def _checkpoints(evidence: Evidence) -> list[str]:
             if (every > 0 and step % every == 0) or (keeps_last and step == job["steps"][-1])
         }
         if set(job["checkpoints"]) != wanted:
-            yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; every {every} steps is {', '.join(sorted(wanted)) or 'nothing'}"
+            asked = f"every {every} steps" if every > 0 else f"save_freq={every}"
+            yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; {asked} is {', '.join(sorted(wanted)) or 'nothing'}"
 
     return _each(evidence, check)
 
@@ -237,8 +239,9 @@ def _save_freq(job: Any) -> int:
     """What the job was asked for; every workload has a default, which is among its overrides."""
     texts = [override["text"].lstrip("+?") for override in job["plan"]["overrides"]]
     asked = next(text.partition("=")[2] for text in reversed(texts) if text.startswith("trainer.save_freq="))
-    if asked.strip("'\"") == "after_each_epoch":  # SFT: only its first checkpoint tells how many steps that is
-        return min((int(name.rpartition("_")[2]) for name in job["checkpoints"]), default=0)
+    if asked.strip("'\"") == "after_each_epoch":  # SFT: only its checkpoints tell how many steps that is
+        kept = sorted(map(step_of, job["checkpoints"]))
+        return math.gcd(*(kept[:-1] or kept))
     return int(asked)
 
 
