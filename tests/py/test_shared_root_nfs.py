@@ -210,6 +210,9 @@ def test_a_job_of_which_the_server_lost_something_is_one_line(mounted, capsys, k
                 assert [" SUCCEEDED " in line for line in lines] == [True, False, True], case
                 assert " UNKNOWN " in lines[1], case
                 assert lines[1].endswith(f"  cannot be read: {said}"), case
+                if part == "/attempts":  # the first is not taken for the newest
+                    assert cli.main(["--shared-root", str(root.path), "--no-ray", "where", ids[1]]) == 1, case
+                    assert f"{ids[1]}{part} cannot be read: {said}" in capsys.readouterr().err, case
 
 
 # The calls that the file system was asked for; 20 jobs are shown.

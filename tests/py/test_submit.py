@@ -855,6 +855,30 @@ def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_
 
 
 @as_root
+def test_a_model_of_the_cache_whose_tokenizer_brings_code_of_another_user_is_refused(submit, shared):
+    """transformers enters linked folders, and prefers the config of its own version, if config.json names one."""
+    model = shared.hf / "hub" / "models--org--name"
+    theirs = write(model / "snapshots" / "abc" / "config.json", "{}")
+    os.chown(theirs, 4242, 4242)
+    named = "--overrides=actor_rollout_ref.model.path=org/name"
+    refused = of_another(
+        f"The model {model}, whose tokenizer's code verl's reward loop runs even without trust_remote_code,",
+        theirs,
+        "name another model",
+    )
+    assert submit("--dry-run", named).status == 0
+    for text in ('{"auto_map": {"AutoConfig": "c.C"}}', '{"configuration_files": ["config.4.0.0.json"]}'):
+        theirs.write_text(text, encoding="utf-8")
+        assert submit(named).is_refusal(refused), text
+    theirs.write_text("{}", encoding="utf-8")
+    versioned = write(theirs.with_name("config.4.0.0.json"), '{"auto_map": {"AutoConfig": "c.C"}}')
+    assert submit(named).is_refusal(refused)
+    versioned.unlink()
+    (model / "snapshots" / "linked").symlink_to(theirs.parent)
+    assert submit(named).is_refusal(refused)
+
+
+@as_root
 @pytest.mark.parametrize(
     ("name", "spec", "origin"),
     [

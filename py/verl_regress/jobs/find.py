@@ -251,8 +251,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
             else "it has no job yet, submit one with 'make submit'"
         )
         raise BadInput(f"JOB={asked} is not under {root.jobs}: {cure}.")
-    _need_readable(job)
-    attempts = job.attempts()
+    attempts = _attempts(job)
     if named is None:
         return attempts[-1]
     if job.numbered(int(named["number"])) not in attempts:
@@ -311,13 +310,14 @@ def _plan_if_readable(job: JobDir) -> dict[str, Any] | None:
         return None
 
 
-def _need_readable(job: JobDir) -> None:
-    """Raises Unreadable."""
+def _attempts(job: JobDir) -> list[JobDir]:
+    """All of the job, oldest first. Raises Unreadable."""
     try:
         with os.scandir(job.path):
             pass
+        return job.list_attempts()
     except OSError as error:
-        raise unreadable(job.path, error) from error
+        raise unreadable(Path(error.filename or job.path), error) from error
 
 
 def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:

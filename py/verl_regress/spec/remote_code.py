@@ -6,6 +6,8 @@ With trust_remote_code it runs all of them. verl's reward loop, which is part of
 
 from __future__ import annotations
 
+import fnmatch
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,8 +24,22 @@ def need_own_tokenizer(model: Path, then: str, trusted: Iterable[int] | None = N
 
 
 def _names_code(model: Path) -> bool:
-    """Has a config of it an auto_map, of code there or in another model? One that cannot be read may have."""
+    """Has a config of it an auto_map, of code there or in another model? One that cannot be read may have, as may what a link leads to.
+
+    `configuration_files` names configs of other versions of transformers, which it prefers (5.10).
+    """
     try:
-        return any((read_json(file) or {}).get("auto_map") for file in model.rglob("*config.json"))
-    except Unreadable:
+        for folder, folders, files in os.walk(model, onerror=_raise):
+            if any(Path(folder, name).is_symlink() for name in folders):
+                return True
+            for name in fnmatch.filter(files, "*config*.json"):
+                said = read_json(Path(folder, name)) or {}
+                if said.get("auto_map") or said.get("configuration_files"):
+                    return True
+    except (Unreadable, OSError):
         return True
+    return False
+
+
+def _raise(error: OSError) -> None:
+    raise error
