@@ -7,4 +7,5 @@ cli::accept '' "$@"
 awk -F ':.*## ' '
   /^##@ / { printf "\n%s\n", substr($0, 5) }
   /^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $1, $2 }
-  END { printf "\nKnobs are in env/defaults.env; every script explains itself with --help.\n" }' "${REPO_DIR}/Makefile"
+  END { printf "\nKnobs are in env/defaults.env; every script explains itself with --help.\n" }' "${REPO_DIR}/Makefile" ||
+  (($? == 141)) # SIGPIPE: a reader such as head has enough

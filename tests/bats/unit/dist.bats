@@ -33,6 +33,9 @@ unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" 
   [[ $status == 0 && $output == "verl-regress ${NAME#verl-regress-}" ]] || fail "$stderr"
   unpacked make --no-print-directory help
   [[ $status == 0 && $output == *'make quickstart'*'make dist'* ]] || fail "$stderr"
+  # shellcheck disable=SC2016  # expanded by that shell
+  unpacked bash -c 'make --no-print-directory help | true; exit "${PIPESTATUS[0]}"' # a reader that has enough, such as head
+  [[ $status == 0 && -z $stderr ]] || fail "$stderr"
 }
 
 @test "the lists of files for lint and the rules are the same in the unpacked tarball" {
