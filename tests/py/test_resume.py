@@ -219,6 +219,19 @@ def test_an_attempt_directory_created_concurrently(ended, run, monkeypatch):
     )
 
 
+def test_only_its_user_can_change_an_attempts_directory_also_where_a_default_acl_takes_the_place_of_the_umask(
+    ended, run
+):
+    job = ended()
+    before = os.umask(0)
+    try:
+        assert run("retry", "me").status == 0
+    finally:
+        os.umask(before)
+    for made in (job.path / "attempts", job.numbered(2).path, job.numbered(2).checkpoints):
+        assert made.stat().st_mode & 0o777 == 0o755, made
+
+
 def test_a_dry_run_prints_the_attempt_and_creates_nothing(ended, run, sdk):
     ended()
     outcome = run("retry", "me", "--dry-run")

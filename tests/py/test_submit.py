@@ -1,5 +1,6 @@
 """What a submission writes to the shared root and sends to Ray, and what it leaves if Ray refuses or goes away."""
 
+import errno
 import functools
 import io
 import json
@@ -950,6 +951,14 @@ def test_a_job_goes_on_from_what_another_saved_where_a_default_acl_lets_others_w
     code = write(shared.jobs / "first" / "hf_modules" / "model.py", "")
     assert "system.posix_acl_access" not in os.listxattr(code)
     assert "system.posix_acl_default" in os.listxattr(shared.jobs / "first" / "debug")
+
+
+def test_a_shared_root_needs_no_acls(submit, monkeypatch):
+    def removexattr(path, name):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+
+    monkeypatch.setattr(os, "removexattr", removexattr)
+    assert submit().status == 0
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
