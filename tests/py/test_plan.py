@@ -403,6 +403,16 @@ def test_sft_has_its_own_trainer_data_and_driver(planned, shared):
 
 
 @pytest.mark.usefixtures("sft_trainer")
+def test_a_tokenizer_is_checked_for_rl_and_where_the_models_code_is_not_checked_anyway(planned, shared):
+    trusted = ["+actor_rollout_ref.model.trust_remote_code=true"]
+    models = (shared.models / "tiny",)
+    assert planned().tokenizers == models
+    job = planned(said={"overrides": trusted})
+    assert (job.tokenizers, job.code_dirs) == ((), models)
+    assert planned(spec="workload: sft\n").tokenizers == ()
+
+
+@pytest.mark.usefixtures("sft_trainer")
 def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
     write(shared.datasets / "mine" / "train.parquet", "")
     write(shared.datasets / "mine" / "val.parquet", "")

@@ -11,6 +11,7 @@ import socket
 import struct
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from conftest import BASE, CONFIG, SPEC, has_packages, node_row, record, write
@@ -853,6 +854,22 @@ def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_
     os.chown(theirs, 0, 0)
     assert submit("--submission-id=mine").status == 0
     assert read(shared.jobs / "mine" / "config" / "resolved.json")["tokenizers"] == [str(model)]
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_model_and_one_that_the_server_lost_is_an_error(
+    submit, shared, monkeypatch
+):
+    place = shared.models / ("x" * 300)
+    assert submit("--submission-id=me", f"--overrides=++trainer.x={place}").status == 0
+    assert str(place) not in read(shared.jobs / "me" / "config" / "resolved.json")["tokenizers"]
+
+    def glob(path, pattern):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, "glob", glob)
+    outcome = submit("--dry-run")
+    assert outcome.status == 1
+    assert "Stale file handle" in outcome.err
 
 
 @as_root
