@@ -147,6 +147,7 @@ def test_the_other_references_are_filled_in(snapshot):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"here": "${oc.env:ONLY_IN_THE_JOB}"}])
 @pytest.mark.parametrize(
     ("value", "is_on"),

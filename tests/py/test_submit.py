@@ -817,6 +817,7 @@ def test_a_snapshot_that_another_user_can_change_is_refused(submit, shared, args
     )
 
 
+@pytest.mark.slow
 @as_root
 def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(submit, shared):
     theirs = write(shared.models / "tiny" / "modeling.py", "")
@@ -833,6 +834,7 @@ def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(
     assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [f"{shared.models}/tiny"]
 
 
+@pytest.mark.slow
 @as_root
 def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_trust_remote_code_too(submit, shared):
     """Before: verl's reward loop ran it, because it loads every tokenizer with trust_remote_code (0.7.0 to 0.9.1)."""
@@ -872,6 +874,7 @@ def test_a_name_that_is_too_long_for_a_file_is_no_model_and_one_that_the_server_
     assert "Stale file handle" in outcome.err
 
 
+@pytest.mark.slow
 @as_root
 def test_a_model_of_the_cache_whose_tokenizer_brings_code_of_another_user_is_refused(submit, shared):
     """transformers enters linked folders, and prefers the config of its own version, if config.json names one."""
@@ -896,6 +899,7 @@ def test_a_model_of_the_cache_whose_tokenizer_brings_code_of_another_user_is_ref
     assert submit(named).is_refusal(refused)
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize(
     ("name", "spec", "origin"),
@@ -926,6 +930,7 @@ def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
     )
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize(
     ("key", "name", "theirs"),
@@ -978,6 +983,7 @@ def test_a_shared_root_needs_no_acls(submit, monkeypatch):
     assert submit().status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_code_that_verls_config_names_in_a_folder_that_others_can_change_is_refused(submit, shared, prefix):
     """They could put another file, or bytecode, there after the check."""
@@ -1028,6 +1034,7 @@ def test_code_that_the_snapshots_own_config_names_in_a_list_is_checked(submit, s
     assert submit().is_refusal(of_another(f"tools.files={theirs} (from verl's config)", theirs, "name one of your own"))
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize(("cache", "env_vars"), [("hf/hub", ""), ("user/code/hub", "env_vars: {HF_HUB_CACHE: HERE}\n")])
 def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared, cache, env_vars):

@@ -106,6 +106,7 @@ def _is_refused(submit, name, job):
     )
 
 
+@pytest.mark.slow
 def test_a_submitter_that_died_before_config_was_complete_is_reported(run, shared):
     (shared.jobs / "half" / "config").mkdir(parents=True)
     assert run("wait", "half", "--deadlines=1,1,1").is_refusal(

@@ -287,6 +287,7 @@ def test_an_empty_name_is_not_the_current_directory(tmp_path, capsys, monkeypatc
     assert found == (2, "", "error   A RUN is '', which names nothing: give a metrics.jsonl or a job directory.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "why"), [("/dev/full", "No space left on device"), ("", "Broken pipe")])
 def test_a_verdict_that_cannot_be_written_is_said(tmp_path, to, why):
     jobs = [str(unpack(tmp_path, name)) for name in GRPO]
