@@ -4,15 +4,16 @@
 REPORTS=build/reports
 PARALLEL=(--jobs "$(nproc)" --no-parallelize-within-files)
 WITHIN_FILE=(--jobs "$(nproc)") # for a suite of one file
+SLOW_JOBS=$((2 * $(nproc))) # of the slow unit tests, which wait a third of their time
 
 suite::lint() { scripts/dev/lint.sh; }
 suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
-suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
+suite::unit-slow() { suite::_bats unit unit-slow --jobs "$SLOW_JOBS" --no-parallelize-within-files --filter-tags slow; }
 suite::contract() { suite::_bats contract contract "${WITHIN_FILE[@]}"; }
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
 suite::container() { suite::_bats container container --filter-tags "$(suite::_in_turn)${TEST_TURN:+,$(suite::_in_ninth)}"; } # one machine, one cluster at a time
 suite::py() { suite::_pytest py -m 'not slow'; }
-suite::py-slow() { suite::_pytest py-slow -m slow; }
+suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$SLOW_JOBS"; }
 # The same suites as `make test`, once more while a cluster with the default name and port is up (.ci/run): no test may touch it.
 suite::unit-again() { suite::_bats unit unit-again "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::contract-again() { suite::_bats contract contract-again "${WITHIN_FILE[@]}"; }

@@ -1,7 +1,8 @@
 """Keeps garbage collections few and short.
 
 ``collect_seldom`` acts on the whole process: to import torch, transformers and verl takes 5 s of a core in each of a
-job's twelve processes, and with Python's default threshold a seventh of that goes into collections that free nothing.
+job's twelve processes, and with Python's default threshold a seventh of that goes into collections that free nothing. At its
+end Python 3.11 collects several times while it takes all modules apart: a second, in which the job waits for its driver.
 
 ``apply`` hooks the import of ``verl.workers.engine_workers``, because by then a training worker has loaded nearly all its code,
 and touches no symbol of verl. ``verl.workers.engine.fsdp.transformer_impl.FSDPEngine.to`` and
@@ -10,6 +11,7 @@ and touches no symbol of verl. ``verl.workers.engine.fsdp.transformer_impl.FSDPE
 took two thirds of a training worker's time.
 """
 
+import atexit
 import gc
 from types import ModuleType
 
@@ -17,11 +19,17 @@ _NEW_OBJECTS = 20_000  # before a collection of the youngest generation; Python'
 
 
 def collect_seldom() -> None:
-    """Let this process allocate more objects between two collections."""
+    """Let this process allocate more objects between two collections, and collect only once at its end."""
     gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(_exempt_what_is_loaded)
 
 
 def apply(_module: ModuleType) -> None:
-    """Exempt what has been loaded so far from garbage collection."""
+    """Exempt what a training worker has loaded so far from garbage collection."""
+    _exempt_what_is_loaded()
+
+
+def _exempt_what_is_loaded() -> None:
+    """Free what nothing refers to any more, and never walk the rest again."""
     gc.collect()
     gc.freeze()

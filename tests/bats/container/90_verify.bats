@@ -255,7 +255,7 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
 
 # bats test_tags=turn:2
 @test "red: a checkpoint that was not asked for" {
-  WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2' run scripts/40_submit_ppo_epoch1.sh
+  WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2' run scripts/42_submit_sft_minimal.sh
   assert_status 0
   mkdir "${WORKDIR}/shared/jobs/every-step/checkpoints/global_step_1"
   stream
