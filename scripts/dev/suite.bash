@@ -4,7 +4,7 @@
 REPORTS=build/reports
 PARALLEL=(--jobs "$(nproc)" --no-parallelize-within-files)
 WITHIN_FILE=(--jobs "$(nproc)") # for a suite of one file
-SLOW_JOBS=$((2 * $(nproc))) # of the slow unit tests, which wait a third of their time
+SLOW_JOBS=$(($(nproc) * 2))     # of the slow unit tests, which wait a third of their time
 
 suite::lint() { scripts/dev/lint.sh; }
 suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }

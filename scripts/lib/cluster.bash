@@ -117,13 +117,33 @@ cluster::ensure_workers() {
 # cluster::await_ready: waits until Ray lists one head without CPU and GPU and every worker as ALIVE; prints the nodes.
 cluster::await_ready() {
   local node nodes=() gpus=() unlisted addresses
+  ! cluster::_were_ready || return 0
   cli::temp_dir addresses
   node::ask_all "$addresses" node::address
   for node in $(node::list); do nodes+=("${node}=$(<"${addresses}/${node}")"); done
-  [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # Ray counted them: are they the expected ones?
+  cluster::expected_gpus gpus
   unlisted=$(helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
     "${gpus[@]}" "${nodes[@]}")
   cluster::_list_packages "$unlisted"
+}
+
+# cluster::_were_ready: the head has said so to this `make up`, which has changed nothing since; prints the same.
+cluster::_were_ready() {
+  local node nodes=() joined=()
+  look::knows head:joined || return 1
+  read -r -a joined <<<"${LOOK["head:joined"]}"
+  mapfile -t nodes < <(node::list)
+  ((${#joined[@]} == ${#nodes[@]})) || return 1
+  for node in "${nodes[@]}"; do
+    look::knows "head:alive:${node}" && [[ ${LOOK["head:alive:${node}"]} == "$(node::address "$node"): "* ]] || return 1
+  done
+  for node in "${nodes[@]}"; do log::ok "${node} is ALIVE at ${LOOK["head:alive:${node}"]}"; done
+}
+
+# cluster::expected_gpus ARRAY: the words for the helper that say how many GPUs Ray must have counted on a worker, if it did.
+cluster::expected_gpus() {
+  local -n _gpus=$1
+  [[ -n $WORKER_GPUS ]] || _gpus=(--worker-gpus "$GPUS_PER_WORKER")
 }
 
 # cluster::_list_packages NODES: nodes whose Ray was started by a version that wrote no lists, or whose list is late. If a list
@@ -179,14 +199,24 @@ cluster::tell_clocks() {
 # cluster::clock_skew VARIABLE: which nodes' clocks differ, and by how much, the earliest first; nothing if they agree.
 cluster::clock_skew() {
   local -n _skew=$1
-  local answers clocks=() seconds
-  cli::temp_dir answers
-  node::ask_all "$answers" node::clock
-  mapfile -t clocks < <(sort -g -- "$answers"/*) # -n takes "+10" for 0
+  local clocks=() seconds
+  answer::lines clocks cluster::_clocks
   seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
   _skew=''
   ((seconds <= CLUSTER_MAX_SKEW)) ||
     _skew="The clocks of the nodes differ by ${seconds} s ($(printf '%s\n' "${clocks[@]}" | awk '{ print $2 " " $1 }' | paste -sd, | sed 's/,/, /g'))"
+}
+
+# cluster::_clocks: what node::clock prints of all nodes, the earliest first.
+cluster::_clocks() {
+  local answers node
+  cli::temp_dir answers
+  if look::knows_of_all clock; then
+    for node in $(node::list); do node::clock "$node"; done >"${answers}/known"
+  else
+    node::ask_all "$answers" node::clock
+  fi
+  sort -g -- "$answers"/* # -n takes "+10" for 0
 }
 
 # cluster::_have_joined WORKER...: all of them are in what was seen of the head; puts it into the caller's `alive`, one per line.

@@ -40,6 +40,12 @@ look::_maker() {
 # look::knows NAME: it was seen, and nothing has changed since; ${LOOK[NAME]} has it.
 look::knows() { ((LOG_CHANGES == 0)) && [[ -v LOOK[$1] ]]; }
 
+# look::knows_of_all NAME: it was seen of every node.
+look::knows_of_all() {
+  local node
+  for node in $(node::list); do look::knows "${node}:$1" || return 1; done
+}
+
 # look::keep NAME VALUE: for the scripts after this one.
 look::keep() { [[ -z $LOOK_FILE ]] || LOOK[$1]=$2; }
 
@@ -75,11 +81,12 @@ look::take() {
 # look::_ask NODE: what it knows about itself, and how far its clock is ahead of ours. A node without this version of the helper
 # knows nothing.
 look::_ask() {
-  local name value
+  local name value gpus=()
+  cluster::expected_gpus gpus
   while read -r name value; do
     [[ $name != clock ]] || value=$((value - EPOCHSECONDS))
     printf '%s %s\n' "$name" "$value"
-  done < <(helper::run "$1" look --node "$1" --log-dir "${SHARED_ROOT}/ray/${CLUSTER_NAME}" --gcs-port "$GCS_PORT")
+  done < <(helper::run "$1" look --node "$1" --log-dir "${SHARED_ROOT}/ray/${CLUSTER_NAME}" --gcs-port "$GCS_PORT" "${gpus[@]}")
 }
 
 # look::await_nodes: puts the answers of the nodes into LOOK, as NODE:NAME.

@@ -10,16 +10,18 @@ from conftest import node_row, write
 import deps
 from verl_regress.base import processes
 from verl_regress.base.layout import SharedRoot
+from verl_regress.cluster import packages
 
 
 @pytest.fixture
 def look(run, shared, monkeypatch):
     """The facts that `look` prints, on a node with Ray's parts `parts`, with a GCS on `port`."""
 
-    def look(node, port=9, parts=("raylet", "gcs_server"), missing=()):
+    def look(node, port=9, parts=("raylet", "gcs_server"), missing=(), gpus=None):
         monkeypatch.setattr(processes, "running", lambda cluster: set(parts) if cluster == "c" else set())
         monkeypatch.setattr(deps, "missing_here", lambda: list(missing))
-        outcome = run("look", f"--node={node}", f"--log-dir={shared.path}/ray/c", f"--gcs-port={port}")
+        words = [] if gpus is None else [f"--worker-gpus={gpus}"]
+        outcome = run("look", f"--node={node}", f"--log-dir={shared.path}/ray/c", f"--gcs-port={port}", *words)
         assert (outcome.status, outcome.err) == (0, "")
         facts = dict(line.split(" ", 1) for line in outcome.out.splitlines())
         assert facts.pop("clock").isdecimal()
@@ -43,21 +45,81 @@ def test_the_facts_that_a_worker_reports(look, shared, gcs):
     assert not list(shared.path.glob(".writable*"))
 
 
-def test_the_facts_that_a_head_reports(look, shared, gcs, ray):
+@pytest.fixture
+def head(look, shared, gcs, ray):
+    """What the head reports about Ray's nodes `rows`, where head and worker-0 have joined and listed their packages."""
     shared.ensure()
     (shared.user_code / "examples").mkdir()
-    write(shared.path / "ray" / "c" / "head.start", "1\n")
-    write(shared.path / "ray" / "c" / "worker-0.start", "2\n")
-    ray.has_nodes(
-        {**node_row("head", "10.0.0.1"), "labels": {"start": "1"}},
-        {**node_row("worker-0", "10.0.0.2"), "labels": {"start": "an earlier one"}},
-    )
-    facts = look("head", gcs)
-    assert {name: facts[name] for name in ("layout", "gcs", "joined")} == {
-        "layout": "1",
-        "gcs": "1",
-        "joined": "head=10.0.0.1",
+    for name, start in (("head", "1"), ("worker-0", "2")):
+        write(shared.path / "ray" / "c" / f"{name}.start", f"{start}\n")
+        packages.keep(shared.packages("c", name), start)
+
+    def head(*rows, gpus=None):
+        ray.has_nodes(*rows)
+        return look("head", gcs, gpus=gpus)
+
+    return head
+
+
+def node(name, address, start, state="ALIVE", **resources):
+    return {**node_row(name, address, state, **resources), "labels": {"start": start}}
+
+
+HEAD = node("head", "10.0.0.1", "1")
+WORKER = node("worker-0", "10.0.0.2", "2", CPU=64.0, GPU=4.0, worker_node=100.0)
+ALIVE = {"alive:head": "10.0.0.1: CPU 0, GPU 0", "alive:worker-0": "10.0.0.2: CPU 64, GPU 4, worker_node 100"}
+
+
+def of_ray(facts):
+    return {name: value for name, value in facts.items() if name.startswith(("joined", "alive"))}
+
+
+def test_the_facts_that_a_head_reports(head):
+    facts = head(HEAD, WORKER)
+    assert facts == {
+        **{"writable": "1", "running": "gcs_server raylet", "missing": "", "layout": "1", "gcs": "1"},
+        "joined": "head=10.0.0.1 worker-0=10.0.0.2",
+        **ALIVE,
     }
+
+
+def test_a_node_of_an_earlier_start_has_not_joined_and_nothing_is_settled_while_ray_lists_it(head):
+    assert of_ray(head(HEAD, {**WORKER, "labels": {"start": "1"}})) == {"joined": "head=10.0.0.1"}
+    assert of_ray(head(HEAD, WORKER, node("worker-1", "10.0.0.3", "3"))) == {
+        "joined": "head=10.0.0.1 worker-0=10.0.0.2"
+    }
+    assert of_ray(head(HEAD, WORKER, node("worker-1", "10.0.0.3", "3", "DEAD"))) == {
+        "joined": "head=10.0.0.1 worker-0=10.0.0.2",
+        **ALIVE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "gpus"),
+    [(node("head", "10.0.0.1", "1", CPU=2.0), None), (node("head", "10.0.0.1", "1", GPU=1.0), None), (HEAD, 8)],
+)
+def test_nothing_is_settled_with_wrong_resources(head, wrong, gpus):
+    assert "alive:head" not in head(wrong, WORKER, gpus=gpus)
+    assert of_ray(head(HEAD, WORKER, gpus=4)).keys() >= ALIVE.keys()
+
+
+def test_nothing_is_settled_while_a_list_of_packages_is_missing(head, shared):
+    shared.packages("c", "worker-0").unlink()
+    assert "alive:head" not in head(HEAD, WORKER)
+
+
+def test_nothing_is_settled_while_jobs_may_have_secrets(head, shared):
+    directory = shared.secrets / "c"
+    directory.mkdir(parents=True)
+    assert "alive:head" in head(HEAD, WORKER)
+    write(directory / "a-job", "secret")
+    assert "alive:head" not in head(HEAD, WORKER)
+    shutil.rmtree(directory)
+    directory.symlink_to(shared.path / "jobs")
+    assert "alive:head" not in head(HEAD, WORKER)
+    directory.unlink()
+    directory.write_text("a file")
+    assert "alive:head" not in head(HEAD, WORKER)
 
 
 def test_facts_that_cannot_be_found_out_are_left_out(look, shared, gcs, ray):

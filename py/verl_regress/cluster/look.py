@@ -15,22 +15,26 @@ from verl_regress.cluster import host
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`look --node NAME --log-dir DIR --gcs-port P`."""
+    """`look --node NAME --log-dir DIR --gcs-port P [--worker-gpus N]`."""
     parser.add_argument("--node", required=True, help="this node's name")
     parser.add_argument("--log-dir", type=Path, required=True, help="where Ray's logs of this cluster are")
     parser.add_argument("--gcs-port", type=int, required=True, help="the knob GCS_PORT")
+    parser.add_argument("--worker-gpus", type=int, help="the knob GPUS_PER_WORKER, where Ray counts a worker's GPUs")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print a line "NAME VALUE" for each fact; leaves out what it cannot find out. Changes nothing that lasts."""
     group = layout.group_number(args.shared_group) if args.shared_group else None
-    for name, value in _facts(SharedRoot(args.shared_root), group, args.node, args.log_dir, args.gcs_port):
+    root = SharedRoot(args.shared_root)
+    for name, value in _facts(root, group, args.node, args.log_dir, args.gcs_port, args.worker_gpus):
         print(name, value)
     print("clock", int(time.time()))  # last, so that it is as fresh as can be
     return 0
 
 
-def _facts(root: SharedRoot, group: int | None, node: str, log_dir: Path, gcs_port: int) -> Iterator[tuple[str, str]]:
+def _facts(
+    root: SharedRoot, group: int | None, node: str, log_dir: Path, gcs_port: int, worker_gpus: int | None
+) -> Iterator[tuple[str, str]]:
     from deps import missing_here  # py/deps.py, next to this package
 
     if _is_writable(root.path, node):
@@ -43,12 +47,32 @@ def _facts(root: SharedRoot, group: int | None, node: str, log_dir: Path, gcs_po
         yield "layout", "1"
     if host.taken([str(gcs_port)]):
         yield "gcs", "1"
-        from verl_regress.cluster import nodes  # here: the workers need no HTTP
+        yield from _nodes_of_ray(root, log_dir, worker_gpus)
 
-        try:
-            yield "joined", " ".join(f"{one.name}={one.address}" for one in nodes.joined(log_dir))
-        except RegressError:
-            return  # Ray may be starting; whoever needs it waits for it
+
+def _nodes_of_ray(root: SharedRoot, log_dir: Path, worker_gpus: int | None) -> Iterator[tuple[str, str]]:
+    """The nodes that have joined and, if `await-nodes` would have nothing to do for them (jobs/up.py), what it would say of each."""
+    from verl_regress.cluster import nodes  # here: the workers need no HTTP
+
+    try:
+        known = nodes.known()
+    except RegressError:
+        return  # Ray may be starting; whoever needs it waits for it
+    joined = nodes.with_latest_start(known, log_dir)
+    yield "joined", " ".join(f"{one.name}={one.address}" for one in joined)
+    if nodes.are_settled(known, root, log_dir, worker_gpus) and not _may_have_secrets(root.secrets / log_dir.name):
+        for one in joined:
+            yield f"alive:{one.name}", nodes.alive_at(one)
+
+
+def _may_have_secrets(directory: Path) -> bool:
+    """A job of this cluster has secrets, or something else is in their place."""
+    try:
+        return directory.is_symlink() or any(directory.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _is_writable(directory: Path, node: str) -> bool:

@@ -56,11 +56,17 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
 
 def joined(log_dir: Path) -> list[Node]:
     """The ALIVE nodes with the mark of their latest start: Ray calls a killed node ALIVE for another half a minute."""
-    return [
-        node
-        for node in RayApi(ADDRESS).nodes()
-        if node.alive and node.labels.get("start", "none") == _mark(log_dir, node.name)
-    ]
+    return with_latest_start(known(), log_dir)
+
+
+def known() -> list[Node]:
+    """Ray's list of nodes, in the head. Raises Unreachable."""
+    return RayApi(ADDRESS).nodes()
+
+
+def with_latest_start(nodes: list[Node], log_dir: Path) -> list[Node]:
+    """Those of Ray's nodes that have joined."""
+    return [node for node in nodes if node.alive and node.labels.get("start", "none") == _mark(log_dir, node.name)]
 
 
 def _mark(log_dir: Path, name: str) -> str | None:
@@ -116,19 +122,33 @@ def await_all(args: argparse.Namespace) -> None:
         pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     _await_dropped(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
-    head = alive["head"]
-    if any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
-        raise RegressError(f"The head shows {describe(head)}: it must have CPU 0 and GPU 0; run 'make down up'.")
-    for name in sorted(set(wanted) - {"head"}):
-        if args.worker_gpus is not None and alive[name].resources.get("GPU", 0) != args.worker_gpus:
-            raise RegressError(
-                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
-            )
+    for name in ["head", *sorted(set(wanted) - {"head"})]:
+        if (wrong := _wrong_resources(alive[name], args.worker_gpus)) is not None:
+            raise RegressError(wrong)
     for name in wanted:
-        say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
+        say.ok(f"{name} is ALIVE at {alive_at(alive[name])}")
     for name in wanted:
         if not _is_listed(root, args.log_dir, name):
             print(name)
+
+
+def _wrong_resources(node: Node, worker_gpus: int | None) -> str | None:
+    """What is wrong with the node's resources, in one sentence; `worker_gpus` is what Ray must have counted, if it did."""
+    if node.name == "head":
+        if not any(node.resources.get(kind, 0) for kind in ("CPU", "GPU")):
+            return None
+        return f"The head shows {describe(node)}: it must have CPU 0 and GPU 0; run 'make down up'."
+    if worker_gpus is None or node.resources.get("GPU", 0) == worker_gpus:
+        return None
+    return f"{node.name} shows {describe(node)}, and GPUS_PER_WORKER={worker_gpus} is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
+
+
+def are_settled(listed: list[Node], root: SharedRoot, log_dir: Path, worker_gpus: int | None) -> bool:
+    """Is nothing left for `await_all` to wait for or to do, as long as the nodes that Ray has `listed` are the wanted ones?"""
+    alive = [node for node in listed if node.alive]
+    return with_latest_start(alive, log_dir) == alive and all(
+        _wrong_resources(node, worker_gpus) is None and _is_listed(root, log_dir, node.name) for node in alive
+    )
 
 
 def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
@@ -172,6 +192,11 @@ def up(api: RayApi) -> tuple[list[Node], list[str]]:
     gone = {raylet.node_id for raylet in silent(api.raylets())}
     here = [node for node in known if node.alive and node.node_id not in gone]
     return here, sorted({node.name for node in known} - {node.name for node in here})
+
+
+def alive_at(node: Node) -> str:
+    """`10.0.0.2: CPU 64, GPU 4, worker_node 100`."""
+    return f"{node.address}: {describe(node)}"
 
 
 def describe(node: Node) -> str:

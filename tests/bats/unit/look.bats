@@ -13,7 +13,8 @@ setup() {
   mkdir "${WORK}/secrets"
   echo token >"${WORK}/secrets/mine.token"
   printf '%s\n' 'writable 1' 'running dashboard.py gcs_server raylet' 'missing ' 'layout 1' 'gcs 1' \
-    'joined head=10.0.0.1 worker-0=10.0.0.2' 'clock 1' >"${BOX}/head"
+    'joined head=10.0.0.1 worker-0=10.0.0.2' 'alive:head 10.0.0.1: CPU 0, GPU 0' 'alive:worker-0 10.0.0.2: CPU 64, GPU 4, worker_node 100' \
+    'clock 1' >"${BOX}/head"
   printf '%s\n' 'writable 1' 'running agent raylet' 'missing ' 'clock 1' >"${BOX}/worker-0"
   printf '/mine-%s\n' "head|true|since|10.0.0.1 |mine|00000000000000aa|me|${WORK}" "worker-0|true|since|10.0.0.2 |mine|00000000000000aa|me|${WORK}" >"${BOX}/containers"
   stub docker - <<'SH'
@@ -46,15 +47,17 @@ up() {
 # calls PATTERN: how many calls of the engine match.
 calls() { grep -cE -- "$1" "$CALLS" || true; }
 
-@test "make up with nothing to do asks each node once, and at the end Ray whether all are ALIVE" {
+@test "make up with nothing to do asks each node once, and the head then also Ray whether all are ALIVE" {
   up
   assert_status 0
   assert_line 'ok      /private is writable from head worker-0'
   assert_line 'ok      head: Ray answers on port 6379'
   assert_line "skip    worker-0: the helper's packages (all there)"
   assert_line 'ok      worker-0: Ray is ALIVE in this cluster'
+  assert_line 'ok      head is ALIVE at 10.0.0.1: CPU 0, GPU 0'
+  assert_line 'ok      worker-0 is ALIVE at 10.0.0.2: CPU 64, GPU 4, worker_node 100'
   assert_line 'ok      the clocks of 2 nodes differ by at most 5 s'
-  [[ $(calls '^docker exec') == 3 && $(calls 'run.py .* look ') == 2 && $(calls ' await-nodes ') == 1 ]] || fail "$(<"$CALLS")"
+  [[ $(calls '^docker exec') == 2 && $(calls 'run.py .* look ') == 2 ]] || fail "$(<"$CALLS")"
   [[ $(calls '^docker inspect') == 1 && $(calls '^docker network') == 1 && $(calls '^docker image') == 2 ]] || fail "$(<"$CALLS")"
 }
 
@@ -76,6 +79,31 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
   : >"$CALLS"
   up
   assert_called 'mine-worker-0 python3 /private/common/code/verl_regress/'
+}
+
+# bats test_tags=slow
+@test "Ray is asked at the end unless the head said that these nodes and no others are ALIVE, and that nothing is left to do" {
+  local change
+  for change in '/^alive:head /d' '/^alive:worker-0 /d' 's/^alive:worker-0 10.0.0.2:/alive:worker-0 10.0.0.20:/' \
+    '/^joined /s/$/ worker-1=10.0.0.3/'; do
+    cp "${BOX}/head" "${BOX}/kept"
+    sed -i "$change" "${BOX}/head"
+    : >"$CALLS"
+    up
+    cp "${BOX}/kept" "${BOX}/head"
+    assert_status 0
+    assert_called ' await-nodes '
+  done
+}
+
+# bats test_tags=slow
+@test "the head is told how many GPUs Ray should have counted on a worker, if Ray counts them" {
+  up
+  refute_called ' --worker-gpus '
+  : >"$CALLS"
+  printf 'exec make --no-print-directory up WORKER_GPUS= GPUS_PER_WORKER=8\n' >"${HERE}/scripts/make_up.sh"
+  sandbox::run CLUSTER_NAME=mine WORKERS=1 NODE_IMAGE=node:1 DASHBOARD_PORT=65535 MIN_MEMORY_GIB=0 MIN_DISK_GIB=0 WORKDIR="$WORK" scripts/make_up.sh
+  [[ $(calls ' look --node head .*--worker-gpus 8$') == 1 ]] || fail "$(<"$CALLS")"
 }
 
 # bats test_tags=slow
