@@ -8,9 +8,10 @@ readonly KNOB_LONGEST=65536
 
 # knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE".
 knob::read() {
-  local line name type=''
+  local lines line name type=''
   ((${#KNOB_NAMES[@]} == 0)) || return 0
-  while IFS= read -r line || [[ -n $line ]]; do
+  mapfile -t lines <"${REPO_DIR}/env/defaults.env"
+  for line in "${lines[@]}"; do
     case $line in
       '#: '*) type=${line#'#: '} ;;
       '#'* | '') ;;
@@ -21,7 +22,7 @@ knob::read() {
         type=''
         ;;
     esac
-  done <"${REPO_DIR}/env/defaults.env"
+  done
 }
 
 # knob::check NAME...: checks the type of each value. From here on a boolean is 1 or empty, however it was written.

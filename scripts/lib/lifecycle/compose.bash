@@ -146,12 +146,12 @@ compose::_user() {
 # compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
-  local other why remade=() surplus=() missing=() ended=()
+  local other why='' remade=() surplus=() missing=() ended=()
   local -A surplus_at=()
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   compose::_compare "$other"
-  why=$(compose::_why "$other")
+  ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why "$other")
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
   [[ -z $other ]] || compose::_remove_all
   if ((${#remade[@]} + ${#surplus[@]} + ${#missing[@]} > 0)); then
@@ -235,7 +235,11 @@ compose::owners() {
     printf '%s' "${LOOK[owners]:+${LOOK[owners]}$'\n'}"
     return
   fi
-  hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  if look::knows names; then
+    sed -n "s/^[^ ]* ${CLUSTER_NAME} //p" <<<"${LOOK[names]}"
+  else
+    hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  fi
   hosts::docker_all network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
 
@@ -339,12 +343,12 @@ compose::list_at() {
   hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }
 
-# compose::names: all containers of this engine, each with the cluster that its label names.
+# compose::names: all containers of this engine, each with the cluster that its label names, and that cluster's owner.
 compose::names() {
   if look::knows names; then
     printf '%s\n' "${LOOK[names]}"
   else
-    hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"
+    hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}{{if .Label \"${COMPOSE_LABEL}\"}} ${COMPOSE_OWNER}{{end}}"
   fi
 }
 

@@ -24,9 +24,8 @@ setup() {
       inspect*) echo true ;;
       'compose version'*) echo 2.40.3 ;;
       'version '*) echo 20.10 ;;
-      'ps --all --filter label='*) sed 's/.*|mine|//' "${BOX}/containers" ;;
       'ps --all --no-trunc '*'config-hash'*) printf 'mine-%s\tmine-%s|running|hash1|image1\n' head head worker-0 worker-0 ;;
-      'ps --all --format '*) printf 'mine-%s mine\n' head worker-0 ;;
+      'ps --all --format '*) sed 's/.*|mine|/x mine /' "${BOX}/containers" ;;
       'image inspect '*) echo image1 ;;
       'compose --project-directory '*) cat >/dev/null && printf '%s hash1\n' head worker-0 ;;
       'exec mine-head '*' look '*) now head ;;
@@ -58,7 +57,7 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
   assert_line 'ok      worker-0 is ALIVE at 10.0.0.2: CPU 64, GPU 4, worker_node 100'
   assert_line 'ok      the clocks of 2 nodes differ by at most 5 s'
   [[ $(calls '^docker exec') == 2 && $(calls 'run.py .* look ') == 2 ]] || fail "$(<"$CALLS")"
-  [[ $(calls '^docker inspect') == 1 && $(calls '^docker network') == 1 && $(calls '^docker image') == 2 ]] || fail "$(<"$CALLS")"
+  [[ $(calls '^docker inspect') == 1 && $(calls '^docker ps') == 2 && $(calls '^docker network') == 1 && $(calls '^docker image') == 2 ]] || fail "$(<"$CALLS")"
 }
 
 # bats test_tags=slow
