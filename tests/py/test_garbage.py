@@ -7,7 +7,7 @@ _PROGRAM = """
 import sys
 import types
 
-class Told:
+class Announced:
     def __init__(self, name):
         self.name, self.itself = name, self
 
@@ -18,10 +18,10 @@ if sys.argv[1] == "seldom":
     from verl_rehearsal import garbage
     garbage.collect_seldom()
 loaded = types.ModuleType("loaded")
-loaded.told = Told("loaded")
+loaded.announced = Announced("loaded")
 sys.modules["loaded"] = loaded
 del loaded
-Told("lost")
+Announced("lost")
 """
 
 

@@ -96,7 +96,7 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
 }
 
 # bats test_tags=slow
-@test "the head is told how many GPUs Ray should have counted on a worker, if Ray counts them" {
+@test "the head gets the number of GPUs that Ray should have counted on a worker, if Ray counts them" {
   up
   refute_called ' --worker-gpus '
   : >"$CALLS"
