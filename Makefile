@@ -14,7 +14,7 @@ override targets := help check build up down prepare snapshot deps cleanup-legac
 override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.env)
 # Variables of make, of the shell and of the tools that we call are not checked here. HF_TOKEN is not in this list: a secret must
 # not be on a command line, where the process list shows it.
-override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI DOCKER_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
+override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI CONTAINER_HOST DOCKER_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
 override unknown := $(filter-out $(knobs) $(of_others),$(given))
 unexport $(unknown)
 $(foreach v,$(filter-out $(unknown),$(given)),$(eval override export $$v := $$(value $$v)))

@@ -377,7 +377,7 @@ def _other_hashes(pair: Pair, perturbed: Sequence[Run] = ()) -> list[str]:
 
 
 def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
-    """A repeats itself and B differs: worse where a metric tells so without further seeds, else by statistics, else changed."""
+    """A repeats itself and B differs: worse if a metric shows it with one seed, else by statistics, else changed."""
     for other, found in known.compared:
         worse = (
             sampled.worse_alone(other.a[0], other.b[0], known.base.workload, known.decisive)

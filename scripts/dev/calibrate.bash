@@ -52,7 +52,7 @@ calibrate::snapshot() {
   # Without our own repository, whose paths git would expect.
   for patch in "$@"; do
     GIT_CEILING_DIRECTORIES=${tree%/*} git -C "$tree" apply "$patch" ||
-      cli::die 2 "The patch ${patch} does not apply to ${VERL_SOURCE} (VERL_SOURCE): make it again."
+      cli::die 2 "The patch ${patch} does not apply to ${VERL_SOURCE} (VERL_SOURCE): write the patch for that release."
   done
   snapshot::ensure 'verl-{tree}' "path:${tree}"
 }

@@ -206,7 +206,7 @@ def _planted(result: Result) -> Sequence[str]:
 def _sentence_on_pairs() -> str:
     return (
         "Some mutations, judged as on GPUs: A does not repeat itself. B is the mutation with the same noise, its runs have the seeds of A's\n"
-        f"noisy runs above, and A ran twice with the first seed. The judge looks at the first pair, and then at {', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} pairs only;\n"
+        f"noisy runs above, and A ran twice with the first seed. The judge takes the first pair, and then {', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} pairs only;\n"
         "the first decision is final, so nothing is run after it. Only decisive metrics count, and a difference needs 6 pairs, unless\n"
         "B is wrong on its face. The metrics named are the first in causal order that are beyond their margins."
     )

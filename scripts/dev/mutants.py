@@ -302,7 +302,7 @@ def read() -> dict[str, Any]:
 
 
 def read_equal() -> list[dict[str, str]]:
-    """The survivors that behave as the original, by hand: `module` (or `any`), `in`, `was`, `is` and the `reason`.
+    """The survivors that are known to behave like the original (tests/mutants/equal.yaml): `module` (or `any`), `in`, `was`, `is` and the `reason`.
 
     With `module: any`, `was` and `is` are a part of the line.
     """

@@ -56,7 +56,7 @@ bisect::_source() {
   case $1 in
     path:*)
       dir=$(env::path "${1#path:}")
-      git -C "$dir" rev-parse --git-dir >/dev/null || cli::die 2 "${dir} (from VERL_REPO=$1) is not a git repository that can be read, as git says above: name one."
+      git -C "$dir" rev-parse --git-dir >/dev/null || cli::die 2 "${dir} (from VERL_REPO=$1) is not a git repository that git can read (the reason is above): name one."
       ;;
     git:*)
       dir=${WORKDIR}/verl

@@ -16,7 +16,7 @@ debugger::show() {
 debugger::legacy() {
   local node
   node=$(helper::run head breakpoints "$1" --legacy-node)
-  [[ -t 0 && -t 1 ]] || cli::die 2 "LEGACY=1 (from ${ENV_ORIGIN[LEGACY]}) starts a program that you type into: run this in a terminal."
+  [[ -t 0 && -t 1 ]] || cli::die 2 "LEGACY=1 (from ${ENV_ORIGIN[LEGACY]}) starts an interactive program ('ray debug'): run this in a terminal."
   log::info "'ray debug' on ${node}; Ctrl-C leaves it, and the job goes on waiting"
   # It never ends by itself, and Ctrl-C is status 1; it has shown any other problem on the terminal.
   node::exec_tty "$node" env RAY_DEBUG=legacy ray debug --address="$(node::address head):${GCS_PORT}" || log::info "'ray debug' was left"

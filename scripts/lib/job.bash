@@ -136,8 +136,8 @@ job::need_idle() {
   local live=() shown
   answer::lines live job::list_live || {
     [[ $FORCE == 1 ]] ||
-      cli::die 1 "It is unknown which jobs are live on ${CLUSTER_NAME} (the reason is above): fix that, or set FORCE=1."
-    log::warn "which jobs are live on ${CLUSTER_NAME} is unknown: FORCE=1"
+      cli::die 1 "Nothing says which jobs are live on ${CLUSTER_NAME} (the reason is above): fix that, or set FORCE=1."
+    log::warn "nothing says which jobs are live on ${CLUSTER_NAME}, and FORCE=1 goes on"
     return
   }
   ((${#live[@]} > 0)) || return 0

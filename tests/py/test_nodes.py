@@ -61,8 +61,8 @@ def test_a_worker_that_gets_no_answer_from_the_head_is_named_in_one_sentence(awa
     outcome = await_nodes(deadline=120)
     assert outcome.status == 8
     assert outcome.err == (
-        "error   worker-0 (10.0.0.2) cannot reach Ray's head at 10.0.0.1:6379: a firewall drops what it sends; let all TCP "
-        "ports through between the hosts of the nodes (a container engine that sets iptables' policy for FORWARD to DROP is "
+        "error   worker-0 (10.0.0.2) cannot reach Ray's head at 10.0.0.1:6379: a firewall drops what it sends; open all TCP "
+        "ports between the hosts of the nodes (a container engine that sets iptables' policy for FORWARD to DROP is "
         "a usual cause).\n"
     )
 
@@ -149,7 +149,7 @@ def test_a_head_whose_dashboard_did_not_start_ends_the_wait_at_once(await_nodes,
     said = (
         f"        from {shared.path}/ray/c/head.log:\n"
         + "".join(f"        {line}".rstrip() + "\n" for line in log.splitlines()[:lines])
-        + "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, and run "
+        + "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, fix that, and run "
         "'make down up'.\n"
     )
     for outcome in (

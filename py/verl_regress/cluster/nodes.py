@@ -211,7 +211,7 @@ def _abort_if_one_is_cut_off(wanted: dict[str, str], gcs_port: int, log_dir: Pat
         if _status(name, log_dir) == _UNREACHED:
             raise RegressError(
                 f"{name} ({address}) cannot reach Ray's head at {wanted['head']}:{gcs_port}: a firewall drops what it sends; "
-                "let all TCP ports through between the hosts of the nodes (a container engine that sets iptables' policy "
+                "open all TCP ports between the hosts of the nodes (a container engine that sets iptables' policy "
                 "for FORWARD to DROP is a usual cause).",
                 Exit.UNREACHABLE,
             )
@@ -238,7 +238,7 @@ def _abort_without_dashboard(log_dir: Path) -> None:
         return
     _show_log(log_dir, "head")
     raise RegressError(
-        "Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, cure that, "
+        "Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, fix that, "
         "and run 'make down up'.",
         Exit.UNREACHABLE,
     )

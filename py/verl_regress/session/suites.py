@@ -10,7 +10,7 @@ from verl_regress.base import documents
 from verl_regress.base.errors import BadInput, shown
 from verl_verdict import jobdir
 
-# The judge looks at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
+# The judge decides at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
 # are far apart.
 SEEDS = (100, 200, 300, 400, 500, 600, 700, 800)
 

@@ -122,9 +122,9 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
 
 
 def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[Session, dict[str, Any]] | None:
-    """A run of A of an earlier session that has all that decides a run in common with the run of B; None if there is none.
+    """An earlier session's run of A that this run of B can be compared with; None if there is none.
 
-    That is the tree of the code, every fact that makes runs comparable, and the seed. Times vary between sessions, so a case whose
+    It has the same tree of A's code, every fact that makes runs comparable, and the seed. Times vary between sessions, so a case whose
     speed is judged runs A itself.
     """
     evidence = session.evidence()

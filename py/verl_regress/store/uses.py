@@ -25,7 +25,7 @@ def entries(directory: Path) -> tuple[Path, ...]:
 
 
 def states(path: Path) -> Iterator[os.stat_result]:
-    """Of a path and of everything below it, without following a link; what another process removes meanwhile is left out."""
+    """The stat of a path and of everything below it; follows no link, and leaves out what another process removes meanwhile."""
     try:
         yield path.lstat()
         inner = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []

@@ -147,7 +147,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
     count=$((count + 1))
   done <<EOF
 GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
-VERL_REPO=path:/nowhere|/nowhere (from VERL_REPO=path:/nowhere) is not a git repository that can be read, as git says above: name one.
+VERL_REPO=path:/nowhere|/nowhere (from VERL_REPO=path:/nowhere) is not a git repository that git can read (the reason is above): name one.
 GOOD=nope|GOOD='nope' is not a commit, branch or tag of path:*: check the name, or fetch it there.
 BAD=-x|BAD='-x' is not the name of a commit: use a commit, a branch or a tag.
 GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: swap them; the same search also finds a commit that repairs something.

@@ -73,7 +73,7 @@ DID
   sed -i 's/x = 1/x = 3/' "${BOX}/it.patch"
   calibrate calibrate::run x ppo '' '' '' a=1 "${BOX}/it.patch"
   assert_status 2
-  assert_line "error   The patch ${BOX}/it.patch does not apply to pypi:0.9.1 (VERL_SOURCE): make it again."
+  assert_line "error   The patch ${BOX}/it.patch does not apply to pypi:0.9.1 (VERL_SOURCE): write the patch for that release."
 }
 
 @test "the number of pairs must be a number" {

@@ -345,11 +345,11 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   ln -sf /bin/false "${BOX}/bin/tar"
   mine scripts/02_down.sh
   assert_status 1
-  assert_line 'error   It is unknown which jobs are live on mine (the reason is above): fix that, or set FORCE=1.'
+  assert_line 'error   Nothing says which jobs are live on mine (the reason is above): fix that, or set FORCE=1.'
   refute_called 'docker rm'
   mine FORCE=1 scripts/02_down.sh
   assert_status 0
-  assert_line 'warning which jobs are live on mine is unknown: FORCE=1'
+  assert_line 'warning nothing says which jobs are live on mine, and FORCE=1 goes on'
 }
 
 @test "a changed knob of Ray's start is reported on a running cluster; another GCS_PORT restarts Ray, but not while jobs run" {

@@ -133,7 +133,7 @@ CASES
 
 @test "make: variables of make, the shell and tools are accepted" {
   with_recorder 50_status
-  make_in -- status SHELL=/bin/bash PATH="${BOX}/bin" LANG=C LC_ALL=C TERM=dumb NO_COLOR=1 CI=1 DOCKER_HOST=unix:///x \
+  make_in -- status SHELL=/bin/bash PATH="${BOX}/bin" LANG=C LC_ALL=C TERM=dumb NO_COLOR=1 CI=1 CONTAINER_HOST=unix:///x DOCKER_HOST=unix:///x \
     PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s
   assert_status 0
   [[ -e ${BOX}/record ]]
