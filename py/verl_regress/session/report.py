@@ -305,7 +305,10 @@ def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list
 
 
 def as_junit(outcome: Outcome) -> str:
-    """One test case per verdict and per check. A verdict that the user does not allow is a failure."""
+    """One test case per verdict and per check. A verdict that the user does not allow is a failure.
+
+    XML cannot contain control characters, which a job's error may.
+    """
     bad = [verdict for verdict in outcome.verdicts if verdicts.status([verdict], outcome.allow)]
     failed = len(bad) + len(outcome.failed)
     skipped = sum(check.skipped is not None for check in outcome.checks)
@@ -316,14 +319,15 @@ def as_junit(outcome: Outcome) -> str:
     for verdict in outcome.verdicts:
         case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
         if verdict in bad:
-            message = f"{verdict.word.value}: {verdict.reason}"
+            message = printable(f"{verdict.word.value}: {verdict.reason}")
             ET.SubElement(case, "failure", message=message).text = judged.text([verdict], outcome.allow)
     for check in outcome.checks:
         case = ET.SubElement(suite, "testcase", classname="verify", name=f"{check.name}: {check.claim}")
         if check.failed:
-            ET.SubElement(case, "failure", message=check.problems[0]).text = "\n".join(check.problems)
+            problems = [printable(problem) for problem in check.problems]
+            ET.SubElement(case, "failure", message=problems[0]).text = "\n".join(problems)
         elif check.skipped:
-            ET.SubElement(case, "skipped", message=check.skipped)
+            ET.SubElement(case, "skipped", message=printable(check.skipped))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
