@@ -314,6 +314,12 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     assert said[-1] == f"{outcome.headline} (exit status 9)"
     assert not any("(exit status 0" in line for line in said)
     assert "- ppo_b ran on \\x1b[2J" in said[1]
+    written = report.as_json(outcome)
+    assert [written[name] for name in ("status", "verdict", "passed", "headline")] == [9, None, False, outcome.headline]
+    assert written["cases"][0]["word"] == "identical"
+    junit = ElementTree.fromstring(report.as_junit(outcome))
+    assert [junit.get(name) for name in ("tests", "failures", "skipped")] == ["2", "1", "1"]
+    assert [each.get("message") for each in junit.iter("skipped")] == [outcome.headline]
 
 
 def test_junit_can_be_read_if_a_job_wrote_control_characters(root):
