@@ -112,6 +112,11 @@ def counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
+def doubt(failed: int) -> str:
+    """What it means for the runs of a session that so many of its checks failed; empty if none did."""
+    return f"{counted(failed, 'check')} failed, so this may not be about the code that was asked for" if failed else ""
+
+
 def listed(names: Sequence[str], shown: int = 3) -> str:
     """The first of `names`, and how many more there are."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

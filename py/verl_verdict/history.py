@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median_low
 
-from verl_verdict import changes, comparable, cost, exact, gate, metrics, speed
+from verl_verdict import changes, comparable, cost, diagnosis, exact, gate, metrics, speed
 from verl_verdict.comparable import Difference
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
@@ -32,6 +32,12 @@ class Point:
     log: str = ""  # relative to the page
     decisive: tuple[Decisive, ...] = ()
     ignore: tuple[str, ...] = ()
+    failed_checks: int = 0  # of its session
+
+    @property
+    def doubt(self) -> str:
+        """Why it may not be about the code that was asked for; empty if its session's checks say that it is."""
+        return diagnosis.doubt(self.failed_checks)
 
     @property
     def compared(self) -> Run:
@@ -65,6 +71,7 @@ class Change:
     after: float
     p: float | None
     good: int = 0
+    doubt: str = ""  # as of a point, from all runs that show the change
 
     @property
     def word(self) -> str:
@@ -75,7 +82,8 @@ class Change:
     @property
     def how(self) -> str:
         """How sure it is."""
-        return "the runs repeat themselves" if self.p is None else f"p {self.p:.2g}"
+        sure = "the runs repeat themselves" if self.p is None else f"p {self.p:.2g}"
+        return f"{sure}; {self.doubt}" if self.doubt else sure
 
 
 @dataclass(frozen=True)
@@ -241,7 +249,8 @@ def _exact(
         before, after = known[id(last)], known[id(first)]
         if abs(after - before) > exact.ROUNDING * metrics.scale_of(name, last.run.series):
             key = (first.side, last.tree, first.tree, first.session)
-            found.setdefault(key, Change(first.case, name, last, first, before, after, None, good))
+            change = Change(first.case, name, last, first, before, after, None, good, _doubt([last, first]))
+            found.setdefault(key, change)
     return list(found.values())
 
 
@@ -251,7 +260,14 @@ def _sampled(
     found = []
     for side in "AB":
         mine = [(point, value) for point, value in values if point.side == side and math.isfinite(value)]
-        for step in changes.steps([value for _, value in mine], floor):
+        steps = changes.steps([value for _, value in mine], floor)
+        bounds = [0, *(step.at for step in steps), len(mine)]
+        for step, start, end in zip(steps, bounds, bounds[2:], strict=False):
             last, first = mine[step.at - 1][0], mine[step.at][0]
-            found.append(Change(first.case, name, last, first, step.before, step.after, step.p, good))
+            why = _doubt([point for point, _ in mine[start:end]])
+            found.append(Change(first.case, name, last, first, step.before, step.after, step.p, good, why))
     return found
+
+
+def _doubt(points: Iterable[Point]) -> str:
+    return diagnosis.doubt(sum({point.session: point.failed_checks for point in points}.values()))

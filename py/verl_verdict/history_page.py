@@ -30,6 +30,11 @@ class Page:
         return [*self.left, *(left for group in self.groups for left in group.left)]
 
     @property
+    def doubts(self) -> dict[str, str]:
+        """The sessions that have runs here although checks of theirs failed, and what that means."""
+        return {point.session: point.doubt for group in self.groups for point in group.points if point.doubt}
+
+    @property
     def changes(self) -> list[Change]:
         """Of all groups, in the order of time."""
         found = [change for group in self.groups for change in group.changes]
@@ -52,11 +57,13 @@ class Page:
         cases = list(dict.fromkeys(change.case for change in self.changes))
         if not cases:
             return "No change point."
-        return f"{counted(len(self.changes), 'change point')}, in {', '.join(cases)}."
+        doubtful = sum(bool(change.doubt) for change in self.changes)
+        more = f", of which {doubtful} may not be about the code that was asked for" if doubtful else ""
+        return f"{counted(len(self.changes), 'change point')}, in {', '.join(cases)}{more}."
 
 
 def text(page: Page) -> list[str]:
-    """The summary: a line for what there is, for each change point, and for what was left out."""
+    """The summary: a line for what there is, for each change point, for what is in doubt, and for what was left out."""
     lines = [f"history     {page.counts}"]
     lines += [f"change      {_change_line(change)}" for change in page.changes]
     if not page.changes:
@@ -64,6 +71,7 @@ def text(page: Page) -> list[str]:
     for group in page.groups:
         if group.differs:
             lines.append(f"apart       {group.name}: {_apart(group)}")
+    lines += [f"in doubt    {session}: {doubt}" for session, doubt in page.doubts.items()]
     lines += [f"left out    {left}" for left in page.all_left]
     return lines
 
@@ -71,7 +79,9 @@ def text(page: Page) -> list[str]:
 def html(page: Page) -> str:
     """The whole file."""
     links = [(f"case-{at}", group.name) for at, group in enumerate(page.groups)]
-    links = [("changes", "change points"), *links, *([("left", "left out")] if page.all_left else [])]
+    links = [("changes", "change points"), *links]
+    links += [("doubts", "in doubt")] if page.doubts else []
+    links += [("left", "left out")] if page.all_left else []
     shown_at_top = {"shown": page.counts, "a value": _VALUE}
     top = element(
         "header",
@@ -83,6 +93,7 @@ def html(page: Page) -> str:
         "main",
         _changes(page),
         *(_group(page, group, at) for at, group in enumerate(page.groups)),
+        _doubts(page) if page.doubts else "",
         _left(page.all_left) if page.all_left else "",
         id="cases",
         tabindex="-1",
@@ -141,7 +152,8 @@ def _figure(group: Group, trend: Trend, name: str) -> Markup:
     rows = []
     marked = {id(change.first) for change in trend.changes}
     for point, value in trend.values:
-        rows.append([point.time[:10], point.side, point.code, number(value), "change" if id(point) in marked else ""])
+        notes = [*(["change"] if id(point) in marked else []), *([trends.FAILED] if point.doubt else [])]
+        rows.append([point.time[:10], point.side, point.code, number(value), ", ".join(notes)])
     all_values = details(f"Values of {trend.metric}", table(trend.metric, ("date", "side", "code", "value", ""), rows))
     return element("figure", element("figcaption", trend.metric), trends.svg(group, trend, name), all_values)
 
@@ -152,10 +164,25 @@ def _runs(page: Page, group: Group) -> Markup:
 
 
 def _run(page: Page, point: Point) -> list[str]:
-    report = page.reports.get(point.session)
-    session = element("a", point.session, href=report) if report else point.session
+    session = _session(page, point.session)
+    if point.doubt:
+        session = joined(session, element("p", point.doubt, class_="warning"))
     log = element("a", point.name, href=point.log, aria_label=f"log of {point}") if point.log else point.name
     return [session, point.side, log, point.code, point.source or "-", point.run.seed or "-"]
+
+
+def _session(page: Page, name: str) -> str:
+    report = page.reports.get(name)
+    return element("a", name, href=report) if report else name
+
+
+def _doubts(page: Page) -> Markup:
+    rows = [[_session(page, name), doubt] for name, doubt in page.doubts.items()]
+    content = [
+        element("p", f"The runs of {counted(len(rows), 'session')} may not be about the code that was asked for."),
+        details("Which, and why", table("In doubt", ("session", "why"), rows, "config")),
+    ]
+    return card("doubts", "In doubt", *content)
 
 
 def _left(left: Sequence[Left]) -> Markup:

@@ -16,6 +16,7 @@ from verl_verdict.markup import Markup
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FAILED = "checks failed"  # of a point that may not be about the code that was asked for
 _DAY = slice(5, 10)  # of a time in ISO 8601: month and day
 _LARGEST = 1e300  # the sum of larger values would be infinite
 
@@ -47,8 +48,12 @@ def sentence(group: Group, trend: Trend) -> str:
             parts.append(f"{side} begins with {number(values[0])} and ends with {number(values[-1])}.")
         else:
             parts.append(f"{side} has no value.")
+    doubtful = sum(bool(point.doubt) for point, _ in trend.values)
+    if doubtful:
+        parts.append(f"{counted(doubtful, 'value')} may not be about the code that was asked for.")
     for each in trend.changes:
-        parts.append(f"{each.first.side} changes from {number(each.before)} to {number(each.after)} with {each.first}.")
+        change = f"{each.first.side} changes from {number(each.before)} to {number(each.after)} with {each.first}"
+        parts.append(f"{change}; {each.doubt}." if each.doubt else f"{change}.")
     return " ".join(parts if trend.changes else [*parts, "No change point."])
 
 
@@ -74,6 +79,18 @@ def _draw(axes: Axes, group: Group, trend: Trend, sides: Sequence[_Side], name: 
             # A is wide and B is narrow: both can be seen where they are equal.
             wide = side.name == "A"
             drawn[0].set(marker=marker, markersize=8 if wide else 4, linewidth=3.2 if wide else 1.4)
+    doubtful = [
+        (group.sessions[point.session], value) for point, value in trend.values if point.doubt and abs(value) < _LARGEST
+    ]
+    if doubtful:
+        axes.plot(
+            *zip(*doubtful, strict=True),
+            "x",
+            color=drawing.COLOURS["mark"],
+            label=FAILED,
+            zorder=3,
+            gid=f"{name}-doubt",
+        )
     shown = sorted({at for side in sides for at in side.values})
     drawing.frame(axes, "date of the session", shown)
     days = {group.sessions[point.session]: point.time[_DAY] for point in group.points}
@@ -81,4 +98,5 @@ def _draw(axes: Axes, group: Group, trend: Trend, sides: Sequence[_Side], name: 
     if trend.changes:
         drawing.room_for_marks(axes)
     for at, change in enumerate(trend.changes):
-        drawing.mark(axes, group.sessions[change.first.session], f"{change.first.side} changes", f"{name}-mark-{at}")
+        what = f"{change.first.side} changes" + (f" ({FAILED})" if change.doubt else "")
+        drawing.mark(axes, group.sessions[change.first.session], what, f"{name}-mark-{at}")

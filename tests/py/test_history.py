@@ -9,6 +9,7 @@ import history_sessions as made
 import numpy as np
 import pytest
 import test_session_verdict as sessions
+from conftest import write
 from test_page import Parsed
 from verdict_runs import edit, generator, noisy
 from wording import THEIRS, said
@@ -342,6 +343,100 @@ class TestPage:
         [group] = history.of(series(values))
         trend = next(trend for trend in group.trends if trend.metric == "critic/score/mean")
         assert str(trends.svg(group, trend, "x")).startswith("<svg")
+
+
+def checked(root, name, *problems, key="checks"):
+    """The session is over; each of these is what one check found."""
+    found = [{"name": "head", "claim": "…", "skipped": None, "problems": each} for each in problems]
+    write(root.sessions / name / "report.json", json.dumps({"passed": not any(problems), key: found}))
+
+
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory):
+    """The page of four sessions, of which a check of the last one failed."""
+    root = SharedRoot(tmp_path_factory.mktemp("shared"))
+    made.make(root, days=4)
+    checked(root, made.NAMES[2], [])
+    checked(root, made.NAMES[3], [], ["the driver of ppo_b ran on the head", "so did that of sft_b"])
+    return made.page(root)
+
+
+class TestFailedChecks:
+    """Runs of a session whose checks failed are shown, but not as if they were surely of the code that was asked for."""
+
+    WORDS = "1 check failed, so this may not be about the code that was asked for"
+
+    @pytest.mark.parametrize("key", ["checks", "lines"])  # "lines" before version 1.2
+    def test_are_counted_for_each_run_that_its_session_made(self, tmp_path, key):
+        root = SharedRoot(tmp_path)
+        made.make(root, days=3)
+        checked(root, made.NAMES[1], ["no"], [], ["no", "no"], key=key)
+        checked(root, made.NAMES[2], [], [], key=key)
+        points, left = past.of(root)
+        assert left == []
+        assert {each.session: each.failed_checks for each in points} == dict(zip(made.NAMES, (0, 2, 0), strict=False))
+
+    def test_that_cannot_be_read_leave_their_session_out(self, tmp_path):
+        root = SharedRoot(tmp_path)
+        made.make(root, days=2)
+        report = root.sessions / made.NAMES[1] / "report.json"
+        report.write_text('{"checks": [')
+        points, left = past.of(root)
+        assert {each.session for each in points} == {made.NAMES[0]}
+        assert [str(each) for each in left] == [
+            f"{made.NAMES[1]}: its evidence is damaged (Unreadable: {report} cannot be read: it is cut off, or no JSON object: restore it from a backup.)"
+        ]
+
+    def test_are_shown_with_the_answer_and_with_each_change_that_they_may_explain(self, doubtful):
+        assert doubtful.answer == ("1 change point, in ppo, of which 1 may not be about the code that was asked for.")
+        assert history_page.text(doubtful)[1:] == [
+            f"change      ppo, B, actor/entropy: 0.685547 -> 1.02832 (changed) from ppo_b of {made.NAMES[2]} (v2-2) "
+            f"to ppo_b of {made.NAMES[3]} (v2-3); the runs repeat themselves; {self.WORDS}",
+            f"in doubt    {made.NAMES[3]}: {self.WORDS}",
+        ]
+
+    def test_are_shown_on_the_page_beside_each_run_value_curve_and_change(self, doubtful):
+        text = history_page.html(doubtful)
+        parsed = Parsed(text)
+        shown = [trend for group in doubtful.groups for trend in group.trends]
+        values = [point for trend in shown for point, _ in trend.values if point.session == made.NAMES[3]]
+        runs = [each for group in doubtful.groups for each in group.points if each.session == made.NAMES[3]]
+        assert text.count(f'<p class="warning">{self.WORDS}</p>') == len(runs) == 9
+        assert text.count("<td>change, checks failed</td>") == 1
+        assert text.count("<td>checks failed</td>") == len(values) - 1
+        assert sum(each.get("id", "").endswith("-doubt") for each in parsed.all("g")) == len(shown)
+        assert text.count("B changes (checks failed)") == 1
+        assert f"the runs repeat themselves; {self.WORDS}</td>" in text
+        labels = [each["aria-label"] for each in parsed.all("svg")]
+        entropy = next(each for each in labels if "B changes from 0.685547 to 1.02832" in each)
+        assert "1 value may not be about the code that was asked for. B changes from" in entropy
+        assert entropy.endswith(f"(v2-3); {self.WORDS}.")
+        card = text[text.index('id="doubts"') :]
+        assert "The runs of 1 session may not be about the code that was asked for." in card
+        assert f'<th scope="row">{made.NAMES[3]}</th><td>{self.WORDS}</td>' in card
+        assert '<a href="#doubts">in doubt</a>' in text
+
+    @pytest.mark.parametrize("at", [2, 3])
+    def test_put_a_change_in_doubt_if_they_are_of_the_run_before_it_or_the_first_one_after_it(self, root, at):
+        points = [
+            dataclasses.replace(each, failed_checks=each.session == made.NAMES[at])
+            for each in past.of(root)[0]
+            if each.case == "ppo"
+        ]
+        [change] = [each for each in history.of(points)[0].changes if each.metric == "actor/entropy"]
+        assert change.doubt == self.WORDS
+
+    @pytest.mark.parametrize(("at", "doubts"), [(2, [1, 0]), (10, [1, 1]), (20, [0, 1])])
+    def test_put_a_change_in_doubt_that_is_found_by_statistics_from_such_runs(self, at, doubts):
+        points = series([*[0.1] * 8, *[0.5] * 8, *[0.9] * 8])
+        points[at] = dataclasses.replace(points[at], failed_checks=1)
+        changes = [each for each in history.of(points)[0].changes if each.metric == "critic/score/mean"]
+        assert [each.doubt for each in changes] == [self.WORDS if each else "" for each in doubts]
+
+    def test_of_all_sessions_that_show_a_change_are_added_up(self):
+        points = [dataclasses.replace(each, failed_checks=2) for each in series([*[0.1] * 8, *[0.9] * 8])]
+        [change] = [each for each in history.of(points)[0].changes if each.metric == "critic/score/mean"]
+        assert change.how.endswith("; 32 checks failed, so this may not be about the code that was asked for")
 
 
 def test_the_command_writes_the_page_and_prints_its_place(run, shared):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from verdict_runs import rewrite, rows_of, unpack
@@ -12,6 +13,7 @@ from verl_regress.session import checks, cost, past, report, schedule, suites, v
 from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Run, Wants
 from verl_regress.store.sessions import Session, jobs_of
+from verl_verdict.verdicts import Verdict, Word
 
 SUITE = "cases:\n  ppo: {workload: ppo}\n  grpo: {workload: grpo}\n"
 TREES = {"A": "a" * 64, "B": "b" * 64}
@@ -312,6 +314,28 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     assert said[-1] == f"{outcome.headline} (exit status 9)"
     assert not any("(exit status 0" in line for line in said)
     assert "- ppo_b ran on \\x1b[2J" in said[1]
+    written = report.as_json(outcome)
+    assert [written[name] for name in ("status", "verdict", "passed", "headline")] == [9, None, False, outcome.headline]
+    assert written["cases"][0]["word"] == "identical"
+    junit = ElementTree.fromstring(report.as_junit(outcome))
+    assert [junit.get(name) for name in ("tests", "failures", "skipped")] == ["2", "1", "1"]
+    assert [each.get("message") for each in junit.iter("skipped")] == [outcome.headline]
+
+
+def test_junit_can_be_read_if_a_job_wrote_control_characters(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    found = [
+        checks.Verdict("placement", "…", "2 jobs", ["ppo_b ran on \x1b[2J", "so did \x00"]),
+        checks.Verdict("further", "…", "nothing", [], "\ud800 did not end"),
+    ]
+    regressed = [Verdict("ppo", Word.REGRESSED, "B fails: \x1b[31mno\x1b[0m")]
+    junit = ElementTree.fromstring(report.as_junit(report.Outcome(session, session.evidence(), found, regressed)))
+    assert [each.get("message") for each in (*junit.iter("failure"), *junit.iter("skipped"))] == [
+        "regressed: B fails: \\x1b[31mno\\x1b[0m",
+        "ppo_b ran on \\x1b[2J",
+        "\\ud800 did not end",
+    ]
+    assert [each.text for each in junit.iter("failure")][1] == "ppo_b ran on \\x1b[2J\nso did \\x00"
 
 
 def test_a_misspelt_decisive_metric_asks_for_its_name_and_for_no_more_runs(root):

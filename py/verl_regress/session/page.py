@@ -14,6 +14,7 @@ from verl_regress.session.checks import end_of
 from verl_regress.session.cost import seconds
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import page
+from verl_verdict.diagnosis import doubt
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict
@@ -34,7 +35,6 @@ def as_html(
     cases = suites.of_recorded(begin["suite"]).cases if found else ()
     lines, note = _code(evidence)
     failed = [check.claim for check in checks if check.failed]
-    number = f"{len(failed)} {'check' if len(failed) == 1 else 'checks'} failed"
     return page.html(
         page.Page(
             answer=answer[1],
@@ -47,9 +47,7 @@ def as_html(
                 "cluster": begin["cluster"],
                 "time": begin["time"],
             },
-            warnings=[f"{number}, so this may not be about the code that was asked for: {'; '.join(failed)}."]
-            if failed
-            else [],
+            warnings=[f"{doubt(len(failed))}: {'; '.join(failed)}."] if failed else [],
             cases=[case_of(session, case, evidence, found) for case in cases],
             checks=[_check(check) for check in checks],
             remarks=remarks,

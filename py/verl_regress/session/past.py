@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.session import schedule, suites, verdict
@@ -26,16 +28,17 @@ def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
         try:
             evidence = session.evidence()
             why = _why_not(evidence)
-            runs = [] if why else _runs(evidence)
+            runs, failed = ([], 0) if why else (_runs(evidence), _failed_checks(session))
         except DAMAGED as error:
-            why, runs = _damaged(error), []
+            why, runs, failed = _damaged(error), [], 0
         if why:
             left.append(Left(session.path.name, why))
         for run, case, side, job in runs:
             try:
                 if job["submission_id"] not in seen:
                     seen.add(job["submission_id"])
-                    points.append(_point(root, session, evidence["begin"]["time"], case, side, run, job))
+                    point = _point(root, session, evidence["begin"]["time"], case, side, run, job)
+                    points.append(replace(point, failed_checks=failed))
             except BadInput as error:
                 left.append(Left(f"{run} of {session.path.name}", str(error)))
             except DAMAGED as error:
@@ -60,6 +63,13 @@ def _why_not(evidence: Evidence) -> str | None:
     if "suite" not in evidence["begin"]:
         return "it is of an earlier version, which had no suites"
     return None if jobs_of(evidence) else "it has recorded no run"
+
+
+def _failed_checks(session: Session) -> int:
+    """How many of its checks failed; they are made when it ends."""
+    report = read_json(session.path / "report.json") or {}
+    checks = report.get("checks", report.get("lines", []))  # "lines" before version 1.2
+    return sum(bool(check["problems"]) for check in checks)
 
 
 def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:

@@ -64,14 +64,14 @@ class Outcome:
 
     @property
     def word(self) -> str:
-        """The worst verdict; empty without verdicts."""
-        return verdicts.worst(self.verdicts).value if self.verdicts else ""
+        """The worst verdict; empty without an answer."""
+        return verdicts.worst(self.verdicts).value if self.verdicts and not self.failed else ""
 
     @property
     def sentence(self) -> str:
         """The answer for people who do not know the words of verdicts."""
-        if not self.verdicts:
-            return _passed(self.checks)
+        if not self.word:
+            return self.headline
         meaning, of_that = self._worst
         return (
             f"{meaning[0].upper()}{meaning[1:]}, in {len(of_that)} of {len(self.verdicts)} cases: {', '.join(of_that)}."
@@ -146,8 +146,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 def as_html(outcome: Outcome) -> str:
     """The page for people."""
-    remarks = about_packages(outcome.evidence)
-    answer = ("", outcome.headline) if outcome.failed else (outcome.word, outcome.sentence)
+    answer, remarks = (outcome.word, outcome.sentence), about_packages(outcome.evidence)
     return web.as_html(outcome.session, outcome.evidence, answer, outcome.verdicts, outcome.checks, remarks)
 
 
@@ -305,10 +304,14 @@ def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list
 
 
 def as_junit(outcome: Outcome) -> str:
-    """One test case per verdict and per check. A verdict that the user does not allow is a failure."""
+    """One test case per verdict and per check. A verdict that the user does not allow is a failure. If a check failed, no verdict passes.
+
+    XML cannot contain control characters, which a job's error may.
+    """
     bad = [verdict for verdict in outcome.verdicts if verdicts.status([verdict], outcome.allow)]
     failed = len(bad) + len(outcome.failed)
     skipped = sum(check.skipped is not None for check in outcome.checks)
+    skipped += len(outcome.verdicts) - len(bad) if outcome.failed else 0
     total = len(outcome.verdicts) + len(outcome.checks)
     suite = ET.Element(
         "testsuite", name="verl-regress verify", tests=str(total), failures=str(failed), skipped=str(skipped)
@@ -316,14 +319,17 @@ def as_junit(outcome: Outcome) -> str:
     for verdict in outcome.verdicts:
         case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
         if verdict in bad:
-            message = f"{verdict.word.value}: {verdict.reason}"
+            message = printable(f"{verdict.word.value}: {verdict.reason}")
             ET.SubElement(case, "failure", message=message).text = judged.text([verdict], outcome.allow)
+        elif outcome.failed:
+            ET.SubElement(case, "skipped", message=outcome.headline)
     for check in outcome.checks:
         case = ET.SubElement(suite, "testcase", classname="verify", name=f"{check.name}: {check.claim}")
         if check.failed:
-            ET.SubElement(case, "failure", message=check.problems[0]).text = "\n".join(check.problems)
+            problems = [printable(problem) for problem in check.problems]
+            ET.SubElement(case, "failure", message=problems[0]).text = "\n".join(problems)
         elif check.skipped:
-            ET.SubElement(case, "skipped", message=check.skipped)
+            ET.SubElement(case, "skipped", message=printable(check.skipped))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
