@@ -214,6 +214,22 @@ def test_where_runs_are_noisy_the_verdict_on_all_pairs_says_it(root, word, expec
     assert bisection.of_session(Signature("ppo", "verdict"), session) == (expected, f"{word}: because")
 
 
+def test_a_session_whose_checks_failed_tells_nothing(root):
+    search, session = ends(root, made.sign)
+    confirm = session_in(root, search, "confirm", made.sign, name="20261122T110000Z")
+    signature = bisection.found_at_the_ends(session, "ppo", "", None)
+    assert bisection.confirmed(signature, confirm)[0]
+    for each in (session, confirm):
+        content = json.loads((each.path / "report.json").read_text())
+        content["checks"][0]["problems"] = ["the driver ran on the head"]
+        (each.path / "report.json").write_text(json.dumps(content))
+    doubt = "1 check of the session 20261122T100000Z failed, so its runs may not be of the code that was asked for"
+    with pytest.raises(RegressError, match=f"^{doubt}: read .*/report.md for what to fix, and start a new search.$"):
+        bisection.found_at_the_ends(session, "ppo", "", None)
+    assert bisection.of_session(Signature("ppo", "verdict"), session) == (SKIP, doubt)
+    assert not bisection.confirmed(signature, confirm)[0]
+
+
 def test_a_session_is_found_by_its_role_and_the_confirmation_takes_no_run_over(root):
     search, session = ends(root, made.sign)
     assert search.session(root, "ends").path == session.path

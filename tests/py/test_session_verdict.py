@@ -444,6 +444,20 @@ class TestReuse:
         earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], key: value})
         assert self.found(root) is None
 
+    @pytest.mark.parametrize(
+        ("written", "is_taken"),
+        [
+            ('{"checks": [{"name": "imports", "problems": []}]}', True),
+            ('{"checks": [{"name": "imports", "problems": []}, {"name": "head", "problems": ["CPU 2"]}]}', False),
+            ('{"lines": [{"name": "imports", "problems": ["other code"]}]}', False),
+            ('{"checks": [{"name": "im', False),
+            ('{"checks": 1}', False),
+        ],
+    )
+    def test_a_run_of_a_session_whose_checks_failed_is_not(self, root, earlier, written, is_taken):
+        (earlier.path / "report.json").write_text(written)
+        assert (self.found(root) is not None) == is_taken
+
     def test_other_overrides_are_another_run(self, root, earlier):
         directory = root.jobs / "known"
         asked = (
@@ -544,6 +558,9 @@ class TestTheCostIsSaidBeforeTheFirstRun:
         )
         gone = make(root, "20261122T110000Z", "cases: {ppo: {workload: ppo, steps: 2}}")
         assert "less" not in self.said(root, gone)  # another number of steps
+        (before.path / "report.json").write_text('{"checks": [{"name": "head", "problems": ["CPU 2"]}]}')
+        assert "less" not in self.said(root, make(root, "20261122T130000Z", TWO))
+        (before.path / "report.json").unlink()
         failed = jobs_of(before.evidence())["ppo_a"]
         before.write_job("ppo_a", {**failed, "state": {"ended": {"exit_code": 1}}})
         assert "less" not in self.said(root, make(root, "20261122T120000Z", TWO))

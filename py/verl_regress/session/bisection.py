@@ -157,6 +157,8 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
 
     Raises BadInput if GOOD fails, if they do not differ, or not in `metric`; RegressError if the session does not tell.
     """
+    if session.failed_checks():
+        raise RegressError(f"{_doubt(session)}: read {session.path}/report.md for what to fix, and start a new search.")
     report, evidence = read_json(session.path / "report.json") or {}, session.evidence()
     trained = [each.name for each in suites.of_recorded(evidence["begin"]["suite"]).cases]  # not their speed and memory
     cases = [each for each in report.get("cases", []) if each["case"] in trained and case in ("", each["case"])]
@@ -288,12 +290,19 @@ def of_refusal(signature: Signature, why: str) -> tuple[str, str]:
 
 def of_session(signature: Signature, session: Session) -> tuple[str, str]:
     """What the verdict of a commit's session says."""
+    if session.failed_checks():
+        return SKIP, _doubt(session)
     report = read_json(session.path / "report.json") or {}
     found = next((each for each in report.get("cases", []) if each["case"] == signature.case), None)
     if found is None:
         return SKIP, f"the session {session.path.name} has no verdict on {signature.case}"
     word = {**dict.fromkeys(_DIFFERENT, BAD), **dict.fromkeys(_EQUAL, GOOD)}.get(found["word"], SKIP)
     return word, f"{found['word']}: {found['reason']}"
+
+
+def _doubt(session: Session) -> str:
+    number = session.failed_checks()
+    return f"{'1 check' if number == 1 else f'{number} checks'} of the session {session.path.name} failed, so its runs may not be of the code that was asked for"
 
 
 def confirmed(signature: Signature, session: Session) -> tuple[bool, list[str]]:
@@ -315,7 +324,8 @@ def confirmed(signature: Signature, session: Session) -> tuple[bool, list[str]]:
         else:
             answer = of_job(signature, job, parent)
         said.append((answer[0] == expected, f"{name}: {answer[0]}, {answer[1]}"))
-    return all(each[0] for each in said), [each[1] for each in said] + [f"commit against its parent: {why}"]
+    is_sure = not session.failed_checks() and all(each[0] for each in said)
+    return is_sure, [each[1] for each in said] + [f"commit against its parent: {why}"]
 
 
 def _is_finite(value: Any) -> bool:

@@ -31,8 +31,10 @@ def described(root: SharedRoot, evidence: Evidence, budget: int | None = None) -
     """One sentence for the user, before the first run of a session, or of the rest of one that is continued."""
     begin = evidence["begin"]
     suite = suites.of_recorded(begin["suite"])
-    sessions = [session.evidence_if_readable() for session in all_of(root)]
-    left, done = _left(sessions, suite, evidence), len(jobs_of(evidence))
+    earlier = [(session, session.evidence_if_readable()) for session in all_of(root)]
+    sessions = [theirs for _, theirs in earlier]
+    reusable = [theirs for session, theirs in earlier if not session.is_doubtful]
+    left, done = _left(reusable, suite, evidence), len(jobs_of(evidence))
     # The budget goes to the first cases.
     most_specs = [each.spec for each in left for _ in range(each.most)]
     least_specs = [each.spec for each in left for _ in range(each.least)]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs.unreadable import DAMAGED
 from verl_regress.session import schedule, suites, verdict
@@ -28,7 +27,7 @@ def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
         try:
             evidence = session.evidence()
             why = _why_not(evidence)
-            runs, failed = ([], 0) if why else (_runs(evidence), _failed_checks(session))
+            runs, failed = ([], 0) if why else (_runs(evidence), session.failed_checks())
         except DAMAGED as error:
             why, runs, failed = _damaged(error), [], 0
         if why:
@@ -63,13 +62,6 @@ def _why_not(evidence: Evidence) -> str | None:
     if "suite" not in evidence["begin"]:
         return "it is of an earlier version, which had no suites"
     return None if jobs_of(evidence) else "it has recorded no run"
-
-
-def _failed_checks(session: Session) -> int:
-    """How many of its checks failed; they are made when it ends."""
-    report = read_json(session.path / "report.json") or {}
-    checks = report.get("checks", report.get("lines", []))  # "lines" before version 1.2
-    return sum(bool(check["problems"]) for check in checks)
 
 
 def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:

@@ -124,7 +124,7 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
 def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[Session, dict[str, Any]] | None:
     """An earlier session's run of A that this run of B can be compared with; None if there is none.
 
-    It has the same tree of A's code, every fact that makes runs comparable, and the seed. Times vary between sessions, so a case whose
+    It has the same tree of A's code, every fact that makes runs comparable, and the seed. No check of its session failed. Times vary between sessions, so a case whose
     speed is judged runs A itself.
     """
     evidence = session.evidence()
@@ -140,7 +140,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
         mine = dataclasses.replace(mine, facts={**mine.facts, comparable.PERTURBED: "True"})
     taken = {job["submission_id"] for job in jobs_of(evidence).values()}
     for earlier in all_of(root):
-        if earlier.path == session.path:
+        if earlier.path == session.path or earlier.is_doubtful:
             continue
         theirs = earlier.evidence_if_readable()
         for job in jobs_of(theirs).values():

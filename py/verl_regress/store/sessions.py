@@ -13,6 +13,7 @@ from typing import Any
 from verl_regress.base.errors import BadInput, Unreadable, shown
 from verl_regress.base.files import LONGEST, now, opened, read_json, reserve, write_reserved
 from verl_regress.base.layout import SharedRoot
+from verl_regress.jobs.unreadable import DAMAGED
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
@@ -64,6 +65,20 @@ class Session:
             return self.evidence()
         except UNREADABLE:
             return {}
+
+    def failed_checks(self) -> int:
+        """How many of its checks failed; they are made when it ends. Raises one of DAMAGED."""
+        report = read_json(self.path / _REPORT) or {}
+        checks = report.get("checks", report.get("lines", []))  # "lines" before version 1.2
+        return sum(bool(check["problems"]) for check in checks)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """A check failed, so its runs may not be of the code that was asked for; or its report cannot be read."""
+        try:
+            return self.failed_checks() > 0
+        except DAMAGED:
+            return True
 
     def job_ids(self) -> set[str]:
         """The jobs that it has recorded: its own, and those that it took over. Raises one of UNREADABLE."""
