@@ -41,7 +41,7 @@ suite::_bats() {
   .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
 
-# suite::_pytest REPORT OPTION...: on all cores; a worker that has finished its tests takes tests from another one.
+# suite::_pytest REPORT OPTION...: on all cores, unless OPTION says otherwise; a worker that has finished its tests takes tests from another one.
 suite::_pytest() { .venv/bin/pytest --numprocesses "$(nproc)" --dist worksteal --junit-xml="${REPORTS}/$1.xml" "${@:2}"; }
 
 # suite::_faults ACTION REPORT OPTION...: the tests record all that they tried; ACTION makes the page from it.

@@ -127,7 +127,8 @@ cluster::await_ready() {
   cluster::_list_packages "$unlisted"
 }
 
-# cluster::_were_ready: the head has said so to this `make up`, which has changed nothing since; prints the same.
+# cluster::_were_ready: the head has told this `make up` that they are, and that nothing is left to do; nothing was changed since. Prints
+# the same.
 cluster::_were_ready() {
   local node nodes=() joined=()
   look::knows head:joined || return 1

@@ -2,7 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+REHEARSAL = Path(__file__).parents[2] / "py/rehearsal"
 _PROGRAM = """
 import sys
 import types
@@ -10,6 +14,9 @@ import types
 class Announced:
     def __init__(self, name):
         self.name, self.itself = name, self
+        self.text, self.bytes = open(f"{name}.txt", "w"), open(f"{name}.bin", "wb")
+        self.text.write("last line")
+        self.bytes.write(b"last byte")
 
     def __del__(self):
         print(self.name)
@@ -25,16 +32,27 @@ Announced("lost")
 """
 
 
-def _freed_at_the_end(how):
-    return subprocess.run(
-        [sys.executable, "-c", _PROGRAM, how],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": "py/rehearsal"},
-    ).stdout.split()
+@pytest.fixture
+def freed(tmp_path):
+    """What a process frees at its end, in order; its files are in `tmp_path`."""
+
+    def freed(how):
+        argv = [sys.executable, "-c", _PROGRAM, how]
+        environment = {"PYTHONPATH": str(REHEARSAL)}
+        return subprocess.run(
+            argv, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        ).stdout.split()
+
+    return freed
 
 
-def test_a_process_frees_at_its_end_what_nothing_refers_to_and_not_what_it_has_loaded():
-    assert sorted(_freed_at_the_end("default")) == ["loaded", "lost"]
-    assert _freed_at_the_end("seldom") == ["lost"]
+def test_a_process_frees_at_its_end_what_nothing_refers_to_and_not_what_it_has_loaded(freed):
+    assert sorted(freed("default")) == ["loaded", "lost"]
+    assert freed("seldom") == ["lost"]
+
+
+def test_files_that_are_open_at_the_end_are_complete(freed, tmp_path):
+    freed("seldom")
+    for name in ("loaded", "lost"):
+        assert (tmp_path / f"{name}.txt").read_text() == "last line"
+        assert (tmp_path / f"{name}.bin").read_bytes() == b"last byte"

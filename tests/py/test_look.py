@@ -103,8 +103,9 @@ def test_nothing_is_settled_with_wrong_resources(head, wrong, gpus):
     assert of_ray(head(HEAD, WORKER, gpus=4)).keys() >= ALIVE.keys()
 
 
-def test_nothing_is_settled_while_a_list_of_packages_is_missing(head, shared):
-    shared.packages("c", "worker-0").unlink()
+@pytest.mark.parametrize("name", ["head", "worker-0"])
+def test_nothing_is_settled_while_a_list_of_packages_is_missing(head, shared, name):
+    shared.packages("c", name).unlink()
     assert "alive:head" not in head(HEAD, WORKER)
 
 
@@ -115,7 +116,8 @@ def test_nothing_is_settled_while_jobs_may_have_secrets(head, shared):
     write(directory / "a-job", "secret")
     assert "alive:head" not in head(HEAD, WORKER)
     shutil.rmtree(directory)
-    directory.symlink_to(shared.path / "jobs")
+    (shared.path / "empty").mkdir()
+    directory.symlink_to(shared.path / "empty")
     assert "alive:head" not in head(HEAD, WORKER)
     directory.unlink()
     directory.write_text("a file")

@@ -2,7 +2,8 @@
 
 ``collect_seldom`` acts on the whole process: to import torch, transformers and verl takes 5 s of a core in each of a
 job's twelve processes, and with Python's default threshold a seventh of that goes into collections that free nothing. At its
-end Python 3.11 collects several times while it takes all modules apart: a second, in which the job waits for its driver.
+end Python 3.11 collects several times while it takes all modules apart: a second, in which the job waits for its driver. So what
+is still referred to then is not finalised, which Python does not promise either; files that are still open are flushed.
 
 ``apply`` hooks the import of ``verl.workers.engine_workers``, because by then a training worker has loaded nearly all its code,
 and touches no symbol of verl. ``verl.workers.engine.fsdp.transformer_impl.FSDPEngine.to`` and
@@ -12,7 +13,9 @@ took two thirds of a training worker's time.
 """
 
 import atexit
+import contextlib
 import gc
+import io
 from types import ModuleType
 
 _NEW_OBJECTS = 20_000  # before a collection of the youngest generation; Python's default is 700
@@ -21,12 +24,27 @@ _NEW_OBJECTS = 20_000  # before a collection of the youngest generation; Python'
 def collect_seldom() -> None:
     """Let this process allocate more objects between two collections, and collect only once at its end."""
     gc.set_threshold(_NEW_OBJECTS)
-    atexit.register(_exempt_what_is_loaded)
+    atexit.register(_end)
 
 
 def apply(_module: ModuleType) -> None:
     """Exempt what a training worker has loaded so far from garbage collection."""
     _exempt_what_is_loaded()
+
+
+def _end() -> None:
+    _flush_open_files()
+    _exempt_what_is_loaded()
+
+
+def _flush_open_files() -> None:
+    """Texts first, then the bytes below them."""
+    tracked = gc.get_objects()
+    for kind in (io.TextIOWrapper, io.BufferedWriter):
+        for file in tracked:
+            if isinstance(file, kind):
+                with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed, or detached
+                    file.flush()
 
 
 def _exempt_what_is_loaded() -> None:

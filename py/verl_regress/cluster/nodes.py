@@ -66,7 +66,11 @@ def known() -> list[Node]:
 
 def with_latest_start(nodes: list[Node], log_dir: Path) -> list[Node]:
     """Those of Ray's nodes that have joined."""
-    return [node for node in nodes if node.alive and node.labels.get("start", "none") == _mark(log_dir, node.name)]
+    return [node for node in nodes if node.alive and _has_joined(node, log_dir)]
+
+
+def _has_joined(node: Node, log_dir: Path) -> bool:
+    return node.labels.get("start", "none") == _mark(log_dir, node.name)
 
 
 def _mark(log_dir: Path, name: str) -> str | None:
@@ -144,10 +148,13 @@ def _wrong_resources(node: Node, worker_gpus: int | None) -> str | None:
 
 
 def are_settled(listed: list[Node], root: SharedRoot, log_dir: Path, worker_gpus: int | None) -> bool:
-    """Is nothing left for `await_all` to wait for or to do, as long as the nodes that Ray has `listed` are the wanted ones?"""
-    alive = [node for node in listed if node.alive]
-    return with_latest_start(alive, log_dir) == alive and all(
-        _wrong_resources(node, worker_gpus) is None and _is_listed(root, log_dir, node.name) for node in alive
+    """Is nothing left for `await_all` to wait for or to do? The caller checks that the nodes which Ray has `listed` are the wanted ones."""
+    return all(
+        _has_joined(node, log_dir)
+        and _wrong_resources(node, worker_gpus) is None
+        and _is_listed(root, log_dir, node.name)
+        for node in listed
+        if node.alive
     )
 
 

@@ -236,7 +236,7 @@ compose::owners() {
     return
   fi
   if look::knows names; then
-    sed -n "s/^[^ ]* ${CLUSTER_NAME} //p" <<<"${LOOK[names]}"
+    sed -n "s/^[^ ]* ${CLUSTER_NAME}\t//p" <<<"${LOOK[names]}"
   else
     hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
   fi
@@ -343,12 +343,12 @@ compose::list_at() {
   hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }
 
-# compose::names: all containers of this engine, each with the cluster that its label names, and that cluster's owner.
+# compose::names: all containers of this engine: NAME, a space, and if its label names a cluster, that, a tab and the cluster's owner.
 compose::names() {
   if look::knows names; then
     printf '%s\n' "${LOOK[names]}"
   else
-    hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}{{if .Label \"${COMPOSE_LABEL}\"}} ${COMPOSE_OWNER}{{end}}"
+    hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}{{if .Label \"${COMPOSE_LABEL}\"}}\t${COMPOSE_OWNER}{{end}}"
   fi
 }
 

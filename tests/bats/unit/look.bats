@@ -15,6 +15,7 @@ setup() {
   printf '%s\n' 'writable 1' 'running dashboard.py gcs_server raylet' 'missing ' 'layout 1' 'gcs 1' \
     'joined head=10.0.0.1 worker-0=10.0.0.2' 'alive:head 10.0.0.1: CPU 0, GPU 0' 'alive:worker-0 10.0.0.2: CPU 64, GPU 4, worker_node 100' \
     'clock 1' >"${BOX}/head"
+  : >"${BOX}/others"
   printf '%s\n' 'writable 1' 'running agent raylet' 'missing ' 'clock 1' >"${BOX}/worker-0"
   printf '/mine-%s\n' "head|true|since|10.0.0.1 |mine|00000000000000aa|me|${WORK}" "worker-0|true|since|10.0.0.2 |mine|00000000000000aa|me|${WORK}" >"${BOX}/containers"
   stub docker - <<'SH'
@@ -25,7 +26,7 @@ setup() {
       'compose version'*) echo 2.40.3 ;;
       'version '*) echo 20.10 ;;
       'ps --all --no-trunc '*'config-hash'*) printf 'mine-%s\tmine-%s|running|hash1|image1\n' head head worker-0 worker-0 ;;
-      'ps --all --format '*) sed 's/.*|mine|/x mine /' "${BOX}/containers" ;;
+      'ps --all --format '*) sed 's/.*|mine|/x mine\t/' "${BOX}/containers" && cat "${BOX}/others" ;;
       'image inspect '*) echo image1 ;;
       'compose --project-directory '*) cat >/dev/null && printf '%s hash1\n' head worker-0 ;;
       'exec mine-head '*' look '*) now head ;;
@@ -78,6 +79,27 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
   : >"$CALLS"
   up
   assert_called 'mine-worker-0 python3 /private/common/code/verl_regress/'
+}
+
+# bats test_tags=slow
+@test "an owner is that of this cluster's containers, whatever other clusters are called" {
+  printf 'y %s\t00000000000000bb|alice|/a\n' mine2 'mine foo' 'mine 2' >"${BOX}/others"
+  up
+  assert_status 0
+  assert_line "ok      the cluster mine is ours (${WORK})"
+  printf 'y mine\t00000000000000bb|alice|/a\n' >"${BOX}/others"
+  up
+  assert_status 2
+  [[ $output == *'The cluster mine belongs to another checkout: /a of user alice: '* ]] || fail "$output"
+}
+
+# bats test_tags=slow
+@test "clocks that differ are reported from what the nodes said" {
+  sed -i 's/now worker-0 ;;/now worker-0 | sed "s|^clock .*|clock $(($(date +%s) + 100))|" ;;/' "${BOX}/bin/docker"
+  up
+  assert_status 0
+  [[ $output =~ 'warning The clocks of the nodes differ by '(99|100|101)' s (head +'[01]', worker-0 +'(100|101)')' ]] || fail "$output"
+  refute_called 'mine-worker-0 date'
 }
 
 # bats test_tags=slow
