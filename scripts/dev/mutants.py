@@ -84,6 +84,7 @@ MODULES = (
     Module("identity", "verl_regress/worker/identity.py", ("test_identity",)),
     Module("identity-hook", "identity.py", ("hooks/test_identity_report",), root="py/hooks"),
     Module("plan", "verl_regress/spec/plan.py", ("test_plan", "test_bad_input", "test_escape", "test_reward_fn", "test_submit", "test_resume"), slow=True),
+    Module("remote-code", "verl_regress/spec/remote_code.py", ("test_plan", "test_submit", "test_launcher"), slow=True),
     Module("overrides", "verl_regress/spec/overrides.py", ("test_plan", "test_compose", "test_bad_input"), slow=True),
     Module("submit", "verl_regress/submit/submit.py", ("test_submit", "test_owner", "test_bad_input", "test_compose", "test_deterministic", "test_seed", "test_job_secrets", "test_resume", "test_export"), slow=True),
     Module("checks", "verl_regress/session/checks.py", ("test_verify_checks", "test_verify_sentences", "test_verify_canary", "test_session_verdict")),

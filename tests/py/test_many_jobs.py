@@ -76,8 +76,9 @@ def test_the_latest_job_is_found_by_reading_few(shared, monkeypatch, count):
 
 # A listing of ten thousand jobs is many calls of a remote file system.
 @pytest.mark.parametrize("command", [["jobs"], ["status", "--profile=cpu", "--cluster=c"], ["where", "latest"]])
-def test_a_command_lists_all_jobs_once(shared, monkeypatch, command):
-    owned(shared, make_jobs(shared, 10)[0], ANN)
+def test_a_command_lists_all_jobs_once_and_the_attempts_of_each_at_most_twice(shared, monkeypatch, command):
+    ids = make_jobs(shared, 10)
+    owned(shared, ids[0], ANN)
     listed = []
     for name in ("scandir", "listdir"):
         real = getattr(os, name)
@@ -85,6 +86,7 @@ def test_a_command_lists_all_jobs_once(shared, monkeypatch, command):
     words = ["--shared-root", str(shared.path), "--no-ray", f"--owner={ANN.user}:{ANN.id}"]
     assert cli.main([*words, *command]) == 0
     assert listed.count(str(shared.jobs)) == 1, listed
+    assert max(listed.count(f"{shared.jobs}/{submission_id}/attempts") for submission_id in ids) <= 2, listed
 
 
 # Its attempts are listed, and the end that the newest recorded is opened. Before: about 10 calls for each, one job after the other.

@@ -412,6 +412,15 @@ def test_a_tokenizer_is_checked_for_rl_and_where_the_models_code_is_not_checked_
     assert planned(spec="workload: sft\n").tokenizers == ()
 
 
+def test_a_model_that_only_the_nodes_have_is_not_checked_and_one_that_a_link_on_the_shared_root_leads_to_is(
+    planned, shared, tmp_path
+):
+    outside = write(tmp_path / "outside" / "config.json", "{}").parent
+    (linked := shared.models / "linked").symlink_to(outside)
+    named = [f"++trainer.a={outside}", f"++trainer.b={linked}"]
+    assert set(planned(said={"overrides": named}).tokenizers) == {shared.models / "tiny", linked}
+
+
 @pytest.mark.usefixtures("sft_trainer")
 def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
     write(shared.datasets / "mine" / "train.parquet", "")

@@ -108,6 +108,12 @@ class SharedRoot:
             return f"it is a link to {real}, which leaves {self.path}, and other nodes may not have it"
         return None
 
+    def has(self, path: Path) -> bool:
+        """Is `path` on the shared root, by its name or by what it leads to? What is elsewhere, only the nodes may have."""
+        if path.is_relative_to(self.path):
+            return True
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
+
     def fill_in(self, text: str) -> str:
         """`text` with `${shared_root}` filled in; every other ${…} is left to Hydra."""
         return text.replace("${shared_root}", str(self.path))

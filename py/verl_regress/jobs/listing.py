@@ -68,7 +68,7 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str |
         "code_id": find.text_of(plan, "code_id"),
         "owner": plan.get("owner"),
         "status": judgement.status.value,
-        "attempts": len(job.attempts()),
+        "attempts": job.attempt,
         "steps": steps,
         "made": made,
         "reason": None if judgement.status in _GOOD else judgement.reason,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -35,8 +33,6 @@ _RUN_BY = (
     "tool_config_path", "interaction_config_path", "agent_loop_config_path",
     "trainer.resume_from_path", "dump_dir", "dist_checkpointing_path", "lora.adapter_path",
 )  # fmt: skip
-_HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
-_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
@@ -182,16 +178,14 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose(code.path, code.record, request.workload.module, overrides)
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
-    caches = tuple(_caches(root, environment))
+    caches = tuple(remote_code.caches(root, environment))
     texts = list(_texts(yaml.load(composed.text, Loader=_LOADER)))
-    models = _models(root, environment, texts)
-    tokenizers = models if request.workload.has_reward and not composed.runs_remote_code else ()
-    for model in tokenizers:
-        remote_code.need_own_tokenizer(model, "or name another model")
+    models = remote_code.models(root, environment, texts)
+    tokenizers = remote_code.own_tokenizers(models, composed, request.workload)
     code_dirs = (
         *_python_path(root, environment, code),
         *_named_code(root, request, job, composed, texts, reward_file),
-        *(_remote_code(models) if composed.runs_remote_code else ()),
+        *remote_code.own_models(models, composed),
     )
     return Plan(
         request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches, tokenizers
@@ -204,9 +198,7 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
     Raises BadInput if one is another user's.
     """
     entries = [Path(entry) for entry in environment.variables["PYTHONPATH"].split(os.pathsep)]
-    asked = [
-        each for each in entries if each != code.path and not each.is_relative_to(HELPER_DIR) and _is_in(root, each)
-    ]
+    asked = [each for each in entries if each != code.path and not each.is_relative_to(HELPER_DIR) and root.has(each)]
     of_nodes = {Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     for entry in asked:
         if entry in of_nodes:
@@ -215,16 +207,6 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
             origin, cure = environment.origins["PYTHONPATH"], "or name a folder of your own"
         need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", cure)
     return tuple(asked)
-
-
-def _caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
-    """The caches of the Hugging Face libraries on the shared root. Raises BadInput if another user can add to one."""
-    for name in ("HF_HOME", _HUB):
-        home = environment.variables.get(name)
-        if home is not None and _is_in(root, Path(home)):
-            origin = environment.origins.get(name, "the knob SHARED_ROOT")
-            need_own(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
-            yield Path(home)
 
 
 def _named_code(
@@ -245,38 +227,10 @@ def _named_code(
     named = ((key, text) for key, text in texts if Path(text).suffix in _RUN or key.endswith(_RUN_BY))
     for key, text in named:
         path = Path(os.path.normpath(job.path / text.removeprefix("file://")))
-        if path not in (reward, own) and not path.is_relative_to(job.path) and _is_in(root, path):
+        if path not in (reward, own) and not path.is_relative_to(job.path) and root.has(path):
             origin = origins.get(key, "verl's config")
             need_own(path, f"{key}={shown(str(path))} (from {origin})", "or name one of your own")
             yield path
-
-
-def _models(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str, str]]) -> tuple[Path, ...]:
-    """The models on the shared root that verl's config names, by a path or by the name of a repository that the cache has."""
-    hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
-    named = dict.fromkeys(
-        Path(text) if text.startswith("/") else hub / f"models--{text.replace('/', '--')}"
-        for _, text in texts
-        if text.startswith("/") or _REPO.fullmatch(text)
-    )
-    return tuple(path for path in named if _is_in(root, path) and _is_model(path))
-
-
-def _is_model(path: Path) -> bool:
-    """Is there a model, or the cache's copies of one?"""
-    try:
-        return any(path.glob("*config.json")) or (path / "snapshots").is_dir()
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # as of no file
-            raise
-        return False
-
-
-def _remote_code(models: tuple[Path, ...]) -> tuple[Path, ...]:
-    """These models, whose Python files run. Raises BadInput if one is another user's."""
-    for model in models:
-        need_own(model, f"The model {shown(str(model))} with trust_remote_code", "or set trust_remote_code to false")
-    return models
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -289,11 +243,6 @@ def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(node, list):
         for inner in node:
             yield from _texts(inner, key)
-
-
-def _is_in(root: SharedRoot, path: Path) -> bool:
-    """Is it on the shared root, by its name or by what it leads to? What is elsewhere, only the nodes may have."""
-    return path.is_relative_to(root.path) or Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root.path))
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:
