@@ -127,8 +127,7 @@ cluster::await_ready() {
   cluster::_list_packages "$unlisted"
 }
 
-# cluster::_were_ready: the head has told this `make up` that they are, and that nothing is left to do; nothing was changed since. Prints
-# the same.
+# cluster::_were_ready: the first script of this `make up` has learned that from the head, and nothing was changed since; prints the nodes.
 cluster::_were_ready() {
   local node nodes=() joined=()
   look::knows head:joined || return 1

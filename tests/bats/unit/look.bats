@@ -95,6 +95,7 @@ calls() { grep -cE -- "$1" "$CALLS" || true; }
 
 # bats test_tags=slow
 @test "clocks that differ are reported from what the nodes said" {
+  # shellcheck disable=SC2016  # expanded in the stub
   sed -i 's/now worker-0 ;;/now worker-0 | sed "s|^clock .*|clock $(($(date +%s) + 100))|" ;;/' "${BOX}/bin/docker"
   up
   assert_status 0
