@@ -1,6 +1,8 @@
+import errno
 import json
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
@@ -11,7 +13,7 @@ from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
-from verl_regress.spec import plan
+from verl_regress.spec import plan, remote_code
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import Override, merge
 from verl_regress.spec.request import Attempt, CommandLine, Defaults, Request
@@ -419,6 +421,26 @@ def test_a_model_that_only_the_nodes_have_is_not_checked_and_one_that_a_link_on_
     (linked := shared.models / "linked").symlink_to(outside)
     named = [f"++trainer.a={outside}", f"++trainer.b={linked}"]
     assert set(planned(said={"overrides": named}).tokenizers) == {shared.models / "tiny", linked}
+
+
+def test_a_model_with_a_folder_that_cannot_be_listed_may_have_code_there(shared, monkeypatch):
+    model = shared.models / "mine"
+    write(model / "config.json", "{}")
+    (model / "closed").mkdir()
+    checked, scandir = [], os.scandir
+    monkeypatch.setattr(remote_code, "need_own", lambda path, *_: checked.append(path))
+    remote_code.need_own_tokenizer(model, "name another")
+    assert checked == []
+
+    def refusing(path):
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refusing)
+        remote_code.need_own_tokenizer(model, "name another")
+    assert checked == [model]
 
 
 @pytest.mark.usefixtures("sft_trainer")
