@@ -55,7 +55,7 @@ begin_long_training() {
 
 # goes_on ID: nothing of ours runs on any host, and that job goes on in another allocation from its newest checkpoint.
 goes_on() {
-  [[ -z $(ours) ]] || fail "$(ours)"
+  [[ -z $(ours) ]] || fail "$(ours) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
   step=$(find "${SLURM_SHARED}/jobs/$1/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
   ((step >= 2))
   BATCH_DO=resume JOB=$1 OVERRIDES="trainer.total_training_steps=$((step + 2))" slurm_nodes::submit
