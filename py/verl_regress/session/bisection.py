@@ -20,7 +20,7 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import Session, all_of, new_directory
 from verl_verdict import comparable, jobdir
-from verl_verdict.diagnosis import number
+from verl_verdict.diagnosis import counted, number
 from verl_verdict.errors import BadInput as Unreadable
 from verl_verdict.exact import ROUNDING
 from verl_verdict.records import Run
@@ -157,8 +157,8 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
 
     Raises BadInput if GOOD fails, if they do not differ, or not in `metric`; RegressError if the session does not tell.
     """
-    if session.failed_checks():
-        raise RegressError(f"{_doubt(session)}: read {session.path}/report.md for what to fix, and start a new search.")
+    if doubt := _doubt(session):
+        raise RegressError(f"{doubt}: read {session.path}/report.md for what to fix, and start a new search.")
     report, evidence = read_json(session.path / "report.json") or {}, session.evidence()
     trained = [each.name for each in suites.of_recorded(evidence["begin"]["suite"]).cases]  # not their speed and memory
     cases = [each for each in report.get("cases", []) if each["case"] in trained and case in ("", each["case"])]
@@ -290,8 +290,8 @@ def of_refusal(signature: Signature, why: str) -> tuple[str, str]:
 
 def of_session(signature: Signature, session: Session) -> tuple[str, str]:
     """What the verdict of a commit's session says."""
-    if session.failed_checks():
-        return SKIP, _doubt(session)
+    if doubt := _doubt(session):
+        return SKIP, doubt
     report = read_json(session.path / "report.json") or {}
     found = next((each for each in report.get("cases", []) if each["case"] == signature.case), None)
     if found is None:
@@ -301,8 +301,11 @@ def of_session(signature: Signature, session: Session) -> tuple[str, str]:
 
 
 def _doubt(session: Session) -> str:
-    number = session.failed_checks()
-    return f"{'1 check' if number == 1 else f'{number} checks'} of the session {session.path.name} failed, so its runs may not be of the code that was asked for"
+    """Why its runs decide nothing; empty if no check of it failed."""
+    failed = session.failed_checks()
+    if not failed:
+        return ""
+    return f"{counted(failed, 'check')} of the session {session.path.name} failed, so its runs may not be of the code that was asked for"
 
 
 def confirmed(signature: Signature, session: Session) -> tuple[bool, list[str]]:
