@@ -70,19 +70,17 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   [[ -z $unknown ]] || fail "neither a command of README_COMMAND (tests/bats/readme.bash) nor one of these: ${unknown}"
 }
 
-@test "the quick start's captured output is there and ends well, and the README shows lines of it" {
-  block=$(part docs/quickstart.md quickstart)
-  [[ $block == *SUCCEEDED* && $block == *'fidelity: 11 of 11 checks passed'* && $block == *' phases'* ]]
+@test "the README shows lines of a quick start that ended well" {
   excerpt=$(part README.md quickstart | sed '/^$/d')
+  [[ $excerpt == *SUCCEEDED* && $excerpt == *'fidelity: 11 of 11 checks passed'* && $excerpt == *' phases'* ]]
   (($(wc -l <<<"$excerpt") >= 15 && $(wc -l <<<"$excerpt") <= 25))
-  diff <(printf '%s\n' "$excerpt") <(scripts/dev/readme_capture.sh --excerpt)
 }
 
-@test "the generators reproduce the pages: the table of knobs, the quick start, and nothing else of the page" {
+@test "the generators reproduce the table of knobs and the README's quick start, and nothing else of the pages" {
   copy="${BATS_TEST_TMPDIR}/copy"
   mkdir -p "${copy}/build"
   cp -r scripts env docs README.md "$copy"
-  part docs/quickstart.md quickstart | sed 's/^    //' >"${copy}/build/log"
+  part README.md quickstart | sed '/^$/d; s/^    //' >"${copy}/build/log"
   (cd "$copy" && scripts/dev/knob_table.sh --write && scripts/dev/readme_capture.sh build/log)
   diff README.md "${copy}/README.md" && diff -r docs "${copy}/docs"
   sed -i '/^<!-- .knobs -->$/d' "${copy}/docs/knobs.md"
