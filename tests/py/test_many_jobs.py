@@ -252,6 +252,19 @@ def test_marks_of_owners_are_made_again_by_gc(shared, monkeypatch, capsys, count
     assert calls.total() <= 10, calls
 
 
+@pytest.mark.parametrize("home", ["sessions", "bisections"])
+def test_the_latest_job_is_none_of_a_session(shared, make_job, run, home):
+    mine = make_job("my-20260101T000000Z")  # a user may choose such an id
+    session = getattr(shared, home) / "20260102T000000Z"
+    session.mkdir(parents=True)
+    for number, name in enumerate(("ppo-b", "ppo-a", "ppo-b-again"), 1):
+        make_job(f"{name}-{session.name}" + (f"-{number}" if number > 1 else ""))
+    assert find.find(shared, "latest") == mine
+    assert find.find(shared, f"ppo-b-{session.name}").path.is_dir()
+    shutil.rmtree(mine.path)
+    assert "outside a session" in run("where", "latest").err
+
+
 def test_a_job_that_another_user_resumed_is_the_latest_of_that_user(shared):
     ids = make_jobs(shared, 3)
     owned(shared, ids[0], ANN)

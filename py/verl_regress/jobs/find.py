@@ -28,6 +28,7 @@ _MARK = ".made-"  # begins the name of a mark that tells the time; no id begins 
 _OWNED = ".of-"  # … that tells the owner
 _ANY_MARK = re.compile(r"(\.made-|\.of-)([^-]*)-(.*)", re.DOTALL)
 _MADE_ID = re.compile(r"-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{4}$")
+_OF_SESSION = re.compile(r"-([0-9]{8}T[0-9]{6}Z)(-[0-9]+)?$")  # ends the ids of the jobs of a session or a search
 # In which a time can be written (seconds); the owner of a file can give it any.
 _YEARS_1_TO_9999 = (-62135596800.0, 253402300799.0)
 _LAG = 60.0  # seconds at most from the id to the directory, with the difference of two clocks
@@ -236,7 +237,7 @@ def asked_for(args: argparse.Namespace) -> JobDir:
 def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     """The newest attempt of the job with that id, or of the latest job; `<id>.aN` is that attempt. Raises BadInput.
 
-    The latest job is `caller`'s own; of all jobs if the caller is not known.
+    The latest job is `caller`'s own (of all jobs if the caller is not known), and none of a session or a search.
     """
     if asked == "latest":
         return _latest(root, caller)
@@ -274,15 +275,22 @@ def _has_other_case(path: Path) -> bool:
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
     listed = Listed.of(root)
     for job in newest(root, listed, None if caller is None else _may_be_of(listed, caller)):
-        if caller is None or _is_of(caller, job):
+        if not _is_of_session(job) and (caller is None or _is_of(caller, job)):
             return job
     theirs = next(newest(root, listed), None)
     if theirs is None:
         raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
     raise BadInput(
-        f"JOB=latest but no job under {root.jobs} is yours: the latest of all is {theirs.submission_id} of "
+        f"JOB=latest but no job under {root.jobs} is yours and outside a session: the latest of all is {theirs.submission_id} of "
         f"{owner.described(_plan_if_readable(theirs))}; name it with JOB={theirs.submission_id}, or submit one."
     )
+
+
+def _is_of_session(job: JobDir) -> bool:
+    """Did `make verify` or `make bisect` submit it? Its id ends with the name of their directory."""
+    found = _OF_SESSION.search(job.submission_id)
+    homes = (job.root.sessions, job.root.bisections)
+    return found is not None and any((home / found[1]).is_dir() for home in homes)
 
 
 def _is_of(caller: Owner, job: JobDir) -> bool:

@@ -78,7 +78,7 @@ THEIRS='The cluster vrtest-owner belongs to another checkout: .*/build/container
   wait::until 120 - is_running owner-1
   helper=$(bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; env::load; helper::dir')
   run docker exec "${CLUSTER_NAME}-head" sh -c "python3 ${helper}/run.py --shared-root /private --owner=bob:$(<"${WORKDIR}/id") stop latest --deadline=9 2>&1 | head -n 1"
-  [[ $output =~ ^"error   JOB=latest but no job under /private/jobs is yours: the latest of all is owner-0 of user alice, ${WORKDIR}; name it with JOB=owner-0, or submit one." ]] || fail 'not refused'
+  [[ $output =~ ^"error   JOB=latest but no job under /private/jobs is yours and outside a session: the latest of all is owner-0 of user alice, ${WORKDIR}; name it with JOB=owner-0, or submit one." ]] || fail 'not refused'
   rm -r "${WORKDIR}/shared/jobs/owner-0"
   is_running owner-1
 }
