@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot deps cleanup-legacy submit submit-cli slurm export ppo grpo sft wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart bench releases calibrate mutants test test-slow test-container test-faults test-faults-full lint check-specs version dist
+override targets := help check build up down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart test version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -41,10 +41,6 @@ up: check ## bring the cluster up: containers, Ray's head, Ray's workers; done w
 	@scripts/21_start_workers.sh
 down: ## remove the cluster: exactly what bears its label; the shared directory stays [FORCE=1]
 	@scripts/02_down.sh
-deps: ## put the helper on the shared root, and the Python packages that it needs and a node lacks [WHEELHOUSE]
-	@scripts/12_install_py_deps.sh
-cleanup-legacy: ## remove the containers of version 1, named exactly as it named them
-	@scripts/03_cleanup_v1_legacy.sh
 dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
 	@scripts/64_dashboard.sh
 tunnel: ## the ssh command that forwards the dashboard to the machine in front of you, with JOB also that job's breakpoints [JOB, OPEN=1, TUNNEL_VIA, TUNNEL_PORT]
@@ -59,18 +55,10 @@ snapshot: ## an immutable copy of a verl source tree [CODE_ID, VERL_SOURCE=pypi:
 	@scripts/31_snapshot_verl_code.sh
 submit: ## submit a job [WORKLOAD, CODE_ID, JOBSPEC, OVERRIDES, WAIT=1, DRY_RUN=1, DEBUGGER]
 	@scripts/44_submit_sdk.sh
-submit-cli: ## the same, through the command `ray job submit` instead of Ray's Python SDK [JOBSPEC]
-	@scripts/43_submit_jobspec.sh
 export: ## print a file that runs the same job elsewhere [TO=kuberay|dstack|compose|slurm, and what submit takes]
 	@scripts/46_export.sh
 slurm: ## submit a batch job to Slurm that does up, prepare, snapshot, submit (or verify, resume) and down [WORKLOAD, BATCH_*, DRY_RUN=1]
 	@scripts/45_slurm.sh
-ppo: ## one epoch of PPO with a critic [CODE_ID, WAIT=1]
-	@scripts/40_submit_ppo_epoch1.sh
-grpo: ## one epoch of GRPO [CODE_ID, WAIT=1]
-	@scripts/41_submit_grpo_epoch1.sh
-sft: ## a few steps of supervised fine-tuning on Ray [CODE_ID, WAIT=1]
-	@scripts/42_submit_sft_minimal.sh
 wait: ## follow a job to its end [JOB=latest]
 	@scripts/52_wait.sh
 resume: ## continue a job from its newest complete checkpoint, as a new attempt [JOB, OVERRIDES, WAIT=1]
@@ -124,29 +112,6 @@ quickstart: ## from a bare machine to a trained PPO job on a three-container clu
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
-test-slow: ## the unit tests that take seconds: thousands of cases of bad input, a kill or a signal at every step, the pages in Chromium
-	@scripts/dev/test.sh unit-slow py-slow
-test-container: ## the whole path on real containers with the real trainer
-	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/test.sh container
-test-faults: ## faults, hostile values and load on real clusters, without the longest tests
-	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/test.sh faults
-test-faults-full: ## all fault tests, after the slow unit tests; writes docs/reliability.md
-	@scripts/dev/bootstrap_host.sh --engine
-	@scripts/dev/test.sh unit-slow py-slow faults-full
-bench: ## time our commands against what you would type without them [BENCH_ROWS]
-	@scripts/dev/bench.sh
-releases: ## which releases of verl train: release x workload x trainer, each twice [RELEASES, VERL_MAIN, FORCE=1]
-	@scripts/dev/releases.sh
-calibrate: ## can the verdict be trusted? planted regressions, harmless changes and 60 pairs of A, on a cluster that is up and prepared; hours [VERL_SOURCE]
-	@scripts/dev/calibrate.sh 60
-mutants: ## do the unit tests notice a planted bug? mutation testing of the modules that decide; takes hours [MUTANTS]
-	@scripts/dev/mutants.sh
-check-specs: ## check every shipped JobSpec and Ray base config: schema, first line for editors, docs/jobspec.md
-	@scripts/dev/specs.sh
-lint: ## shellcheck, shfmt, ruff, mypy, import-linter, the CI workflow
-	@scripts/dev/lint.sh
 version: ## which version of verl-regress this is
 	@scripts/dev/version.sh
 dist: ## build/dist/verl-regress-VERSION.tar.gz, which runs without git

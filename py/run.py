@@ -64,7 +64,7 @@ def _start() -> int:
         return main()
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        cure = "bring it with 'make deps'"
+        cure = "bring it with 'scripts/12_install_py_deps.sh'"
         if package in {"numpy", "scipy", "matplotlib"}:  # the judge's
             cure = "'make verify' and 'make history' bring it to the head of a cluster that is up, from WHEELHOUSE if you set that"
         raise SystemExit(f"error   This node's Python has no package '{package}': {cure}.") from None

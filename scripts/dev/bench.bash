@@ -59,7 +59,7 @@ bench::prepare() {
 # What an earlier bench left would be skipped and cost no time; only data and model stay. Snapshots are read-only folders.
 bench::_forget() {
   local old
-  for old in "${WORKDIR}/shared"/{common/code,jobs,own,few,many,verify,bare} "${WORKDIR}/copy"; do
+  for old in "${WORKDIR}/shared"/{common/code,jobs,verify,bare} "${WORKDIR}/copy"; do
     [[ ! -d $old ]] || find "$old" -type d -exec chmod u+w {} +
     rm -rf "$old"
   done

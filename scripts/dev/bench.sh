@@ -3,24 +3,22 @@
 # whole sessions), and their ratio. Uses a separate cluster, <CLUSTER_NAME>-bench at DASHBOARD_PORT + 1000, and removes it at the
 # end; its files are under build/bench/.
 #
-#   scripts/dev/bench.sh                        every row: writes bench/results.json and the table of docs/bench.md
-#   BENCH_ROWS=submit,status scripts/dev/bench.sh     these rows, printed only; there are: up_workers up_hosts up up_again submit status
-#                                               debug snapshot many_jobs gc_many_jobs queue many_nodes slow_disk verify
+#   scripts/dev/bench.sh                  every row: writes bench/results.json and the table of docs/bench.md
+#   scripts/dev/bench.sh submit status    these rows, printed only; there are: up_workers up_hosts up up_again submit status debug
+#                                         snapshot verify
 #
 # All rows take more than half an hour on 2 cores; run nothing else on the machine.
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin "$@"
+all=(up_workers up_hosts up up_again submit status debug snapshot verify)
+cli::begin_with "${all[*]} ..." "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/bench.bash"
-source "${REPO_DIR}/scripts/dev/bench_scale.bash"
 # shellcheck source=scripts/dev/release.bash
 source "${REPO_DIR}/scripts/dev/release.bash"
 
-all=(up_workers up_hosts up up_again submit status debug snapshot many_jobs gc_many_jobs queue many_nodes slow_disk verify)
 rows=("${all[@]}") results=${REPO_DIR}/bench/results.json page=${REPO_DIR}/docs/bench.md
-if [[ -n ${BENCH_ROWS-} ]]; then
-  IFS=', ' read -r -a rows <<<"$BENCH_ROWS"
-  results=${BENCH_DIR}/results.json page=''
+if (($#)); then
+  rows=("$@") results=${BENCH_DIR}/results.json page=''
 fi
 
 mkdir -p "$BENCH_DIR"

@@ -1,4 +1,4 @@
-# calibrate: the runs of `make calibrate`, on a cluster that is up and prepared.
+# calibrate: the runs of scripts/dev/calibrate.sh, on a cluster that is up and prepared.
 # shellcheck shell=bash
 
 calibrate::python() { venv::script calibrate "$@"; }

@@ -1,4 +1,4 @@
-"""The runs of `make calibrate`, and docs/calibration.md: what the judge says of all that is recorded.
+"""The runs of scripts/dev/calibrate.sh, and docs/calibration.md: what the judge says of all that is recorded.
 
 calibrate.py cost PAIRS [WORKLOAD]      what will be run, and how long it takes
 calibrate.py next PAIRS [WORKLOAD]      the next run that lacks a record, as words that end with NUL; nothing if there is none
@@ -88,7 +88,7 @@ def page() -> str:
         "# How far the judge can be trusted",
         "What [the judge](verdict.md) says of real rehearsal runs of verl: of planted regressions and harmless changes\n"
         "(`tests/mutations/`), and of A against A. `scripts/dev/calibrate.py` writes this page from the records in\n"
-        "`tests/recorded/calibration/`; `make calibrate` makes the records. `make test` judges all of them again, and fails if the\n"
+        "`tests/recorded/calibration/`; `scripts/dev/calibrate.sh 60` makes the records. `make test` judges all of them again, and fails if the\n"
         "judge has become weaker.",
         _source(abouts),
         "## Summary",

@@ -1,4 +1,4 @@
-"""Runs one row of `make releases` on a cluster that is up and prepared: release_row.py ROW CODE_ID IMAGE LOG
+"""Runs one row of releases.sh on a cluster that is up and prepared: release_row.py ROW CODE_ID IMAGE LOG
 
 Two equal jobs, one after the other, from the snapshot CODE_ID; for a row "resume" one job with validation, which is then
 resumed. All by `make submit` and `make resume`, whose output goes to LOG. The record is added to

@@ -1,4 +1,4 @@
-# releases: the rows of `make releases`, on a cluster that is started and prepared for them.
+# releases: the rows of scripts/dev/releases.sh, on a cluster that is started and prepared for them.
 # shellcheck shell=bash
 
 readonly RELEASES_DIR="${REPO_DIR}/build/releases"
@@ -17,15 +17,12 @@ releases::quietly() {
 releases::_doing() { log::last_line "$RELEASES_LOG" | sed 's/^[a-z=]* *//'; }
 releases::_logged() { make --no-print-directory -C "$REPO_DIR" "$@" 2>>"$RELEASES_LOG" </dev/null; }
 
-# releases::find_rows: puts the rows that RELEASES names into the array ROWS; those of main only if VERL_MAIN says where it is.
+# releases::find_rows [WORD...]: puts the rows that the words name into the array ROWS; those of main only if VERL_MAIN says where it is.
 releases::find_rows() {
-  local words=() row found=()
+  local row found=()
   [[ ${PROFILE-} == @(|auto|cpu) ]] ||
     cli::die 2 "PROFILE='${PROFILE}' (from ${ENV_ORIGIN[PROFILE]}) is not usable: releases are tried in rehearsals; use cpu, or leave it out."
-  IFS=', ' read -r -a words <<<"${RELEASES-}"
-  [[ -n ${VERL_MAIN-} || " ${words[*]}" != *' main'* ]] ||
-    cli::die 2 "RELEASES='${RELEASES}' (from ${ENV_ORIGIN[RELEASES]}) names rows of main, and VERL_MAIN is empty: set VERL_MAIN=git:URL@REF or VERL_MAIN=path:DIR."
-  answer::lines found releases::python rows "${words[@]}"
+  answer::lines found releases::python rows "$@"
   for row in "${found[@]}"; do
     if [[ $row == main-* && -z ${VERL_MAIN-} ]]; then
       log::skip "${row} (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)"

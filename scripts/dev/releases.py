@@ -1,4 +1,4 @@
-"""Which releases of verl train here: the rows of `make releases`, their records, and the tables of docs/verl-releases.md.
+"""Which releases of verl train here: the rows of releases.sh, their records, and the tables of docs/verl-releases.md.
 
     releases.py rows [WORD...]              the rows that these words name (a row or a release), all where there is none
     releases.py recorded ROW CODE_ID IMAGE  what the record says of a row that worked with the same code and image; else exits 1
@@ -64,7 +64,7 @@ def _rows_of(release: str) -> list[Row]:
 
 ROWS = tuple(row for release in RELEASES for row in _rows_of(release))
 BY_NAME = {row.name: row for row in ROWS}
-WORDS = (*RELEASES, *BY_NAME)  # what the knob RELEASES takes
+WORDS = (*RELEASES, *BY_NAME)
 
 
 def named(words: Sequence[str]) -> list[Row]:
@@ -165,7 +165,7 @@ def tables(records: Mapping[str, Record]) -> str:
             "## Runs",
             _table(("run", "rows", "recorded", "commit", "image", "packages", "machine"), _run_cells(shown, runs))
             if shown
-            else "None yet: `make releases`.",
+            else "None yet: `scripts/dev/releases.sh`.",
         ]
     )
 
@@ -286,7 +286,7 @@ def check() -> int:
     """Say whether page and records agree; 1 where they do not."""
     page = PAGE.read_text(encoding="utf-8")
     if with_tables(page, read(SHIPPED)) != page:
-        print(f"docs/{PAGE.name} is not what docs/{SHIPPED.name} makes: 'make releases' writes both.")
+        print(f"docs/{PAGE.name} is not what docs/{SHIPPED.name} makes: 'scripts/dev/releases.sh' writes both.")
         return 1
     print(f"docs/{PAGE.name}: {len(read(SHIPPED))} of {len(ROWS)} rows are recorded, 0 differ")
     return 0
@@ -296,6 +296,13 @@ def main(arguments: Sequence[str]) -> int:
     """One of rows, recorded, write, check; returns the exit status."""
     action, words = arguments[0], list(arguments[1:])
     if action == "rows":
+        unknown = [word for word in words if word not in WORDS]
+        if unknown:
+            print(
+                f"error   '{unknown[0]}' is neither a release nor a row: use some of {', '.join(WORDS)}.",
+                file=sys.stderr,
+            )
+            return 2
         print("\n".join(row.name for row in named(words)))
     elif action == "recorded":
         record = recorded(*words)

@@ -4,25 +4,25 @@
 # each release is a PPO job with validation that is then resumed. Prints one line for each row; the last line is "N of M rows work",
 # and the exit status is 9 if not all of them work.
 #
-#   scripts/dev/releases.sh                              every row; writes docs/verl-releases.jsonl and docs/verl-releases.md
-#   RELEASES=0.9.1,0.8.0-grpo scripts/dev/releases.sh    these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows
-#                                                        (0.9.1-ppo, 0.9.1-ppo-v0, main-sft, 0.7.1-resume)
+#   scripts/dev/releases.sh                      every row; writes docs/verl-releases.jsonl and docs/verl-releases.md
+#   scripts/dev/releases.sh 0.9.1 0.8.0-grpo     these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows (0.9.1-ppo,
+#                                                0.9.1-ppo-v0, main-sft, 0.7.1-resume)
 #
-# main comes from VERL_MAIN (git:URL@REF or path:DIR); if that is empty, its rows are left out, and the page keeps its old entries
+# main comes from VERL_MAIN in the environment (git:URL@REF or path:DIR); if that is empty, its rows are left out, and the page keeps its old entries
 # for them. A row that worked with the same code, image and checkout is skipped, unless FORCE=1: an interrupted run continues where
 # it stopped. The jobs run on CLUSTER_NAME, which is removed at the end if it was not up before. All rows take about an hour on 2
 # cores.
 #
-# Knobs: RELEASES VERL_MAIN FORCE CLUSTER_NAME WORKDIR
+# Knobs: FORCE CLUSTER_NAME WORKDIR
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin "$@"
+cli::begin_with '[ROW] ...' "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/host.bash"
 source "${REPO_DIR}/scripts/dev/releases.bash"
 
 ROWS=() AGAIN=${FORCE-} works=0 release='' code_id=''
 venv::ensure
-releases::find_rows
+releases::find_rows "$@"
 releases::settle
 mkdir -p "$RELEASES_DIR"
 : >"$RELEASES_LOG"
@@ -33,6 +33,6 @@ for row in "${ROWS[@]}"; do
   release=${row%%-*}
   ! releases::run "$row" "$code_id" || works=$((works + 1))
 done
-[[ -n ${RELEASES-} ]] || releases::python write "${ROWS[@]}"
+(($#)) || releases::python write "${ROWS[@]}"
 printf '%d of %d rows work\n' "$works" "${#ROWS[@]}"
 ((works == ${#ROWS[@]})) || exit 9

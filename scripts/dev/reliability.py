@@ -2,7 +2,7 @@
 
     reliability.py check            docs/reliability.md is what docs/reliability.json makes; exits 1 where it is not
     reliability.py report           build/reports/reliability.md, from the records of the last run
-    reliability.py write            docs/reliability.json and docs/reliability.md, from the same: `make test-faults-full`
+    reliability.py write            docs/reliability.json and docs/reliability.md, from the same
     reliability.py add              both, with the records of a run of a few files in place of older ones of the same name
 
 docs/reliability.json is `{"runs": [{"written", "commit", "machine", "records": […]}, …]}`, the oldest run first. Records are build/reports/reliability.jsonl (tests/bats/faults/fault_helper.bash tells the keys) and the counts that the
@@ -31,7 +31,7 @@ def main(action: str) -> int:
     if action == "check":
         made = page(recorded())
         if made != (DOCS / "reliability.md").read_text():
-            print("docs/reliability.md is not what docs/reliability.json makes: 'make test-faults-full' writes both.")
+            print("docs/reliability.md is not what docs/reliability.json makes: 'reliability.py write' writes both, after 'scripts/dev/test.sh faults'.")
             return 1
         print(f"docs/reliability.md: checked {made.count(chr(10))} lines, 0 differ")
         return 0
@@ -89,9 +89,8 @@ def page(runs: Sequence[Run]) -> str:
     parts = [
         "# Reliability",
         "What was done to real clusters with real (tiny) jobs, and what the commands answered. The tests of `tests/bats/faults/`\n"
-        "leave these records; each test asserts the exit status and the whole sentence. `make test-faults-full` runs all of them and\n"
-        "writes this page. `make test-faults` runs all but the longest ones; its records are only in `build/reports/`.\n"
-        "`.venv/bin/python scripts/dev/reliability.py add` takes them over, also those of a single file that bats ran.\n"
+        "leave these records; each test asserts the exit status and the whole sentence. After `scripts/dev/test.sh faults`,\n"
+        "`.venv/bin/python scripts/dev/reliability.py write` makes this page; `add` takes over the records of a single file that bats ran.\n"
         "Messages have the values of the run, and the words that the source has now: when you change a message, change it in\n"
         "`docs/reliability.json`, too.",
         "\n".join(origin(run) for run in runs),

@@ -57,10 +57,6 @@ model: {path: x}
 
 def pytest_configure(config):
     config.pluginmanager.register(hermetic)
-    if "mutmut" in sys.modules:
-        import mutated
-
-        config.pluginmanager.register(mutated)
 
 
 def pytest_collection_modifyitems(items):

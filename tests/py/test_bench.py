@@ -1,7 +1,6 @@
 """The bench's numbers: runs become medians and ratios, and its page shows what its results contain."""
 
 import json
-import re
 
 import pytest
 from hermetic import REPO
@@ -9,7 +8,6 @@ from hermetic import REPO
 import bench
 
 FACTS = "cores\t2\nkernel\tLinux 6\n"
-SCRIPTS = ("bench.bash", "bench_scale.bash")
 
 
 def runs(**rows):
@@ -28,32 +26,25 @@ def test_a_row_has_the_ratio_of_the_medians_the_minimum_and_the_maximum():
     assert line.endswith("| 2.00 s (1.00 - 3.00) | 4.00 s (2.00 - 40.00) | 0.50 | ≤ 0.6 | met |")
 
 
-def test_a_limit_in_seconds_applies_to_the_difference():
-    found = bench.results(runs(up_again={"ours": [1.7], "docker compose up": [0.8]}), FACTS)
-    assert (found["rows"]["up_again"]["difference"], found["rows"]["up_again"]["is_met"]) == (0.9, False)
-    assert "| +0.90 s | within 0.8 s | **missed** |" in bench.table(found)
-
-
 def test_a_limit_of_ours_alone_does_not_compare():
     """The other side may take no time at all."""
-    found = bench.results(runs(gc_many_jobs={"ours": [0.2, 1.1, 0.3], "10 jobs": [0.0]}), FACTS)
-    assert (found["rows"]["gc_many_jobs"]["ours alone"], found["rows"]["gc_many_jobs"]["is_met"]) == (0.3, True)
-    assert "| 0.30 s (0.20 - 1.10) | 0.00 s (0.00 - 0.00) | 0.30 s | ≤ 1.0 s | met |" in bench.table(found)
+    found = bench.results(runs(up_again={"ours": [0.2, 3.1, 0.3], "docker compose up": [0.0]}), FACTS)
+    assert (found["rows"]["up_again"]["ours alone"], found["rows"]["up_again"]["is_met"]) == (0.3, True)
+    assert "| 0.30 s (0.20 - 3.10) | 0.00 s (0.00 - 0.00) | 0.30 s | ≤ 2.5 s | met |" in bench.table(found)
 
 
 def test_rows_of_another_run_are_added_with_their_machine():
     found = bench.results(
-        runs(submit={"ours": [3.0], "ray job submit": [4.0]}, queue={"ours": [9.0], "10 waiting jobs": [1.0]}), FACTS
+        runs(submit={"ours": [3.0], "ray job submit": [4.0]}, up_again={"ours": [9.0], "docker compose up": [1.0]}),
+        FACTS,
     )
     found["rows"]["no_row_by_now"] = found["rows"]["submit"]
-    part = bench.results(runs(queue={"ours": [2.0], "10 waiting jobs": [1.0]}), FACTS.replace("Linux 6", "Linux 7"))
+    part = bench.results(runs(up_again={"ours": [2.0], "docker compose up": [1.0]}), FACTS.replace("6", "7"))
     both = bench.added(found, part)
-    assert (both["machine"], list(both["rows"])) == (found["machine"], ["submit", "queue"])
-    table = bench.table(both).splitlines()
-    assert "| 2.00 s (2.00 - 2.00) | 1.00 s (1.00 - 1.00) | 2.00 s | ≤ 3.0 s | met |" in table[3]
-    assert table[-2:] == [
+    assert (both["machine"], list(both["rows"])) == (found["machine"], ["up_again", "submit"])
+    assert bench.table(both).splitlines()[-2:] == [
         "Medians of 1 to 1 runs of each side, alternating. cores 2, kernel Linux 6.",
-        "In another run: from a slot that is free to the next start, 200 waiting jobs. cores 2, kernel Linux 7.",
+        "In another run: `make up` when up. cores 2, kernel Linux 7.",
     ]
 
 
@@ -74,17 +65,11 @@ def test_the_page_matches_the_results():
 
 
 def test_the_table_has_every_row_that_the_script_runs():
-    script = "".join((REPO / "scripts" / "dev" / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    sides = {row.side for row in bench.ROWS}
+    script = (REPO / "scripts" / "dev" / "bench.bash").read_text(encoding="utf-8")
     assert {row.runs.partition(":")[0] for row in bench.ROWS} == {
         line[len("row::") : -len("() {")] for line in script.splitlines() if line.startswith("row::")
     }
-    commands = re.search(r"^readonly SCALE_COMMANDS=\((.*?)\)", script, re.MULTILINE)[1].split()
-    for family in ("many_jobs", "slow_disk"):
-        assert [row.runs for row in bench.ROWS if row.runs.startswith(f"{family}:")] == [
-            f"{family}:{command}" for command in commands
-        ]
-    assert all(f"'{side}'" in script for side in sides)
+    assert all(f"'{row.side}'" in script for row in bench.ROWS)
 
 
 def test_a_bare_job_runs_verls_own_command_line_in_another_directory(tmp_path):

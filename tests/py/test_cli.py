@@ -140,5 +140,6 @@ def test_a_missing_package_is_one_sentence(shared):
     )  # fmt: skip
     assert ended.returncode == 1
     assert re.fullmatch(
-        "error   This node's Python has no package '[a-z]+': bring it with 'make deps'.\n", ended.stderr
+        "error   This node's Python has no package '[a-z]+': bring it with 'scripts/12_install_py_deps.sh'.\n",
+        ended.stderr,
     )

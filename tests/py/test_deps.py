@@ -180,7 +180,7 @@ JUDGES = (
 @pytest.mark.parametrize(
     ("module", "package", "cure"),
     [
-        ("no_such_package", "no_such_package", "bring it with 'make deps'"),
+        ("no_such_package", "no_such_package", "bring it with 'scripts/12_install_py_deps.sh'"),
         ("matplotlib.style", "matplotlib", JUDGES),
         ("scipy.special", "scipy", JUDGES),
     ],

@@ -9,7 +9,7 @@ from hermetic import REPO
 import release_row
 import releases
 
-RECORDED = REPO / "tests" / "recorded" / "releases.jsonl"  # from `make releases`, of real jobs
+RECORDED = REPO / "tests" / "recorded" / "releases.jsonl"  # from releases.sh, of real jobs
 SUCCESS = {"exit_code": 0, "reason": "the trainer ended"}
 WHY_NOT = (
     "| 0.9.1 | ppo | V1 | **no**: the trainer ended with exit status 1: ModuleNotFoundError: No module named 'transfer_queue' "
@@ -20,7 +20,7 @@ RUN = "| 1 | 2 | 2026-11-22 | 93e974a54202-dirty | verl-regress-node:ad32bb470cb
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The files of `make releases` in a temporary directory, with the records of real rows."""
+    """The files of releases.sh in a temporary directory, with the records of real rows."""
     monkeypatch.setattr(releases, "RECORDS", tmp_path / "records.jsonl")
     monkeypatch.setattr(releases, "SHIPPED", tmp_path / "shipped.jsonl")
     monkeypatch.setattr(releases, "PAGE", tmp_path / "page.md")
@@ -78,7 +78,7 @@ def test_write_replaces_the_rows_that_ran_and_keeps_the_others(here, capsys):
     releases.PAGE.write_text(page.replace("| yes |", "| no |"))
     assert releases.main(["check"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "docs/page.md is not what docs/shipped.jsonl makes: 'make releases' writes both."
+        "docs/page.md is not what docs/shipped.jsonl makes: 'scripts/dev/releases.sh' writes both."
     )
 
 

@@ -95,7 +95,7 @@ nodes::shared_root_here() { :; }
 nodes::shared_group() { printf '%s\n' "$SHARED_GROUP"; }
 
 nodes::need_shared_root_here() {
-  cli::die 8 "None of the nodes in $(nodes::_source) can be reached, or has the helper that 'make deps' copies there, and the jobs are on their shared root: fix that first."
+  cli::die 8 "None of the nodes in $(nodes::_source) can be reached, or has the helper that 'scripts/12_install_py_deps.sh' copies there, and the jobs are on their shared root: fix that first."
 }
 
 # nodes::owners [NODE...]: the owners of this cluster on those nodes (default: all), as ID|USER|WORKDIR, from the file next to Ray's

@@ -68,7 +68,7 @@ prereq::version1_leftovers() {
   look::see names compose::names
   left=$(legacy::list | paste -sd' ')
   [[ -z $left ]] ||
-    cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'make cleanup-legacy'."
+    cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'scripts/03_cleanup_v1_legacy.sh'."
   log::ok "no container of version 1 (mvp-ray-head, mvp-ray-worker-<n>)"
 }
 

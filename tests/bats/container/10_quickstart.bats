@@ -100,7 +100,6 @@ setup() {
   [[ $status != 0 && $output == *'HTTP Error 401'* ]] || fail 'without the token Ray answers'
 }
 
-# bats test_tags=turn:2
 @test "a second run, from the tarball of make dist: every phase except the training says skip, a new id, the first job's directory is unchanged" {
   tarball=$(scripts/dev/dist.sh)
   tar -C "$BATS_FILE_TMPDIR" -xzf "$tarball"
@@ -125,7 +124,6 @@ setup() {
   [[ $second != "$JOB" && -f ${WORKDIR}/shared/jobs/${second}/state/ended ]]
 }
 
-# bats test_tags=turn:2
 @test "two seeded runs of the same code: every metric except times is equal, bit by bit, at every step" {
   container::same_metrics "$JOB_DIR" "${WORKDIR}/shared/jobs/$(<"${BATS_FILE_TMPDIR}/second-id")"
 }

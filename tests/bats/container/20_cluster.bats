@@ -45,7 +45,6 @@ setup() { load container_helper; }
   assert_line 'ok      worker-1 is ALIVE at .*'
 }
 
-# bats test_tags=turn:1
 @test "make submit twice at the same moment gives two ids and two directories" {
   export WORKLOAD=sft # the fastest to train
   make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/a" 2>&1 &

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Two checkouts with one CLUSTER_NAME, knobs that were given once, commands that run at the same time: clusters and jobs change only
 # if you ask for it. One cluster, and one job that trains during all tests.
-# bats file_tags=turn:1
 
 setup_file() {
   load container_helper

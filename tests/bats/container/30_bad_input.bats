@@ -239,7 +239,7 @@ sys.exit(subprocess.run(["scripts/00_prereq_check.sh"], env={**os.environ, "DASH
   run scripts/00_prereq_check.sh
   docker rm mvp-ray-worker-7 >/dev/null
   assert_status 1
-  assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'make cleanup-legacy'\."
+  assert_line "error   Containers of version 1 are still here \(mvp-ray-worker-7\): remove them with 'scripts/03_cleanup_v1_legacy\.sh'\."
 }
 
 # up_again: restores the cluster after a test that removed a part of it.

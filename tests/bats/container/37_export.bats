@@ -19,7 +19,6 @@ exports() {
   [[ $(container::listing) == "$before" ]] || fail 'an export has created files'
 }
 
-# bats test_tags=turn:0
 @test "dstack's own parser takes the task of every workload" {
   python3 -m venv "${BATS_TEST_TMPDIR}/dstack"
   "${BATS_TEST_TMPDIR}/dstack/bin/pip" install -qq --disable-pip-version-check dstack==0.22.5
@@ -36,7 +35,6 @@ PY
   done
 }
 
-# bats test_tags=ninth:0
 @test "a dstack task's commands train on three nodes with the variables that dstack sets" {
   local rank net="${CLUSTER_NAME}-dstack" commands
   exports dstack WORKLOAD=sft OVERRIDES=trainer.total_training_steps=2
@@ -61,7 +59,6 @@ PY
   assert_line ' *driver_info.node_ip_address: 172.31.78.1[12]'
 }
 
-# bats test_tags=ninth:1
 @test "a Compose project trains, ends with the job's status, and shows its token nowhere" {
   local id name
   exports compose WORKLOAD=sft OVERRIDES=trainer.total_training_steps=2
@@ -88,7 +85,6 @@ PY
   assert_line ".*error   submission_id '${id}' is taken: .* exists and is never reused; give another one, or leave it out to get a generated one."
 }
 
-# bats test_tags=ninth:2
 @test "a RayJob's init container, entrypoint, environment and resources run a job on a head that KubeRay would start" {
   exports kuberay WORKLOAD=sft OVERRIDES=trainer.total_training_steps=2
   run docker exec --interactive "${CLUSTER_NAME}-head" python3 -c "$(<tests/bats/container/kuberay_submit.py)" <"$FILE"

@@ -35,7 +35,6 @@ as_user() {
   [[ $(stat -c '%u %a' "${HOUSE}/workdir/secrets/vrtest-user.token") == "${USER_ID} 600" ]]
 }
 
-# bats test_tags=ninth:5
 @test "a job trains, and the user reads and deletes all that it wrote" {
   run as_user make --no-print-directory submit WAIT=1 SUBMISSION_ID=mine OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
   assert_status 0

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # The cluster on podman, through its socket: the transport contract, `make up` twice, a real job, and `make down`. The node image comes
 # from docker, because loading it takes a third of the time that building it takes. Setting all this up takes a minute or two.
-# bats file_tags=turn:0
 
 setup_file() {
   load container_helper
@@ -65,7 +64,7 @@ ours() {
 }
 
 @test "podman: a job trains from its snapshot with the driver on a worker, and what it wrote belongs to the owner of WORKDIR" {
-  run make --no-print-directory sft WAIT=1 SUBMISSION_ID=podman-sft
+  run make --no-print-directory submit WORKLOAD=sft WAIT=1 SUBMISSION_ID=podman-sft
   assert_status 0
   assert_line 'ok      podman-sft SUCCEEDED \(the trainer ended\)'
   run scripts/53_fidelity.sh

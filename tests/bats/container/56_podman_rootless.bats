@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # The cluster on podman of a user who is not root, in that user's own checkout: a real job, a session, and `make down`. The node image
 # comes from docker.
-# bats file_tags=ninth:3
 
 setup_file() {
   load container_helper

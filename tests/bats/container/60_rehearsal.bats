@@ -32,7 +32,5 @@ hooks_against() {
 with_verl=(test_hooks_on_real_verl.py test_rollout.py test_sft_driver.py)
 
 @test "verl 0.9.1, the default snapshot" { hooks_against 0.9.1 codeA; }
-# bats test_tags=turn:0
 @test "verl 0.7.1, which the image contains" { hooks_against 0.7.1 '' "${with_verl[@]}"; }
-# bats test_tags=turn:1
 @test "verl 0.8.0" { hooks_against 0.8.0 verl080 "${with_verl[@]}"; }

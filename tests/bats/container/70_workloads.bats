@@ -38,7 +38,6 @@ actors() {
 # identity QUERY: of the comparison at the end of the job.
 identity() { jq -r "$1" "${job}/state/identity"; }
 
-# bats test_tags=turn:2
 @test "GRPO: ten steps of main_ppo without a critic, a checkpoint, and every actor proved its code" {
   run scripts/41_submit_grpo_epoch1.sh
   trained 10
@@ -54,7 +53,6 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   printf '%s\n' "$job" >"${BATS_FILE_TMPDIR}/grpo"
 }
 
-# bats test_tags=ninth:8
 @test "two GRPO jobs of the V1 trainer at once, the first is stopped: the other trains on, and as one alone does" {
   source scripts/lib/wait.bash
   run env WAIT= MAX_RUNNING=2 OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=200' scripts/41_submit_grpo_epoch1.sh
@@ -82,7 +80,6 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   [[ $(identity '.passed') == true && $(identity '.actors_by_class.TrainingWorker') == 2 ]]
 }
 
-# bats test_tags=ninth:4
 @test "two releases train at once with the user's reward function, each with its own code; one has the V0 trainer of 0.9.1" {
   export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
   CODE_ID=codeA OVERRIDES="${OVERRIDES} trainer.use_v1=False" scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml >"${BATS_TEST_TMPDIR}/a" 2>&1 &
@@ -106,7 +103,6 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   done
 }
 
-# bats test_tags=ninth:8
 @test "a reward function of the user's that raises is named with its line and the step" {
   mkdir -p "${WORKDIR}/shared/user/code/raises"
   printf '%s\n' 'def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_kwargs):' \
@@ -126,7 +122,6 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   assert_line "        hint: the data has no column 'conversation': .*"
 }
 
-# bats test_tags=ninth:7
 @test "training succeeds but one actor loaded a module from elsewhere: FAILED, and the reason says so" {
   mkdir -p "${WORKDIR}/shared/user/code/shadow"
   printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"
@@ -155,7 +150,6 @@ PY
   [[ $(container::api "/api/jobs/${job##*/}" | jq -r .status) == FAILED ]]
 }
 
-# bats test_tags=ninth:2
 @test "a verl that only starts Ray and writes metrics ends well, and does not pass for one that trained" {
   cp -r "${WORKDIR}/shared/common/code/verl/codeA/verl" "$BATS_TEST_TMPDIR"
   chmod -R u+w "${BATS_TEST_TMPDIR}/verl"

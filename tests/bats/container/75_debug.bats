@@ -138,7 +138,6 @@ whole() {
   for tar in "$(job_dir sent-cli)"/debug/*.tar.gz; do run ! grep -qF "$token" <(tar -xzOf "$tar"); done
 }
 
-# bats test_tags=turn:0
 @test "a bare node gets the helper's packages from a wheelhouse, once, whatever user it runs as" {
   .venv/bin/python -m pip wheel -qq --disable-pip-version-check --requirement py/requirements.txt --wheel-dir "${BATS_FILE_TMPDIR}/wheels" >/dev/null 2>&1
   image=$(docker images --format '{{.Repository}}:{{.Tag}}' --filter label=verl-regress.image=base | head -n 1)

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # The life of a job on a real cluster: resumed, retried, followed by a wait that is cut off, stopped with all its processes, and
 # listed while the cluster is down.
-# bats file_tags=turn:0
 
 setup_file() {
   load container_helper

@@ -18,7 +18,6 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
 # age JOB: makes the job look as if it had ended two hours ago and written nothing since.
 age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -exec touch -d '2 hours ago' {} +; }
 
-# bats test_tags=ninth:0
 @test "old checkpoints and an unused snapshot are removed, dry run and real run print the same, and a running job succeeds" {
   # Three jobs that are over: the first process that verl starts fails, and we add what a trainer would have left.
   for job in gc-1 gc-2 gc-3; do
@@ -72,7 +71,6 @@ age() { find "${shared}/jobs/$1/checkpoints" "${shared}/jobs/$1/state/ended" -ex
   assert_line " +0 of \\? training steps, no checkpoint any more \\('make gc' removed them at 20.*\\)"
 }
 
-# bats test_tags=turn:0
 @test "codeA is whole after its neighbour went, and a second run has nothing to do" {
   DRY_RUN='' KEEP=1 run scripts/70_gc.sh
   DRY_RUN='' KEEP=1 run scripts/70_gc.sh

@@ -84,7 +84,6 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   assert_line "error   OPEN=1 \(from the command line or environment\) opens no tunnel with TRANSPORT=container, because the dashboard is already on this host \(http://127\.0\.0\.1:${DASHBOARD_PORT}\): on the machine in front of you, type the line that 'make tunnel' prints\."
 }
 
-# bats test_tags=ninth:6
 @test "a breakpoint in a reward function: reported, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {
   export STALL_TIMEOUT=20
   DEBUGGER=1 SUBMISSION_ID=stops run scripts/44_submit_sdk.sh "${BATS_FILE_TMPDIR}/stops.yaml"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Nodes that a platform made (TRANSPORT=ssh), over a real sshd: the transport contract, then a cluster that starts, trains and is
 # removed, on hosts where other people's processes run too.
-# bats file_tags=turn:2
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup_file() {
@@ -155,7 +154,6 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   [[ $(jq -r .submitted_from_ip "${SHARED}/jobs/over-ssh/state/submitted") == "$(container::ip head)" ]]
 }
 
-# bats test_tags=ninth:5
 @test "make debug and make verify over ssh" { container::looks_into over-ssh; }
 
 @test "a Ray that died on a living node is back after make up" {

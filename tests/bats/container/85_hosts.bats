@@ -2,7 +2,6 @@
 # Several hosts (HOSTS_FILE): two network namespaces, each with an engine and an sshd of its own. The node image is carried over, a
 # cluster starts on the hosts' own network, the driver of a real job runs on the second host, hosts are cut off and rebooted, and
 # nothing is left on any.
-# bats file_tags=turn:1
 
 setup_file() {
   load container_helper
@@ -67,7 +66,6 @@ setup() {
   [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-ppo/state/submitted") == 10.213.77.11 ]]
 }
 
-# bats test_tags=ninth:7
 @test "make debug and make verify on two hosts" { container::looks_into hosts-ppo; }
 
 @test "a worker whose packets a firewall drops becomes one sentence, and make up goes on once it is open" {
@@ -84,7 +82,6 @@ setup() {
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
 }
 
-# bats test_tags=ninth:4
 @test "a host that is down is named before anything is changed; after its reboot make up brings its node back" {
   hosts_lab::halt b
   run make --no-print-directory up
@@ -116,7 +113,6 @@ setup() {
   assert_line "skip    nothing has the label verl-regress.cluster=${CLUSTER_NAME}"
 }
 
-# bats test_tags=ninth:1
 @test "three hosts, the head on this machine: a PPO job trains on the two others, with its driver on one of them" {
   printf '%s\n' "head local address=${HOSTS_IP[here]}" "worker-0 ssh://root@${HOSTS_IP[a]}" "worker-1 ssh://root@${HOSTS_IP[b]}" >"${LAB}/three"
   export HOSTS_FILE="${LAB}/three"

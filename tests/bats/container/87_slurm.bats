@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # A real Slurm (TRANSPORT=srun): the transport contract over its steps, then a job that `make slurm` submits, brings up, trains and
 # takes down, and one that scancel ends.
-# bats file_tags=turn:2
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup_file() {
@@ -133,7 +132,6 @@ goes_on() {
 }
 
 # Neither pyxis nor apptainer is here: chroot stands in for them.
-# bats test_tags=ninth:8
 @test "make slurm BATCH_DO=verify: the session's checks in an allocation, with every command through the words of NODES_CONTAINER" {
   printf 'cases:\n  loss: {workload: sft, steps: 1}\n' >"${WORKDIR}/small.yaml"
   NODES_CONTAINER='chroot /' BATCH_DO=verify SUITE="${WORKDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA slurm_nodes::submit
@@ -143,7 +141,6 @@ goes_on() {
   [[ -z $(ours) ]] || fail "$(ours)"
 }
 
-# bats test_tags=ninth:5
 @test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
   begin_long_training cancelled 1
   scancel "$BATCH"
@@ -152,7 +149,6 @@ goes_on() {
 }
 
 # Slurm checks time limits every half minute, and sends the signal two minutes before one, or up to a minute earlier.
-# bats test_tags=ninth:2
 @test "the time limit in training: the job takes its cluster down before it, and goes on in another allocation from its checkpoint" {
   BATCH_TIME=00:05:00 begin_long_training limited 20
   slurm_nodes::await_line 360 '02_down: done'

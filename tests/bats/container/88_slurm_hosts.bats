@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Our containers on the hosts of a real Slurm allocation (HOSTS_FILE=slurm): two hosts with an engine, an sshd and a slurmd each. Brought
 # up from a login node, by `make slurm` with a real job, and by one that scancel ends in training. Nothing is left on any host.
-# bats file_tags=ninth:6
 
 setup_file() {
   load container_helper

@@ -65,7 +65,6 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
     "$(grep -oE '60_verify: done in [0-9.]+ s|exit 9 .* after [0-9.]+ s' <<<"$output")" >&3
 }
 
-# bats test_tags=turn:2
 @test "a comment in B, interrupted: the session goes on, follows the job that runs, takes A's run over, and B is the same" {
   copy_of_a harmless
   printf '# A comment.\n' >>"${BATS_FILE_TMPDIR}/harmless/verl/trainer/sft_trainer_ray.py"
@@ -93,7 +92,6 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_line "error   SESSION=${session##*/} \\(${session##*/}\\) is over: read .*/report.md, or leave SESSION empty for a new one."
 }
 
-# bats test_tags=ninth:5
 @test "an equal expression in B, whose rounding grows: the same, because a run of A with perturbed last bits does as much" {
   copy_of_a equal
   patch -d "${BATS_FILE_TMPDIR}/equal" -p1 <tests/mutations/harmless-equal-expression.patch
@@ -107,7 +105,6 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   grep -q "ppo_a_perturbed" "${session}/report.html"
 }
 
-# bats test_tags=ninth:2
 @test "make bisect over 64 commits with real runs, interrupted: the planted one, confirmed by fresh runs" {
   history="${BATS_FILE_TMPDIR}/history"
   copy_of_a history
@@ -199,7 +196,6 @@ stream() {
     --default-dataset sums --default-code-id codeA --overrides=trainer.total_training_steps=1)
 }
 
-# bats test_tags=turn:1
 @test "red: a driver on the head" {
   stream
   # The plan refuses such a request, so the submitter is changed just before it calls Ray.
@@ -218,7 +214,6 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   assert_line " +- the driver of ppo_b ran on $(container::ip head); workers are .*"
 }
 
-# bats test_tags=turn:1
 @test "red: a submission from the host" {
   stream http://127.0.0.1:18269
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
@@ -253,7 +248,6 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   assert_line " +- ppo_b did not print 'MVP_PRECHECK_MARKER: swapped'"
 }
 
-# bats test_tags=turn:2
 @test "red: a checkpoint that was not asked for" {
   WAIT=1 SUBMISSION_ID=every-step OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2' run scripts/42_submit_sft_minimal.sh
   assert_status 0

@@ -4,7 +4,6 @@
 # step unless its line names another number.
 #
 # A new or changed line fails the last test: run it in a test here, or add it to the exceptions with the reason.
-# bats file_tags=turn:1
 
 setup_file() {
   load container_helper
@@ -65,7 +64,7 @@ types() {
 @test "docs/gpu.md, without a GPU: the lines are those of a rehearsal" {
   cd "${BATS_FILE_TMPDIR}/first/verl-regress"
   types 'make build check up prepare snapshot'
-  types 'make ppo WAIT=1'
+  types 'make submit WORKLOAD=ppo WAIT=1'
   assert_line 'ok      ppo-codeA-.* SUCCEEDED \(the trainer ended\)'
 }
 

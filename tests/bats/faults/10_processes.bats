@@ -17,7 +17,6 @@ setup() { load fault_helper; }
   fault::recovered
 }
 
-# bats test_tags=turn:0
 @test "the launcher is killed: LOST, by which signal and where, and nothing trains on" {
   fault::train 'the launcher is killed -9' 30
   fault::inject fault::kill '^python3 .*run\.py launch'
@@ -27,7 +26,6 @@ setup() { load fault_helper; }
   fault::recovered
 }
 
-# bats test_tags=ninth:0
 @test "Ray's supervisor of the job is killed: LOST, with another reason than for the launcher, and nothing keeps training" {
   fault::train "Ray's supervisor of the job is killed -9" 30
   fault::inject fault::kill '^ray::JobSupervisor'
@@ -36,7 +34,6 @@ setup() { load fault_helper; }
   fault::recovered
 }
 
-# bats test_tags=ninth:7
 @test "a process of the training is killed: FAILED, and its name and node" {
   fault::train 'a training process (WorkerDict) is killed -9' 30
   fault::find_driver

@@ -1,6 +1,5 @@
 #!/usr/bin/env bats
 # Nodes die, are paused or cannot be reached while a job trains on them.
-# bats file_tags=turn:1
 
 setup_file() {
   load fault_helper
@@ -20,7 +19,6 @@ teardown_file() {
   fault::down
 }
 
-# bats test_tags=ninth:7
 @test "the worker without the driver is killed: LOST, and which; a job submitted right after make up trains" {
   fault::train 'the worker without the driver is killed' 60
   fault::find_driver
@@ -47,7 +45,6 @@ teardown_file() {
   status=7 fault::recovered
 }
 
-# bats test_tags=ninth:1
 @test "the worker with the driver is killed and no command is run: LOST with the node's name, when Ray gives it up" {
   fault::train 'the worker with the driver is killed' 60
   fault::find_driver
@@ -57,7 +54,6 @@ teardown_file() {
   fault::nothing_left
 }
 
-# bats test_tags=ninth:4
 @test "a worker is paused for 60 s: the job runs to its end, and nothing wrong is reported meanwhile" {
   fault::train 'a worker is paused for 60 s' 10
   fault::find_driver
@@ -83,7 +79,6 @@ network_of() {
   done
 }
 
-# bats test_tags=ninth:7
 @test "a worker is cut from the head for 20 s: the job runs to its end, and nothing wrong is reported meanwhile" {
   [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for 20 s' 45
@@ -97,7 +92,6 @@ network_of() {
   fault::recovered
 }
 
-# bats test_tags=ninth:4
 @test "a worker is cut from the head for good: LOST when Ray gives it up, and which; make up brings it back" {
   [[ $(id -u) == 0 ]] || skip 'only root may change the network of a node'
   fault::train 'the network between head and a worker is cut for good' 200
@@ -133,7 +127,6 @@ while time.monotonic() < end:
 END
 }
 
-# bats test_tags=ninth:4
 @test "Ray's memory monitor kills the job's supervisor: LOST, with another reason than for a crash, and the memory in use" {
   limit_memory 3g
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/limited" 2>&1

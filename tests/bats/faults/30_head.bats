@@ -1,6 +1,5 @@
 #!/usr/bin/env bats
 # Ray's head dies under a job, with a GCS that is kept on disk. (In memory: 50_cluster.bats.)
-# bats file_tags=turn:0
 
 setup_file() {
   load fault_helper

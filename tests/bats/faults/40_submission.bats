@@ -73,7 +73,6 @@ followed() {
 FAILED='FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\)'
 NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it did\)'
 
-# bats test_tags=turn:1
 @test "killed before Ray has the job: never submitted, the id stays taken, another one works" {
   local id line tries=0 fact
   fault::begin 'the submitter is killed before Ray has the job'
@@ -97,7 +96,6 @@ NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it d
   fault::recovered "tries=${tries}"
 }
 
-# bats test_tags=turn:2
 @test "killed when Ray has the job, before and after that is written down: the job is what Ray and its launcher say" {
   local id line tries=0 fact
   fault::begin 'the submitter is killed when Ray has the job (whose data are not there)'

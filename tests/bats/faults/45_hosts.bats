@@ -28,7 +28,6 @@ setup() {
 
 ONE_WORKER='trainer.nnodes=1'
 
-# bats test_tags=ninth:8
 @test "the host of the driver loses its power: LOST, and which node; after its boot make up brings it back, and a job trains" {
   fault::train 'on two hosts, that of the driver loses its power' 60 "$ONE_WORKER"
   fault::inject hosts_lab::halt b
@@ -39,7 +38,6 @@ ONE_WORKER='trainer.nnodes=1'
   assert_status 0
 }
 
-# bats test_tags=ninth:8
 @test "the engine of the driver's host is killed: the job trains to its end, make up names the engine, and goes on when it is back" {
   fault::train 'on two hosts, the engine of the driver is killed' 12 "$ONE_WORKER"
   fault::inject hosts_lab::kill_engine b
@@ -51,7 +49,6 @@ ONE_WORKER='trainer.nnodes=1'
   fault::recovered
 }
 
-# bats test_tags=ninth:2
 @test "ssh takes 300 ms each way: make up, status and logs say what they always say" {
   fault::begin 'on two hosts, ssh takes 300 ms each way'
   hosts_lab::disconnect
@@ -64,7 +61,6 @@ ONE_WORKER='trainer.nnodes=1'
   fault::recovered
 }
 
-# bats test_tags=ninth:2
 @test "the ssh connections break while a job is followed: it is followed again, to its end" {
   fault::train 'on two hosts, the ssh connections break' 12 "$ONE_WORKER"
   fault::inject hosts_lab::disconnect

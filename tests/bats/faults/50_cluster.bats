@@ -44,7 +44,6 @@ os.kill(min(found), signal.SIGKILL)
 END
 }
 
-# bats test_tags=turn:0
 @test "two make up at once: both end well, and there is one cluster" {
   local one=0 two=0
   make --no-print-directory down FORCE=1 >/dev/null 2>&1
@@ -62,7 +61,6 @@ END
   fault::recovered
 }
 
-# bats test_tags=turn:0
 @test "containers with our names: a foreign one is refused and left alone, dead ones of ours are brought back" {
   local image
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
@@ -83,7 +81,6 @@ END
   status=1 fault::recovered # the status of the refusal, like its sentence
 }
 
-# bats test_tags=ninth:3
 @test "a live container with only part of Ray: make up starts all of Ray again" {
   local node program tries=0
   fault::begin 'part of Ray is killed -9 in a live container'
@@ -102,7 +99,6 @@ END
   fault::recovered "tries=${tries}"
 }
 
-# bats test_tags=ninth:3
 @test "the cluster is taken down under a job: it is LOST, and a new one works" {
   local began
   UNREACHABLE_TIMEOUT=10 fault::train 'make down under a job' 60
@@ -118,7 +114,6 @@ END
   fault::recovered
 }
 
-# bats test_tags=ninth:6
 @test "the head restarts under a job, GCS in memory, and make up is run at once: LOST, and why" {
   UNREACHABLE_TIMEOUT=300 fault::train 'the head restarts, GCS in memory, make up at once' 60
   fault::inject docker restart --time 0 vrfault-cluster-head
@@ -129,7 +124,6 @@ END
   fault::recovered
 }
 
-# bats test_tags=ninth:5
 @test "the head restarts under a job, GCS in memory, and nobody comes: LOST within two minutes, and why" {
   local gcs
   gcs="$(container::ip head):6379"
@@ -164,7 +158,6 @@ has_clock_of() {
   printf '# %d processes with another clock\n' "$count" >&3
 }
 
-# bats test_tags=ninth:6
 @test "a worker's clock is five minutes behind, also for the job's processes there: make up reports it, and the job trains" {
   local library behind='-(299|30[0-9])'
   library=$(faketime) || skip 'libfaketime is neither installed nor in the distribution'

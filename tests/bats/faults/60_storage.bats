@@ -51,7 +51,6 @@ storage::fill_rest() { head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>
 
 storage::fill_all() { storage::fill && storage::fill_rest; }
 
-# bats test_tags=ninth:8
 @test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
   fault::train 'the disk of the shared root is full while a job saves' 20 trainer.save_freq=2
   fault::inject storage::fill
@@ -79,7 +78,6 @@ storage::fill_all() { storage::fill && storage::fill_rest; }
   assert_line 'error   .* FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\): read .*'
 }
 
-# bats test_tags=ninth:0
 @test "the disk is full while a session writes its reports: the answer is printed, and SESSION=latest writes them" {
   local session running said="${BATS_TEST_TMPDIR}/said"
   fault::begin 'the disk of the shared root is full while a session writes its reports'
@@ -130,7 +128,6 @@ storage::age() { find "$@" -exec touch --no-dereference --date="$LONG_AGO" {} +;
 # storage::checkpoints JOB: every file of its checkpoints, with its content.
 storage::checkpoints() { (cd "${WORKDIR}/shared/jobs/$1/checkpoints" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
 
-# bats test_tags=ninth:0
 @test "gc collects nothing of a launcher that holds its lock, in another cluster or unknown to Ray, and a PPO checkpoint without its critic counts as none" {
   local whole="gc-whole-${EPOCHSECONDS}" half="gc-half-${EPOCHSECONDS}" theirs="gc-theirs-${EPOCHSECONDS}" unknown="gc-unknown-${EPOCHSECONDS}" job
   LONG_AGO=$(date --date='2 hours ago' --iso-8601=seconds)

@@ -81,8 +81,6 @@ load::run() {
   fault::recovered kind=load "tries=$1"
 }
 
-# bats test_tags=ninth:3
 @test "six at once" { load::run 6; }
 
-# bats test_tags=ninth:1
 @test "fifty at once" { load::run 50; }

@@ -12,7 +12,6 @@ setup() { load fault_helper; }
 
 round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.py" "$@"; }
 
-# bats test_tags=turn:1
 @test "hostile values reach verl unchanged: the driver's argv and environment, an actor's arguments and environment" {
   round_trip make "$BATS_TEST_TMPDIR" "${WORKDIR}/shared"
   # Through make, which passes the environment on unchanged.

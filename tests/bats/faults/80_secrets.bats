@@ -88,7 +88,6 @@ secret::reached() {
   printf '# %s processes got it\n' "$reached" >&3
 }
 
-# bats test_tags=turn:2
 @test "a secret reaches driver and actors, is only in its own file while they run, and nowhere afterwards" {
   secret::submit 'a job with a secret, searched for while it runs and afterwards' 16
   fault::follow
@@ -107,7 +106,6 @@ secret::reached() {
   fault::recovered
 }
 
-# bats test_tags=ninth:4
 @test "the launcher of a job with a secret is killed: its file goes at once" {
   secret::submit 'the launcher of a job with a secret is killed -9' 60
   fault::inject fault::kill '^python3 .*run\.py launch'
@@ -126,7 +124,6 @@ secret::is_swept() {
   secret::is_gone
 }
 
-# bats test_tags=ninth:3
 @test "the worker with the driver of a job with a secret is killed: make gc removes the file when the job is lost" {
   secret::submit 'the worker with the driver of a job with a secret is killed' 60
   fault::find_driver

@@ -58,7 +58,6 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 # session::ids DIR: the jobs that it made itself, one per line.
 session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id' "$1/report.json" | sort; }
 
-# bats test_tags=ninth:7
 @test "the head restarts during the session and nobody comes: it ends with one sentence, and goes on after make up" {
   fault::begin 'the head restarts in the middle of a session, and nobody comes'
   UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20}'
@@ -78,7 +77,6 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   [[ $(session::newest) == "$SESSION_DIR" ]]
 }
 
-# bats test_tags=ninth:5
 @test "the head restarts during the session, and make up is run at once: the run is repeated, and the session ends with its verdict" {
   fault::begin 'the head restarts in the middle of a session, make up at once'
   UNREACHABLE_TIMEOUT=300 session::start repaired 'loss: {workload: sft, steps: 20}'
@@ -97,7 +95,6 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   fault::recovered
 }
 
-# bats test_tags=ninth:7
 @test "the machine loses its power during the session: after make up it goes on with the same session, and repeats the run" {
   fault::begin 'the machine loses its power in the middle of a session'
   session::start rebooted 'loss: {workload: sft, steps: 20}'
@@ -114,7 +111,6 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   [[ $(session::newest) == "$SESSION_DIR" ]]
 }
 
-# bats test_tags=ninth:0
 @test "B's snapshot is removed during the session: no verdict on B, and it goes on when the snapshot is there again" {
   local code snapshot
   fault::begin "B's snapshot is removed in the middle of a session"
@@ -140,7 +136,6 @@ session::ids() { jq -r '.jobs[] | select(.reused_from == null) | .submission_id'
   [[ $(session::ids "$SESSION_DIR" | wc -l) == 4 ]] || fail "it made $(session::ids "$SESSION_DIR")"
 }
 
-# bats test_tags=ninth:5
 @test "two sessions at once: both end with their verdict, share no job, and a third shell cannot drive one of them" {
   local first first_pid
   fault::begin 'two sessions of make verify at once'

@@ -1,8 +1,6 @@
 #!/usr/bin/env bats
 # Two real users (uids) on one shared root, each with a checkout and a cluster: both submit, see, stop, resume and collect their own
-# jobs, and what one of them prepares for the other is refused or harmless. Setting all this up takes a minute, so the whole file is in
-# one turn.
-# bats file_tags=turn:0
+# jobs, and what one of them prepares for the other is refused or harmless.
 
 setup_file() {
   load fault_helper

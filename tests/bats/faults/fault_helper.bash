@@ -4,8 +4,6 @@
 #   fault::inject docker exec …                  the fault; the clock starts here
 #   fault::reports 3 'error   …'                 `make wait` exits with this status and line (an extended regular expression)
 #   fault::recovered                             `make up` repairs the cluster, finished jobs are unchanged, the record is written
-#
-# Tests that are too slow for each run of CI are tagged "# bats test_tags=ninth:N", or "# bats file_tags=ninth:N" (CONTRIBUTING.md).
 # shellcheck shell=bash
 source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
 source "${BASH_SOURCE[0]%/*}/../container/weights.bash"

@@ -40,7 +40,7 @@ setup() {
   targets=$(grep -E '^[a-z][a-z-]*:' Makefile | grep -cvE ':=|: export')
   [[ $(grep -cE '^[a-z][a-z-]*:.*## ' Makefile) == "$targets" ]]
   run make --no-print-directory
-  [[ $status == 0 && $output == *quickstart* && $output == *test-container* ]]
+  [[ $status == 0 && $output == *quickstart* && $output == *history* ]]
 }
 
 # out_of_order MAKEFILE: each numbered script that a target runs after one with a higher number, as "TARGET: HIGHER before LOWER".

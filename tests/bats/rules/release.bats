@@ -79,7 +79,7 @@ planted() {
   run ! grep -vE '@v[0-9]+$' <(grep -hE '^ +(- )?uses: ' "${FILES[@]}")
 }
 
-@test "pre-commit runs the linters of make lint, with the same options, from .venv" {
+@test "pre-commit runs the linters of lint.sh, with the same options, from .venv" {
   rules::files .pre-commit-config.yaml scripts/dev/lint.sh
   # How lint.sh runs them is its own: on all cores, or in a function (import-linter checks all files at once).
   imports=$(sed -nE 's/^  said=\$\((PYTHONPATH=py lint-imports [^ ]+) .*/\1/p' scripts/dev/lint.sh)

@@ -75,5 +75,5 @@ history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_
   printf '#!/bin/bash\n[[ $1 != -B ]] || set -- -S "$@"\nexec %q "$@"\n' "$(real_python)" >"${BOX}/bin/python3"
   history
   assert_status 1
-  assert_line "error   This node's Python has no package 'yaml': bring it with 'make deps'."
+  assert_line "error   This node's Python has no package 'yaml': bring it with 'scripts/12_install_py_deps.sh'."
 }
