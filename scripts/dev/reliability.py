@@ -31,7 +31,9 @@ def main(action: str) -> int:
     if action == "check":
         made = page(recorded())
         if made != (DOCS / "reliability.md").read_text():
-            print("docs/reliability.md is not what docs/reliability.json makes: 'reliability.py write' writes both, after 'scripts/dev/test.sh faults'.")
+            print(
+                "docs/reliability.md is not what docs/reliability.json makes: 'reliability.py write' writes both, after 'scripts/dev/test.sh faults'."
+            )
             return 1
         print(f"docs/reliability.md: checked {made.count(chr(10))} lines, 0 differ")
         return 0

@@ -2,7 +2,6 @@
 # The queue on a real cluster: the order is kept, each position is reported, and a job that waits is stopped. The first job trains
 # as long as we let it; the third fails because of its data as soon as verl starts: what it would train does not matter.
 
-
 setup_file() {
   load container_helper
   container::use quick 18265
