@@ -32,8 +32,6 @@ check: ## check the machine before anything changes: engine, ports, disk, memory
 	@scripts/00_prereq_check.sh
 build: ## build the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
-# What the first of these scripts sees counts for the others (scripts/lib/look.bash).
-up: export REGRESS_LOOK := 1
 up: check ## bring the cluster up: containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
 	@scripts/12_install_py_deps.sh

@@ -34,7 +34,6 @@ class _Subcommand(NamedTuple):
 SUBCOMMANDS = {
     "layout": _Subcommand("create the directories of the shared root", "base.layout"),
     "nodes": _Subcommand("the nodes that Ray calls ALIVE", "cluster.nodes"),
-    "look": _Subcommand("what this node knows about itself", "cluster.look"),
     "list-packages": _Subcommand("list the packages of this node", "cluster.packages"),
     "await-nodes": _Subcommand("wait until all nodes are ALIVE", "jobs.up"),
     "prepare-data": _Subcommand("make a data set once", "store.datasets"),

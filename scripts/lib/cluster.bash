@@ -12,10 +12,8 @@ cluster::lock() {
   exec {CLUSTER_LOCK}>>"$file"
   if ! flock --nonblock "$CLUSTER_LOCK"; then
     flock --wait 1 "$CLUSTER_LOCK" || cluster::_wait_for_lock "$file"
-    look::forget
     transport::load
   fi
-  look::check_lock "$file"
   lock::sign "$file" "of user ${OWNER_USER}"
 }
 
@@ -53,24 +51,24 @@ cluster::ensure_token() {
 cluster::_is_shared_by_many() { [[ -n $SHARED_GROUP && -n $(ls -A "${WORKDIR}/shared/") ]]; }
 
 # cluster::ensure_head: Ray runs on the head or is starting there. This does not wait for it: the workers wait for a GCS that is not
-# there yet (Ray 2.60: they check 20 times a second), and await_ready waits for all of them.
+# there yet, and await_ready waits for all of them. A changed GCS_PORT takes effect through a restart of Ray on all nodes.
 cluster::ensure_head() {
-  local running
-  if look::knows head:gcs && cluster::_has " ${LOOK["head:running"]:-} " "${CLUSTER_HEAD_PARTS[@]}"; then
-    log::ok "head: Ray answers on port ${GCS_PORT}"
-    return
-  fi
+  local running changed
   running=$(cluster::_running head)
-  # A dead part of Ray is not restarted, and without one of these a head is useless.
-  if cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}" && cluster::_is_gcs_listening; then
-    log::ok "head: Ray answers on port ${GCS_PORT}"
-    return
-  fi
+  changed=$(made::changed head GCS_PORT)
   if cluster::_has "$running" ray-start; then
     log::ok "head: Ray is being started"
     return
   fi
-  ! cluster::_has "$running" gcs_server raylet || cluster::_need_same_port
+  # A dead part of Ray is not restarted, and without one of these a head is useless.
+  if [[ -z $changed ]] && cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}"; then
+    log::ok "head: Ray runs, with the GCS on port ${GCS_PORT}"
+    return
+  fi
+  if [[ -n $changed ]] && cluster::_has "$running" gcs_server raylet; then
+    job::need_idle "Restarting Ray on every node ($(made::describe "$changed"))" "give ${changed} again, wait for them"
+    log::changed "Ray restarts on every node: $(made::describe "$changed")"
+  fi
   cluster::_need_token_auth
   cluster::_need_gcs_storage
   [[ -z $running ]] || cluster::_make_room head
@@ -82,42 +80,28 @@ cluster::ensure_head() {
 # cluster::ensure_workers: starts all workers that are not in the cluster, all at once. If a worker has a Ray, Ray is asked whether it is ALIVE,
 # for as long as it takes: a restart would end a job that it may be running.
 cluster::ensure_workers() {
-  local worker address alive='' left=() pids=() pid status
-  local -A starting=()
+  local worker address dir alive='' with_ray=() starting=()
   address="$(node::address head):${GCS_PORT}"
+  cli::temp_dir dir
+  node::ask "$dir" "$(node::list_workers)" cluster::_running
   for worker in $(node::list_workers); do
-    cluster::_start_unless_running "$worker" "$address" &
-    starting[$worker]=$!
+    ! cluster::_has "$(<"${dir}/${worker}")" raylet || with_ray+=("${worker}=$(node::address "$worker")")
   done
+  ((${#with_ray[@]} == 0)) || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
   for worker in $(node::list_workers); do
-    status=0
-    wait "${starting[$worker]}" || status=$?
-    case $status in
-      0) log::changed "${worker}: Ray starting" ;;
-      "$CLUSTER_HAS_RAY") left+=("$worker") ;;
-      *) exit "$status" ;;
-    esac
-  done
-  ((${#left[@]} == 0)) || cluster::_have_joined "${left[@]}" || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
-  for worker in "${left[@]}"; do
-    if grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
+    if [[ " ${with_ray[*]} " == *" ${worker}="* ]] && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
-      continue
+    else
+      log::changed "${worker}: Ray starting"
+      starting+=("$worker")
     fi
-    {
-      cluster::_make_room "$worker"
-      cluster::_start_worker "$worker" "$address"
-    } &
-    pids+=("$!")
-    log::changed "${worker}: Ray starting"
   done
-  for pid in "${pids[@]}"; do wait "$pid"; done
+  node::ask "$dir" "${starting[*]}" cluster::_start_worker "$address"
 }
 
 # cluster::await_ready: waits until Ray lists one head without CPU and GPU and every worker as ALIVE; prints the nodes.
 cluster::await_ready() {
   local node nodes=() gpus=() unlisted addresses
-  ! cluster::_were_ready || return 0
   cli::temp_dir addresses
   node::ask_all "$addresses" node::address
   for node in $(node::list); do nodes+=("${node}=$(<"${addresses}/${node}")"); done
@@ -127,50 +111,23 @@ cluster::await_ready() {
   cluster::_list_packages "$unlisted"
 }
 
-# cluster::_were_ready: the first script of this `make up` has learned that from the head, and nothing was changed since; prints the nodes.
-cluster::_were_ready() {
-  local node nodes=() joined=()
-  look::knows head:joined || return 1
-  read -r -a joined <<<"${LOOK["head:joined"]}"
-  mapfile -t nodes < <(node::list)
-  ((${#joined[@]} == ${#nodes[@]})) || return 1
-  for node in "${nodes[@]}"; do
-    look::knows "head:alive:${node}" && [[ ${LOOK["head:alive:${node}"]} == "$(node::address "$node"): "* ]] || return 1
-  done
-  for node in "${nodes[@]}"; do log::ok "${node} is ALIVE at ${LOOK["head:alive:${node}"]}"; done
-}
-
 # cluster::expected_gpus ARRAY: the words for the helper that say how many GPUs Ray must have counted on a worker, if it did.
 cluster::expected_gpus() {
   local -n _gpus=$1
   [[ -n $WORKER_GPUS ]] || _gpus=(--worker-gpus "$GPUS_PER_WORKER")
 }
 
-# cluster::_list_packages NODES: nodes whose Ray was started by a version that wrote no lists, or whose list is late. If a list
-# cannot be written, this and `make submit` report the reason.
+# cluster::_list_packages NODES: if a list cannot be written, this and `make submit` report the reason.
 cluster::_list_packages() {
   local node listed
   [[ -n $1 ]] || return 0
   cli::temp_dir listed
   log::while "listing the packages of $(paste -sd' ' <<<"$1")" -- node::ask "$listed" "$1" cluster::_list_packages_of
-  for node in $1; do [[ ! -s ${listed}/${node} ]] || log::changed "${node}: listed its packages"; done
+  for node in $1; do [[ ! -s ${listed}/${node} ]] || log::ok "${node}: listed its packages"; done
 }
 
 # cluster::_list_packages_of NODE: prints listed if it did.
-cluster::_list_packages_of() {
-  helper::run "$1" list-packages --cluster "$CLUSTER_NAME" --node "$1" \
-    --start "$(node::exec "$1" cat "$(cluster::_log_dir)/$1.start")" || return 0
-  printf 'listed\n'
-}
-
-# cluster::_need_same_port: a changed GCS_PORT takes effect through a restart of Ray on all nodes.
-cluster::_need_same_port() {
-  local changed
-  changed=$(made::changed head GCS_PORT)
-  [[ -n $changed ]] || return 0
-  job::need_idle "Restarting Ray on every node ($(made::describe "$changed"))" "give ${changed} again, wait for them"
-  log::changed "Ray restarts on every node: $(made::describe "$changed")"
-}
+cluster::_list_packages_of() { ! helper::run "$1" list-packages --cluster "$CLUSTER_NAME" --node "$1" || printf 'listed\n'; }
 
 # cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
 cluster::tell_unused_knobs() {
@@ -209,32 +166,14 @@ cluster::clock_skew() {
 
 # cluster::_clocks: what node::clock prints of all nodes, the earliest first.
 cluster::_clocks() {
-  local answers node
+  local answers
   cli::temp_dir answers
-  if look::knows_of_all clock; then
-    for node in $(node::list); do node::clock "$node"; done >"${answers}/known"
-  else
-    node::ask_all "$answers" node::clock
-  fi
+  node::ask_all "$answers" node::clock
   sort -g -- "$answers"/* # -n takes "+10" for 0
-}
-
-# cluster::_have_joined WORKER...: all of them are in what was seen of the head; puts it into the caller's `alive`, one per line.
-cluster::_have_joined() {
-  local worker
-  look::knows head:joined || return 1
-  for worker; do [[ " ${LOOK["head:joined"]} " == *" ${worker}=$(node::address "$worker") "* ]] || return 1; done
-  # shellcheck disable=SC2034  # the caller's
-  alive=${LOOK["head:joined"]// /$'\n'}
 }
 
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
-
-cluster::_is_gcs_listening() {
-  # shellcheck disable=SC2016  # expanded on the node
-  node::exec head bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' port "$GCS_PORT" 2>/dev/null
-}
 
 # cluster::is_ray_running NODE: a part of this cluster's Ray runs there, or starts; a host that we did not create may run another Ray.
 cluster::is_ray_running() {
@@ -277,20 +216,11 @@ cluster::ask_host() {
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
-readonly CLUSTER_HAS_RAY=100 # no exit status of a command (scripts/lib/cli.bash)
-
-# cluster::_start_unless_running WORKER ADDRESS: starts it; returns CLUSTER_HAS_RAY where it has a Ray.
-cluster::_start_unless_running() {
-  local running
-  ! { look::knows "$1:running" && cluster::_has " ${LOOK["$1:running"]} " raylet; } || return "$CLUSTER_HAS_RAY"
-  running=$(cluster::_running "$1")
-  ! cluster::_has "$running" raylet || return "$CLUSTER_HAS_RAY"
-  [[ -z $running ]] || cluster::_make_room "$1"
-  cluster::_start_worker "$1" "$2"
-}
-
+# cluster::_start_worker WORKER ADDRESS
 cluster::_start_worker() {
-  local worker=$1 address=$2 argv=()
+  local worker=$1 address=$2 argv=() running
+  running=$(cluster::_running "$worker")
+  [[ -z $running ]] || cluster::_make_room "$worker"
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
   [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
   cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
@@ -300,27 +230,18 @@ cluster::_start_worker() {
 # Every start has its own mark, a label of the node in Ray's table: Ray lists a node as ALIVE for half a minute after its container
 # was killed, and the new node has the same name and address.
 cluster::_start() {
-  local node=$1 mark marking name without=() storage=() ray=(ray) listing=() words
+  local node=$1 mark name without=() storage=() ray=(ray)
   shift
   for name in $RAY_UNSET; do without+=(-u "$name"); done
   cluster::_gcs_storage "$node" storage
   mark="$(date +%s)-$$"
-  if [[ $node != head ]]; then
-    ray=(python3 "$(helper::dir)/ray_start.py")
-    helper::_words words
-    listing=(python3 "$(helper::dir)/run.py" "${words[@]}" list-packages --cluster "$CLUSTER_NAME" --node "$node" --start "$mark")
-  fi
-  # Meanwhile a worker lists its packages. The head's list is made in await_ready: the head can be started without the helper.
+  [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start" || exit
-    shift 3; [ "$#" = 0 ] || (setsid "$@") >/dev/null 2>&1 </dev/null &' mark "$(cluster::_log_dir)" "$node" "$mark" \
-    "${listing[@]}" &
-  marking=$!
+  node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \
     "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
-  wait "$marking"
   # shellcheck disable=SC2046  # names of knobs, one word each
   made::keep "$node" $(cluster::_knobs "$node")
 }

@@ -42,11 +42,7 @@ deps::_look() {
   local node asked=()
   for node in $(node::list); do
     [[ $node != "${2-}" && (! -e $1/${node} || -n $(<"$1/${node}")) ]] || continue
-    if look::knows "${node}:missing" && [[ -z ${LOOK["${node}:missing"]} ]]; then
-      : >"$1/${node}"
-    else
-      asked+=("$node")
-    fi
+    asked+=("$node")
   done
   node::ask "$1" "${asked[*]}" deps::missing helper
 }

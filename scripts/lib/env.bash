@@ -7,7 +7,6 @@ env::load() {
   env::load_knobs
   WORKDIR=$(realpath -m -- "$WORKDIR")
   node::choose
-  look::load
   helper::fix_version
   owner::load
   transport::load

@@ -32,13 +32,8 @@ helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$TRUST
 
 # helper::fix_version: reads py/ once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
-  if look::knows helper; then
-    HELPER_HASH=${LOOK[helper]}
-    return
-  fi
   HELPER_HASH=$(cd "${REPO_DIR}/py" &&
     find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
-  look::keep helper "$HELPER_HASH"
 }
 
 # helper::dir: the directory of this version, as the nodes see it. With SHARED_GROUP each checkout has copies of its own, because what
@@ -85,25 +80,22 @@ helper::ensure() {
 
 # helper::ensure_layout: creates the directories of the shared root, and copies our examples once: a file there may be the user's now.
 helper::ensure_layout() {
-  ! look::knows head:layout || return 0
-  helper::run head layout "--cluster=${CLUSTER_NAME}"
-  node::exec head test -d "${SHARED_ROOT}/user/code/examples" ||
-    node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
+  local lacking
+  lacking=$(helper::run head layout "--cluster=${CLUSTER_NAME}")
+  [[ $lacking != examples ]] || node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
 # helper::is_put [NODE]: this version exists, as that node sees it.
 helper::is_put() {
   local status=0
-  ! look::knows "${1:-head}:missing" || return 0
   helper::_exec exec "${1:-head}" test -d "$(helper::dir)" || status=$?
   ((status != HELPER_FOREIGN)) || exit 1
   return "$status"
 }
 
-# helper::put: copies this version there, and packs its modules into one file (py/pack.py); it may not be able to run yet (deps::ensure).
+# helper::put: copies this version there; it may not be able to run yet (deps::ensure).
 helper::put() {
   log::while 'copying the helper to the shared root' -- node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
-  helper::_exec exec head python3 "$(helper::dir)/pack.py"
   log::changed "helper put at $(nodes::shown "$(helper::dir)")"
 }
 

@@ -106,13 +106,9 @@ node::spawn() {
 
 # node::clock NODE: prints the seconds that its clock is ahead of ours, with a sign, and its name.
 node::clock() {
-  local ahead=''
-  if look::knows "$1:clock"; then
-    ahead=${LOOK["$1:clock"]}
-  else
-    ahead=$(node::exec "$1" date +%s)
-    ahead=$((ahead - $(date +%s)))
-  fi
+  local ahead
+  ahead=$(node::exec "$1" date +%s)
+  ahead=$((ahead - $(date +%s)))
   printf '%+d %s\n' "$ahead" "$1"
 }
 

@@ -39,7 +39,6 @@ verify::hold() {
   local dir identity address status=0
   if [[ -n $VERIFY_HOLDER ]]; then
     ! kill -0 "$VERIFY_HOLDER" 2>/dev/null || return 0
-    look::forget
     transport::load
   else
     cli::on_exit verify::_tell_open

@@ -111,7 +111,7 @@ def has_packages(root, node, cluster="c", start=None, python="3.11.7", **version
     names = {name.replace("_", "-"): version for name, version in versions.items()}
     environment = {"python_version": python.rpartition(".")[0], "python_full_version": python, "sys_platform": "linux"}
     listed = {"start": start, "python": python, "environment": environment, "packages": names}
-    return write(root.packages(cluster, node), json.dumps(listed))
+    return write(root.ray_logs(cluster) / f"{node}.packages.json", json.dumps(listed))
 
 
 def record(snapshot_dir):

@@ -1,12 +1,10 @@
-import json
 import socket
 import types
-from pathlib import Path
 
 import pytest
 from conftest import has_packages, node_row, write
 
-from verl_regress.cluster import nodes, ray_private
+from verl_regress.cluster import nodes, packages, ray_private
 
 HEAD, WORKER = "head=10.0.0.1", "worker-0=10.0.0.2"
 
@@ -61,7 +59,7 @@ def test_a_worker_that_gets_no_answer_from_the_head_is_named_in_one_sentence(awa
     outcome = await_nodes(deadline=120)
     assert outcome.status == 8
     assert outcome.err == (
-        "error   worker-0 (10.0.0.2) cannot reach Ray's head at 10.0.0.1:6379: a firewall drops what it sends; open all TCP "
+        "error   worker-0 cannot reach Ray's head at 10.0.0.1:6379: a firewall drops what it sends; open all TCP "
         "ports between the hosts of the nodes (a container engine that sets iptables' policy for FORWARD to DROP is "
         "a usual cause).\n"
     )
@@ -73,11 +71,11 @@ def test_the_head_lists_its_packages_and_workers_without_a_list_are_named(await_
         started(shared, "worker-0", "10.0.0.2"),
         started(shared, "worker-1", "10.0.0.3"),
     )
-    shared.packages("c", "head").unlink()
+    (shared.ray_logs("c") / "head.packages.json").unlink()
     has_packages(shared, "worker-0", start="an earlier start")
     outcome = await_nodes(HEAD, WORKER, "worker-1=10.0.0.3")
     assert (outcome.status, outcome.out) == (0, "worker-0\n")
-    assert json.loads(shared.packages("c", "head").read_text())["packages"]["pytest"] == pytest.__version__
+    assert packages.is_listed(shared.ray_logs("c"), "head")
 
 
 def test_it_waits_for_the_last_one(await_nodes, ray, shared):
@@ -98,13 +96,13 @@ def test_it_waits_for_the_last_one(await_nodes, ray, shared):
 def test_a_node_that_is_not_the_one_that_was_started(await_nodes, ray, shared, late):
     worker = started(shared, "worker-0", "10.0.0.2")
     ray.has_nodes(started(shared, "head", "10.0.0.1"), {**worker, **late})
-    write(shared.path / "ray/c/worker-0.log", "".join(f"line {i}\n" for i in range(20)))
+    write(shared.path / "ray/c/worker-0.log", "".join(f"line {i}\n" for i in range(50)))
     write(shared.path / "ray/c/worker-1.start", "1")
     outcome = await_nodes()
     assert outcome.status == 8
     assert outcome.err == (
         f"        the last lines of {shared.path}/ray/c/worker-0.log:\n"
-        + "".join(f"        line {i}\n" for i in range(5, 20))
+        + "".join(f"        line {i}\n" for i in range(10, 50))
         + "error   1 of 2 nodes are ALIVE, missing: worker-0, after 1 s (CLUSTER_TIMEOUT): read the lines above, from "
         "worker-0.\n"
     )
@@ -136,49 +134,6 @@ def test_a_failed_start_ends_the_wait_at_once(await_nodes, ray, shared):
     )
 
 
-NO_DASHBOARD = (Path(__file__).parents[1] / "recorded" / "ray_head_without_dashboard.log").read_text()  # of Ray 2.60
-DIED = "\n".join(NO_DASHBOARD.splitlines()[:4]).replace("dashboard \n", "dashboard , return code 1\n")
-
-
-@pytest.mark.parametrize(("log", "lines"), [(NO_DASHBOARD, 23), (DIED, 4)])
-def test_a_head_whose_dashboard_did_not_start_ends_the_wait_at_once(await_nodes, run, ray, shared, log, lines):
-    """`ray start` ends with 0, and its last lines say that Ray runs."""
-    ray.goes_away()
-    write(shared.path / "ray/c/head.log.exit", "0\n")
-    write(shared.path / "ray/c/head.log", log)
-    said = (
-        f"        from {shared.path}/ray/c/head.log:\n"
-        + "".join(f"        {line}".rstrip() + "\n" for line in log.splitlines()[:lines])
-        + "error   Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, fix that, and run "
-        "'make down up'.\n"
-    )
-    for outcome in (
-        await_nodes(then=lambda: pytest.fail("it waits"), deadline=100),
-        run("nodes", "--deadline=60", f"--log-dir={shared.path}/ray/c"),
-    ):
-        assert outcome.status == 8
-        assert "".join(f"{line.rstrip()}\n" for line in outcome.err.splitlines()) == said
-
-
-def test_a_dashboard_that_is_only_late_is_waited_for_and_shown_if_it_does_not_come(await_nodes, ray, shared):
-    late = "\n".join(line for line in NO_DASHBOARD.splitlines() if "Error:" not in line)
-    write(shared.path / "ray/c/head.log.exit", "0\n")
-    write(shared.path / "ray/c/head.log", late)
-    ray.goes_away()
-    outcome = await_nodes()
-    assert outcome.status == 8
-    assert "Failed to start the dashboard" in outcome.err
-    assert "after 1 s (CLUSTER_TIMEOUT): read the lines above, from head." in outcome.err
-
-
-def test_what_the_log_says_of_the_dashboard_does_not_count_once_it_answers(await_nodes, ray, shared):
-    write(shared.path / "ray/c/head.log.exit", "0\n")
-    write(shared.path / "ray/c/head.log", NO_DASHBOARD)
-    rows = [started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", GPU=4.0)]
-    ray.has_nodes(rows[0])
-    assert await_nodes(then=lambda: ray.has_nodes(*rows), deadline=100).status == 0
-
-
 def test_a_head_that_offers_cpus(await_nodes, ray, shared):
     ray.has_nodes(started(shared, "head", "10.0.0.1", CPU=2.0), started(shared, "worker-0", "10.0.0.2"))
     assert await_nodes().is_refusal(
@@ -186,17 +141,13 @@ def test_a_head_that_offers_cpus(await_nodes, ray, shared):
     )
 
 
-def test_workers_with_the_gpus_that_they_should_have(await_nodes, ray, shared):
-    ray.has_nodes(started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", CPU=8.0, GPU=4.0))
-    assert await_nodes("--worker-gpus=4", HEAD, WORKER).status == 0
-
-
-@pytest.mark.parametrize("found", [0, 3, 8])
-def test_a_worker_with_fewer_or_more_gpus(await_nodes, ray, shared, found):
+@pytest.mark.parametrize(("found", "status"), [(0, 1), (3, 1), (4, 0), (8, 1)])
+def test_a_worker_has_the_gpus_that_it_should_have(await_nodes, ray, shared, found, status):
     ray.has_nodes(started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", CPU=8.0, GPU=found))
-    assert await_nodes("--worker-gpus=4", HEAD, WORKER).is_refusal(
-        f"worker-0 shows CPU 8, GPU {found}, and GPUS_PER_WORKER=4 is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS.",
-        status=1,
+    outcome = await_nodes("--worker-gpus=4", HEAD, WORKER)
+    assert outcome.status == status
+    assert (f"error   worker-0 shows CPU 8, GPU {found}, and GPUS_PER_WORKER=4 is required: " in outcome.err) == (
+        status == 1
     )
 
 
@@ -219,16 +170,6 @@ def test_the_nodes_are_asked_for_until_the_api_is_there(run, ray, shared, monkey
     row = started(shared, "head", "10.0.0.1")
     monkeypatch.setattr(nodes.time, "sleep", lambda _: ray.has_nodes(row))
     assert run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=5").out == "head=10.0.0.1\n"
-
-
-def test_an_api_that_never_comes_is_an_error(run, ray, shared):
-    ray.goes_away()
-    outcome = run("nodes", f"--log-dir={shared.path}/ray/c", "--deadline=0")
-    assert (outcome.status, outcome.out) == (8, "")
-    assert outcome.err == (
-        f"error   Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the "
-        "cluster up with 'make up'.\n"
-    )
 
 
 @pytest.fixture
@@ -284,12 +225,7 @@ def test_a_node_that_is_not_ours_and_listens_is_left_alone(await_nodes, dead_nod
 
 
 def test_listing_the_nodes_does_not_wait_for_a_head_that_failed_to_start(run, shared):
-    write(shared.path / "ray" / "c" / "head.log", "the port is taken\n")
     write(shared.path / "ray" / "c" / "head.log.exit", "1\n")
     outcome = run("nodes", "--deadline=60", f"--log-dir={shared.path}/ray/c")
     assert outcome.status == 1
-    assert outcome.err == (
-        f"        the last lines of {shared.path}/ray/c/head.log:\n"
-        "        the port is taken\n"
-        "error   'ray start' on head ended with exit status 1: read the lines above.\n"
-    )
+    assert outcome.err.endswith("error   'ray start' on head ended with exit status 1: read the lines above.\n")

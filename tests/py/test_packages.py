@@ -11,7 +11,7 @@ from verl_regress.cluster import packages
 from verl_regress.cluster.packages import Unknown
 from verl_regress.cluster.ray_api import Node
 
-LIST = ("list-packages", "--cluster=c", "--node=worker-7", "--start=12-3")
+LIST = ("list-packages", "--cluster=c", "--node=worker-7")
 
 
 def node(name="worker-0", start=None):
@@ -20,15 +20,17 @@ def node(name="worker-0", start=None):
 
 
 def test_a_node_lists_what_its_python_has(run, shared):
+    write(shared.ray_logs("c") / "worker-7.start", "12-3\n")
     outcome = run(*LIST)
     assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
     [known], unknown = packages.of_nodes(shared, "c", [node("worker-7", "12-3")])
     assert (unknown, known.packages["pytest"]) == ([], metadata.version("pytest"))
     assert known.environment["python_version"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert known.sha256 == packages.sha256_of(known.packages)
-    assert packages.is_listed(shared.packages("c", "worker-7"), "12-3")
-    assert not packages.is_listed(shared.packages("c", "worker-7"), "12-4")
-    assert not packages.is_listed(shared.packages("c", "worker-8"), "12-3")
+    assert packages.is_listed(shared.ray_logs("c"), "worker-7")
+    assert not packages.is_listed(shared.ray_logs("c"), "worker-8")
+    write(shared.ray_logs("c") / "worker-7.start", "12-4\n")
+    assert not packages.is_listed(shared.ray_logs("c"), "worker-7")
 
 
 def test_names_are_normalised_and_the_first_complete_package_on_the_path_counts(tmp_path, monkeypatch):
@@ -50,6 +52,7 @@ def test_why_a_node_cannot_list_them_is_kept_in_place_of_the_list(run, shared, m
     def broken(**_):
         raise ValueError("no\nmetadata")
 
+    write(shared.ray_logs("c") / "worker-7.start", "12-3\n")
     monkeypatch.setattr(metadata, "distributions", broken)
     outcome = run(*LIST)
     assert (outcome.status, outcome.err) == (
@@ -60,7 +63,7 @@ def test_why_a_node_cannot_list_them_is_kept_in_place_of_the_list(run, shared, m
         [],
         [Unknown("worker-7", "its Python could not list them: ValueError: no\\nmetadata")],
     )
-    assert not packages.is_listed(shared.packages("c", "worker-7"), "12-3")
+    assert not packages.is_listed(shared.ray_logs("c"), "worker-7")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_why_a_node_cannot_list_them_is_kept_in_place_of_the_list(run, shared, m
     ],
 )
 def test_a_list_that_cannot_be_read_is_unknown(shared, text, reason):
-    file = shared.packages("c", "worker-0")
+    file = shared.ray_logs("c") / "worker-0.packages.json"
     file.unlink()
     if text is not None:
         write(file, text)

@@ -605,7 +605,7 @@ def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, sha
 
 
 def test_a_node_without_a_list_is_refused(submit, shared):
-    file = shared.packages("c", "worker-0")
+    file = shared.ray_logs("c") / "worker-0.packages.json"
     file.unlink()
     assert submit().is_refusal(
         f"The packages of worker-0 ({file} is missing) are unknown: run 'make up', which lists them, or set "

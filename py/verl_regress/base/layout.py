@@ -85,10 +85,6 @@ class SharedRoot:
         """The output of `ray start` on each node of that cluster (scripts/lib/cluster.bash)."""
         return self.path / "ray" / cluster
 
-    def packages(self, cluster: str, node: str) -> Path:
-        """The packages that the node had when its Ray was started (verl_regress.cluster.packages)."""
-        return self.ray_logs(cluster) / f"{node}.packages.json"
-
     def queue(self, cluster: str) -> Path:
         """The cluster's queue: one link per unfinished job, in order of submission (verl_regress.worker.queue)."""
         return self.path / "queue" / cluster
@@ -135,17 +131,6 @@ class SharedRoot:
             self._hf_home.chmod(self._hf_home.stat().st_mode & ~0o022)
         with lock.held(self.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB):  # makes its file, and opens it as the directory is
             return created
-
-    def is_complete(self, group: int | None = None) -> bool:
-        """Is there nothing for `ensure` to do, nor for another user?"""
-        if not all(directory.is_dir() for directory in self._all(group)) or self.too_narrow(group):
-            return False
-        if self._is_hf_open(group):
-            return False
-        if not lock.file_of(self.jobs).exists() and os.access(self.jobs, os.W_OK):
-            return False
-        modes = ((directory.stat(), mode) for directory, mode in self._modes(group).items())
-        return all(found.st_uid != os.getuid() or _is_so(found, mode, group) for found, mode in modes)
 
     def too_narrow(self, group: int | None) -> list[Path]:
         """The directories of one other user in which the members of `group` cannot work; only that user can open them."""
@@ -395,7 +380,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Create what is missing under the shared root, and open it to SHARED_GROUP. Raises BadInput or RegressError."""
+    """Create what is missing under the shared root, and open it to SHARED_GROUP; prints "examples" if those are missing.
+
+    Raises BadInput or RegressError.
+    """
     root, name = SharedRoot(args.shared_root), args.shared_group
     group = group_number(name) if name else None
     narrow = root.too_narrow(group)
@@ -412,4 +400,6 @@ def run(args: argparse.Namespace) -> int:
                 f"{place.stat().st_uid} ({place}): set another CLUSTER_NAME."
             )
     root.ensure(group)
+    if not (root.user_code / "examples").is_dir():
+        print("examples")
     return 0

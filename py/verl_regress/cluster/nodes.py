@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
-from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, RegressError
-from verl_regress.base.layout import SharedRoot
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import packages, ray_private
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
-_LOG_LINES = 15  # of a node's log, if Ray did not start there
-# ray/_private/services.py of 2.54 to 2.60: after 60 s, and with its exit status if it ended; then 20 lines of its log.
-_NO_DASHBOARD = "Failed to start the dashboard"
-_DASHBOARD_LINES = 30
-_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")  # the last line of a traceback
-_OF_RAY_START = ("usage_lib.py:", "scripts.py:")  # what `ray start` itself says
+_LOG_LINES = 40  # of a node's log, if Ray did not start there; `ray start` reports a missing dashboard that far above its end (2.60)
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
 _UNREACHED = "108"  # the exit status of py/ray_start.py for a head that does not answer
 ADDRESS = HEAD  # these commands run in the head
@@ -41,7 +33,6 @@ def run(args: argparse.Namespace) -> int:
             break
         except Unreachable:  # the dashboard starts after the GCS
             _abort_if_one_failed(["head"], args.log_dir)
-            _abort_without_dashboard(args.log_dir)
             if time.monotonic() > end:
                 raise
         time.sleep(_LOOK_EVERY)
@@ -56,26 +47,12 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
 
 def joined(log_dir: Path) -> list[Node]:
     """The ALIVE nodes with the mark of their latest start: Ray calls a killed node ALIVE for another half a minute."""
-    return with_latest_start(known(), log_dir)
-
-
-def known() -> list[Node]:
-    """Ray's list of nodes, in the head. Raises Unreachable."""
-    return RayApi(ADDRESS).nodes()
-
-
-def with_latest_start(nodes: list[Node], log_dir: Path) -> list[Node]:
-    """Those of Ray's nodes that have joined."""
-    return [node for node in nodes if node.alive and _has_joined(node, log_dir)]
-
-
-def _has_joined(node: Node, log_dir: Path) -> bool:
-    return node.labels.get("start", "none") == _mark(log_dir, node.name)
-
-
-def _mark(log_dir: Path, name: str) -> str | None:
-    path = log_dir / f"{name}.start"
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    nodes = RayApi(ADDRESS).nodes()
+    return [
+        node
+        for node in nodes
+        if node.alive and node.labels.get("start", "none") == packages.start_of(log_dir, node.name)
+    ]
 
 
 def add_await_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,10 +73,9 @@ def await_all(args: argparse.Namespace) -> None:
     wanted = dict(node.partition("=")[::2] for node in args.nodes)
     if "head" not in wanted or len(wanted) < 2:
         raise BadInput(f"await-nodes got {args.nodes}: name the head and at least one worker.")
-    root, cluster = SharedRoot(args.shared_root), args.log_dir.name  # that directory is named after the cluster
     end = time.monotonic() + args.deadline
-    if not _is_listed(root, args.log_dir, "head"):
-        packages.keep(root.packages(cluster, "head"), _mark(args.log_dir, "head"))
+    if not packages.is_listed(args.log_dir, "head"):
+        packages.keep(args.log_dir, "head")
     pulse = Pulse(time.monotonic())
     while True:
         try:
@@ -109,13 +85,11 @@ def await_all(args: argparse.Namespace) -> None:
             )
             waits = problem
         except RegressError as error:
-            _abort_without_dashboard(args.log_dir)
             alive, problem = {}, str(error).rstrip(".")
             waits = "Ray does not answer yet"
         if len(alive) == len(wanted):
             break
-        _abort_if_one_is_cut_off(wanted, args.gcs_port, args.log_dir)
-        _abort_if_one_failed(sorted(wanted), args.log_dir)
+        _abort_if_one_failed(sorted(wanted), args.log_dir, f"{wanted['head']}:{args.gcs_port}")
         if time.monotonic() > end:
             missing = sorted(set(wanted) - set(alive))
             _show_log(args.log_dir, missing[0])
@@ -130,9 +104,9 @@ def await_all(args: argparse.Namespace) -> None:
         if (wrong := _wrong_resources(alive[name], args.worker_gpus)) is not None:
             raise RegressError(wrong)
     for name in wanted:
-        say.ok(f"{name} is ALIVE at {alive_at(alive[name])}")
+        say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
     for name in wanted:
-        if not _is_listed(root, args.log_dir, name):
+        if not packages.is_listed(args.log_dir, name):
             print(name)
 
 
@@ -145,21 +119,6 @@ def _wrong_resources(node: Node, worker_gpus: int | None) -> str | None:
     if worker_gpus is None or node.resources.get("GPU", 0) == worker_gpus:
         return None
     return f"{node.name} shows {describe(node)}, and GPUS_PER_WORKER={worker_gpus} is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
-
-
-def are_settled(listed: list[Node], root: SharedRoot, log_dir: Path, worker_gpus: int | None) -> bool:
-    """Is nothing left for `await_all` to wait for or to do? The caller checks that the nodes which Ray has `listed` are the wanted ones."""
-    return all(
-        _has_joined(node, log_dir)
-        and _wrong_resources(node, worker_gpus) is None
-        and _is_listed(root, log_dir, node.name)
-        for node in listed
-        if node.alive
-    )
-
-
-def _is_listed(root: SharedRoot, log_dir: Path, name: str) -> bool:
-    return packages.is_listed(root.packages(log_dir.name, name), _mark(log_dir, name))
 
 
 def _await_dropped(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
@@ -201,73 +160,31 @@ def up(api: RayApi) -> tuple[list[Node], list[str]]:
     return here, sorted({node.name for node in known} - {node.name for node in here})
 
 
-def alive_at(node: Node) -> str:
-    """`10.0.0.2: CPU 64, GPU 4, worker_node 100`."""
-    return f"{node.address}: {describe(node)}"
-
-
 def describe(node: Node) -> str:
     """`CPU 64, GPU 4, worker_node 100`: a node's resources, as users want to see them."""
     kinds = ["CPU", "GPU", *(["worker_node"] if "worker_node" in node.resources else [])]
     return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
 
 
-def _abort_if_one_is_cut_off(wanted: dict[str, str], gcs_port: int, log_dir: Path) -> None:
-    """Raise if a worker's packets to the head get no answer (py/ray_start.py); `wanted` has each node's address."""
-    for name, address in sorted(wanted.items()):
-        if _status(name, log_dir) == _UNREACHED:
+def _abort_if_one_failed(names: list[str], log_dir: Path, gcs: str = "") -> None:
+    """Raise if the last `ray start` of one of the nodes has failed. `gcs` is the head's address, for a worker that does not reach it."""
+    for name in names:
+        exit_file = log_dir / f"{name}.log.exit"
+        status = exit_file.read_text().strip() if exit_file.exists() else ""  # empty while it runs
+        if status == _UNREACHED:
             raise RegressError(
-                f"{name} ({address}) cannot reach Ray's head at {wanted['head']}:{gcs_port}: a firewall drops what it sends; "
-                "open all TCP ports between the hosts of the nodes (a container engine that sets iptables' policy "
-                "for FORWARD to DROP is a usual cause).",
+                f"{name} cannot reach Ray's head at {gcs}: a firewall drops what it sends; open all TCP ports between the hosts of the nodes "
+                "(a container engine that sets iptables' policy for FORWARD to DROP is a usual cause).",
                 Exit.UNREACHABLE,
             )
-
-
-def _status(name: str, log_dir: Path) -> str:
-    """The exit status of the last `ray start` there; empty while it runs."""
-    exit_file = log_dir / f"{name}.log.exit"
-    return exit_file.read_text().strip() if exit_file.exists() else ""
-
-
-def _abort_if_one_failed(names: list[str], log_dir: Path) -> None:
-    for name in names:
-        status = _status(name, log_dir)
         if status not in ("", "0"):
             _show_log(log_dir, name)
             raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
 
 
-def _abort_without_dashboard(log_dir: Path) -> None:
-    """Raise if the head's dashboard will not come: `ray start` ends with 0 all the same (seen in Ray 2.60). One that is only late goes on."""
-    said = _of_dashboard(log_dir) if _status("head", log_dir) == "0" else []
-    if not any(", return code" in line or _ERROR.match(line) for line in said):
-        return
-    _show_log(log_dir, "head")
-    raise RegressError(
-        "Ray's dashboard, through which jobs are submitted, did not start on the head: read the lines above, fix that, "
-        "and run 'make down up'.",
-        Exit.UNREACHABLE,
-    )
-
-
-def _of_dashboard(log_dir: Path) -> list[str]:
-    """What `ray start` says of a dashboard that did not answer it."""
-    lines = dropwhile(lambda line: _NO_DASHBOARD not in line, _log(log_dir, "head").splitlines())
-    said = takewhile(lambda line: not any(part in line for part in _OF_RAY_START), lines)
-    return list(islice(said, _DASHBOARD_LINES))
-
-
 def _show_log(log_dir: Path, name: str) -> None:
-    """Its last lines, or of the head those about a dashboard that did not answer."""
-    said = _of_dashboard(log_dir) if name == "head" else []
-    say.info(f"{'from' if said else 'the last lines of'} {log_dir / f'{name}.log'}:")
-    for line in said or _log(log_dir, name).splitlines()[-_LOG_LINES:]:
+    path = log_dir / f"{name}.log"
+    say.info(f"the last lines of {path}:")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "(there is no such file)"
+    for line in text.splitlines()[-_LOG_LINES:]:
         say.quote(line)
-
-
-def _log(log_dir: Path, name: str) -> str:
-    try:
-        return (log_dir / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return "(there is no such file)"

@@ -47,15 +47,14 @@ class Unknown:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`list-packages --cluster NAME --node NAME --start MARK`."""
+    """`list-packages --cluster NAME --node NAME`."""
     parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME")
     parser.add_argument("--node", required=True, help="this node's name")
-    parser.add_argument("--start", required=True, help="the mark of the start that this list is of")
 
 
 def run(args: argparse.Namespace) -> int:
     """List this node's packages. Raises RegressError if that fails, and keeps the reason instead of the list."""
-    problem = keep(SharedRoot(args.shared_root).packages(args.cluster, args.node), args.start)
+    problem = keep(SharedRoot(args.shared_root).ray_logs(args.cluster), args.node)
     if problem is not None:
         raise RegressError(
             f"The packages of {args.node} cannot be listed ({problem}): repair its Python, then run 'make up' again."
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def keep(file: Path, start: str | None) -> str | None:
+def keep(log_dir: Path, node: str) -> str | None:
     """Write this node's list; if it cannot be made, writes and returns the reason instead."""
     problem = None
     try:
@@ -71,8 +70,28 @@ def keep(file: Path, start: str | None) -> str | None:
     except Exception as error:  # a package's metadata may raise anything
         problem = shown(f"{type(error).__name__}: {error}")
         content = {"error": problem}
-    write_atomically(file, json.dumps({"start": start, **content}, indent=1, sort_keys=True) + "\n")
+    content = {"start": start_of(log_dir, node), **content}
+    write_atomically(_file(log_dir, node), json.dumps(content, indent=1, sort_keys=True) + "\n")
     return problem
+
+
+def start_of(log_dir: Path, node: str) -> str | None:
+    """The mark of the node's latest start, which Ray has as a label of the node."""
+    path = log_dir / f"{node}.start"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def is_listed(log_dir: Path, node: str) -> bool:
+    """Has the node listed its packages since its latest start?"""
+    try:
+        content = json.loads(_file(log_dir, node).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("start") == start_of(log_dir, node) and "packages" in content
+
+
+def _file(log_dir: Path, node: str) -> Path:
+    return log_dir / f"{node}.packages.json"
 
 
 def here() -> dict[str, Any]:
@@ -113,21 +132,12 @@ def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[N
     """The packages of the nodes that are up, in the order of their names, and the nodes whose packages are not known."""
     known, unknown = [], []
     for node in sorted(up, key=lambda node: (not node.is_head, len(node.name), node.name)):
-        read = _read(root.packages(cluster, node.name), node)
+        read = _read(_file(root.ray_logs(cluster), node.name), node)
         if isinstance(read, Unknown):
             unknown.append(read)
         else:
             known.append(read)
     return known, unknown
-
-
-def is_listed(file: Path, start: str | None) -> bool:
-    """Was `file` written at the start with that mark?"""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("start") == start and "packages" in content
 
 
 def _read(file: Path, node: Node) -> NodePackages | Unknown:

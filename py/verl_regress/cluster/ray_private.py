@@ -3,7 +3,7 @@
 Read in Ray 2.60; docs/verl-releases.md names the releases that jobs ran with. Check a new release of Ray here first.
 Not here: `/api/jobs/…` and `/api/v0/…`, the routes of Ray's public clients for jobs and state (cluster/ray_api.py).
 The processes of a job cannot import this module: py/hooks/ray_private.py has what they use. A test finds such a use of Ray
-anywhere else. py/ray_start.py imports this module before the helper's packages are there: it needs the standard library only.
+anywhere else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,22 +27,6 @@ LOGS = ALL_LOGS / "session_latest" / "logs"
 # ray.dashboard.modules.job.common: the actor that runs a job's entrypoint.
 _SUPERVISOR = "_ray_internal_job_actor_"
 _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
-_LOOK_EVERY = 0.1  # seconds between two checks for the head
-
-
-def await_head(gcs: str, timeout: float) -> None:
-    """Return when the GCS at `gcs` (IP:port) lists a head node, or after `timeout` seconds. Raises what Ray raises.
-
-    Call this in a process that Ray's client may end.
-    """
-    from ray._raylet import GcsClient
-    from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
-
-    head = GetAllNodeInfoRequest.NodeSelector()
-    head.is_head_node = True
-    end, client = time.monotonic() + timeout, GcsClient(address=gcs)
-    while not client.get_all_node_info(timeout=5, node_selectors=[head]) and time.monotonic() < end:
-        time.sleep(_LOOK_EVERY)
 
 
 def refusing_redirects(client: Any) -> Any:

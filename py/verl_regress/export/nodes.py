@@ -45,7 +45,7 @@ until ray health-check --address "$head:{port}" >/dev/null 2>&1; do
   sleep 1
 done
 printf '%s\\n' "$mark" >"$dir/$name.start"
-python3 {helper} --shared-root {root} list-packages --cluster {cluster} --node "$name" --start "$mark"
+python3 {helper} --shared-root {root} list-packages --cluster {cluster} --node "$name"
 printf '%s\\n' "$address" >"$dir/$name.tmp"
 mv -- "$dir/$name.tmp" "$dir/$name.address"
 exec env {unset}VERL_REGRESS_NODE="$name" ray start --block --address="$head:{port}" --node-name="$name" --node-ip-address="$address" \\

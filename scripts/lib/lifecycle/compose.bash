@@ -7,10 +7,6 @@ readonly COMPOSE_OWNER='{{.Label "verl-regress.owner"}}|{{.Label "verl-regress.u
 
 # compose::need_image: the image exists; NODE_IMAGE has its name for docker-compose.yaml.
 compose::need_image() {
-  if look::knows image; then
-    NODE_IMAGE=${LOOK[image]}
-    return
-  fi
   NODE_IMAGE=$(image::name)
   if ! image::is_present "$NODE_IMAGE"; then
     image::need_engine
@@ -231,15 +227,7 @@ compose::_remove_at() {
 
 # compose::owners: the owners of this cluster's containers and networks, one line each.
 compose::owners() {
-  if look::knows owners; then
-    printf '%s' "${LOOK[owners]:+${LOOK[owners]}$'\n'}"
-    return
-  fi
-  if look::knows names; then
-    sed -n "s/^[^ ]* ${CLUSTER_NAME}\t//p" <<<"${LOOK[names]}"
-  else
-    hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
-  fi
+  hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
   hosts::docker_all network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
 
@@ -343,14 +331,8 @@ compose::list_at() {
   hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }
 
-# compose::names: all containers of this engine: NAME, a space, and if its label names a cluster, that, a tab and the cluster's owner.
-compose::names() {
-  if look::knows names; then
-    printf '%s\n' "${LOOK[names]}"
-  else
-    hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}{{if .Label \"${COMPOSE_LABEL}\"}}\t${COMPOSE_OWNER}{{end}}"
-  fi
-}
+# compose::names: all containers of this engine: NAME, a space, and the cluster that its label names.
+compose::names() { hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"; }
 
 # compose::foreign: containers with one of our names but without our label.
 compose::foreign() {

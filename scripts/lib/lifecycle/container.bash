@@ -16,8 +16,6 @@ nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
 nodes::check() {
   local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
   ! hosts::are_several || checks=(hosts::check prereq::disk)
-  look::take
-  prereq::ask_compose
   prereq::run prereq::engine prereq::version1_leftovers prereq::names "${checks[@]}" \
     prereq::shared_root prereq::shared_mount prereq::compose prereq::node_image prereq::verl_source
 }

@@ -46,18 +46,10 @@ prereq::_virtual_machine() {
   prereq::_warn "${where}, a virtual machine behind NAT with its own memory limit: keep all nodes on this machine, and read docs/where-it-runs.md before you use several."
 }
 
-# prereq::ask_compose: asks for its version in the background, because it starts slowly; prereq::compose has the answer.
-prereq::ask_compose() {
-  cli::temp_dir _PREREQ_ASKED
-  docker compose version --short >"${_PREREQ_ASKED}/compose" 2>/dev/null &
-  _PREREQ_COMPOSE=$!
-}
-
 prereq::compose() {
   local version
-  wait "$_PREREQ_COMPOSE" ||
+  version=$(docker compose version --short 2>/dev/null) ||
     cli::die 1 "Compose v2 is missing ('docker compose version' fails): run 'scripts/dev/bootstrap_host.sh --engine'."
-  version=$(<"${_PREREQ_ASKED}/compose")
   [[ $version =~ ^v?([2-9]|[1-9][0-9])\. ]] ||
     cli::die 1 "Compose ${version} is too old ('docker compose version'): version 2 or later is needed."
   log::ok "Compose ${version}"
@@ -65,7 +57,6 @@ prereq::compose() {
 
 prereq::version1_leftovers() {
   local left
-  look::see names compose::names
   left=$(legacy::list | paste -sd' ')
   [[ -z $left ]] ||
     cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'scripts/03_cleanup_v1_legacy.sh'."
@@ -77,7 +68,6 @@ prereq::node_image() {
   local image
   image=$(image::name)
   if image::is_present "$image"; then
-    look::keep image "$image"
     log::ok "node image ${image} is here"
   else
     prereq::_warn "node image ${image} is not on this machine yet, and 'make up' needs it: run 'make build' first."
@@ -172,7 +162,6 @@ prereq::shared_root() {
 # prereq::shared_mount: a running cluster's nodes see the shared root and can write to it.
 prereq::shared_mount() {
   local node answers seen=()
-  look::await_nodes
   cli::temp_dir answers
   node::ask_all "$answers" prereq::_try_mount
   for node in $(node::list); do
@@ -191,8 +180,7 @@ prereq::shared_mount() {
 # prereq::_try_mount NODE: prints writable or refused; prints nothing if it does not run.
 prereq::_try_mount() {
   # shellcheck disable=SC2016  # expanded on the node
-  if look::knows "$1:writable" ||
-    (node::exec "$1" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$1" 2>/dev/null); then
+  if (node::exec "$1" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$1" 2>/dev/null); then
     printf 'writable\n'
   elif node::is_alive "$1"; then
     printf 'refused\n'
@@ -205,7 +193,6 @@ prereq::names() {
   foreign=$(compose::foreign | paste -sd' ')
   [[ -z $foreign ]] ||
     cli::die 1 "Containers with our names do not bear our label (${foreign}): they are not ours to touch; rename them, or set another CLUSTER_NAME."
-  look::see owners compose::owners
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   if [[ -z $(nodes::owners) ]]; then

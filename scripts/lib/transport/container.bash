@@ -7,22 +7,16 @@ transport::set_knobs() { ! hosts::are_allocated || allocation::set_knobs HOSTS_F
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.
 transport::load() {
-  local said name running since address cluster id user path mounts
+  local said name running since address cluster id user path
   hosts::load
   engine::choose
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
-  if look::knows containers; then
-    said=${LOOK[containers]}
-  else
-    said=$(transport::_inspect)
-    look::keep containers "$said"
-  fi
-  while IFS='|' read -r name running since address cluster id user path mounts; do
+  said=$(transport::_inspect)
+  while IFS='|' read -r name running since address cluster id user path; do
     [[ $name == "/${CLUSTER_NAME}-"* ]] || continue
     name=${name#"/${CLUSTER_NAME}-"}
     [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' path='' # not created by any checkout of this project
-    # Before 1.1 there was no owner label: those of this checkout have its shared root.
-    [[ $cluster == "$CLUSTER_NAME" && -z $id && $mounts == *"|${WORKDIR}/shared|"* ]] || _TRANSPORT_OWNERS["${id}|${user}|${path}"]=1
+    _TRANSPORT_OWNERS["${id}|${user}|${path}"]=1
     [[ $running == true && -n $address ]] || continue
     _TRANSPORT_ADDRESS[$name]=$address _TRANSPORT_SINCE[$name]=$since
   done <<<"$said"
@@ -32,7 +26,6 @@ declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
 _TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{index .Config.Labels "verl-regress.address"}}{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.cluster"}}|{{index .Config.Labels "verl-regress.owner"}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.user"}}|{{index .Config.Labels "verl-regress.workdir"}}'
-_TRANSPORT_LOOK+='||{{range .Mounts}}{{.Source}}|{{end}}'
 readonly _TRANSPORT_LOOK
 
 # transport::_inspect: what the engines say of those of our containers that exist; of several hosts those that answer.

@@ -76,7 +76,7 @@ setup() {
   ((SECONDS < 100)) || fail "after ${SECONDS} s"
   hosts_lab::reopen
   assert_status 8
-  assert_line "error   worker-0 \(10.213.77.12\) cannot reach Ray's head at 10.213.77.11:6379: a firewall drops what it sends; open all TCP ports between the hosts of the nodes \(a container engine that sets iptables' policy for FORWARD to DROP is a usual cause\)\."
+  assert_line "error   worker-0 cannot reach Ray's head at 10.213.77.11:6379: a firewall drops what it sends; open all TCP ports between the hosts of the nodes \(a container engine that sets iptables' policy for FORWARD to DROP is a usual cause\)\."
   run make --no-print-directory up
   assert_status 0
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'

@@ -26,15 +26,12 @@ in_lib() {
   refute_text 'worker-3'
 }
 
-# bats test_tags=slow
 @test "with SHARED_GROUP the processes of every node are in that group; without it compose gets nothing of it" {
-  in_lib WORKERS=2 CLUSTER_NAME=mine SHARED_GROUP=42000 <<<'compose::render this'
+  in_lib WORKERS=2 SHARED_GROUP=42000 <<<'compose::render this'
   assert_status 0
   [[ $(grep -xc '    group_add: \["42000"\]' <<<"$output") == 3 ]] || fail 'not three nodes'
-  [[ $(grep -xA1 '  head:' <<<"$output") == $'  head:\n    group_add: ["42000"]' ]] || fail 'not the head'
-  in_lib WORKERS=2 CLUSTER_NAME=mine <<<'compose::render this'
+  in_lib WORKERS=2 <<<'compose::render this'
   refute_text group_add
-  refute_text 'head:'
 }
 
 @test "root gives a shared root to the owner of WORKDIR, but never one that SHARED_GROUP shares" {
@@ -52,37 +49,29 @@ in_lib() {
   [[ $(stat -c %u:%g "$shared") == 4242:4242 ]] || fail "$(stat -c %u:%g "$shared")"
 }
 
-# bats test_tags=slow
 @test "Ray is started without the variables in RAY_UNSET, and with all of them if it is empty" {
-  stub docker - <<'STUB'
-case "$*" in
-  inspect*) echo true ;;
-  *' stop '*) echo 0 ;;
-esac
-STUB
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ $1 != inspect ]] || echo true'
   in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379'
   assert_status 0
   assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
   assert_called '/ray_start.py start --node-name=worker-0 '
   in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
-  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-1 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
-  assert_called '/ray_start.py start --node-name=worker-1 '
+  assert_called 'worker-1.log env VERL_REGRESS_RAY=mine '
 }
 
-@test "a worker lists its packages while Ray starts, the head later; a missing list is made then" {
+@test "the nodes whose packages are not listed since their start list them at the end" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
   *' await-nodes '*) echo worker-1 ;;
-  *' cat '*) echo 12-3 ;;
 esac
 STUB
-  in_lib CLUSTER_NAME=mine <<<$'cluster::_start_worker worker-0 head:6379\ncluster::_start head --head\ncluster::await_ready'
+  in_lib CLUSTER_NAME=mine <<<'cluster::await_ready'
   assert_status 0
-  assert_called ' list-packages --cluster mine --node worker-0 --start '
-  [[ $(grep -c 'list-packages' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
-  assert_called ' list-packages --cluster mine --node worker-1 --start 12-3'
-  assert_line 'changed worker-1: listed its packages'
+  [[ $(grep -c 'list-packages' "$CALLS") == 1 ]] || fail "$(<"$CALLS")"
+  assert_called ' list-packages --cluster mine --node worker-1'
+  assert_line 'ok      worker-1: listed its packages'
 }
 
 # storage_stub VERSION KEPT: a head whose Python has that Ray, and whose `test` for a GCS on disk exits with KEPT.
@@ -98,18 +87,12 @@ esac
 STUB
 }
 
-# bats test_tags=slow
-@test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone" {
+@test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone; refused where Ray lacks it" {
   storage_stub 2.60.0 0
   in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
   assert_status 0
   assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head VERL_REGRESS_OWNER= ray start --node-name=head'
-  assert_called ' --head'
-  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
-  assert_called '/ray_start.py start --node-name=worker-0 '
-}
-
-@test "GCS_STORAGE=rocksdb is refused where Ray lacks it" {
+  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 '
   storage_stub 2.59.1 1
   in_lib GCS_STORAGE=rocksdb <<<'cluster::_need_gcs_storage'
   assert_status 2
@@ -128,7 +111,7 @@ STUB
   assert_called ' ray start --node-name=head '
 }
 
-@test "GCS_STORAGE=memory is refused where the GCS was kept on disk, and GCS_STORAGE=disk anywhere" {
+@test "GCS_STORAGE=memory is refused where the GCS was kept on disk" {
   storage_stub 2.60.0 0
   in_lib <<<'cluster::_need_gcs_storage'
   assert_status 2
@@ -136,9 +119,6 @@ STUB
   storage_stub 2.60.0 1
   in_lib <<<'cluster::_need_gcs_storage'
   assert_status 0
-  in_lib GCS_STORAGE=disk <<<':'
-  assert_status 2
-  assert_line "error   GCS_STORAGE='disk' (from the command line or environment) is not usable: use one of memory, rocksdb."
 }
 
 @test "make up leaves a worker of the cluster alone, and starts those without Ray or outside the cluster" {
@@ -272,23 +252,21 @@ LINES
   [[ $(grep -c 'made Ray' <<<"$output") == 1 ]]
 }
 
-@test "clocks that are ahead count in full, whatever their numbers begin with" {
+@test "clocks that differ: all nodes, the earliest first" {
   in_lib WORKERS=2 <<'BODY'
-node::exec() { case $1 in worker-0) date -d '100 seconds' +%s ;; worker-1) date -d '30 seconds' +%s ;; *) date +%s ;; esac; }
+node::exec() { case $1 in worker-0) date -d '100 seconds' +%s ;; worker-1) date -d '30 seconds ago' +%s ;; *) date +%s ;; esac; }
 cluster::tell_clocks
 BODY
   assert_status 0
-  [[ $output =~ 'warning The clocks of the nodes differ by '(99|100|101)' s (head '[+-][01]', worker-1 +'(29|30|31)', worker-0 +'(99|100|101)'): times in logs' ]] || fail 'no such warning'
+  [[ $output =~ 'warning The clocks of the nodes differ by '(129|130|131)' s (worker-1 -'(29|30|31)', head '[+-][01]', worker-0 +'(99|100|101)'): times in logs' ]] || fail 'no such warning'
 }
 
-@test "the clocks of all nodes, the earliest first; a node that is lost meanwhile ends the comparison, which would be wrong" {
+@test "a node that is lost meanwhile ends the comparison of the clocks, which would be wrong" {
   in_lib WORKERS=2 <<'BODY'
-node::exec() { case $1 in head) date +%s ;; worker-0) date -d '90 seconds ago' +%s ;; *) [[ -z ${GONE-} ]] && date +%s || cli::die 8 'worker-1 is lost.' ;; esac; }
+node::exec() { [[ $1 != worker-1 ]] && date +%s || cli::die 8 'worker-1 is lost.'; }
 cluster::tell_clocks
-GONE=1 cluster::tell_clocks
 BODY
   assert_status 8
-  [[ $output =~ 'warning The clocks of the nodes differ by '(89|90|91)' s (worker-0 -'(89|90|91)', '[^$'\n']*'): times in logs' ]] || fail 'no such warning'
   assert_line 'error   worker-1 is lost.'
-  [[ $(grep -c clocks <<<"$output") == 1 ]] || fail 'it compared without worker-1'
+  refute_text clocks
 }

@@ -64,15 +64,6 @@ give() {
   refute_text 'belongs to'
 }
 
-@test "a version that is put there is packed there" {
-  rm "${BOX}/gets"
-  rmdir "$DIR"
-  verb helper::put
-  assert_status 0
-  [[ -f ${DIR}/pack.py ]]
-  assert_called "python3 ${DIR}/pack.py"
-}
-
 @test "nobody else can change what is put there or what the helper makes, whatever the umask and the checkout's modes" {
   umask 0
   mkdir "${BOX}/tree"
