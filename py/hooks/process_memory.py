@@ -10,9 +10,13 @@ A thread looks every second. After every 40 lines the time between two lines dou
 forked child, which inherits no thread, gets one of its own, and records if it lives longer than two seconds. A line is
 one write to a file opened for appending. If it fails (disk full, no permission), the next line has what it would have
 said; training goes on. Nothing is written once the job has ended. A process that loads neither torch nor verl has no record.
+
+The same thread answers who asks for the process's stacks (stacks.py). The first process on a node records what the kernel has
+counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
 """
 
 import atexit
+import json
 import os
 import re
 import sys
@@ -21,6 +25,8 @@ import time
 from contextlib import suppress
 
 import job_report
+import node_memory
+import stacks
 from on_import import before_import
 
 _STARTS = ("torch", "verl")
@@ -53,6 +59,7 @@ class Recorder:
     def __init__(self, job_dir: str, after: float) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._job_dir = job_dir
         self._folder = f"{job_dir}/state/memory"
         self._file = f"{self._folder}/{job_report.hostname()}-{self._pid}.txt"
         self._ended = f"{job_dir}/state/ended"
@@ -70,8 +77,10 @@ class Recorder:
         time.sleep(self._after)
         with suppress(Exception):
             self._begun = True
+            _record_node(f"{self._job_dir}/state/nodes")
             while not self._over:
                 self._look()
+                stacks.answer(self._job_dir, _name() or self._name or "python")
                 time.sleep(_LOOK_EVERY)
 
     def end(self) -> None:
@@ -113,6 +122,14 @@ class Recorder:
         if self._torn:
             raise OSError(f"{written} of {len(line)} bytes were written to {self._file}")
         self._name = name or self._name
+
+
+def _record_node(folder: str) -> None:
+    """The kernel's counters when the job began on this node, from the first of its processes."""
+    with suppress(OSError):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        with open(f"{folder}/{job_report.hostname()}.json", "x", encoding="ascii") as stream:  # noqa: PTH123
+            json.dump(node_memory.counters(), stream)
 
 
 def resident() -> int:

@@ -1,10 +1,14 @@
 """Ray's messages are those of Ray 2.60, shortened."""
 
 import contextlib
+import json
 import socket
 
 import pytest
+from conftest import write
 
+import node_memory
+from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import causes
 from verl_regress.jobs.status import Status, judge
@@ -99,20 +103,20 @@ def listening_row(row):
 
 
 def actor(node_id, name="create.<locals>.WorkerDict", **cause):
-    return {"node_id": node_id, "class_name": name, "state": "DEAD", "death_cause": cause or None}
+    return {"node_id": node_id, "class_name": name, "pid": 7, "state": "DEAD", "death_cause": cause or None}
 
 
 @pytest.fixture
-def losses(ray):
+def losses(ray, make_job):
     """The result of `losses_of` for these raylets and actors."""
 
-    def losses(raylets, actors):
+    def losses(raylets, actors, job=None):
         query = "limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
         ray.answers[f"/api/v0/actors?{query}"] = (200, {"data": {"result": {"result": actors}}})
         ray.has_nodes(*raylets)
         rows = [listening_row(row) for row in raylets if row["port"]]
         ray.answers["/nodes?view=summary&nocache=1"] = (200, {"data": {"summary": rows}})
-        return aftermath.losses_of("01", RayApi(ray.address))
+        return aftermath.losses_of(job or make_job("lost"), "01", RayApi(ray.address))
 
     return losses
 
@@ -167,7 +171,7 @@ def test_a_dead_node_that_the_job_did_not_use_is_ignored(losses, closed_port):
         ),
         (
             {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}},
-            ", after its WorkerDict on worker-0 was killed or crashed",
+            ", after its WorkerDict (process 7) on worker-0 crashed or was killed, neither by verl-regress nor by the kernel for lack of memory",
         ),
         ({"actor_died_error_context": {"reason": "OWNER_DIED", "error_message": "Worker exit type: SYSTEM_ERROR"}}, ""),
         ({"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": "type: INTENDED_SYSTEM_EXIT"}}, ""),
@@ -178,6 +182,27 @@ def test_a_dead_node_that_the_job_did_not_use_is_ignored(losses, closed_port):
 def test_a_process_that_was_taken_from_the_trainer(losses, cause, words):
     with listening() as port:
         assert losses([raylet("worker-0", "a", port)], [actor("a", **cause)]) == aftermath.Losses((), words)
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (0, ", out of memory: the kernel of worker-0 killed its WorkerDict (process 7) (limit 1.50 GiB, peak 1.49 GiB, of which the process had 0.50 GiB)"),
+        (2, ", after its WorkerDict (process 7) on worker-0 crashed or was killed, neither by verl-regress nor by the kernel for lack of memory"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_process_that_the_kernel_killed_for_lack_of_memory(losses, make_job, monkeypatch, before, words, is_here):
+    counted = {"hostname": "w0", "kills": 2, "limit": 1536 << 20, "peak": 1530 << 20}
+    monkeypatch.setenv("VERL_REGRESS_NODE_IP", "127.0.0.1" if is_here else "10.0.0.9")
+    monkeypatch.setattr(ray_private, "node_memory", lambda *_: counted)
+    monkeypatch.setattr(node_memory, "counters", lambda: counted if is_here else 1 / 0)
+    job = make_job()
+    write(job.state / "nodes" / "w0.json", json.dumps({**counted, "kills": before}))
+    write(job.state / "memory" / "w0-7.txt", f"1.0 {1 << 20} WorkerDict\n2.0 {512 << 20}\n")
+    crash = {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}}
+    with listening() as port:
+        assert losses([raylet("worker-0", "a", port)], [actor("a", **crash)], job).words == words
 
 
 def test_memory_comes_before_what_followed_from_it(losses):

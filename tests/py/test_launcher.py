@@ -172,7 +172,11 @@ def test_a_lot_of_output_reaches_both_logs_complete(launched):
     ("trainer", "status", "ended"),
     [
         ("raise SystemExit(7)", 7, (7, "the trainer ended with exit status 7")),
-        ("import os; os.kill(os.getpid(), 9)", 137, (-9, "the trainer was ended by SIGKILL")),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            137,
+            (-9, "the trainer was ended by SIGKILL, sent neither by verl-regress nor by the kernel for lack of memory"),
+        ),
     ],
 )
 def test_a_trainer_that_fails(launched, trainer, status, ended):

@@ -265,12 +265,16 @@ def test_a_job_that_stays_pending(follow):
     assert 10 < follow.clock.now <= 12
 
 
-def test_a_job_without_a_new_step(follow):
-    ended, lines = follow(["RUNNING"], then={15: step(1)})
+def test_a_job_without_a_new_step(follow, make_job):
+    job = make_job()
+    ended, lines = follow(["RUNNING"], job, then={5: started, 15: step(1)})
     assert ended is Exit.STALLED
     assert lines[-2:] == [
         "step 1, 4.2 s a step",
-        last("job has made no new step for 20 s (STALL_TIMEOUT), after step 1: read 'make logs JOB=job'."),
+        last(
+            "job has made no new step for 20 s (STALL_TIMEOUT), after step 1, while training step 2: it still runs and holds its slot: "
+            f"read 'make logs JOB=job' and {job.debug}, or end it with 'make stop JOB=job'."
+        ),
     ]
     assert 35 < follow.clock.now <= 37
 
@@ -383,9 +387,8 @@ def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_jo
     grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
     ended, lines = follow(["RUNNING"], job, then=grows)
     assert (ended, follow.clock.now) == (Exit.STALLED, 50 + DEADLINES.stall + 1)
-    assert lines[-1] == (
-        "error   job has written nothing (its trainer.logger=[wandb] tells no steps) for 20 s (STALL_TIMEOUT), after step 0: read "
-        "'make logs JOB=job'."
+    assert lines[-1].startswith(
+        "error   job has written nothing (its trainer.logger=[wandb] tells no steps) for 20 s (STALL_TIMEOUT), after step 0, "
     )
 
 

@@ -106,6 +106,18 @@ def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout:
     return names
 
 
+def node_memory(gcs: str, node_id: str, timeout: float) -> dict[str, Any]:
+    """`counters()` of py/hooks/node_memory.py on the node `node_id` (hex), by a task of Ray; within `timeout` seconds.
+
+    Raises RegressError.
+    """
+    answer, problem = _ask(_MEMORY, timeout, gcs, node_id)
+    if problem is not None:
+        raise RegressError(f"Ray's node {node_id} does not say what its kernel killed ({problem})", Exit.UNREACHABLE)
+    counted: dict[str, Any] = json.loads(answer.strip().splitlines()[-1])
+    return counted
+
+
 def _ask(program: str, timeout: float, *arguments: str) -> tuple[str, str | None]:
     """Run `program` in a process of its own, for at most `timeout` seconds; returns its stdout, and the problem or None."""
     try:
@@ -156,4 +168,17 @@ dead = [
 ]
 names = {{node["NodeID"]: node["NodeName"] + " (" + node["NodeManagerAddress"] + ")" for node in state.node_table()}}
 print(json.dumps(sorted({{names[actor["Address"]["NodeID"]] for actor in dead}})))
+"""
+
+# The launcher's environment has the job's runtime_env, which this task must not run in.
+_MEMORY = """
+import json, os, sys
+os.environ.pop("RAY_JOB_CONFIG_JSON_ENV_VAR", None)
+import node_memory, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+ray.cloudpickle.register_pickle_by_value(node_memory)
+ray.init(address=sys.argv[1], namespace="verl-regress", log_to_driver=False, logging_level="ERROR")
+there = NodeAffinitySchedulingStrategy(sys.argv[2], soft=False)
+task = ray.remote(num_cpus=0, scheduling_strategy=there)(node_memory.counters)
+print(json.dumps(ray.get(task.remote())))
 """

@@ -31,7 +31,7 @@ from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import is_trusted, job_uids, trusted_uids
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
-from verl_regress.jobs import find
+from verl_regress.jobs import find, stacks
 from verl_regress.secrets import job_secrets
 
 _DEADLINE = 5.0  # seconds for a whole bundle
@@ -68,12 +68,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> None:
+def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path | None:
     """`take` that never raises: any error is reported in one line."""
     try:
-        take(job, address, phase, logs=logs)
+        return take(job, address, phase, logs=logs)
     except Exception as error:
         say.info(f"no debug bundle '{phase}' of {job.ray_id}: {type(error).__name__}: {error}")
+        return None
 
 
 def attempt_once(job: JobDir, address: str, phase: str) -> None:
@@ -90,8 +91,9 @@ def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
 
 
 def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
-    """Ask all sources, and with `logs` also for the tails of the job's logs; returns the bundle, which appears whole.
+    """Ask all sources; with `logs` also for the tails of the job's logs, and the stacks of its processes while it runs.
 
+    Returns the bundle, which appears whole.
     `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written, and BadInput if it is another
     user's, who would decide by links what we read, and could read what we write.
     """
@@ -103,6 +105,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     files = _ask(_sources(job, api, (*_LEFT_OUT, *_SAID) if is_blind else _LEFT_OUT), end)
     if logs:
         files |= _ask(_driver_log(job, redactor) if is_blind else _log_sources(job, api, files, redactor), end)
+    threads = {f"stacks/{name}.txt": text for name, text in (stacks.ask(job) if logs else {}).items()}
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
     if is_blind:
         errors[", ".join(("logs",) * logs + _SAID)] = (
@@ -117,11 +120,11 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "version": __version__,
         "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
         "seconds": round(time.monotonic() - started, 3),
-        "files": sorted(files),
+        "files": sorted([*files, *threads]),
         "errors": errors,
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
-    return _write(job.debug, stamp, {**texts, "bundle.json": as_json(summary)}, redactor)
+    return _write(job.debug, stamp, {**texts, **threads, "bundle.json": as_json(summary)}, redactor)
 
 
 def _need_own(job: JobDir) -> None:

@@ -61,7 +61,7 @@ HINTS = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. (torch 2.9)",
     ),
     Hint(
-        r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc",
+        r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc|out of memory: the kernel|memory monitor killed",
         "a node has too little memory: lower the micro batch sizes and lengths, or use nodes with more",
         "out_of_memory",
     ),

@@ -15,7 +15,7 @@ from verl_regress.base.errors import Exit, RegressError, Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
-from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, sweep
+from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, stacks, sweep
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
@@ -202,10 +202,11 @@ def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit,
         debug.attempt(job, api.address, "not-schedulable")
         say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
     else:
-        debug.attempt(job, api.address, "stalled", logs=True)
+        bundle = debug.attempt(job, api.address, "stalled", logs=True)
+        doing = ", ".join(filter(None, (life.doing, stacks.words(job, bundle) if bundle else None)))
         say.error(
-            f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}: "
-            f"read 'make logs JOB={job.ray_id}'."
+            f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}, while {doing}: it still "
+            f"runs and holds its slot: read 'make logs JOB={job.ray_id}' and {bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
         )
 
 
@@ -224,6 +225,7 @@ class _Life:
             else f"written nothing (its trainer.logger={progress.loggers(job)} tells no steps)"
         )
         self.step: int = progress.parent_of(job)["step"]  # the last one seen
+        self.doing = ""  # in words
         self._is_training = False
         self._pulse = Pulse(time.monotonic())
         self._actors: list[dict[str, Any]] | None = None
@@ -269,6 +271,7 @@ class _Life:
             actors = self._ask_for_actors(now) if self._driver.is_starting else None
             words = self._driver.does(self.step, actors)
         if words is not None:
+            self.doing = words
             self._pulse.beat(words, now, is_news=status is Status.RUNNING and not self._is_training)
 
     def _ask_for_actors(self, now: float) -> list[dict[str, Any]] | None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.base import say
+import node_memory
+from verl_regress.base import say, this_node
 from verl_regress.base.errors import RegressError
+from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
+from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi, Raylet, accepts, seen_from_here, silent
 from verl_regress.jobs import causes
+from verl_verdict import memory_records
 
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
+_TASK_SECONDS = 20.0  # for a task on another node
 
 
 def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, 
         details = api.job(job.ray_id)
         if details is None and (job.read_state("submitted") or {}).get("accepted"):
             return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
-        losses = losses_of((details or {}).get("job_id"), api)
+        losses = losses_of(job, (details or {}).get("job_id"), api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
@@ -74,7 +80,7 @@ class Losses:
     words: str = ""
 
 
-def losses_of(job_id: str | None, api: RayApi) -> Losses:
+def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> Losses:
     """What happened to the nodes and actors of a job whose trainer has just failed, by Ray's number of it. Raises Unreachable.
 
     Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is asked directly. One
@@ -89,21 +95,74 @@ def losses_of(job_id: str | None, api: RayApi) -> Losses:
     if lost:
         words = " and ".join(f"{_title(raylet)} {_HOW_LOST[raylet.alive]}" for raylet in lost)
         return Losses(tuple(map(_title, lost)), f", when {words}")
-    texts = sorted(filter(None, (_of_actor(actor, raylets) for actor in actors)))
-    return Losses((), texts[0] if texts else "")
+    for actor in actors:
+        if (oom := (actor.get("death_cause") or {}).get("oom_context")) is not None:
+            by_ray = f"Ray's memory monitor killed its {_class_of(actor)} on {_node_of(actor, raylets)}"
+            return Losses((), f", after {by_ray}{causes.memory(oom.get('error_message'))}")
+    crashed = [actor for actor in actors if _has_crashed(actor)]
+    return Losses((), _of_crash(job, crashed[0], raylets) if crashed else "")
 
 
 def _title(raylet: Raylet) -> str:
     return f"{raylet.name} ({raylet.address})"
 
 
-def _of_actor(actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
-    """How an actor was taken from the trainer; "" if it ended with the trainer, was ended by it, or failed itself."""
-    name, cause = str(actor["class_name"]).rpartition(".")[2], actor.get("death_cause") or {}
-    node = raylets[actor["node_id"]].name if actor.get("node_id") in raylets else "a node"
-    if (oom := cause.get("oom_context")) is not None:
-        return f", after Ray's memory monitor killed its {name} on {node}{causes.memory(oom.get('error_message'))}"
-    died = cause.get("actor_died_error_context") or {}
-    if died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message")):
-        return f", after its {name} on {node} was killed or crashed"
-    return ""
+def _class_of(actor: Mapping[str, Any]) -> str:
+    return str(actor["class_name"]).rpartition(".")[2]
+
+
+def _node_of(actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
+    return raylets[actor["node_id"]].name if actor.get("node_id") in raylets else "a node"
+
+
+def _has_crashed(actor: Mapping[str, Any]) -> bool:
+    """Did its process end by itself or by a signal? Not if it ended with the trainer, was ended by it, or failed itself."""
+    died = (actor.get("death_cause") or {}).get("actor_died_error_context") or {}
+    return died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message"))
+
+
+def _of_crash(job: JobDir, actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
+    raylet, process = raylets.get(actor["node_id"]), f"{_class_of(actor)} (process {actor.get('pid')})"
+    node, counted = _node_of(actor, raylets), None
+    if raylet is not None:
+        with contextlib.suppress(RegressError):
+            counted = _counters_of(raylet)
+    memory = _lack_of_memory(job, counted, actor.get("pid"))
+    if memory:
+        return f", out of memory: the kernel of {node} killed its {process}{memory}"
+    return f", after its {process} on {node} crashed or was killed, {_not_by(counted)}"
+
+
+def of_sigkill(job: JobDir, pid: int) -> str:
+    """Who sent SIGKILL to the trainer, the process `pid` of this node, that nobody asked to stop: the end of a sentence."""
+    counted = node_memory.counters()
+    if memory := _lack_of_memory(job, counted, pid):
+        return f", out of memory: the kernel of {this_node.name() or counted['hostname']} killed it{memory}"
+    return f", sent {_not_by(counted)}"
+
+
+def _not_by(counted: Mapping[str, Any] | None) -> str:
+    if counted is None or counted["kills"] is None:
+        return "not by verl-regress"
+    return "neither by verl-regress nor by the kernel for lack of memory"
+
+
+def _counters_of(raylet: Raylet) -> dict[str, Any]:
+    """What the kernel of that node counts now. Raises RegressError."""
+    if raylet.address == this_node.address():
+        return node_memory.counters()
+    return ray_private.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
+
+
+def _lack_of_memory(job: JobDir, counted: Mapping[str, Any] | None, pid: int | None) -> str:
+    """` (limit 1.50 GiB, …)` if the kernel of a process's node has killed something there since the job began; else nothing."""
+    if counted is None:
+        return ""
+    before = read_json(job.state / "nodes" / f"{counted['hostname']}.json") or {}
+    if None in (counted["kills"], before.get("kills")) or counted["kills"] <= before["kills"]:
+        return ""
+    records = job.state / "memory" / f"{counted['hostname']}-{pid}.txt"
+    own = memory_records.parse(read_text(records)) if records.exists() else None
+    known = {"limit": counted["limit"], "peak": counted["peak"], "of which the process had": own and max(own.sizes)}
+    shown = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in known.items() if size is not None)
+    return f" ({shown})" if shown else " (it tells no sizes)"

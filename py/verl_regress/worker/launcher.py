@@ -29,7 +29,7 @@ from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.files import need_owner
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
-from verl_regress.jobs import causes, debug, failure, find, liveness
+from verl_regress.jobs import causes, debug, failure, find, hints, liveness
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import remote_code, reward_fn
 from verl_regress.store import snapshot
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
             return _fail(job, plan, tee, error)
         try:
             job.reserve_state("ended")
+            (job.state / "stacks_asked").touch()
             return _run(job, plan, tee)
         finally:
             queue.leave(job, plan["cluster"])
@@ -121,6 +122,8 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     if lost_nodes:
         reason = f"the trainer waited for {' and '.join(lost_nodes)}, which Ray had given up, and was ended"
         tee.line(f"verl-regress: {reason}")
+    elif code == -signal.SIGKILL and not told_to_stop:
+        reason += aftermath.of_sigkill(job, trainer.process.pid)
     if code == 0 and not told_to_stop:
         try:
             identity.check(job, plan, trainer.process.pid)
@@ -133,8 +136,10 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         ended["lost_nodes"] = lost_nodes
     elif code != 0:
         ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
-        if cause is not None and ended["reason"] == reason:  # an outside cause says more than the trainer's own words
+        if cause is not None and ended["reason"] == reason:
             ended["reason"] = f"{reason}: {failure.sentence(cause)}"
+        elif cause is not None:  # an outside cause says more than the trainer's own words
+            ended["cause"] = {**cause, "hint": hints.of(ended["reason"]) or cause["hint"]}
     job.write_state("ended", ended)
     # Ray reports the job's end when this process exits: whoever sees that must find the bundle.
     is_failed = code != 0 and not told_to_stop

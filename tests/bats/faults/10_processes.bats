@@ -12,7 +12,7 @@ setup() { load fault_helper; }
 @test "the driver, verl's python, is killed: FAILED, by which signal" {
   fault::train 'the driver (verl) is killed -9' 30
   fault::inject fault::kill 'python3 -m verl\.trainer'
-  fault::reports 3 "error   ${JOB} FAILED \(the trainer was ended by SIGKILL\): read 'make logs JOB=${JOB}'\."
+  fault::reports 3 "error   ${JOB} FAILED \(the trainer was ended by SIGKILL, sent neither by verl-regress nor by the kernel for lack of memory\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
@@ -38,7 +38,7 @@ setup() { load fault_helper; }
   fault::train 'a training process (WorkerDict) is killed -9' 30
   fault::find_driver
   fault::inject fault::kill '^ray::WorkerDict' "$OTHER"
-  fault::reports 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, after its WorkerDict on worker-[01] was killed or crashed\): read 'make logs JOB=${JOB}'\."
+  fault::reports 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, after its WorkerDict \(process [0-9]+\) on worker-[01] crashed or was killed, neither by verl-regress nor by the kernel for lack of memory\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }

@@ -1,0 +1,41 @@
+"""What the kernel counts of the memory of this process's container (its control group): version 2, or version 1."""
+
+import re
+import socket
+from contextlib import suppress
+
+_V2 = ("", "/sys/fs/cgroup", "memory.events", "memory.max", "memory.peak")
+_V1 = ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.limit_in_bytes", "memory.max_usage_in_bytes")
+_NO_LIMIT = 1 << 62  # version 1 writes a number as large as this
+
+
+def counters() -> dict[str, str | int | None]:
+    """The hostname; `kills`, the processes that the kernel has killed for lack of memory; `limit` and `peak` in bytes.
+
+    A number that the kernel does not tell is None.
+    """
+    groups = dict(re.findall(r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE))
+    for name, home, events, limit, peak in (_V2, _V1):
+        # In a container, its own group may be mounted at the root.
+        for folder in (home + groups.get(name, "").rstrip("/"), home):
+            kills = re.search(r"^oom_kill (\d+)$", _read(f"{folder}/{events}"), re.MULTILINE)
+            if kills is not None:
+                most = _number(f"{folder}/{limit}")
+                return {
+                    "hostname": socket.gethostname(),
+                    "kills": int(kills[1]),
+                    "limit": most if most is not None and most < _NO_LIMIT else None,
+                    "peak": _number(f"{folder}/{peak}"),
+                }
+    return {"hostname": socket.gethostname(), "kills": None, "limit": None, "peak": None}
+
+
+def _number(file: str) -> int | None:
+    text = _read(file).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _read(file: str) -> str:
+    with suppress(OSError), open(file, encoding="ascii", errors="replace") as stream:  # noqa: PTH123 - every process would pay for pathlib
+        return stream.read()
+    return ""
