@@ -7,11 +7,9 @@ import os
 import sys
 import threading
 import types
-from pathlib import Path
 
 import hermetic
 import pytest
-from remote_disk import Disk
 from streams import state_of, tar
 from wording import said
 
@@ -89,21 +87,6 @@ def shared(tmp_path):
     for node in ("head", "worker-0", "worker-1", "worker-2"):
         has_packages(root, node, numpy="2.4.6")
     return root
-
-
-@pytest.fixture
-def mounted(tmp_path):
-    """Mounts a directory twice, with those options (remote_disk.Server)."""
-    disks = []
-
-    def mount(**options):
-        assert Path("/dev/fuse").exists(), "these tests mount a file system: load the kernel's module fuse"
-        disks.append(Disk(tmp_path / f"disk{len(disks)}", **options))
-        return disks[-1]
-
-    yield mount
-    for disk in disks:
-        disk.close()
 
 
 def has_packages(root, node, cluster="c", start=None, python="3.11.7", **versions):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+import tracemalloc
 
 import pytest
 from conftest import write
@@ -307,3 +308,37 @@ def test_a_search_reads_the_files_that_this_user_can_read_and_nothing_else(tmp_p
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.R_OK))  # root can read all
     assert evidence._files(tmp_path) == [file]
+
+
+@pytest.mark.parametrize("where", [0, 37, 60, 64, 993])
+def test_a_form_of_a_secret_is_found_across_the_pieces_in_which_a_file_is_read(tmp_path, monkeypatch, where):
+    monkeypatch.setattr(evidence, "_PIECE", 64)
+    file = tmp_path / "model.pt"
+    file.write_bytes(bytes(1000))
+    forms = [b"in clear", b"in hex.", b"reversed"]
+    assert not evidence._holds(file, forms)
+    with file.open("r+b") as opened:
+        opened.seek(where)
+        opened.write(forms[1])
+    assert evidence._holds(file, forms)
+
+
+def test_what_verify_hashes_is_never_in_memory_whole(shared):
+    """A model of 48 MiB, and a job with as large a file, are hashed in pieces; their hashes are those of the whole."""
+    content = bytes(48 << 20)
+    model, job = shared.models / "big", shared.jobs / "job"
+    for directory, name in ((model, "model.safetensors"), (job, "actor.pt")):
+        directory.mkdir()
+        (directory / name).write_bytes(content)
+    (model / "manifest.json").write_text("{}")
+    sha256 = hashlib.sha256(content)
+    del content
+    tracemalloc.start()
+    try:
+        [files] = evidence.artefacts(shared, [model]).values()
+        found = evidence.digest(job)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert files["model.safetensors"][1] == sha256.hexdigest()
+    assert found == hashlib.sha256(b"actor.pt\0" + sha256.digest()).hexdigest()

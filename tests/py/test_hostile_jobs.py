@@ -103,15 +103,13 @@ HOSTILE = {
 
 @pytest.fixture
 def hostile(shared):
-    """A job for each case, one with a name in Latin-1, and marks that nobody made."""
+    """A job for each case, and one with a name in Latin-1."""
     for name, change in HOSTILE.items():
         change(whole(JobDir(shared.jobs / name)))
     whole(JobDir(shared.jobs / os.fsdecode(b"caf\xe9")))
     whole(JobDir(shared.jobs / "good"))
     (shared.jobs / "file").touch()
     (shared.jobs / ".snapshot").mkdir()
-    (shared.jobs / ".made-9999999999-good").mkdir()
-    (shared.jobs / os.fsdecode(b".made-1-caf\xe9")).touch()
     return shared
 
 

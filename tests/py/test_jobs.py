@@ -65,9 +65,7 @@ def test_a_job_that_is_not_there(run, shared, make_job, command):
 
 
 def test_a_name_that_is_not_an_id(run):
-    assert run("where", "../x").is_refusal(
-        "submission_id '../x' (from JOB) is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$, or leave it out to get a generated one."
-    )
+    assert run("where", "../x").is_refusal("JOB=../x is not the id of a job: 'make jobs' lists them.")
 
 
 def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
@@ -77,3 +75,16 @@ def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
         f"one was never submitted, because its submitter ended before {job.config}/resolved.json was written: submit it again, with "
         "another id."
     )
+
+
+@pytest.mark.parametrize("home", ["sessions", "bisections"])
+def test_the_latest_job_is_none_of_a_session(shared, make_job, run, home):
+    mine = make_job("my-20260101T000000Z")  # a user may choose such an id
+    session = getattr(shared, home) / "20260102T000000Z"
+    session.mkdir(parents=True)
+    for number, name in enumerate(("ppo-b", "ppo-a", "ppo-b-again"), 1):
+        make_job(f"{name}-{session.name}" + (f"-{number}" if number > 1 else ""))
+    assert find.find(shared, "latest") == mine
+    assert find.find(shared, f"ppo-b-{session.name}").path.is_dir()
+    shutil.rmtree(mine.path)
+    assert "outside a session" in run("where", "latest").err

@@ -92,7 +92,6 @@ def test_an_attempt_is_live_whatever_the_attempts_before_it_recorded(run, make_j
     attempt.write_state("submitted", {"accepted": True})
     launched(attempt, held)
     assert run("live", "--cluster=c").out == "job.a3 RUNNING\n"
-    assert not list(job.root.jobs.glob(".made-*"))  # as an earlier version leaves it
     # Ray's word counts for each attempt, and for ids that are no attempt of ours
     busy = ("job", "job.a2", "job.a3", "job.a1", "job.a4", "job.a03", "../jobs/job", "other/job")
     ray.knows(*({"submission_id": name, "status": "RUNNING"} for name in busy))

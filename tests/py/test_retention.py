@@ -52,7 +52,6 @@ def old(make_job, shared):
             job.config / "runtime_env.json", json.dumps({"env_vars": {"PYTHONPATH": f"{shared.snapshots / code}:/x"}})
         )
         age(job.path, hours)
-        find.mark(job)
         return job
 
     return old
@@ -603,21 +602,6 @@ def _entries_of(directory):
     return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
-def test_marks_of_jobs_that_are_gone_go_and_others_stay(run, ray, old, shared):
-    old("here", 5)
-    kept = sorted(path.name for path in shared.jobs.glob(".*-here"))
-    for name in (".made-5-gone", ".made-6-gone", ".of-00000000000000aa-gone-too"):
-        write(shared.jobs / name, "")
-    assert "changed removed 3 marks of jobs that are gone: " in gc(run, "--keep=9", "--named=codeA", "--named=codeB")
-    assert sorted(path.name for path in shared.jobs.glob(".*")) == [".lock", *kept]
-    assert len(kept) == 2
-
-
-def unmarked(shared):
-    for path in shared.jobs.glob(".made-*"):
-        path.unlink()
-
-
 def attempt_of(job, number, hours):
     """A further attempt that is over."""
     attempt = job.numbered(number)
@@ -634,56 +618,7 @@ def id_of(hours):
     return f"ppo-codeA-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(time.time() - hours * HOUR))}-0a1b"
 
 
-def test_lost_marks_are_made_again_so_that_the_latest_job_is_the_one_that_was_resumed(run, ray, old, shared):
-    resumed = attempt_of(old(id_of(30), 30), 2, 2)
-    find.mark(resumed)
-    later = old(id_of(20), 20)
-    old("own", 25)
-    marks = sorted(path.name for path in shared.jobs.glob(".made-*"))
-    assert len(marks) == 2
-    assert find.find(shared, "latest") == resumed
-    unmarked(shared)
-    assert find.find(shared, "latest") == later
-    assert run("gc", "--cluster=c", "--keep=9", "--dry-run").created == []
-    said = gc(run, "--keep=9", "--named=codeA", "--named=codeB")
-    assert said.endswith(
-        "skip    gc (nothing to remove)\n"
-        "changed made 2 lost marks of jobs again, by which 'latest' and lists find the newest\n"
-    )
-    assert sorted(path.name for path in shared.jobs.glob(".made-*")) == marks
-    assert find.find(shared, "latest") == resumed
-    assert gc(run, "--keep=9", "--named=codeA", "--named=codeB").endswith("skip    gc (nothing to remove)\n")
-
-
-def test_a_dry_run_does_not_look_for_lost_marks(run, ray, old, monkeypatch):
-    """Before: it listed them, and used none."""
-    old("own", 25)
-    looked = []
-    monkeypatch.setattr(find, "lost_marks", lambda *_: looked.append("") or [])
-    assert run("gc", "--cluster=c", "--keep=9", "--dry-run").status == 0
-    assert looked == []
-    gc(run, "--keep=9")
-    assert looked == [""]
-
-
-def test_a_mark_from_the_begin_of_a_submission_is_not_lost(run, ray, old, shared):
-    """A submission makes it before it writes the config, by whose time a job is ordered."""
-    job = old("own", 5)
-    unmarked(shared)
-    begin = job.config.stat().st_mtime
-    (shared.jobs / f".made-{int(begin) - 58}-own").touch()
-    assert "lost marks" not in gc(run, "--keep=9")
-    unmarked(shared)
-    (shared.jobs / f".made-{int(begin) - 62}-own").touch()
-    assert "changed made 1 lost marks of jobs again, " in gc(run, "--keep=9")
-
-
-def test_a_mark_that_cannot_be_made_is_not_counted(run, ray, old, shared):
-    old("x" * 250, 5)
-    assert "lost marks" not in gc(run, "--keep=9")
-
-
-def test_a_job_that_was_resumed_is_among_the_newest_though_its_mark_is_lost(run, ray, old, shared):
+def test_a_job_that_was_resumed_is_among_the_newest(run, ray, old, shared):
     resumed, later = old(id_of(30), 30), old(id_of(20), 20)
     attempt_of(resumed, 2, 2)
     gc(run, "--keep=1")
@@ -770,7 +705,6 @@ def test_a_job_that_is_resumed_or_launched_meanwhile_keeps_its_checkpoints(run, 
     def go_on():
         attempt = jobs[0].numbered(2)
         attempt.config.mkdir(parents=True)
-        find.mark(attempt)
         held.append(liveness.hold(jobs[1]))
 
     meanwhile(monkeypatch, go_on)
@@ -827,7 +761,7 @@ def test_a_job_that_goes_on_after_the_first_removals_keeps_its_checkpoints(old, 
         old(f"job{hours}", hours)
     removes = request.getfixturevalue("removes")
     assert next(removes)[0].startswith("checkpoints of job3 ")
-    (shared.jobs / ".made-9999999999-job5").touch()
+    attempt_of(JobDir(shared.jobs / "job5"), 2, 5)
     assert [is_gone for what, is_gone in removes if what.startswith("checkpoints")] == [True, False]
 
 

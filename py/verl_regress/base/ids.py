@@ -14,18 +14,24 @@ ATTEMPT = re.compile(r"(?P<submission_id>.+)\.a(?P<number>[0-9]+)")
 
 
 def check(submission_id: str, origin: str) -> str:
-    """Return the id unchanged, or raise BadInput; `origin` says where it was given."""
+    """Return the id of a job to be made unchanged, or raise BadInput; `origin` says where it was given."""
+    given = f"submission_id '{shown(submission_id, 40)}' (from {origin}) is not usable"
     if submission_id == "latest":
-        raise BadInput(f"submission_id 'latest' (from {origin}) is not usable: that word stands for the latest job.")
+        raise BadInput(f"{given}: that word means the latest job.")
     if SUBMISSION_ID.fullmatch(submission_id) is None:
-        raise BadInput(
-            f"submission_id '{shown(submission_id, 40)}' (from {origin}) is not usable: it must match "
-            f"^{SUBMISSION_ID.pattern}$, or leave it out to get a generated one."
-        )
+        raise BadInput(f"{given}: it must match ^{SUBMISSION_ID.pattern}$, or leave it out to get a generated one.")
     if ATTEMPT.fullmatch(submission_id) is not None:
         raise BadInput(
-            f"submission_id {submission_id!r} (from {origin}) is not usable: an id that ends in .a and a number names an attempt of a job; end it differently, or leave it out to get a generated one."
+            f"{given}: an id that ends in .a and a number names an attempt of a job; end it differently, or leave it out to get a "
+            "generated one."
         )
+    return submission_id
+
+
+def check_job(submission_id: str) -> str:
+    """Return the id of a job that exists unchanged, as JOB names it, or raise BadInput."""
+    if SUBMISSION_ID.fullmatch(submission_id) is None:
+        raise BadInput(f"JOB={shown(submission_id, 40)} is not the id of a job: 'make jobs' lists them.")
     return submission_id
 
 

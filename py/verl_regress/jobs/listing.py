@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from itertools import islice
 from typing import Any
 
 from verl_regress.base import say
@@ -29,18 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a line per job; only the jobs that are printed are read."""
+    """Print a line per job."""
     root = SharedRoot(args.shared_root)
-    listed = find.Listed.of(root)
     known = None if args.no_ray else _ask_ray()
-    jobs = islice(find.newest(root, listed), max(args.limit, 0))
-    rows = read_at_once(lambda job: _row(job, known, args.cluster), jobs)
+    jobs = find.newest(root)
+    rows = read_at_once(lambda job: _row(job, known, args.cluster), jobs[: max(args.limit, 0)])
     if args.json:
-        print(json.dumps({"jobs_total": len(listed.ids), "ray_answers": known is not None, "jobs": rows}, indent=2))
+        print(json.dumps({"jobs_total": len(jobs), "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
     if known is None:
         say.info("Ray was not asked: this is what the jobs' own files say")
-    print(say.shown("\n".join(_page(rows, len(listed.ids)))))
+    print(say.shown("\n".join(_page(rows, len(jobs)))))
     return 0
 
 

@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 from verl_regress.base import say
@@ -53,7 +52,7 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
         except RegressError as error:
             problem = str(error)
     names = {node.address: node.name for node in listed}
-    there = find.Listed.of(root)
+    jobs = find.newest(root)
     return {
         "profile": profile,
         "cluster": cluster,
@@ -68,10 +67,8 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
             for node in sorted(listed, key=lambda node: (not node.is_head, node.name))
             if node.alive or not any(other.alive and other.name == node.name for other in listed)
         ],
-        "jobs_total": len(there.ids),
-        "jobs": read_at_once(
-            lambda job: _job(job, known, names, cluster), islice(find.newest(root, there), max(limit, 0))
-        ),
+        "jobs_total": len(jobs),
+        "jobs": read_at_once(lambda job: _job(job, known, names, cluster), jobs[: max(limit, 0)]),
     }
 
 

@@ -86,7 +86,7 @@ class Removal:
         """Raises RegressError without the lock."""
         self._root = root
         with self._lock():
-            self._known = _names(root.jobs)
+            self._known = _attempts(root)
         self._sessions = _names(root.sessions)
         self._snapshots = _names(root.snapshots)  # whose bytecode the survey has considered
         self._new: set[str] = set()  # ids of jobs that were made, or got an attempt, since
@@ -129,11 +129,11 @@ class Removal:
 
     def _read_new(self) -> None:
         """Read what was submitted since the last time: with the lock, each submission is whole."""
-        names = _names(self._root.jobs)
-        new = {find.id_in(name) for name in names - self._known if find.is_news(name)}
-        self._known = names
+        attempts = _attempts(self._root)
+        new = {find.of_ray_id(self._root, ray_id).submission_id for ray_id in attempts - self._known}
+        self._known = attempts
         self._new |= new
-        jobs = [JobDir(self._root.jobs / name) for name in new if (self._root.jobs / name).is_dir()]
+        jobs = [JobDir(self._root.jobs / name) for name in new]
         readable = [job for job in jobs if uses.is_readable(job)]
         if jobs:
             self._plans += uses.plans(readable)
@@ -165,8 +165,6 @@ class Removal:
         """Nothing that was submitted or begun since uses it, and it is what it was."""
         if is_leftover(path):
             return True
-        if path.parent == self._root.jobs:  # a mark
-            return not (path.parent / find.id_in(path.name)).is_dir()
         if waste.job is not None:
             return self._is_over(waste.job, waste.attempts) and not any(map(_may_compare, self._began))
         if self._is_unknown:
@@ -193,6 +191,11 @@ def _submitters(root: SharedRoot) -> list[str]:
     """Who is submitting one of the newest jobs, as they recorded it."""
     newest = islice(find.newest(root), _NEWEST)
     return [who for job in newest if (who := lock.holder_in(job.submitting)) is not None]
+
+
+def _attempts(root: SharedRoot) -> set[str]:
+    """The newest attempt of each job."""
+    return {job.ray_id for job in find.newest(root)}
 
 
 def _names(directory: Path) -> set[str]:

@@ -81,10 +81,6 @@ def run(args: argparse.Namespace) -> int:
         _remove(found.waste, removing)
     else:
         say.skip("gc (nothing to remove)")
-    # Last: a new mark says that its job goes on, and then its checkpoints stay.
-    marks = 0 if removing is None else find.mark_again(find.lost_marks(root, found.dated))
-    if marks:
-        say.changed(f"made {marks} lost marks of jobs again, by which 'latest' and lists find the newest")
     return 0
 
 
@@ -109,11 +105,10 @@ def _remove(wastes: Sequence[Waste], removing: removal.Removal | None) -> None:
 
 @dataclass
 class Survey:
-    """What was checked, in a sentence; what of it is waste, in the order of removal; and all jobs (`find.dated`)."""
+    """What was checked, in a sentence; and what of it is waste, in the order of removal."""
 
     checked: str
     waste: list[Waste] = field(default_factory=list)
-    dated: list[tuple[float, JobDir]] = field(default_factory=list)
 
 
 def survey(
@@ -150,14 +145,14 @@ def survey(
         Waste(f"helper {path.name}", (path,), disk.free([path])) for path in _old_helpers(found, homes, versions, now)
     ]
     checked = f"{found}, {len(_snapshots(root))} snapshots ({len(unused)} unused), {len(versions)} helpers"
-    return Survey(checked + _left_to_others(root, found.closed, found.listed), waste, found.dated)
+    return Survey(checked + _left_to_others(root, found.closed, found.listed), waste)
 
 
 @dataclass(frozen=True)
 class _Found:
     """All jobs and sessions, by what they may still need."""
 
-    dated: list[tuple[float, JobDir]]
+    listed: list[JobDir]  # all of them, the newest first
     closed: list[JobDir]  # what they use cannot be read
     readable: list[JobDir]
     ours: list[JobDir]
@@ -170,11 +165,6 @@ class _Found:
     at_work: list[Session]
     hidden: list[Session]  # those of them that cannot be read
     read_from: set[str]  # the ids of jobs that jobs or sessions that go on use
-
-    @property
-    def listed(self) -> list[JobDir]:
-        """All jobs, the newest first."""
-        return [job for _, job in self.dated]
 
     @property
     def is_use_unknown(self) -> bool:
@@ -210,8 +200,8 @@ def _find(
     root: SharedRoot, keep: int, known: Mapping[str, Any] | None, now: float, owner: Owner | None, cluster: str | None
 ) -> _Found:
     """Read all jobs and sessions; the arguments are those of `survey`."""
-    dated = find.dated(root)
-    readable, closed = _sorted((job for _, job in dated), uses.is_readable)
+    listed = find.newest(root)
+    readable, closed = _sorted(listed, uses.is_readable)
     ours, foreign = _sorted(readable, lambda job: all(_is_ours(each, owner, cluster) for each in job.attempts()))
     full = [job for job in ours if any(map(_checkpoints, job.attempts()))]
     going_on = [job for job in readable if not _is_over(job, known, now, cluster)]
@@ -219,7 +209,7 @@ def _find(
     at_work = [session for session in sessions if _is_at_work(session, now)]
     open_ones, hidden = _sorted(at_work, uses.is_readable_session)
     return _Found(
-        dated=dated,
+        listed=listed,
         closed=closed,
         readable=readable,
         ours=ours,
@@ -259,17 +249,12 @@ def _sorted(those: Iterable[_Each], is_one: Callable[[_Each], bool]) -> tuple[li
 
 
 def _remains(root: SharedRoot, ours: Iterable[JobDir], homes: Iterable[Path], disk: _Disk) -> list[Waste]:
-    """What commands that were killed have left, and the marks of jobs that are gone."""
+    """What commands that were killed have left."""
     places = [root.jobs, root.snapshots, root.objects, *homes]
     places += [attempt.checkpoints for job in ours for attempt in job.attempts()]
     found = (path for place in places for path in uses.entries(place) if removal.is_leftover(path))
     left = tuple(path for path in found if uses.is_all_mine(path))
-    marks = tuple(path for path in find.marks_of_none(root) if uses.is_mine(path))
-    kinds = (
-        (f"{len(left)} leftovers of killed commands", left),
-        (f"{len(marks)} marks of jobs that are gone", marks),
-    )
-    return [Waste(what, paths, disk.free(paths)) for what, paths in kinds if paths]
+    return [Waste(f"{len(left)} leftovers of killed commands", left, disk.free(left))] if left else []
 
 
 def _old_checkpoints(jobs: Iterable[JobDir], disk: _Disk) -> list[Waste]:

@@ -25,7 +25,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import trusted_uids
 from verl_regress.cluster import nodes, packages, ray_api
 from verl_regress.cluster.ray_api import Node, RayApi
-from verl_regress.jobs import debug, find
+from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import overrides, plan
@@ -259,7 +259,6 @@ def _make_directories(planned: plan.Plan) -> None:
     for directory in (job.checkpoints, job.hf_modules):
         with contextlib.suppress(OSError):  # there is none, or no such thing on this file system
             os.removexattr(directory, "system.posix_acl_default")
-    find.mark(job, planned.request.owner)
 
 
 def _owners_of(job: JobDir) -> set[int]:

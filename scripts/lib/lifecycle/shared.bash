@@ -14,7 +14,6 @@ readonly SHARED_TRIAL='
   said=$(ln a b 2>&1) || problem links "$said"
   [ "$(stat -c %h a)" = 2 ] || problem links "a file with two names counts $(stat -c %h a)"
   said=$( { echo two >c && mv -f c b; } 2>&1) && [ "$(cat b)" = two ] && [ "$(cat a)" = one ] || problem renames "$said"
-  said=$(ln -s a s 2>&1) && [ -L s ] || problem symlinks "$said"
   [ ! -e A ] || problem case
   chmod 600 a && [ "$(stat -c %a a)" = 600 ] || problem modes "$(stat -c %a a)"
   exec 3<>a
@@ -47,7 +46,6 @@ shared::refuse() {
       ;;
     links) cli::die 1 "${root} has no hard links ${where} (${why}), which keep a job from being launched twice: put $3 on a file system that has them (a local disk, NFS 4)." ;;
     renames) cli::die 1 "${root} does not replace a file in one step ${where} (${why:-the old one was left}), so readers could see half a file: put $3 on a file system that does (a local disk, NFS 4)." ;;
-    symlinks) cli::die 1 "${root} has no symbolic links ${where} (${why}), which the queue consists of: put $3 on a file system that has them (a local disk, NFS 4)." ;;
     case) cli::die 1 "${root} is case-insensitive ${where} ('a' and 'A' are one name), so that jobs and modules of verl can replace each other: put $3 on a case-sensitive file system." ;;
     modes) cli::die 1 "${root} changes mode 600 to ${why} ${where}, so that others could read secrets: put $3 on a file system that keeps modes (a local disk, NFS 4)." ;;
     owners) cli::die 1 "${root} stores the files of user ${why% *} as those of user ${why#* } ${where}, and files of another user are not run: export it without all_squash (for root with no_root_squash), and for NFS 4 give idmapd the same domain everywhere." ;;
