@@ -63,7 +63,7 @@ ROWS = (
 
 
 def results(runs: str, facts: str) -> dict[str, Any]:
-    """What bench/results.json holds. Raises ValueError where a row has one side only, or no row has any."""
+    """What maintain/bench.json holds. Raises ValueError where a row has one side only, or no row has any."""
     numbers: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in runs.splitlines():
         row, side, number = line.split("\t")
@@ -102,7 +102,7 @@ def _side(numbers: Sequence[float]) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The table of docs/bench.md, with the machine it is from."""
+    """The table of maintain/bench.md, with the machine it is from."""
     lines = [
         "| what | against | ours (min - max) | theirs (min - max) | ratio | aim | |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -3,7 +3,7 @@
 # whole sessions), and their ratio. Uses a separate cluster, <CLUSTER_NAME>-bench at DASHBOARD_PORT + 1000, and removes it at the
 # end; its files are under build/bench/.
 #
-#   scripts/dev/bench.sh                  every row: writes bench/results.json and the table of docs/bench.md
+#   scripts/dev/bench.sh                  every row: writes maintain/bench.json and maintain/bench.md
 #   scripts/dev/bench.sh submit status    these rows, printed only; there are: up_workers up_hosts up up_again submit status debug
 #                                         snapshot verify
 #
@@ -16,7 +16,7 @@ source "${REPO_DIR}/scripts/dev/bench.bash"
 # shellcheck source=scripts/dev/release.bash
 source "${REPO_DIR}/scripts/dev/release.bash"
 
-rows=("${all[@]}") results=${REPO_DIR}/bench/results.json page=${REPO_DIR}/docs/bench.md
+rows=("${all[@]}") results=${REPO_DIR}/maintain/bench.json page=${REPO_DIR}/maintain/bench.md
 if (($#)); then
   rows=("$@") results=${BENCH_DIR}/results.json page=''
 fi

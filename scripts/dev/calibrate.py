@@ -1,10 +1,10 @@
-"""The runs of scripts/dev/calibrate.sh, and docs/calibration.md: what the judge says of all that is recorded.
+"""The runs of scripts/dev/calibrate.sh, and maintain/calibration.md: what the judge says of all that is recorded.
 
 calibrate.py cost PAIRS [WORKLOAD]      what will be run, and how long it takes
 calibrate.py next PAIRS [WORKLOAD]      the next run that lacks a record, as words that end with NUL; nothing if there is none
 calibrate.py record NAME JOB VERL COMMIT IMAGE      record the job directory of a run that has ended
-calibrate.py write           docs/calibration.md
-calibrate.py check           docs/calibration.md is what the records make; exits 1 where it is not
+calibrate.py write           maintain/calibration.md
+calibrate.py check           maintain/calibration.md is what the records make; exits 1 where it is not
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from verl_verdict.diagnosis import number
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
 
-PAGE = REPO / "docs" / "calibration.md"
+PAGE = REPO / "maintain" / "calibration.md"
 _UNKNOWN_SECONDS = 90
 _MOST_PAIRS = 999
 _PAIRS = (1, *LOOKS)
@@ -86,10 +86,9 @@ def page() -> str:
     abouts, known = _abouts(), calibration.known()
     parts = [
         "# How far the judge can be trusted",
-        "What [the judge](verdict.md) says of real rehearsal runs of verl: of planted regressions and harmless changes\n"
-        "(`tests/mutations/`), and of A against A. `scripts/dev/calibrate.py` writes this page from the records in\n"
-        "`tests/recorded/calibration/`; `scripts/dev/calibrate.sh 60` makes the records. `make test` judges all of them again, and fails if the\n"
-        "judge has become weaker.",
+        "What [the judge](../docs/verdict.md) says of real rehearsal runs of verl: of planted regressions and harmless changes\n"
+        "(`tests/mutations/index.yaml`), and of A against A. `scripts/dev/calibrate.sh 60` makes the records in\n"
+        "`tests/recorded/calibration/`; a test judges all of them again, and fails if the judge has become weaker.",
         _source(abouts),
         "## Summary",
         _table(("what", "count", "with 95 % confidence"), (*_summary(planted, harmless), _row_in_noise(in_noise))),
@@ -182,18 +181,9 @@ def lower(count: int, of: int) -> float:
 
 def _sentence_on_noise() -> str:
     return (
-        "A against A: two runs of the same code with one seed, made noisy by `tests/recorded/calibration/noise.patch`: each run\n"
-        "orders the answers of a batch (in SFT its rows) in another way, as without the rehearsal's hook for the order. Each pair has\n"
-        f"another seed, and no run is in two pairs. A session of {SESSION} pairs is the smallest one that can show a difference; a pair alone\n"
-        "raises an alarm only if it is wrong on its face, and is inconclusive otherwise. The bounds are of\n"
-        "Clopper and Pearson, one-sided. Six rules were changed after these records had been seen. Rounding is up to 2e-5 instead of 1e-5, and a\n"
-        "perturbed run measures noise by stage, both because of `harmless-equal-expression`. The sign of a policy loss\n"
-        "below 0.01 counts only if A repeats itself, because of the GRPO pairs 43 and 51, which were alarms. The margin in noise comes from runs\n"
-        "with one seed instead of A's runs with other seeds, a hint at a difference keeps it from *same*, and a KL loss of 0 at every step is a\n"
-        "regression: because planted regressions were called the same, `actor-frozen` among them. *Held out* are the pairs from "
-        f"{SEEN + 1} on:\nthey were run after the last of these rules was made, and none of these was changed since.\n\n"
-        "No planted regression begins as rounding, so a session makes no perturbed run for any. Given one all the same, the judge still\n"
-        "catches all those of PPO that were trained as the perturbed run was."
+        "A against A: two runs of the same code with one seed, made noisy by `tests/recorded/calibration/noise.patch`. A session of\n"
+        f"{SESSION} pairs is the smallest one that can show a difference; a pair alone is an alarm only if it is wrong on its face. The bounds are\n"
+        f"of Clopper and Pearson, one-sided. *Held out* are the pairs from {SEEN + 1} on: they were run after the last rule of the judge was made."
     )
 
 
@@ -205,10 +195,8 @@ def _planted(result: Result) -> Sequence[str]:
 
 def _sentence_on_pairs() -> str:
     return (
-        "Some mutations, judged as on GPUs: A does not repeat itself. B is the mutation with the same noise, its runs have the seeds of A's\n"
-        f"noisy runs above, and A ran twice with the first seed. The judge takes the first pair, and then {', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} pairs only;\n"
-        "the first decision is final, so nothing is run after it. Only decisive metrics count, and a difference needs 6 pairs, unless\n"
-        "B is wrong on its face. The metrics named are the first in causal order that are beyond their margins."
+        "Some mutations, judged as on GPUs, where A does not repeat itself. The judge decides after the first pair, "
+        f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}\npairs only, and the first decision is final."
     )
 
 
@@ -228,7 +216,7 @@ def _harmless(result: Result) -> Sequence[str]:
 def _named(mutation: Mutation) -> Sequence[str]:
     recipe = mutation.recipe
     steps = f"{recipe.steps} + {FURTHER}" if recipe.continues else str(recipe.steps)
-    return f"`{mutation.name}`: {mutation.title}", recipe.workload, steps
+    return f"`{mutation.name}`", recipe.workload, steps
 
 
 def _expected(mutation: Mutation) -> str:
@@ -251,10 +239,10 @@ def check() -> int:
     """Say whether page and records agree; 1 where they do not."""
     if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page():
         print(
-            "docs/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it."
+            "maintain/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it."
         )
         return 1
-    print(f"docs/calibration.md: {len(calibration.results())} mutations are recorded, 0 lines differ")
+    print(f"maintain/calibration.md: {len(calibration.results())} mutations are recorded, 0 lines differ")
     return 0
 
 

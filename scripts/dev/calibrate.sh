@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # calibrate: can the verdict be trusted? Trains verl as it is (A) and with each planted regression and each harmless change of
 # tests/mutations/, on a cluster that is up and prepared, and records what the judge reads (tests/recorded/calibration/). Some mutations
-# it also trains in noise, with the seeds of noisy runs of A, until the judge decides. Then it writes docs/calibration.md: what the judge
+# it also trains in noise, with the seeds of noisy runs of A, until the judge decides. Then it writes maintain/calibration.md: what the judge
 # says about these records.
 #
 #   scripts/dev/calibrate.sh         the mutations that have no record, or whose patch has changed

@@ -5,8 +5,7 @@ resumed. All by `make submit` and `make resume`, whose output goes to LOG. The r
 build/releases/records.jsonl and printed in one line. Exits 0 where the row works, 9 where it does not; Ctrl-C ends the job.
 
 A record: row, steps, works, why (a sentence where it does not work), verl (code_id, version, revision, dirty), inputs and commit of
-this checkout, image, packages (their hash), machine, written (the time), hooks (those that acted on verl; null: not
-recorded), jobs (id, status, seconds, steps, fidelity: passed, of), equal (of the metrics of two jobs that are no times: how
+this checkout, image, packages (their hash), machine, written (the time), jobs (id, status, seconds, steps, fidelity: passed, of), equal (of the metrics of two jobs that are no times: how
 many there are, and those that differ: first step, largest difference), resumed (saved, validated, from, steps).
 """
 
@@ -30,7 +29,6 @@ from typing import Any, TextIO
 import releases
 from commit import commit
 from releases import FURTHER, STEPS, Row
-from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import checkpoints, progress
 
@@ -226,14 +224,11 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _note(record: dict[str, Any], job: JobDir) -> None:
-    """What the job says of its code, its packages and its hooks."""
+    """What the job says of its code and its packages."""
     code = job.read_config("code.json") or {}
     record["verl"].update(version=code.get("verl_version"), revision=code.get("revision"), dirty=code.get("dirty"))
     packages = (job.read_config("packages.json") or {}).get("sha256")
     record["packages"] = packages[:12] if packages else None
-    reports = [read_json(path) or {} for path in sorted(job.reports.glob("hooks-*.json"))]
-    if reports:
-        record["hooks"] = sorted({hook for report in reports for hook in report["hooks"]} | set(record["hooks"] or ()))
 
 
 def _between(submitted: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> int | None:
@@ -266,7 +261,6 @@ def main(name: str, code_id: str, image: str, log: str) -> int:
         **surroundings(),
         "image": image,
         "packages": None,
-        "hooks": None,
         "jobs": [],
         "equal": None,
         "resumed": None,

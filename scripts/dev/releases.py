@@ -1,9 +1,9 @@
-"""Which releases of verl train here: the rows of releases.sh, their records, and the tables of docs/verl-releases.md.
+"""Which releases of verl train here: the rows of releases.sh, their records, and the tables of maintain/verl-releases.md.
 
     releases.py rows [WORD...]              the rows that these words name (a row or a release), all where there is none
     releases.py recorded ROW CODE_ID IMAGE  what the record says of a row that worked with the same code and image; else exits 1
-    releases.py write [ROW...]              the records of these rows into docs/verl-releases.jsonl, and its page
-    releases.py check                       docs/verl-releases.md is what docs/verl-releases.jsonl makes; exits 1 where it is not
+    releases.py write [ROW...]              the records of these rows into maintain/verl-releases.jsonl, and its page
+    releases.py check                       maintain/verl-releases.md is what maintain/verl-releases.jsonl makes; exits 1 where it is not
 
 A record is one JSON object per line; scripts/dev/release_row.py makes it and documents its keys. The last one of a row counts.
 """
@@ -23,7 +23,7 @@ from page import put
 
 REPO = Path(__file__).resolve().parents[2]
 RECORDS = REPO / "build" / "releases" / "records.jsonl"
-SHIPPED, PAGE = REPO / "docs" / "verl-releases.jsonl", REPO / "docs" / "verl-releases.md"
+SHIPPED, PAGE = REPO / "maintain" / "verl-releases.jsonl", REPO / "maintain" / "verl-releases.md"
 STEPS = 4  # of every job: two saves and two validations with a frequency of 2
 FURTHER = 2  # steps of a job that is resumed
 
@@ -158,10 +158,6 @@ def tables(records: Mapping[str, Record]) -> str:
                 ("release", "works", "seconds", "saved at", "validated at", "resumed from", "steps after it", "run"),
                 [_resume_cells(row, shown.get(row.name), runs) for row in ROWS if row.is_resume],
             ),
-            "## Metrics that differ between two equal jobs",
-            _differences(shown),
-            "## Hooks that applied",
-            _hooks(shown),
             "## Runs",
             _table(("run", "rows", "recorded", "commit", "image", "packages", "machine"), _run_cells(shown, runs))
             if shown
@@ -205,46 +201,6 @@ def _resume_cells(row: Row, record: Record | None, runs: Sequence[Any]) -> list[
     return [head, _works(record), _seconds(record), saved, validated, str(resumed["from"]), steps, _run(record, runs)]
 
 
-def _differences(records: Mapping[str, Record]) -> str:
-    """The rows that differ in the same metrics share a line."""
-    by_names: dict[tuple[str, ...], list[Record]] = {}
-    for record in records.values():
-        if record["equal"] and record["equal"]["differ"]:
-            by_names.setdefault(tuple(sorted(record["equal"]["differ"])), []).append(record)
-    if not by_names:
-        return "None in any row that was run twice." if records else "No row has been run."
-    lines = []
-    for names, found in by_names.items():
-        differ = [record["equal"]["differ"][name] for record in found for name in names]
-        most = [each["most"] for each in differ if each["most"] is not None]
-        lines.append(
-            [
-                ", ".join(record["row"] for record in found),
-                str(min(each["step"] for each in differ)),
-                f"{max(most):.1e}" if len(most) == len(differ) else "in one of them only",
-                ", ".join(f"`{name}`" for name in names),
-            ]
-        )
-    return _table(("rows", "from step", "at most by", "metrics"), lines)
-
-
-def _hooks(records: Mapping[str, Record]) -> str:
-    """A line a hook, a column a release: the workloads in which it acted on verl."""
-    reported = {name: record for name, record in records.items() if record["hooks"] is not None}
-    if not reported:
-        return "No row has recorded its hooks."
-    hooks = sorted({hook for record in reported.values() for hook in record["hooks"]})
-    rows = [[f"`{hook}`", *(_where(hook, release, reported) for release in RELEASES)] for hook in hooks]
-    return _table(("hook", *RELEASES), rows)
-
-
-def _where(hook: str, release: str, records: Mapping[str, Record]) -> str:
-    """`all`, or the rows of the release in which the hook applied."""
-    rows = [row for row in ROWS if row.release == release and row.name in records]
-    those = [row.name.removeprefix(f"{release}-") for row in rows if hook in records[row.name]["hooks"]]
-    return "all" if rows and len(those) == len(rows) else ", ".join(those) or "-"
-
-
 def _runs(records: Mapping[str, Record]) -> list[tuple[str, ...]]:
     """What the rows ran on, each combination once; a row names it by its number."""
     return list(dict.fromkeys(map(_ran_on, records.values())))
@@ -286,9 +242,9 @@ def check() -> int:
     """Say whether page and records agree; 1 where they do not."""
     page = PAGE.read_text(encoding="utf-8")
     if with_tables(page, read(SHIPPED)) != page:
-        print(f"docs/{PAGE.name} is not what docs/{SHIPPED.name} makes: 'scripts/dev/releases.sh' writes both.")
+        print(f"maintain/{PAGE.name} is not what maintain/{SHIPPED.name} makes: 'scripts/dev/releases.sh' writes both.")
         return 1
-    print(f"docs/{PAGE.name}: {len(read(SHIPPED))} of {len(ROWS)} rows are recorded, 0 differ")
+    print(f"maintain/{PAGE.name}: {len(read(SHIPPED))} of {len(ROWS)} rows are recorded, 0 differ")
     return 0
 
 

@@ -4,7 +4,7 @@
 # each release is a PPO job with validation that is then resumed. Prints one line for each row; the last line is "N of M rows work",
 # and the exit status is 9 if not all of them work.
 #
-#   scripts/dev/releases.sh                      every row; writes docs/verl-releases.jsonl and docs/verl-releases.md
+#   scripts/dev/releases.sh                      every row; writes maintain/verl-releases.jsonl and maintain/verl-releases.md
 #   scripts/dev/releases.sh 0.9.1 0.8.0-grpo     these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows (0.9.1-ppo,
 #                                                0.9.1-ppo-v0, main-sft, 0.7.1-resume)
 #

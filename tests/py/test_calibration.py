@@ -1,5 +1,5 @@
 """The judge on real runs (tests/recorded/calibration/): planted regressions are caught, harmless changes and A against A are not
-alarms, also in noise, no record is missing, and docs/calibration.md says what the judge says."""
+alarms, also in noise, no record is missing, and maintain/calibration.md says what the judge says."""
 
 import dataclasses
 import json
@@ -256,7 +256,7 @@ def test_the_page_is_checked(tmp_path, monkeypatch, capsys):
     assert calibrate.main("check") == 1
     assert (
         capsys.readouterr().out
-        == "docs/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it.\n"
+        == "maintain/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it.\n"
     )
     assert calibrate.main("write") == 0
     assert calibrate.main("check") == 0

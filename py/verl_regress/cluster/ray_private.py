@@ -1,6 +1,6 @@
 """Everything we use of Ray that Ray does not document: private modules, actor names, dashboard routes, log locations.
 
-Read in Ray 2.60; docs/verl-releases.md names the releases that jobs ran with. Check a new release of Ray here first.
+Read in Ray 2.60; maintain/verl-releases.md names the releases that jobs ran with. Check a new release of Ray here first.
 Not here: `/api/jobs/…` and `/api/v0/…`, the routes of Ray's public clients for jobs and state (cluster/ray_api.py).
 The processes of a job cannot import this module: py/hooks/ray_private.py has what they use. A test finds such a use of Ray
 anywhere else.

@@ -33,7 +33,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 }
 
 @test "every make target and every file that the pages name is there" {
-  rules::files README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md 'docs/*.md'
+  rules::files README.md CONTRIBUTING.md SECURITY.md 'docs/*.md' 'maintain/*.md'
   # shellcheck disable=SC2016,SC2153  # backticks of Markdown; rules::files sets FILES
   mapfile -t targets < <({ grep -ohE '`?make( [a-z-]+)+' README.md CONTRIBUTING.md && grep -ohE '`make( [a-z-]+)+' docs/*.md; } | grep -oE '[a-z-]+' | grep -vx make | sort -u)
   ((${#targets[@]} > 5))
