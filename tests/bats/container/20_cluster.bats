@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The cluster: it converges, grows and shrinks, runs jobs side by side, and is removed without touching what is not ours.
+# The cluster: it grows and shrinks, belongs to its checkout, tells how jobs ended, and is removed without touching what is not ours.
 
 setup_file() {
   load container_helper
@@ -9,60 +9,10 @@ setup_file() {
 
 setup() { load container_helper; }
 
-@test "a second make up changes nothing and says so" {
-  before=$(docker ps --no-trunc --format '{{.ID}} {{.Names}}' | sort)
-  run make --no-print-directory up
-  assert_status 0
-  assert_line 'skip    the nodes \(nothing to change\)'
-  assert_line "skip    Ray's workers \(nothing to change\)"
-  [[ $(grep -c '^changed' <<<"$output") == 0 ]]
-  [[ $before == "$(docker ps --no-trunc --format '{{.ID}} {{.Names}}' | sort)" ]]
-}
-
-@test "make up WORKERS=3 gives three workers, and WORKERS=2 two again" {
-  run make --no-print-directory up WORKERS=3
-  assert_status 0
-  assert_line 'ok      worker-2 is ALIVE at .*: CPU 64, GPU 4, worker_node 100'
-  [[ $(JSON=1 scripts/50_status.sh | jq -r '[.nodes[] | select(.state == "ALIVE") | .name] | join(" ")') == 'head worker-0 worker-1 worker-2' ]]
-  run make --no-print-directory up
-  assert_status 0
-  assert_line 'changed removed worker-2: WORKERS was 3, is 2 \(from env/defaults.env\)'
-}
-
-@test "a worker whose container was killed is back after make up" {
-  docker kill vrtest-quick-worker-1 >/dev/null
-  run make --no-print-directory up
-  assert_status 0
-  assert_line 'ok      worker-1 is ALIVE at .*'
-}
-
-@test "a head whose container was restarted has all its workers again after make up" {
-  docker restart --time 0 vrtest-quick-head >/dev/null
-  run make --no-print-directory up
-  assert_status 0
-  assert_line 'ok      head is ALIVE at .*: CPU 0, GPU 0'
-  assert_line 'ok      worker-0 is ALIVE at .*'
-  assert_line 'ok      worker-1 is ALIVE at .*'
-}
-
-@test "make submit twice at the same moment gives two ids and two directories" {
-  export WORKLOAD=sft # the fastest to train
-  make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/a" 2>&1 &
-  make --no-print-directory submit OVERRIDES=trainer.total_training_steps=1 >"${BATS_TEST_TMPDIR}/b" 2>&1
-  wait "$!"
-  a=$(grep -xE 'sft-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_TEST_TMPDIR}/a")
-  b=$(grep -xE 'sft-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_TEST_TMPDIR}/b")
-  [[ $a != "$b" && -d ${WORKDIR}/shared/jobs/$a/config && -d ${WORKDIR}/shared/jobs/$b/config ]]
-  for job in "$a" "$b"; do
-    run make --no-print-directory wait JOB="$job"
-    assert_status 0
-    assert_line "ok      ${job} SUCCEEDED \(the trainer ended\)"
-  done
-}
-
 @test "make logs JOB=latest prints the driver's log, and status the job's node" {
-  job=$(container::jobs | tail -n 1)
-  run make --no-print-directory logs JOB="$job"
+  job=$(WAIT=1 OVERRIDES=trainer.total_training_steps=1 scripts/42_submit_sft_minimal.sh 2>"${BATS_TEST_TMPDIR}/sft" | grep -xE 'sft-codeA-[0-9TZ]+-[0-9a-f]{4}') ||
+    fail "$(<"${BATS_TEST_TMPDIR}/sft")"
+  run make --no-print-directory logs
   assert_status 0
   assert_line 'MVP_PRECHECK_MARKER: codeA'
   run make --no-print-directory status
@@ -98,11 +48,56 @@ setup() { load container_helper; }
   [[ $output == *"got no resources in 3 s (PENDING_TIMEOUT): it asked for "*"'worker_node': 1000"* ]] || fail 'does not say why'
 }
 
+# other TARGET...: make in a second checkout, with its own WORKDIR and the same CLUSTER_NAME.
+other() { env -u WORKDIR make --no-print-directory -C "${BATS_FILE_TMPDIR}/other checkout" "$@"; }
+
+containers() { docker ps --all --no-trunc --filter "label=verl-regress.cluster=${CLUSTER_NAME}" --format '{{.ID}} {{.Names}} {{.State}}' | sort; }
+
+THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container/workdir of user [a-z0-9]+'
+
+@test "a second checkout with the same CLUSTER_NAME is refused with the owner's name, and changes nothing" {
+  mkdir "${BATS_FILE_TMPDIR}/other checkout"
+  source scripts/dev/files.bash
+  files::copy_to "${BATS_FILE_TMPDIR}/other checkout"
+  before=$(containers)
+  for target in up 'submit SUBMISSION_ID=theirs' 'down FORCE=1'; do
+    # shellcheck disable=SC2086  # a target and its knobs
+    run other $target
+    [[ $status != 0 ]]
+    assert_line "error   ${THEIRS}: set another CLUSTER_NAME \(and DASHBOARD_PORT\), or run 'make up ADOPT=1' if that checkout was moved here\."
+  done
+  [[ $(containers) == "$before" && ! -e ${WORKDIR}/shared/jobs/theirs ]]
+}
+
+@test "what would end a job is refused and names it; FORCE=1 ends it, and make up recreates what changed" {
+  # The job that no node can take, of the test before, still waits.
+  job=$(container::jobs | grep -x 'ppo-codeA-.*' | tail -n 1)
+  before=$(containers)
+  run make --no-print-directory up SHM_SIZE=1500mb
+  assert_line "error   Recreating head, worker-0, worker-1 \(SHM_SIZE was 2gb, is 1500mb \(from the command line or environment\)\) would end ${job} \(PENDING\): .*"
+  run make --no-print-directory down
+  assert_line "error   Taking vrtest-quick down would end ${job} \(PENDING\): wait for them, stop them \('make stop JOB=…'\), or end them with FORCE=1\."
+  [[ $(containers) == "$before" ]]
+  run make --no-print-directory up SHM_SIZE=1500mb FORCE=1
+  assert_status 0
+  assert_line 'changed recreated head, worker-0, worker-1: SHM_SIZE was 2gb, is 1500mb \(from the command line or environment\)'
+}
+
+@test "make up WORKERS=3 gives three workers, and WORKERS=2 two again" {
+  run make --no-print-directory up SHM_SIZE=1500mb WORKERS=3
+  assert_status 0
+  assert_line 'ok      worker-2 is ALIVE at .*: CPU 64, GPU 4, worker_node 100'
+  [[ $(JSON=1 scripts/50_status.sh | jq -r '[.nodes[] | select(.state == "ALIVE") | .name] | join(" ")') == 'head worker-0 worker-1 worker-2' ]]
+  run make --no-print-directory up SHM_SIZE=1500mb
+  assert_status 0
+  assert_line 'changed removed worker-2: WORKERS was 3, is 2 \(from env/defaults.env\)'
+}
+
 @test "make down removes exactly what has our label, and leaves the shared directory and other people's containers" {
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
   docker run --detach --rm --network none --name vrtest-quick-sidecar "$image" tail -f /dev/null >/dev/null
   before=$(container::listing)
-  run make --no-print-directory down FORCE=1 # the job that no node can take still waits
+  run make --no-print-directory down
   assert_status 0
   [[ -z $(docker ps --all --quiet --filter label=verl-regress.cluster=vrtest-quick) ]]
   [[ -z $(docker network ls --quiet --filter label=verl-regress.cluster=vrtest-quick) ]]

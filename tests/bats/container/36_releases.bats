@@ -4,7 +4,7 @@
 
 setup_file() {
   load container_helper
-  for version in 0.7.0 0.7.1 0.8.0 0.9.1; do
+  for version in 0.7.1 0.8.0 0.9.1; do
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "${BATS_FILE_TMPDIR}/${version}" "verl==${version}"
   done
 }
@@ -65,7 +65,6 @@ sft TRAIN_SEED ${SFT_SEEDS}
 OUTPUT
 }
 
-@test "verl 0.7.0 knows the overrides of the GPU profiles" { releases::is_without_storage 0.7.0; }
 @test "verl 0.7.1 knows the overrides of the GPU profiles" { releases::is_without_storage 0.7.1; }
 
 @test "verl 0.8.0 knows the overrides of the GPU profiles" {
@@ -83,11 +82,6 @@ OUTPUT
 }
 
 @test "verl 0.9.1 knows the overrides of the GPU profiles" { releases::is_of_today "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1; }
-
-@test "verl's main branch knows the overrides of the GPU profiles" {
-  [[ -n ${VERL_MAIN_DIR:-} ]] || skip "VERL_MAIN_DIR names no checkout of verl's main branch"
-  releases::is_of_today "$VERL_MAIN_DIR" "$(<"${VERL_MAIN_DIR}/verl/version/version")"
-}
 
 @test "an override that no release knows is found" {
   sed 's/trainer\.nnodes=2/trainer.nodes=2/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"

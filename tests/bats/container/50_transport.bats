@@ -12,9 +12,11 @@ setup() {
   export TRANSPORT=container WORKERS=2 SHARED_ROOT=/private
 }
 
-@test "hostile arguments arrive unchanged" { contract::hostile_words; }
-@test "the exit status is the command's" { contract::exit_status; }
-@test "stdin is passed on, but only if requested" { contract::stdin; }
-@test "large output arrives complete" { contract::big_output; }
-@test "put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
-@test "spawn outlives the caller and leaves log and exit status" { contract::spawn; }
+@test "arguments, exit status, stdin, large output, put and get, spawn: as the contract says" {
+  contract::hostile_words
+  contract::exit_status
+  contract::stdin
+  contract::big_output
+  contract::put_and_get
+  contract::spawn
+}

@@ -1,12 +1,11 @@
 #!/usr/bin/env bats
-# The rehearsal's hooks, inside the node image, against real torch and three real releases of verl: the default snapshot, the
-# image's own release, and another one.
+# The rehearsal's hooks, inside the node image, against real torch and two releases of verl: the default snapshot and the
+# image's own. What the other releases do: scripts/dev/releases.sh.
 
 setup_file() {
   load container_helper
   container::use quick 18265
   container::cluster
-  CODE_ID=verl080 VERL_SOURCE=pypi:0.8.0 scripts/31_snapshot_verl_code.sh
   docker exec vrtest-quick-worker-0 rm -rf /tmp/tests
   tar -C tests -c rehearsal | docker exec --interactive vrtest-quick-worker-0 tar -C /tmp -x
   HELPER=$(. scripts/lib/regress.bash && cli::begin && trap - EXIT && env::load && helper::dir)
@@ -33,4 +32,3 @@ with_verl=(test_hooks_on_real_verl.py test_rollout.py test_sft_driver.py)
 
 @test "verl 0.9.1, the default snapshot" { hooks_against 0.9.1 codeA; }
 @test "verl 0.7.1, which the image contains" { hooks_against 0.7.1 '' "${with_verl[@]}"; }
-@test "verl 0.8.0" { hooks_against 0.8.0 verl080 "${with_verl[@]}"; }

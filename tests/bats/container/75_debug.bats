@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Debug bundles, both ways to submit, stopping, and installing the helper's packages on a bare node.
+# Debug bundles, both ways to submit, and stopping.
 
 setup_file() {
   load container_helper
@@ -9,12 +9,6 @@ setup_file() {
 }
 
 setup() { load container_helper; }
-
-teardown_file() {
-  load container_helper
-  container::use bare 18275
-  make --no-print-directory down FORCE=1 WORKDIR="${BATS_FILE_TMPDIR}/bare" >/dev/null 2>&1
-}
 
 job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
 
@@ -68,13 +62,6 @@ whole() {
   bundle=$(bundle_of sent-cli running)
   [[ $(jq -r .answer.ray.status "$bundle/job_info.json") == RUNNING ]]
   [[ $(jq -r .asked_by.ray "$bundle/bundle.json") == "http://$(container::ip head):8265" ]]
-}
-
-@test "node facts: disk, memory, GPUs and clock of every node, a few seconds old at most" {
-  facts=$(bundle_of sent-cli failed)/node_facts.json
-  [[ $(jq -c '[.answer.nodes[] | select(.state == "ALIVE") | .name] | sort' "$facts") == '["head","worker-0","worker-1"]' ]]
-  [[ $(jq '[.answer.nodes[] | select(.state == "ALIVE") | .disk_bytes["/"].free > 0 and .memory_bytes.available > 0 and .gpus == []
-    and .clock_behind_ours_seconds > -2 and .clock_behind_ours_seconds < 20] | all' "$facts") == true ]]
 }
 
 @test "a job that failed leaves the tails of its logs, of every node, in the moment it failed" {
@@ -136,24 +123,4 @@ whole() {
     [[ $status == 1 ]] || fail "$job"
   done
   for tar in "$(job_dir sent-cli)"/debug/*.tar.gz; do run ! grep -qF "$token" <(tar -xzOf "$tar"); done
-}
-
-@test "a bare node gets the helper's packages from a wheelhouse, once, whatever user it runs as" {
-  .venv/bin/python -m pip wheel -qq --disable-pip-version-check --requirement py/requirements.txt --wheel-dir "${BATS_FILE_TMPDIR}/wheels" >/dev/null 2>&1
-  image=$(docker images --format '{{.Repository}}:{{.Tag}}' --filter label=verl-regress.image=base | head -n 1)
-  [[ -n $image ]] || skip 'the node image was not built on a base of our own making'
-  container::use bare 18275
-  export WORKDIR="${BATS_FILE_TMPDIR}/bare" NODE_IMAGE=$image WORKERS=1 RUN_AS=12345:12345
-  mkdir -p "$WORKDIR" && chown 12345:12345 "$WORKDIR" && chmod 755 "${BATS_FILE_TMPDIR}"
-  scripts/01_up.sh
-  run scripts/12_install_py_deps.sh
-  assert_status 1
-  [[ $output == *'error   head lacks '*' and its pip could not install them (the reason is above): set WHEELHOUSE to a folder on this host with their wheels.'* ]] || fail 'wrong sentence'
-  WHEELHOUSE="${BATS_FILE_TMPDIR}/wheels" run scripts/12_install_py_deps.sh
-  assert_status 0
-  assert_line "changed head: installed the helper's packages next to .*"
-  [[ -d ${WORKDIR}/shared/user/code ]] # the helper ran: it created the shared root's directories
-  run scripts/12_install_py_deps.sh
-  assert_status 0
-  assert_line "skip    the helper \(nothing to change\)"
 }

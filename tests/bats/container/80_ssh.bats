@@ -27,15 +27,15 @@ setup() {
 in_node() { docker exec "${CLUSTER_NAME}-$1" "${@:2}"; }
 programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 
-@test "contract: hostile arguments arrive unchanged, whether the login shell is bash or dash" {
+@test "the transport contract, whether the login shell is bash or dash" {
   contract::hostile_words
   NODE=worker-1 contract::hostile_words
+  contract::exit_status
+  contract::stdin
+  contract::big_output
+  contract::put_and_get
+  contract::spawn
 }
-@test "contract: the exit status is the command's" { contract::exit_status; }
-@test "contract: stdin is passed on, but only if requested" { contract::stdin; }
-@test "contract: large output arrives complete" { contract::big_output; }
-@test "contract: put copies a directory once and completely, and get copies it back" { contract::put_and_get; }
-@test "contract: spawn outlives the caller and leaves log and exit status" { contract::spawn; }
 
 @test "a lost connection is reported in one sentence with exit 8, and is not taken for the command's exit status" {
   run on node::exec worker-1 sh -c 'kill -9 "$(cut -d" " -f4 "/proc/$PPID/stat")"; tail -f /dev/null'
@@ -120,31 +120,17 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_line "error   The forward to head \(trainer@[0-9.]+, from .*\) has ended \(.+\): check the node, then run this again\."
 }
 
-@test "a second make up changes nothing and says so" {
-  before=$(programs head && programs worker-0 && programs worker-1)
-  run make --no-print-directory up
-  assert_status 0
-  assert_line 'skip    the nodes \(nothing to change\)'
-  assert_line "skip    Ray's head \(nothing to change\)"
-  assert_line "skip    Ray's workers \(nothing to change\)"
-  [[ $(grep -c '^changed' <<<"$output") == 0 ]]
-  [[ $before == "$(programs head && programs worker-0 && programs worker-1)" ]]
-}
-
-@test "prod.yaml is a base config that a submission takes" {
-  DRY_RUN=1 RAY_BASE_CONFIG=env/ray/prod.yaml run scripts/40_submit_ppo_epoch1.sh
-  assert_status 0
-  assert_line ' *"text": "trainer.n_gpus_per_node=4",'
-  assert_line ' *"NCCL_DEBUG": "WARN",'
-}
-
-@test "a PPO job trains two steps" {
-  run make --no-print-directory submit WAIT=1 SUBMISSION_ID=over-ssh OVERRIDES=trainer.total_training_steps=2
+@test "a job trains, and make debug sees every node" {
+  run make --no-print-directory submit WAIT=1 WORKLOAD=sft SUBMISSION_ID=over-ssh OVERRIDES=trainer.total_training_steps=2
   assert_status 0
   assert_line 'ok      over-ssh SUCCEEDED \(the trainer ended\)'
   assert_line ' *2 of 2 training steps, .*'
   run make --no-print-directory status
   assert_line 'over-ssh +codeA +SUCCEEDED +worker-[01] \([0-9.]+\)'
+  run make --no-print-directory debug JOB=over-ssh
+  assert_status 0
+  bundle=$(find "${SHARED}/jobs/over-ssh/debug" -mindepth 1 -maxdepth 1 -name '*-asked')
+  [[ $(jq -c .errors "${bundle}/bundle.json") == '{}' ]] || fail "$(<"${bundle}/bundle.json")"
 }
 
 @test "placement: submitted from the head, driven on a worker, by Ray's own word and the launcher's" {
@@ -153,8 +139,6 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   [[ $(jq -r .node_ip "${SHARED}/jobs/over-ssh/state/started") == "$driver" ]]
   [[ $(jq -r .submitted_from_ip "${SHARED}/jobs/over-ssh/state/submitted") == "$(container::ip head)" ]]
 }
-
-@test "make debug and make verify over ssh" { container::looks_into over-ssh; }
 
 @test "a Ray that died on a living node is back after make up" {
   in_node worker-1 sh -c 'kill -9 $(grep -lx raylet /proc/[0-9]*/comm | cut -d/ -f3)'

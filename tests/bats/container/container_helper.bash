@@ -41,20 +41,6 @@ container::ended() {
   output=$(<"$2")
 }
 
-# container::looks_into JOB: `make debug` of that job, and a session with the checks that say where jobs and drivers run, and with which
-# code. Wherever the nodes are, this is the same.
-container::looks_into() {
-  run make --no-print-directory debug JOB="$1"
-  assert_status 0
-  bundle=$(find "${SHARED:-${WORKDIR}/shared}/jobs/$1/debug" -mindepth 1 -maxdepth 1 -name '*-asked')
-  [[ $(jq -c .errors "${bundle}/bundle.json") == '{}' ]] || fail "$(<"${bundle}/bundle.json")"
-  printf 'cases:\n  loss: {workload: sft, steps: 1}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
-  SUITE="${BATS_TEST_TMPDIR}/small.yaml" ONLY=placement,head,imports CODE_A=codeA CODE_B=codeA run make --no-print-directory verify
-  assert_status 0
-  assert_line 'ok +placement  every driver ran on a worker, not on the head \(checked 2 jobs\)'
-  assert_line '3 of 3 checks passed'
-}
-
 # container::jobs: the submission ids there are, one per line.
 container::jobs() { ls "${WORKDIR}/shared/jobs"; }
 
@@ -68,19 +54,6 @@ print(urllib.request.urlopen(request, timeout=10).read().decode())' "$1"
 }
 
 container::ip() { docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-$1"; }
-
-# container::same_metrics JOB_DIR JOB_DIR: both have the same steps, and every metric of each step is equal, except those for
-# the time, the speed and the machine's memory use.
-container::same_metrics() {
-  local job seen
-  for job in "$@"; do
-    jq -c '.step, (.data | to_entries[] | select(.key | test("^(timing|perf/)|/perf/") | not) | [.key, .value])' \
-      "${job}/logs/metrics.jsonl" >"${BATS_TEST_TMPDIR}/metrics-${job##*/}"
-  done
-  seen=$(wc -l <"${BATS_TEST_TMPDIR}/metrics-${1##*/}")
-  ((seen >= 100)) || fail "only ${seen} metrics"
-  diff "${BATS_TEST_TMPDIR}/metrics-${1##*/}" "${BATS_TEST_TMPDIR}/metrics-${2##*/}" || fail 'other metrics'
-}
 
 # Assertions; each prints what it saw.
 fail() {

@@ -1,18 +1,12 @@
 #!/usr/bin/env bats
-# The submitter is killed in the head at one moment after another. tests/py/test_submit_killed.py does it before each of its steps,
+# The submitter is killed in the head before and after Ray has the job. tests/py/test_submit_killed.py does it before each of its steps,
 # with a fake Ray; here Ray is real.
 
 setup_file() {
   load fault_helper
-  fault::use submit 18292
+  fault::use work 18285
   fault::cluster
   export OVERRIDES=data.train_files=/no/such.parquet # an accepted job ends without help, and is FAILED
-}
-
-teardown_file() {
-  load fault_helper
-  fault::use submit 18292
-  fault::down
 }
 
 setup() { load fault_helper; }
@@ -71,43 +65,22 @@ followed() {
 }
 
 FAILED='FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\)'
-NOWHERE='NOT_SUBMITTED \(the submitter has not reached Ray, or ended before it did\)'
 
-@test "killed before Ray has the job: never submitted, the id stays taken, another one works" {
-  local id line tries=0 fact
-  fault::begin 'the submitter is killed before Ray has the job'
-  for fact in 'job.is_dir()' '(job / "config/resolved.json").exists()' '(job / "config/code.json").exists()'; do
-    tries=$((tries + 1))
-    id="half-${tries}-$(date +%s)"
-    submit_killed "$id" "$fact"
-    [[ ! -e ${WORKDIR}/shared/jobs/${id}/state/submitted ]] || fail "${id}: too late"
-    [[ $(status_of "$id") == NOT_SUBMITTED ]] || fail "${id} is $(status_of "$id")"
-    JOB=$id run timeout 60 scripts/52_wait.sh
-    assert_status 2
-    line=$(grep -m 1 '^error ' <<<"$output")
-    [[ $line == *"${NOWHERE//\\/}"* || $line == *"${id} was never submitted, because its submitter ended before "*": submit it again, with another id." ]] ||
-      fail 'another sentence'
-    refused_again "$id"
-  done
-  run scripts/40_submit_ppo_epoch1.sh
-  assert_status 0
-  followed "$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' <<<"$output")" 3 "error   .* ${FAILED}: read .*"
-  fault::answered 2 "${line//"$id"/JOB}"
-  fault::recovered "tries=${tries}"
-}
+@test "killed before Ray has the job: never submitted, and the id stays taken; killed after it: the job is what Ray and its launcher say" {
+  local half whole
+  half="half-$(date +%s)" whole="whole-$(date +%s)"
+  fault::begin 'the submitter is killed before and after Ray has the job (whose data are not there)'
+  submit_killed "$half" '(job / "config/code.json").exists()'
+  [[ ! -e ${WORKDIR}/shared/jobs/${half}/state/submitted ]] || fail "${half}: too late"
+  [[ $(status_of "$half") == NOT_SUBMITTED ]] || fail "${half} is $(status_of "$half")"
+  JOB=$half run timeout 60 scripts/52_wait.sh
+  assert_status 2
+  refused_again "$half"
 
-@test "killed when Ray has the job, before and after that is written down: the job is what Ray and its launcher say" {
-  local id line tries=0 fact
-  fault::begin 'the submitter is killed when Ray has the job (whose data are not there)'
-  for fact in 'in_ray()' '(job / "state/submitted").exists()'; do
-    tries=$((tries + 1))
-    id="whole-${tries}-$(date +%s)"
-    submit_killed "$id" "$fact"
-    [[ $(status_of "$id") =~ ^(PENDING|QUEUED|RUNNING|FAILED)$ ]] || fail "${id} is $(status_of "$id")"
-    refused_again "$id"
-    followed "$id" 3 "error   ${id} ${FAILED}: read 'make logs JOB=${id}'\."
-    line=$(grep -m 1 "^error   ${id} FAILED" <<<"$output")
-  done
-  fault::answered 3 "${line//"$id"/JOB}"
-  fault::recovered "tries=${tries}"
+  submit_killed "$whole" 'in_ray()'
+  [[ $(status_of "$whole") =~ ^(PENDING|QUEUED|RUNNING|FAILED)$ ]] || fail "${whole} is $(status_of "$whole")"
+  refused_again "$whole"
+  followed "$whole" 3 "error   ${whole} ${FAILED}: read 'make logs JOB=${whole}'\."
+  fault::answered 3 "$(grep -m 1 "^error   ${whole} FAILED" <<<"$output" | sed "s/${whole}/JOB/g")"
+  fault::recovered tries=2
 }

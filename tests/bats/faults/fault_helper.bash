@@ -1,6 +1,6 @@
 # Faults on a real cluster with a real job. One test is one fault:
 #
-#   fault::train 'the driver is killed' 6        a job of six steps, followed by `make wait`; returns after its first step
+#   fault::train 'the driver is killed' 6        an SFT job of six steps, followed by `make wait`; returns after its first step
 #   fault::inject docker exec …                  the fault; the clock starts here
 #   fault::reports 3 'error   …'                 `make wait` exits with this status and line (an extended regular expression)
 #   fault::recovered                             `make up` repairs the cluster, finished jobs are unchanged, the record is written
@@ -9,7 +9,7 @@ source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
 source "${BASH_SOURCE[0]%/*}/../container/weights.bash"
 source "${REPO}/scripts/lib/wait.bash"
 
-# One JSON object per line; scripts/dev/reliability.py makes docs/reliability.md of them.
+# One JSON object per line; scripts/dev/reliability.py makes maintain/reliability.md of them.
 FAULT_RECORD="${REPO}/build/reports/reliability.jsonl"
 
 # fault::use NAME PORT: the cluster of this file, vrfault-NAME.
@@ -35,15 +35,15 @@ fault::train() {
   fault::await fault::has_step 1
 }
 
-# One epoch has data for 32 steps, and the trainer ends there whatever total_training_steps says.
-FAULT_EPOCHS='trainer.total_epochs=99'
+# The trainer ends after total_epochs, whatever total_training_steps says.
+FAULT_EPOCHS='trainer.total_epochs=999'
 
 # fault::submit NAME STEPS [OVERRIDE...]: the same, and returns at once. Sets JOB and JOB_DIR.
 fault::submit() {
   local steps=$2
   FAULT=$1
   fault::before
-  JOB=$(OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=${steps} ${*:3}" scripts/40_submit_ppo_epoch1.sh 2>"${BATS_TEST_TMPDIR}/submit") ||
+  JOB=$(OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=${steps} ${*:3}" scripts/42_submit_sft_minimal.sh 2>"${BATS_TEST_TMPDIR}/submit") ||
     fail "$(<"${BATS_TEST_TMPDIR}/submit")"
   JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
   export JOB JOB_DIR
@@ -154,7 +154,7 @@ fault::find_driver() {
   export OTHER=worker-$((1 - ${DRIVER#worker-}))
 }
 
-# fault::trains_now: a job that is submitted now trains to its end. SFT takes half as long as PPO.
+# fault::trains_now: a job that is submitted now trains to its end.
 fault::trains_now() {
   local job
   WAIT=1 OVERRIDES=trainer.total_training_steps=1 run scripts/42_submit_sft_minimal.sh
