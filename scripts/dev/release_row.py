@@ -107,7 +107,7 @@ class Runner:
             "status": done.status,
             "why": why,
             "seconds": _between(submitted, ended),
-            "steps": [step.number for step in progress.steps(progress.lines(job))],
+            "steps": [step.number for step in progress.training(progress.rows(job))],
         }
 
     def stop(self, job: JobDir) -> None:
@@ -141,7 +141,7 @@ def twice(runner: Runner, row: Row, code_id: str, record: dict[str, Any]) -> Non
         _need_steps(found, range(1, STEPS + 1))
         found["fidelity"] = runner.fidelity(job)
         _need_fidelity(found["fidelity"])
-    record["equal"] = compared(*(progress.lines(job) for job in directories))
+    record["equal"] = compared(*([row.text for row in progress.rows(job)] for job in directories))
 
 
 def resumed(runner: Runner, row: Row, code_id: str, record: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ def resumed(runner: Runner, row: Row, code_id: str, record: dict[str, Any]) -> N
     record["jobs"].append(found)
     record["resumed"] = {
         "saved": [checkpoints.step_of(name) for job in (first, again) for name in checkpoints.names(job)],
-        "validated": [step for job in (first, again) for step in _validated(progress.lines(job))],
+        "validated": [step for job in (first, again) for step in _validated([row.text for row in progress.rows(job)])],
         "from": progress.parent_of(again)["step"],
         "steps": found["steps"],
     }

@@ -229,3 +229,25 @@ def test_a_checkpoint_of_which_one_file_cannot_be_read_has_no_hash(tmp_path):
     save(tmp_path)
     (tmp_path / "actor" / f"{RANKS[1]}.pt").write_bytes(b"half a zip")
     assert checkpoints.weights_hash(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("saved", "latest", "newest"),
+    [
+        ({2: "actor critic data.pt", 4: "actor critic data.pt"}, 4, 4),
+        ({2: "actor critic data.pt", 4: "actor"}, 2, 2),  # died while it saved 4
+        ({2: "actor data.pt", 10: "actor data.pt"}, 10, 10),
+        ({2: "critic data.pt"}, 2, None),  # verl's state while it saves the next one, due to max_actor_ckpt_to_keep
+        ({2: "actor data.pt", 4: "data.pt"}, 4, 2),
+        ({2: "data_0.pt", 4: "data_0.pt"}, 4, 4),  # SFT
+        ({2: "actor data.pt", 4: ""}, 4, 2),
+        ({4: "actor data.pt"}, None, None),  # died while it saved the first
+        ({}, 4, None),  # collected
+    ],
+)
+def test_the_newest_complete_checkpoint(make_job, saved, latest, newest):
+    job = make_job()
+    for step, parts in saved.items():
+        write_checkpoint(job, step, parts, latest=latest)
+    found = checkpoints.newest(job)
+    assert found == (job.checkpoints / f"global_step_{newest}" if newest else None)

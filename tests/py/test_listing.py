@@ -67,7 +67,7 @@ def test_the_same_as_json(run):
     assert (said["jobs_total"], said["ray_answers"], len(said["jobs"])) == (4, True, 2)
     assert said["jobs"][0] == {
         "submission_id": "runs", "workload": "ppo", "code_id": "codeB", "status": "RUNNING", "attempts": 2, "steps": 4,
-        "made": "2001-09-09T01:46:40+00:00", "reason": None, "cause": None, "debugged": None, "owner": None,
+        "made": "2001-09-09T01:46:40+00:00", "reason": None, "cause": None, "not_finite": None, "debugged": None, "owner": None,
     }  # fmt: skip
     assert said["jobs"][1]["reason"] == "the trainer\nended " + "x" * 200
 

@@ -22,8 +22,8 @@ def phases_of(name):
     driver, seen, step = phase.Driver(), [], 0
     for line in (LOGS / name).read_bytes().splitlines():
         driver.feed(line)
-        row = phase.progress.console_line(line)
-        step = max(step, json.loads(row)["step"] if row else 0)
+        row = phase.progress.of_console(line)
+        step = max(step, row.number if row else 0)
         words = driver.does(step, None)
         if not seen or seen[-1] != words:
             seen.append(words)

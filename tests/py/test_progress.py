@@ -1,14 +1,11 @@
-import errno
 import json
 import shutil
-import tracemalloc
 from pathlib import Path
 
 import pytest
-from conftest import write, write_checkpoint
+from conftest import write
 
-from verl_regress.base.errors import Unreadable
-from verl_regress.jobs import checkpoints, progress
+from verl_regress.jobs import progress
 from verl_regress.jobs.progress import Step
 
 
@@ -42,7 +39,7 @@ def test_the_line_of_a_step(metrics, total, line):
 
 def test_steps_are_the_training_steps(make_job):
     job = make_job()
-    assert progress.steps(progress.lines(job)) == []
+    assert progress.training(progress.rows(job)) == []
     rows = [
         {"step": 0, "data": {"val-core/sums/acc": 0.1, "val-aux/num_turns/min": 2}},
         {"step": 1, "data": {"actor/lr": 1e-4}},
@@ -51,31 +48,9 @@ def test_steps_are_the_training_steps(make_job):
     ]
     whole = "".join(json.dumps(row) + "\n" for row in rows)
     job.metrics.write_text(whole + '{"step": 3, "da')
-    assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2]
+    assert [step.number for step in progress.training(progress.rows(job))] == [1, 2]
     job.metrics.write_text(whole + '\n \n{"step": 3, "data": {"actor/lr": 1}}\n')
-    assert [step.number for step in progress.steps(progress.lines(job))] == [1, 2, 3]
-
-
-def test_a_record_that_the_disk_does_not_give_is_named_with_the_reason(make_job, monkeypatch):
-    job = make_job()
-    job.metrics.mkdir()
-    with pytest.raises(Unreadable) as refusal:
-        progress.lines(job)
-    assert str(refusal.value) == f"{job.metrics} cannot be read: Is a directory: fix that, then run it again."
-
-    def fail(path):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Path, "exists", fail)
-    with pytest.raises(Unreadable) as refusal:
-        progress.lines(job)
-    assert str(refusal.value) == f"{job.metrics} cannot be read: Input/output error: fix that, then run it again."
-
-
-def test_a_metric_with_a_byte_that_is_no_utf_8_is_kept_with_a_replacement_character(make_job):
-    job = make_job()
-    job.metrics.write_bytes(b'{"step": 1, "data": {"caf\xe9": 2}}\n')
-    assert progress.steps(progress.lines(job)) == [Step(1, {"caf\ufffd": 2})]
+    assert [step.number for step in progress.training(progress.rows(job))] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -102,38 +77,6 @@ def test_a_line_that_is_no_step_is_refused_with_its_text(run, make_job, line, sh
     )
 
 
-def test_a_file_that_is_too_long_is_refused_with_its_size(run, make_job, monkeypatch):
-    job = make_job()
-    write(job.metrics, '{"step": 1, "data": {}}\n')
-    monkeypatch.setattr(progress, "_MOST_METRICS", 24)
-    assert run("logs", "--metrics", "job").out == '{"step": 1, "data": {}}\n'
-    monkeypatch.setattr(progress, "_MOST_METRICS", 23)
-    assert run("logs", "--metrics", "job").is_refusal(
-        f"{job.metrics} cannot be read: it has 24 bytes, far more than the program writes there: restore it from a backup.",
-        status=1,
-    )
-
-
-def test_the_last_step_is_read_from_the_end_of_the_file(make_job):
-    job = make_job()
-    assert progress.last_step(job) == 0
-    write(job.metrics, "".join(f'{{"step": {step}, "data": {{"actor/lr": 1}}}}\n' for step in range(1, 20001)))
-    assert progress.last_step(job) == 20000
-    with job.metrics.open("a") as file:
-        file.write('{"step": 20001, "data"')  # half-written
-    assert progress.last_step(job) == 20000
-
-
-def test_the_last_line_is_refused_if_it_is_no_step(make_job):
-    job = make_job()
-    write(job.metrics, '{"step": 1, "data": {}}\n{"step": 2}\n')
-    with pytest.raises(Unreadable) as refusal:
-        progress.last_step(job)
-    assert str(refusal.value) == (
-        f'{job.metrics} cannot be read: {{"step": 2}} is not a step with its data: restore it from a backup.'
-    )
-
-
 def test_the_last_step_before_the_first_new_one_is_the_parents(make_job):
     job = make_job("job/attempts/2")
     has_plan(job, parent={"attempt": 1, "checkpoint": "c", "step": 4})
@@ -142,19 +85,6 @@ def test_the_last_step_before_the_first_new_one_is_the_parents(make_job):
     assert progress.last_step(job) == 4
     write(job.metrics, '{"step": 5, "data": {}}\n')
     assert progress.last_step(job) == 5
-
-
-def test_the_last_step_of_the_console_logger_is_read_from_the_end_of_the_log(make_job):
-    job = make_job("job/attempts/2")
-    overrides = [{"text": "trainer.logger=[console]", "origin": "OVERRIDES"}]
-    has_plan(job, parent={"attempt": 1, "checkpoint": "c", "step": 4}, overrides=overrides)
-    assert progress.last_step(job) == 4
-    write(job.driver_log, "Training begins\n")
-    assert progress.last_step(job) == 4
-    write(job.driver_log, "Training begins\nstep:5 - a:1\nsaved\nstep:6 - a:1\n")
-    assert progress.last_step(job) == 6
-    write(job.driver_log, "step:6 - a:1\nsaved\nstep:7 - a:1")  # half-written
-    assert progress.last_step(job) == 6
 
 
 def test_the_total_is_what_the_trainer_said(make_job):
@@ -166,100 +96,11 @@ def test_the_total_is_what_the_trainer_said(make_job):
     assert progress.total_steps(job) == 12
 
 
-def test_the_total_is_looked_for_in_the_first_4_mib_of_the_log(make_job):
-    job, said = make_job(), "Total training steps: 12"
-    write(job.driver_log, f"{'x' * ((4 << 20) - len(said))}{said}\n")
-    assert progress.total_steps(job) == 12
-    write(job.driver_log, f"{'x' * (4 << 20)}{said}\n")
-    assert progress.total_steps(job) is None
-
-
 def test_lines_of_the_log(make_job):
     job = make_job()
     assert progress.log_lines(job, "MVP_") == []
     job.driver_log.write_bytes(b"MVP_A: \xff1 \n\xff MVP_B: 2\nMVP_C: 3")
     assert progress.log_lines(job, "MVP_") == ["MVP_A: \ufffd1 ", "MVP_C: 3"]
-
-
-def test_checkpoints_in_the_order_of_their_steps(make_job):
-    job = make_job()
-    for name in ("global_step_10", "global_step_9", "global_step_x", "other"):
-        (job.checkpoints / name).mkdir()
-    (job.checkpoints / "global_step_1").write_text("a file")
-    assert checkpoints.names(job) == ["global_step_9", "global_step_10"]
-
-
-@pytest.mark.parametrize(
-    ("saved", "latest", "newest"),
-    [
-        ({2: "actor critic data.pt", 4: "actor critic data.pt"}, 4, 4),
-        ({2: "actor critic data.pt", 4: "actor"}, 2, 2),  # died while it saved 4
-        ({2: "actor data.pt", 10: "actor data.pt"}, 10, 10),
-        ({2: "critic data.pt"}, 2, None),  # verl's state while it saves the next one, due to max_actor_ckpt_to_keep
-        ({2: "actor data.pt", 4: "data.pt"}, 4, 2),
-        ({2: "data_0.pt", 4: "data_0.pt"}, 4, 4),  # SFT
-        ({2: "actor data.pt", 4: ""}, 4, 2),
-        ({4: "actor data.pt"}, None, None),  # died while it saved the first
-        ({}, 4, None),  # collected
-    ],
-)
-def test_the_newest_complete_checkpoint(make_job, saved, latest, newest):
-    job = make_job()
-    for step, parts in saved.items():
-        write_checkpoint(job, step, parts, latest=latest)
-    found = checkpoints.newest(job)
-    assert found == (job.checkpoints / f"global_step_{newest}" if newest else None)
-
-
-@pytest.mark.parametrize(
-    ("config", "newest"),
-    [
-        ("algorithm: {adv_estimator: gae}\ncritic: {enable: null}\n", 2),
-        ("algorithm: {adv_estimator: gae}\ncritic: {}\n", 2),  # a release without that key
-        ("algorithm: {adv_estimator: gae}\ncritic: {enable: false}\n", 4),
-        ("algorithm: {adv_estimator: grpo}\ncritic: {enable: true}\n", 2),
-        ("algorithm: {adv_estimator: grpo}\ncritic: {enable: null}\n", 4),
-        ("trainer: {}\n", 4),
-    ],
-)
-def test_a_checkpoint_without_the_critic_that_verl_trains_is_incomplete(make_job, config, newest):
-    """Before: it counted as complete."""
-    job = make_job()
-    write(job.config / "verl_config.yaml", config)
-    write_checkpoint(job, 2, latest=4)
-    write_checkpoint(job, 4, "actor data.pt", latest=4)  # max_critic_ckpt_to_keep
-    assert checkpoints.newest(job) == job.checkpoints / f"global_step_{newest}"
-
-
-def test_a_checkpoint_without_a_rank_is_incomplete(make_job):
-    job = make_job()
-    for step in (2, 4):
-        write_checkpoint(job, step, "actor data.pt", latest=4)
-    (job.checkpoints / "global_step_4" / "actor" / "optim_world_size_2_rank_1.pt").unlink()
-    assert checkpoints.newest(job) == job.checkpoints / "global_step_2"
-
-
-@pytest.mark.parametrize("said", ["", "soon", "-"])
-def test_a_tracker_file_without_a_step(make_job, said):
-    job = make_job()
-    write_checkpoint(job, 2, "actor data.pt", latest=2)
-    (job.checkpoints / "latest_checkpointed_iteration.txt").write_text(said)
-    assert checkpoints.newest(job) is None
-
-
-def test_attempts_are_joined_behind_their_parents_checkpoint():
-    earlier = [json.dumps({"step": step, "data": {"a": 1}}) for step in (0, 1, 2, 3)]
-    later = [json.dumps({"step": step, "data": {"a": 2}}) for step in (3, 4)]
-    joined = progress.join(earlier, 2, later)
-    assert [(row["step"], row["data"]["a"]) for row in map(json.loads, joined)] == [
-        (0, 1),
-        (1, 1),
-        (2, 1),
-        (3, 2),
-        (4, 2),
-    ]
-    assert progress.join(earlier, 0, later) == [earlier[0], *later]
-    assert progress.join([], 5, later) == later
 
 
 def test_the_steps_of_a_job_are_those_of_the_attempts_that_it_went_on_from(make_job, run):
@@ -297,20 +138,6 @@ def test_an_attempt_that_continues_from_no_earlier_one_is_refused(make_job, run,
 
 
 @pytest.mark.parametrize(
-    ("parent", "known"),
-    [
-        (None, {"attempt": None, "checkpoint": None, "step": 0}),
-        ({"step": 3}, {"attempt": None, "checkpoint": None, "step": 3}),
-        ({"attempt": 1, "checkpoint": "c", "step": 3}, {"attempt": 1, "checkpoint": "c", "step": 3}),
-    ],
-)
-def test_what_an_attempt_continues_from(make_job, parent, known):
-    job = make_job()
-    has_plan(job, parent=parent)
-    assert progress.parent_of(job) == known
-
-
-@pytest.mark.parametrize(
     ("overrides", "asked", "writes_file", "logs_steps"),
     [
         ([], None, True, True),
@@ -343,7 +170,7 @@ def with_logger(job, logger, log=None):
 @pytest.mark.parametrize("log", ["ppo-0.7.1", "ppo-0.8.0", "grpo-0.7.1", "sft-0.7.1", "sft-0.8.0"])
 def test_steps_come_from_the_log_where_only_the_console_logger_writes_them(make_job, run, log):
     job = with_logger(make_job(), "[console]", f"{log}.log")
-    steps = progress.steps(progress.lines(job))
+    steps = progress.training(progress.rows(job))
     assert [step.number for step in steps] == [1, 2]
     assert all("train/loss" in step.metrics or "critic/score/mean" in step.metrics for step in steps)
     assert progress.last_step(job) == 2
@@ -351,24 +178,10 @@ def test_steps_come_from_the_log_where_only_the_console_logger_writes_them(make_
     assert [json.loads(line)["step"] for line in run("logs", "--metrics", "job").out.splitlines()][-1] == 2
 
 
-def test_a_log_that_cannot_be_read_is_the_one_that_is_named(make_job, monkeypatch):
-    """Its job has no metrics.jsonl. Root may read every file, so the call itself fails here."""
-    job = make_job("job")
-    job.metrics.unlink(missing_ok=True)
-
-    def refuse(path, _most):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(progress, "opened", refuse)
-    with pytest.raises(PermissionError) as error:
-        progress.lines(job)
-    assert error.value.filename == str(job.driver_log)
-
-
 def test_the_console_says_what_the_file_says(make_job):
     """A real job of verl 0.7.1 with both loggers."""
     job = with_logger(make_job(), "[console]", "ppo-0.7.1.log")
-    rows = [json.loads(line) for line in progress.lines(job)]
+    rows = [json.loads(row.text) for row in progress.rows(job)]
     recorded = [json.loads(line) for line in (LOGS / "ppo-0.7.1.metrics.jsonl").read_text().splitlines()]
     assert len(rows) == len(recorded) == 3
     for row, known in zip(rows, recorded, strict=True):
@@ -393,18 +206,18 @@ DEDUPLICATED = (
         ("step:3 - caf\udce9:1", {"caf\ufffd": 1}),
         ("step:3 - release:1.2.3 - a:np.str_('1') - b:np.int64(2)", {"b": 2}),
         ("step:3 - s:text", None),
-        ("Epoch 1/1:  50%|##| 1/2 [00:02<00:02]step:3 - val@1:0.5 - n:nan - s:text", {"val@1": 0.5, "n": float("nan")}),
+        ("Epoch 1/1:  50%|##| 1/2 [00:02<00:02]step:3 - val@1:0.5 - n:nan - s:text", {"val@1": 0.5, "n": None}),
         ("substep:3 - a:1", None),
         ("step:3", None),
         ("step:3 - nothing here", None),
     ],
 )
 def test_lines_of_the_console_logger(line, data):
-    row = progress.console_line(line.encode("utf-8", "surrogateescape"))
+    row = progress.of_console(line.encode("utf-8", "surrogateescape"))
     if data is None:
         assert row is None
     else:
-        assert json.loads(row)["data"] == pytest.approx(data, nan_ok=True)
+        assert row.metrics == pytest.approx(data)
 
 
 def test_loggers_that_write_no_steps_here_are_named_instead_of_a_count(make_job, run):
@@ -423,26 +236,3 @@ def test_a_file_that_grows_is_read_once(tmp_path):
     with (tmp_path / "log").open("a") as log:
         log.write("c\nd\n")
     assert (list(tail.new_lines()), list(tail.new_lines()), tail.size) == ([b"bc", b"d"], [], 7)
-
-
-def test_of_a_line_longer_than_a_piece_the_last_piece_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_PIECE", 4)
-    write(tmp_path / "log", "0123456789ab\nc\n")
-    assert list(progress.Tail(tmp_path / "log").new_lines()) == [b"89ab", b"c"]
-
-
-@pytest.mark.parametrize("end", [b"\n", b""])
-@pytest.mark.slow
-def test_a_huge_log_is_never_in_memory_whole(tmp_path, end):
-    """100 MiB, as many lines or as a single one without an end."""
-    with (tmp_path / "log").open("wb") as log:
-        for _ in range(100 * 1024):
-            log.write(b"x" * (1024 - len(end)) + end)
-    tail = progress.Tail(tmp_path / "log")
-    tracemalloc.start()
-    try:
-        assert sum(1 for _ in tail.new_lines()) == len(end) * 100 * 1024
-        assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    finally:
-        tracemalloc.stop()
-    assert tail.size == 100 << 20

@@ -73,7 +73,7 @@ def test_the_same_as_json(run):
         {
             "submission_id": "c-running", "attempt": 1, "ray_id": "c-running", "workload": "ppo",
             "code_id": "codeA", "profile": "cpu", "status": "RUNNING",
-            "reason": "", "cause": None, "debugged": None, "driver_ip": "10.0.0.2", "driver_node": "worker-0",
+            "reason": "", "cause": None, "not_finite": None, "debugged": None, "driver_ip": "10.0.0.2", "driver_node": "worker-0",
         }
     ]  # fmt: skip
 

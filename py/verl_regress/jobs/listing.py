@@ -53,11 +53,12 @@ def _ask_ray() -> dict[str, dict[str, Any]] | None:
 def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str | None) -> dict[str, Any]:
     """The columns of a job: its newest attempt's status, code and steps. What cannot be read is left out."""
     plan: dict[str, Any] = {}
-    steps = made = None
+    steps = made = not_finite = None
     try:
         made = datetime.fromtimestamp(find.made(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
-        judgement, steps = judge_for(cluster, job, known), progress.last_step(job)
+        judgement = judge_for(cluster, job, known)
+        steps, not_finite = progress.so_far(job)
     except unreadable.DAMAGED as error:
         judgement = unreadable.judged(job, error)
     return {
@@ -71,6 +72,7 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str |
         "made": made,
         "reason": None if judgement.status in _GOOD else judgement.reason,
         "cause": judgement.cause,
+        "not_finite": not_finite,
         "debugged": judgement.debugged,
     }
 
@@ -86,7 +88,7 @@ def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
             (
                 row["submission_id"], row["workload"] or "?", row["code_id"] or "?", _status(row),
                 str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), "?" if row["made"] is None else row["made"].removesuffix("+00:00") + "Z",
-                Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why,
+                "; ".join(filter(None, (Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why, row["not_finite"]))),
             )
         )  # fmt: skip
     return job_table(lines, total)

@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_metrics(job: JobDir) -> int:
-    lines = progress.joined(job)
+    rows = progress.joined(job)
     if not progress.logs_steps(job):
         say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
-    elif not lines:
+    elif not rows:
         file = job.metrics if progress.writes_file(job) else job.driver_log
         say.info(f"{job.ray_id} has no steps yet in its {file.name}.")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{row.text}\n" for row in rows))
     return 0

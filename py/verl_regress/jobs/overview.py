@@ -13,7 +13,7 @@ from verl_regress.base.errors import RegressError, printable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
-from verl_regress.jobs import find, unreadable
+from verl_regress.jobs import find, progress, unreadable
 from verl_regress.jobs.status import Judgement, Status, judge_for
 
 _READERS = 16  # jobs that are read at once
@@ -74,9 +74,11 @@ def collect(root: SharedRoot, profile: str, cluster: str, limit: int, api: RayAp
 
 def _job(job: JobDir, known: dict[str, dict[str, Any]] | None, names: dict[str, str], cluster: str) -> dict[str, Any]:
     plan: dict[str, Any] = {}
+    not_finite = None
     try:
         plan = job.read_config("resolved.json") or {}
         judgement = judge_for(cluster, job, known)
+        not_finite = progress.so_far(job)[1]
     except unreadable.DAMAGED as error:
         judgement = unreadable.judged(job, error)
     return {
@@ -89,6 +91,7 @@ def _job(job: JobDir, known: dict[str, dict[str, Any]] | None, names: dict[str, 
         "status": judgement.status.value,
         "reason": judgement.reason,
         "cause": judgement.cause,
+        "not_finite": not_finite,
         "debugged": judgement.debugged,
         "driver_ip": judgement.driver_ip,
         "driver_node": names.get(judgement.driver_ip or ""),
@@ -109,7 +112,7 @@ def _page(facts: dict[str, Any]) -> list[str]:
         judgement = Judgement(Status(job["status"]), job["reason"], cause=job["cause"], debugged=job["debugged"])
         driver = f"{job['driver_node'] or '?'} ({job['driver_ip']})" if job["driver_ip"] else "-"
         is_worth_saying = judgement.status in (Status.FAILED, Status.LOST) or unreadable.is_unreadable(judgement)
-        why = judgement.why if is_worth_saying else ""
+        why = "; ".join(filter(None, (judgement.why if is_worth_saying else "", job["not_finite"])))
         jobs_rows.append((job["ray_id"], job["code_id"] or "?", judgement.shown, driver, why))
     if any(row[-1] for row in jobs_rows):
         jobs_rows[0] = (*jobs_rows[0][:-1], "WHY")

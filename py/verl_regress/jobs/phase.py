@@ -65,9 +65,9 @@ class Driver:
             self._set_busy(f"saving a checkpoint after step {step}", None if match[1] == _SFT_SAVES else step)
         elif _IS_DONE.search(line):
             self._set_busy("")
-        elif (row := progress.console_line(line)) is not None:
+        elif (row := progress.of_console(line)) is not None:
             self._set_busy("")
-            self._has_stepped |= bool(progress.steps([row]))
+            self._has_stepped |= row.is_training
 
     def _set_busy(self, words: str, until: int | None = None) -> None:
         self._busy, self._busy_until = words, until

@@ -6,16 +6,18 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import records, say
 from verl_regress.base.errors import Exit, RegressError, Unreadable
+from verl_regress.base.files import unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
 from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, stacks, sweep
+from verl_regress.jobs.progress import Step
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
@@ -215,7 +217,7 @@ class _Life:
 
     def __init__(self, job: JobDir, api: RayApi) -> None:
         self._job, self._api = job, api
-        self._log, self._metrics = progress.Tail(job.driver_log), progress.MetricsTail(job)
+        self._log, self._metrics = progress.Tail(job.driver_log), progress.Tail(job.metrics)
         self._driver = phase.Driver()
         self._tells_steps = progress.logs_steps(job)
         self._writes_file = progress.writes_file(job)
@@ -227,6 +229,7 @@ class _Life:
         self.step: int = progress.parent_of(job)["step"]  # the last one seen
         self.doing = ""  # in words
         self._is_training = False
+        self._is_finite = True
         self._pulse = Pulse(time.monotonic())
         self._actors: list[dict[str, Any]] | None = None
         self._asked = float("-inf")
@@ -237,28 +240,32 @@ class _Life:
         rows = []
         for line in self._log.new_lines():
             self._driver.feed(line)
-            if not self._writes_file and (row := progress.console_line(line)) is not None:
+            if not self._writes_file and (row := progress.of_console(line)) is not None:
                 rows.append(row)
-        has_stepped = self._show_steps(rows) or (self._writes_file and self._tells_steps and self._show_new_metrics())
-        return has_stepped or (not self._tells_steps and self._log.size != before)
+        if self._writes_file and self._tells_steps:
+            rows = self._new_metrics()
+        steps = progress.training(rows)
+        for step in steps:
+            self._show_step(step)
+        return bool(steps) or (not self._tells_steps and self._log.size != before)
 
-    def _show_new_metrics(self) -> bool:
-        """Print the new steps of metrics.jsonl, if there are any; a file that cannot be read is reported once, and left alone."""
+    def _new_metrics(self) -> list[Step]:
+        """The new lines of metrics.jsonl; a file that cannot be read is reported once, and left alone."""
         try:
-            return self._show_steps(self._metrics.new_lines())
-        except Unreadable as error:
-            say.warn(f"{error} {self._job.ray_id} is followed without its steps.")
+            return [progress.of_line(self._job.metrics, line) for line in self._metrics.new_lines() if line.strip()]
+        except (OSError, Unreadable) as error:
+            problem = error if isinstance(error, Unreadable) else unreadable(self._job.metrics, error)
+            say.warn(f"{problem} {self._job.ray_id} is followed without its steps.")
             self._tells_steps, self.lacks = False, "written nothing (its steps cannot be read)"
-            return False
+            return []
 
-    def _show_steps(self, rows: Iterable[str]) -> bool:
-        """Print the steps among these lines, one at a time, if there are any."""
-        has_stepped = False
-        for row in rows:
-            for step in progress.steps([row]):
-                self.step, self._is_training, has_stepped = step.number, True, True
-                say.info(step.line(self._driver.total))
-        return has_stepped
+    def _show_step(self, step: Step) -> None:
+        self.step, self._is_training = step.number, True
+        say.info(step.line(self._driver.total))
+        problem = progress.not_finite([step])
+        if problem is not None and self._is_finite:
+            say.warn(f"{self._job.ray_id}: {problem}")
+        self._is_finite = problem is None
 
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""

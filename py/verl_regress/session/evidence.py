@@ -167,7 +167,7 @@ def nodes(api: RayApi) -> list[dict[str, Any]]:
 def job(found: JobDir, api: RayApi) -> dict[str, Any]:
     """Everything that the checks need of one finished job."""
     plan = find.plan_of(found)
-    steps, newest = progress.steps(progress.joined(found)), checkpoints.newest(found)
+    newest = checkpoints.newest(found)
     ray = api.job(found.ray_id) or found.read_state("observed")  # Ray forgets its jobs when the head is made again
     return {
         "submission_id": found.submission_id,
@@ -177,10 +177,8 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "packages": found.read_config("packages.json"),
         "ray": ray and {key: value for key, value in ray.items() if key != "runtime_env"},
         "state": {name: found.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")},
-        "steps": [step.number for step in steps],
+        **curves(found),
         "total_steps": progress.total_steps(found),
-        "scores": [step.metrics.get(_SCORE) for step in steps],
-        "losses": [next((step.metrics[name] for name in _LOSSES if name in step.metrics), None) for step in steps],
         "checkpoints": checkpoints.names(found),
         "weights": newest and checkpoints.weights_hash(newest),
         "checkpoint_weights": checkpoint_weights(found),
@@ -193,6 +191,16 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "config": sorted(path.name for path in found.config.iterdir()),
         "digest": digest(found.path),
         "secrets": _secret_reports(found, ray),
+    }
+
+
+def curves(found: JobDir) -> dict[str, Any]:
+    """The steps of a job with their reward and loss, for report.md; None where one is missing or not finite."""
+    steps = progress.training(progress.joined(found))
+    return {
+        "steps": [step.number for step in steps],
+        "scores": [step.metrics.get(_SCORE) for step in steps],
+        "losses": [step.metrics.get(step.first_of(_LOSSES) or "") for step in steps],
     }
 
 

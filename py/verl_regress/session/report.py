@@ -14,6 +14,7 @@ from verl_regress.base import files
 from verl_regress.base.errors import printable
 from verl_regress.base.files import write_atomically
 from verl_regress.cluster import packages
+from verl_regress.jobs.progress import shown_value
 from verl_regress.session import page as web
 from verl_regress.session import schedule, suites
 from verl_regress.session.checks import Verdict as Checked
@@ -275,7 +276,7 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
     for name, job in jobs.items():
         when = f" (of the session {job['reused_from']})" if "reused_from" in job else ""
         page.append(
-            f"| {name}{when} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {_shown(seconds(job), 1)} |"
+            f"| {name}{when} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {shown_value(seconds(job), 1, none='-')} |"
         )
     failed = {name: end for name, job in jobs.items() if (end := end_of(job))["reason"] is not None}
     if failed:
@@ -299,7 +300,7 @@ def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list
     for step in sorted(set(rows[0]) | set(rows[1])):
         (score_a, loss_a), (score_b, loss_b) = (row.get(step, (None, None)) for row in rows)
         values = (score_a, score_b, _difference(score_a, score_b), loss_a, loss_b, _difference(loss_a, loss_b))
-        page.append(f"| {step} | " + " | ".join(_shown(value, 4) for value in values) + " |")
+        page.append(f"| {step} | " + " | ".join(shown_value(value, 4, none="-") for value in values) + " |")
     return page
 
 
@@ -335,7 +336,3 @@ def as_junit(outcome: Outcome) -> str:
 
 def _difference(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else b - a
-
-
-def _shown(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

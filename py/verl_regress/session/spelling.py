@@ -66,6 +66,6 @@ def _recorded(root: SharedRoot) -> set[str]:
     found: set[str] = set()
     for job in islice(find.newest(root), _JOBS):
         with suppress(OSError, RegressError, ValueError):  # another user's, or damaged
-            for step in progress.steps(progress.lines(job))[-1:]:
+            for step in progress.training(progress.rows(job))[-1:]:
                 found |= step.metrics.keys()
     return found
