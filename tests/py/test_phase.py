@@ -1,6 +1,5 @@
 """What a job is doing, from the logs of real drivers (tests/recorded/driver_logs), its state files and Ray's actors."""
 
-import json
 import os
 from pathlib import Path
 

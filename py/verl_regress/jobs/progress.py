@@ -113,19 +113,18 @@ def rows(job: JobDir) -> list[Step]:
 
     A half-written last line is left for the next call. Raises OSError and Unreadable.
     """
-    lines = _recorded(job)
-    if lines is None:
+    if not writes_file(job):
         return [step for line in Tail(job.driver_log).new_lines() if (step := of_console(line))]
-    return [of_line(job.metrics, line) for line in lines]
+    return [of_line(job.metrics, line) for line in _recorded(job)]
 
 
-def _recorded(job: JobDir) -> list[bytes] | None:
-    """The complete lines of its metrics.jsonl; None if it has none."""
+def _recorded(job: JobDir) -> list[bytes]:
+    """The complete lines of its metrics.jsonl."""
     try:
         with opened(job.metrics) as file:
             return [line for line in file.read().split(b"\n")[:-1] if line.strip()]
     except FileNotFoundError:
-        return None
+        return []
     except OSError as error:
         raise unreadable(job.metrics, error) from error
 
@@ -162,7 +161,7 @@ def so_far(job: JobDir) -> tuple[int | None, str | None]:
     if not logs_steps(job):
         return None, None
     lines = _recorded(job)
-    is_finite = lines is not None and not any(map(_ODD.search, lines))
+    is_finite = not any(map(_ODD.search, lines))
     found = [of_line(job.metrics, line) for line in lines[-1:]] if lines and is_finite else rows(job)
     return found[-1].number if found else int(parent_of(job)["step"]), not_finite(training(found))
 
