@@ -12,7 +12,7 @@ env::load
 log::step "the helper, and what it needs of the nodes' Python"
 cluster::lock
 owner::need_own
+helper::ensure_layout
 helper::is_put || helper::put
 deps::ensure
-helper::ensure_layout
 log::verdict "the helper"

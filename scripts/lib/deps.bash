@@ -6,12 +6,12 @@
 deps::ensure() {
   local node missing lacking
   cli::temp_dir lacking
-  deps::_look "$lacking"
+  node::ask_all "$lacking" deps::missing helper
   for node in $(node::list); do
     missing=$(<"${lacking}/${node}")
+    # What was installed for an earlier node is on the shared root, where this one sees it too.
+    [[ -z $missing ]] || missing=$(deps::missing "$node" helper)
     deps::_ensure_on "$node" helper "$missing"
-    # What was installed is on the shared root, where the other nodes see it too.
-    [[ -z $missing ]] || deps::_look "$lacking" "$node"
   done
 }
 
@@ -34,17 +34,6 @@ deps::_ensure_on() {
   missing=$(deps::missing "$node" "$set")
   [[ -z $missing ]] || cli::die 1 "${node} still lacks ${missing} after pip had installed them: see $(nodes::shown "$(dirname "$(helper::dir)")")/packages-*."
   log::changed "${node}: installed the ${set}'s packages next to $(nodes::shown "$(helper::dir)")"
-}
-
-# deps::_look DIR [NODE]: writes what each node lacks of the helper's to DIR/<node>; all are asked at once, except NODE, and those that
-# lacked nothing before.
-deps::_look() {
-  local node asked=()
-  for node in $(node::list); do
-    [[ $node != "${2-}" && (! -e $1/${node} || -n $(<"$1/${node}")) ]] || continue
-    asked+=("$node")
-  done
-  node::ask "$1" "${asked[*]}" deps::missing helper
 }
 
 # deps::missing NODE SET: prints what is missing there, on stdout.

@@ -74,14 +74,15 @@ helper::ensure() {
     log::ok "helper is at $(nodes::shown "$(helper::dir)")"
     return
   fi
-  helper::put
   helper::ensure_layout
+  helper::put
 }
 
-# helper::ensure_layout: creates the directories of the shared root, and copies our examples once: a file there may be the user's now.
+# helper::ensure_layout: creates the directories of the shared root, and copies our examples once: a file there may be the user's now. The
+# helper need not be there yet.
 helper::ensure_layout() {
   local lacking
-  lacking=$(helper::run head layout "--cluster=${CLUSTER_NAME}")
+  lacking=$(helper::ask head layout "--cluster=${CLUSTER_NAME}")
   [[ $lacking != examples ]] || node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 

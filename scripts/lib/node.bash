@@ -26,16 +26,20 @@ node::list_workers() {
 }
 
 # node::read_list KNOB NOUN LOGIN KNOWN TAKE: reads the file that KNOB names, a node a line: parses its lines and never runs them. `TAKE
-# LINE WHERE` puts a node into the array KNOWN, by name. Sets WORKERS to match. NOUN (nodes, hosts) and LOGIN are for messages.
+# WHERE NAME WORD...` puts a node into the array KNOWN, by name. Sets WORKERS to match. NOUN (nodes, hosts) and LOGIN are for messages.
 node::read_list() {
-  local file=${!1} noun=$2 login=$3 take=$5 line number=0 count
+  local file=${!1} noun=$2 login=$3 take=$5 words where number=0 count
   local -n _known=$4
   [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${file}"
   [[ -f $file && -r $file ]] ||
     cli::die 2 "$1=${!1} is not a readable file: copy env/${noun}.example there and name your ${noun} in it."
-  while IFS= read -r line || [[ -n $line ]]; do
+  while read -r -a words || ((${#words[@]} > 0)); do
     number=$((number + 1))
-    [[ $line =~ ^[[:space:]]*(#|$) ]] || "$take" "$line" "line ${number} of ${!1}"
+    where="line ${number} of ${!1}"
+    [[ ${words[0]:-#} != '#'* ]] || continue
+    [[ ${words[0]} =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${words[0]}' (${where}) is not a node: use head, worker-0, worker-1, …."
+    [[ ! -v _known[${words[0]}] ]] || cli::die 2 "'${words[0]}' (${where}) occurs twice: name each node once."
+    "$take" "$where" "${words[@]}"
   done <"$file"
   [[ -v _known[head] ]] || cli::die 2 "${!1} ($1) names no head: give it a line 'head ${login}'."
   for ((count = 0; count < ${#_known[@]} - 1; count++)); do

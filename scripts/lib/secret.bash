@@ -5,10 +5,6 @@
 # Bytes: Linux starts no process with more than 128 KiB in one variable. The same as in py/verl_regress/secrets/job_secrets.py.
 readonly SECRET_LONGEST=65536
 
-# Where the system keeps its files (FHS), and what users may keep there nevertheless.
-readonly -a SECRET_SYSTEM=(/bin /boot /dev /etc /lib /lib32 /lib64 /proc /run /sbin /sys /usr /var)
-readonly -a SECRET_USERS=(/dev/shm /run/secrets /run/user /var/tmp)
-
 declare -gA _SECRET_VALUES=()
 declare -ga _SECRETS_PLANTED=()
 
@@ -70,29 +66,21 @@ secret::_read_variable() {
 }
 
 # A JobSpec may come from someone else: only what is surely the caller's own file leaves this machine. The open file is checked, so
-# that it cannot be replaced in between, and its directory is the one that the kernel opened it in.
+# that it cannot be replaced in between.
 secret::_read_file() {
-  local name=$1 file spec=$3 real opened inode owner links size place
+  local name=$1 file spec=$3 real opened owner size
   file=$(secret::_absolute "$2")
   [[ -f $file && -r $file ]] ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) is not a readable file on this machine: name one that is."
   exec {opened}<"$file"
   real=$(readlink -- "/dev/fd/${opened}")
-  read -r inode owner links size < <(stat --dereference --format '%d:%i %u %h %s' "/dev/fd/${opened}")
-  [[ ! -L $file && $(stat --format '%d:%i' -- "$file") == "$inode" ]] ||
-    cli::die 2 "The file of the secret ${name} (from ${spec}) is a link, which may lead to any file: name the file itself."
+  read -r owner size < <(stat --dereference --format '%u %s' "/dev/fd/${opened}")
   [[ $owner == "$EUID" ]] ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) belongs to user ${owner}, not to you: name a file of your own."
   [[ $(realpath --no-symlinks -- "$file") == "$real" ]] ||
-    cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is behind the link $(secret::_first_link "$file"), which may lead anywhere: name ${real} if that is what you want to send."
-  ((links <= 1)) ||
-    cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), has ${links} hard links, so it may be any file of yours under another name: replace it by a copy."
-  place=$(secret::_home_of_another "$real")
-  [[ -z $place ]] ||
-    cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is in ${place}: name a file outside it."
-  place=$(secret::_system_directory "$real")
-  [[ $EUID != 0 || -z $place ]] || secret::_is_in_own_place "$real" ||
-    cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is in ${place}, where root owns the files of the system: name a file in ${HOME}, or in another directory of your own."
+    cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is a link or behind one, which may lead anywhere: name ${real} if that is what you want to send."
+  [[ $EUID != 0 || ! $real =~ ^/(boot|dev|etc|proc|sys|usr|var)/ ]] || secret::_is_in_own_place "$real" ||
+    cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is where root owns the files of the system: name a file in ${HOME}, or in another directory of your own."
   file=/dev/fd/${opened}
   ((size <= SECRET_LONGEST)) ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) has ${size} bytes: name one with at most ${SECRET_LONGEST}, because no process can be started with more."
@@ -112,68 +100,12 @@ secret::_absolute() {
   esac
 }
 
-# secret::_first_link FILE: the first directory of its path that is a link. FILE if there is none any more.
-secret::_first_link() {
-  local directory=${1%/*} first=$1
-  while [[ -n $directory ]]; do
-    [[ ! -L $directory ]] || first=$directory
-    directory=${directory%/*}
-  done
-  printf '%s' "$first"
-}
-
-# secret::_own_places: the real paths of what is the caller's to send, each followed by a NUL.
-secret::_own_places() {
-  local place
-  for place in "$HOME" "$REPO_DIR" ${WORKDIR:+"$WORKDIR"}; do
-    place=$(realpath -m -- "$place")
-    [[ $place == / ]] || printf '%s\0' "$place"
-  done
-}
-
+# secret::_is_in_own_place FILE: it is under the home directory, the checkout or WORKDIR.
 secret::_is_in_own_place() {
-  local places=() place
-  mapfile -d '' -t places < <(secret::_own_places)
-  for place in "${places[@]}"; do
-    [[ $1 != "$place"/* ]] || return 0
+  local place
+  for place in "$HOME" "$REPO_DIR" "${WORKDIR:-$HOME}"; do
+    place=$(realpath -m -- "$place")
+    [[ $place == / || $1 != "$place"/* ]] || return 0
   done
   return 1
-}
-
-# secret::_has_own_place DIRECTORY: the caller works in it, whoever owns it.
-secret::_has_own_place() {
-  local places=() place
-  mapfile -d '' -t places < <(secret::_own_places)
-  for place in "${places[@]}"; do
-    [[ ${place}/ != "$1"/* ]] || return 0
-  done
-  return 1
-}
-
-# secret::_home_of_another FILE: whose home a file with this real path is in; prints nothing if it is in none. Only the owners of the
-# directories above it are looked up: a list of all users may be long, or not be given.
-secret::_home_of_another() {
-  local directory=${1%/*} uid user home
-  while [[ -n $directory ]]; do
-    uid=$(stat --format %u -- "$directory")
-    if [[ $uid != "$EUID" ]]; then
-      IFS=: read -r user _ _ _ _ home _ < <(getent passwd "$uid") || true # without an answer both are empty
-      if [[ -n $home && $directory -ef $home ]] && ! secret::_has_own_place "$directory"; then
-        printf '%s, the home of %s' "$directory" "$user"
-        return
-      fi
-    fi
-    directory=${directory%/*}
-  done
-}
-
-# secret::_system_directory FILE: the directory of the system that it is in; prints nothing if it is in none.
-secret::_system_directory() {
-  local directory
-  for directory in "${SECRET_USERS[@]}"; do
-    [[ $1 != "$directory"/* ]] || return 0
-  done
-  for directory in "${SECRET_SYSTEM[@]}"; do
-    [[ $1 != "$directory"/* ]] || printf '%s' "$directory"
-  done
 }

@@ -27,9 +27,6 @@ venv::is_current() {
   [[ -x ${VENV_DIR}/bin/python && $(cat "${VENV_DIR}/.stamp" 2>/dev/null) == "$(venv::_stamp)" ]]
 }
 
-# venv::is_made: .venv is complete, perhaps for an older requirements-dev.lock. Starts no Python, which may be a slow wrapper (pyenv).
-venv::is_made() { [[ -x ${VENV_DIR}/bin/python && -s ${VENV_DIR}/.stamp ]]; }
-
 # venv::is_possible: this machine's python3 can create it.
 venv::is_possible() { python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 

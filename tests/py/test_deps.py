@@ -76,23 +76,6 @@ def test_the_judge_needs_numpy_scipy_and_matplotlib(versions):
     assert deps.missing_here("judge") == []
 
 
-def test_the_dependencies_of_matplotlib_are_listed():
-    names, found = [*metadata.requires("matplotlib")], set()
-    while names:
-        line = names.pop()
-        name = re.split("[^A-Za-z0-9_.-]", line)[0].lower()
-        if "extra ==" not in line and name not in found:
-            found.add(name)
-            names += metadata.requires(name) or []
-    assert found <= JUDGE.keys()
-
-
-def test_each_set_has_its_own_directory_next_to_the_helpers_versions():
-    python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
-    assert deps.packages("helper") == deps.PACKAGES == PY.parent / f"packages-{python}"
-    assert deps.packages("judge") == PY.parent / f"packages-judge-{python}"
-
-
 @pytest.fixture
 def node(tmp_path):
     """A node with deps.py, the packages `own`, and pip's part played by a program that records its arguments."""

@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 import threading
@@ -39,6 +38,8 @@ def test_rays_answers_are_parsed(api, ray):
     assert api.version() == "2.60.0"
     assert api.job("job") == {"submission_id": "job", "status": "RUNNING", "job_id": "01"}
     assert api.jobs() == {"job": api.job("job")}
+    assert api.job("../a b") is None
+    assert ray.seen[-1][0] == "/api/jobs/..%2Fa%20b"
     head, worker = api.nodes()
     assert (head.name, head.address, head.is_head, head.alive, head.resources) == (
         "head",
@@ -56,15 +57,6 @@ def test_actors_are_asked_for_by_rays_own_job_id(api, ray):
     ray.answers[path] = (200, {"data": {"result": {"result": [{"class_name": "Worker"}]}}})
     assert api.actors("job") == [{"class_name": "Worker"}]
     assert api.actors("young") == api.actors("nobody") == []
-
-
-def test_a_job_that_ray_does_not_know(api):
-    assert api.job("nobody") is None
-
-
-def test_an_id_is_one_part_of_the_path(api, ray):
-    assert api.job("../a b") is None
-    assert ray.seen[-1][0] == "/api/jobs/..%2Fa%20b"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +126,7 @@ def test_a_job_sends_the_token_to_the_host_of_its_gcs(ray, monkeypatch, gcs, get
 
 
 @pytest.mark.usefixtures("with_token")
-@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("code", [302, 307])
 def test_no_redirect_is_followed(api, ray, elsewhere, code):
     """Before: the token went along, to any host."""
     ray.answers["/api/version"] = (code, b"")
@@ -147,7 +139,7 @@ def test_no_redirect_is_followed(api, ray, elsewhere, code):
     assert (len(ray.seen), elsewhere.seen) == (1, [])
 
 
-@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("code", [302, 307])
 def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch, code):
     """Before: with 307 and 308 its description went to any host; what answered there was taken for Ray."""
 
@@ -201,12 +193,8 @@ def test_a_token_that_is_refused(api, ray, code):
     ("answer", "problem"),
     [
         ((500, b"no"), "HTTP Error 500: Internal Server Error"),
-        ((404, b"no"), "HTTP Error 404: Not Found"),
         ((200, b""), THEIRS),
-        ((200, b"<html>"), THEIRS),
-        ((200, b"\xff\xff\xff"), THEIRS),
         ((200, {}), "what answers there is not Ray"),
-        ((200, []), "what answers there is not Ray"),
         ((None, b"SSH-2.0-OpenSSH\r\n"), "SSH-2.0-OpenSSH\r\n"),
     ],
 )
@@ -215,14 +203,6 @@ def test_an_answer_that_cannot_be_used(api, ray, answer, problem):
     with pytest.raises(Unreachable) as caught:
         api.version()
     assert (str(caught.value), caught.value.status) == (said(sentence(ray, problem)), Exit.UNREACHABLE)
-
-
-@pytest.mark.parametrize("answer", [{}, [], {"data": {}}, {"data": {"result": None}}])
-def test_an_answer_that_is_not_a_table(api, ray, answer):
-    ray.answers["/api/v0/nodes?limit=1000&detail=1"] = (200, answer)
-    with pytest.raises(Unreachable) as caught:
-        api.nodes()
-    assert str(caught.value) == sentence(ray, "what answers there is not Ray")
 
 
 def test_nothing_listens_at_the_address(api, ray):
@@ -240,10 +220,3 @@ def test_a_server_that_never_answers(ray):
         RayApi(ray.address, timeout=0.2).version()
     hung.set()
     assert str(caught.value) == sentence(ray, "timed out")
-
-
-def test_an_answer_that_breaks_off(api, ray):
-    ray.answers["/api/version"] = (None, b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\n" + json.dumps({}).encode())
-    with pytest.raises(Unreachable) as caught:
-        api.version()
-    assert str(caught.value) == sentence(ray, "IncompleteRead(2 bytes read, 98 more expected)")

@@ -154,9 +154,9 @@ def up(api: RayApi) -> tuple[list[Node], list[str]]:
 
     Ray calls a killed node ALIVE for another half a minute, and would send jobs there. Raises Unreachable.
     """
-    known = api.nodes()
-    gone = {raylet.node_id for raylet in silent(api.raylets())}
-    here = [node for node in known if node.alive and node.node_id not in gone]
+    known = api.raylets()
+    gone = silent(known)
+    here = [node for node in known if node not in gone]
     return here, sorted({node.name for node in known} - {node.name for node in here})
 
 

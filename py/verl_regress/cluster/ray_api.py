@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def load_sdk() -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """One row of Ray's node table."""
+    """One row of Ray's node table; `port` is where its raylet listens, if that was asked for (`RayApi.raylets`)."""
 
     name: str
     node_id: str
@@ -71,20 +71,10 @@ class Node:
     alive: bool
     resources: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Raylet:
-    """The raylet of a node that Ray remembers: whether Ray calls it `alive`, and where it listens."""
-
-    name: str
-    node_id: str
-    address: str
-    port: int | None
-    alive: bool
+    port: int | None = None
 
     def answers(self) -> bool:
-        """Does Ray call it alive, and does it accept a connection? A paused or busy one does: the kernel accepts for it.
+        """Does Ray call it alive, and does its raylet accept a connection? A paused or busy one does: the kernel accepts for it.
 
         If its port is not known, it cannot be asked and counts as answering.
         """
@@ -102,12 +92,10 @@ def accepts(host: str, port: int) -> bool:
         return False
 
 
-def silent(raylets: Collection[Raylet]) -> list[Raylet]:
+def silent(raylets: Collection[Node]) -> list[Node]:
     """The raylets that do not answer, or that Ray calls dead; all are asked at once."""
     with ThreadPoolExecutor(max(1, len(raylets))) as pool:
-        return [
-            raylet for raylet, answers in zip(raylets, pool.map(Raylet.answers, raylets), strict=True) if not answers
-        ]
+        return [raylet for raylet, answers in zip(raylets, pool.map(Node.answers, raylets), strict=True) if not answers]
 
 
 @dataclass(frozen=True)
@@ -139,21 +127,18 @@ class RayApi:
             for row in self._rows("/api/v0/nodes?limit=1000&detail=1")
         ]
 
-    def raylets(self) -> list[Raylet]:
-        """The raylet of every node that Ray remembers.
+    def raylets(self) -> list[Node]:
+        """All nodes that Ray remembers, with the ports of their raylets.
 
         Ports come from a second answer, which does not even name dead nodes; without `nocache` it may be out of date.
         """
-        rows = self._rows("/api/v0/nodes?limit=1000&detail=1")
+        nodes = self.nodes()
         try:
             listening = [row["raylet"] for row in self.ask(ray_private.NODES_SUMMARY)["data"]["summary"]]
             ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
         except (KeyError, TypeError):
             raise Unreachable(self.address, "what answers there is not Ray") from None
-        return [
-            Raylet(row["node_name"], row["node_id"], row["node_ip"], ports.get(row["node_id"]), row["state"] == "ALIVE")
-            for row in rows
-        ]
+        return [replace(node, port=ports.get(node.node_id)) for node in nodes]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Ray's details of every submitted job, by submission id."""

@@ -14,7 +14,7 @@ from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
-from verl_regress.cluster.ray_api import RayApi, Raylet, accepts, seen_from_here, silent
+from verl_regress.cluster.ray_api import Node, RayApi, accepts, seen_from_here, silent
 from verl_regress.jobs import causes
 from verl_verdict import memory_records
 
@@ -103,7 +103,7 @@ def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> Losses:
     return Losses((), _of_crash(job, crashed[0], raylets) if crashed else "")
 
 
-def _title(raylet: Raylet) -> str:
+def _title(raylet: Node) -> str:
     return f"{raylet.name} ({raylet.address})"
 
 
@@ -111,7 +111,7 @@ def _class_of(actor: Mapping[str, Any]) -> str:
     return str(actor["class_name"]).rpartition(".")[2]
 
 
-def _node_of(actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
+def _node_of(actor: Mapping[str, Any], raylets: Mapping[str, Node]) -> str:
     return raylets[actor["node_id"]].name if actor.get("node_id") in raylets else "a node"
 
 
@@ -121,7 +121,7 @@ def _has_crashed(actor: Mapping[str, Any]) -> bool:
     return died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message"))
 
 
-def _of_crash(job: JobDir, actor: Mapping[str, Any], raylets: Mapping[str, Raylet]) -> str:
+def _of_crash(job: JobDir, actor: Mapping[str, Any], raylets: Mapping[str, Node]) -> str:
     raylet, process = raylets.get(actor["node_id"]), f"{_class_of(actor)} (process {actor.get('pid')})"
     node, counted = _node_of(actor, raylets), None
     if raylet is not None:
@@ -147,7 +147,7 @@ def _not_by(counted: Mapping[str, Any] | None) -> str:
     return "neither by verl-regress nor by the kernel for lack of memory"
 
 
-def _counters_of(raylet: Raylet) -> dict[str, Any]:
+def _counters_of(raylet: Node) -> dict[str, Any]:
     """What the kernel of that node counts now. Raises RegressError."""
     if raylet.address == this_node.address():
         return node_memory.counters()

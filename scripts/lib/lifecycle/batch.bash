@@ -73,7 +73,6 @@ batch::submit() {
   local directory file id name without=()
   command -v sbatch >/dev/null ||
     cli::die 1 "'sbatch' is not on PATH: run this where Slurm's commands are, or see the script with DRY_RUN=1."
-  batch::_need_partition
   directory=$(batch::_directory)
   mkdir -p "$directory"
   file="${directory}/${WORKLOAD}-$(date -u +%Y%m%dT%H%M%SZ)-$$.sbatch"
@@ -95,16 +94,3 @@ batch::_last_words() {
   words=${words#sbatch: } words=${words#error: }
   printf '%s\n' "${words%.}"
 }
-
-# batch::_need_partition: it exists. sbatch refuses one that does not, but does not say which there are. If Slurm does not list them,
-# sbatch decides alone.
-batch::_need_partition() {
-  local names=() nearest=''
-  [[ -n $BATCH_PARTITION ]] && command -v sinfo >/dev/null || return 0
-  answer::lines names batch::_partitions || return 0
-  ((${#names[@]} > 0)) && [[ $BATCH_PARTITION != *,* && " ${names[*]} " != *" ${BATCH_PARTITION} "* ]] || return 0
-  nearest=$(word::nearest "$BATCH_PARTITION" "${names[@]}")
-  cli::die 2 "BATCH_PARTITION='$(cli::shown "$BATCH_PARTITION")' (from ${ENV_ORIGIN[BATCH_PARTITION]}) is not a partition of this Slurm: ${nearest:+did you mean ${nearest}? }It has $(printf '%s, ' "${names[@]}" | sed 's/, $//')."
-}
-
-batch::_partitions() { sinfo --noheader --format=%R | sort -u; }

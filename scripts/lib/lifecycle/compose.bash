@@ -166,15 +166,12 @@ compose::ensure_up() {
 
 # compose::_start_all: Compose creates or starts what an engine lacks, on all hosts at once.
 compose::_start_all() {
-  local engine pids=() pid
-  for engine in $(hosts::engines); do
-    [[ $engine == *@* ]] || {
-      compose::run "$engine" up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only &
-      pids+=("$!")
-    }
-  done
-  for pid in "${pids[@]}"; do wait "$pid"; done
+  local dir
+  cli::temp_dir dir
+  node::ask "$dir" "$(hosts::engines | grep -v @)" compose::_start_at
 }
+
+compose::_start_at() { compose::run "$1" up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only; }
 
 # compose::_remove_surplus: the containers that the caller's `surplus` names for each engine.
 compose::_remove_surplus() {
@@ -201,13 +198,9 @@ compose::ensure_down() {
 
 # compose::_remove_all: removes exactly what has this cluster's label, at all engines at once. Hosts that do not answer are left out.
 compose::_remove_all() {
-  local engine removed pid pids=() names
+  local removed names
   cli::temp_dir removed
-  for engine in $(hosts::engines); do
-    compose::_remove_at "$engine" >"${removed}/${#pids[@]}" &
-    pids+=("$!")
-  done
-  for pid in "${pids[@]}"; do wait "$pid"; done
+  node::ask "$removed" "$(hosts::engines)" compose::_remove_at
   names=$(cat -- "$removed"/* | sed -n 's/^container //p' | sort | paste -sd' ')
   log::changed "removed $(wc -w <<<"$names") containers (${names:-none}) and $(cat -- "$removed"/* | grep -c '^network ' || true) network; ${WORKDIR}/shared is as it was"
 }
@@ -236,48 +229,40 @@ compose::owners() {
 # two (`ended`). Compose decides by these two labels whether a container is up to date; its own --dry-run takes 1.5 s.
 compose::_compare() {
   local other=$1 engine node dir
-  local -A found=() asked=()
+  local -A found=()
   cli::temp_dir dir
-  for engine in $(hosts::engines); do
-    compose::_ask "$engine" "${dir}/${#asked[@]}" &
-    asked[$engine]="$! ${dir}/${#asked[@]}"
-  done
-  for engine in $(hosts::engines); do
-    wait "${asked[$engine]%% *}"
-    compose::_compare_at "$engine" "${asked[$engine]#* }"
-  done
+  node::ask "$dir" "$(hosts::engines)" compose::_ask
+  for engine in $(hosts::engines); do compose::_compare_at "$engine" "${dir}/${engine}"; done
   for node in $(node::list); do [[ -v found[$node] ]] || missing+=("$node"); done
 }
 
-# compose::_ask ENGINE FILE: what should run there into FILE.wanted, as NODE HASH|IMAGE, and what there is into FILE.
+# compose::_ask ENGINE: prints what should run there as "wanted NODE HASH|IMAGE", then what there is as "found NODE STATE HASH|IMAGE".
 compose::_ask() {
-  local asking='' node hash image=''
-  : >"$2.hashes"
+  local image
   if [[ $1 != *@* ]]; then
-    compose::run "$1" config --hash '*' >"$2.hashes" & # slower than the other two questions
-    asking=$!
     image=$(hosts::docker "$1" image inspect --format '{{.Id}}' "$NODE_IMAGE")
+    compose::run "$1" config --hash '*' | sed "s/.*/wanted &|${image}/"
   fi
-  compose::list_at "$1" '{{.Names}}|{{.State}}|{{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}' >"$2"
-  [[ -z $asking ]] || wait "$asking"
-  while read -r node hash; do printf '%s %s|%s\n' "$node" "$hash" "$image"; done <"$2.hashes" >"$2.wanted"
+  compose::list_at "$1" '{{.Names}} {{.State}} {{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}' |
+    sed "s/^${CLUSTER_NAME}-/found /"
 }
 
+# compose::_compare_at ENGINE FILE: FILE is what compose::_ask printed.
 compose::_compare_at() {
-  local node name status hash of
+  local what node status of
   local -A wanted=()
-  while read -r node hash; do wanted[$node]=$hash; done <"$2.wanted"
-  while IFS='|' read -r name status hash of; do
-    node=${name#"${CLUSTER_NAME}-"}
-    if [[ ! -v wanted[$node] ]]; then
+  while read -r what node status of; do
+    if [[ $what == wanted ]]; then
+      wanted[$node]=$status
+      continue
+    elif [[ ! -v wanted[$node] ]]; then
       surplus+=("$node")
       surplus_at[$1]+=" ${node}"
-    elif found[$node]=$status && [[ -n $other || "${hash}|${of}" != "${wanted[$node]}" ]]; then
+    elif found[$node]=$status && [[ -n $other || $of != "${wanted[$node]}" ]]; then
       remade+=("$node")
-    elif [[ $status == running ]]; then
-      continue
     else
-      missing+=("$node")
+      [[ $status == running ]] || missing+=("$node")
+      continue
     fi
     [[ $status != running ]] || ended+=("$node")
   done <"$2"

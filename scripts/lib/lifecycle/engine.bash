@@ -105,22 +105,12 @@ engine::need_parts() {
   [[ ${DOCKER_HOST:-} == unix://* ]] || return 0 # that of another machine cannot be seen from here
   for part in $(engine::list_parts); do
     engine::has_part "${part%:*}" ||
-      cli::die 1 "podman lacks ${part%:*}, which $(engine::_use_of "${part%:*}"): install it (apt-get install ${part#*:})."
+      cli::die 1 "podman lacks ${part%:*}, which the cluster's containers need: install it (apt-get install ${part#*:})."
   done
   if engine::is_rootless; then
     engine::_need_range subuid
     engine::_need_range subgid
   fi
-}
-
-# engine::_use_of PROGRAM: what podman needs it for, as part of a sentence.
-engine::_use_of() {
-  case $1 in
-    catatonit) printf 'is the first process of each container (init: true)' ;;
-    netavark) printf 'makes the network of the containers' ;;
-    aardvark-dns) printf 'gives the containers the names of each other' ;;
-    newuidmap) printf 'maps the users of the containers where podman runs without root' ;;
-  esac
 }
 
 # engine::_need_range subuid|subgid: the user has a range of ids there, by name or by number (subuid(5)).

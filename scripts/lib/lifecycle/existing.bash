@@ -1,6 +1,6 @@
 # lifecycle/existing: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
-# nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_token_shown, nodes::_user,
+# nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_token_shown,
 # nodes::_leave NODE (after Ray has ended there), nodes::shown, nodes::need_holdable; and in the transport existing::environment NODE,
 # existing::need_all (every node can be reached) and existing::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this
 # host to the node, as a user can type it.
@@ -101,17 +101,19 @@ nodes::need_shared_root_here() {
 # nodes::owners [NODE...]: the owners of this cluster on those nodes (default: all), as ID|USER|WORKDIR, from the file next to Ray's
 # token; prints nothing for a node that does not answer.
 nodes::owners() {
-  local node pids=()
+  local owners
   # shellcheck disable=SC2046  # names, one word each
   (($#)) || set -- $(node::list)
-  for node in "$@"; do
-    # shellcheck disable=SC2016  # expanded on the node
-    ! node::is_alive "$node" || node::exec "$node" sh -c '
-      file=${RAY_AUTH_TOKEN_PATH%.token}.owner
-      if [ -f "$file" ]; then cat "$file"; elif [ -f "$RAY_AUTH_TOKEN_PATH" ]; then echo "||"; fi' owner &
-    pids+=("$!")
-  done
-  wait "${pids[@]}" || true
+  cli::temp_dir owners
+  node::ask "$owners" "$*" nodes::_owner
+  cat -- "$owners"/*
+}
+
+nodes::_owner() {
+  # shellcheck disable=SC2016  # expanded on the node
+  ! node::is_alive "$1" || (node::exec "$1" sh -c '
+    file=${RAY_AUTH_TOKEN_PATH%.token}.owner
+    if [ -f "$file" ]; then cat "$file"; elif [ -f "$RAY_AUTH_TOKEN_PATH" ]; then echo "||"; fi' owner) || true
 }
 
 # nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
@@ -147,26 +149,21 @@ nodes::ensure_down() {
   owner::need_own_or_adopt "$(owner::other)"
   job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
   # Ray takes some seconds to stop, so all nodes are cleaned up at once.
-  report=$(log::while 'ending Ray on the nodes' -- nodes::_release_all)
-  while read -r node stopped; do
-    ((stopped == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
-  done < <(sort <<<"$report")
-  for node in $(node::list); do grep -q "^${node} " <<<"$report" || lost+=("$node"); done
+  cli::temp_dir report
+  log::while 'ending Ray on the nodes' -- node::ask_all "$report" nodes::_release_if_reached
+  for node in $(node::list); do
+    stopped=$(<"${report}/${node}")
+    [[ -n $stopped ]] || lost+=("$node")
+    ((${stopped:-0} == 0)) || log::changed "${node}: stopped Ray (${stopped} processes)"
+  done
   ((${#lost[@]} == 0)) ||
     cli::die 8 "Ray may still run on ${lost[*]} (from $(nodes::_source)): run 'make down' again when they answer."
   ((LOG_CHANGES > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
 }
 
-nodes::_release_all() {
-  local node pids=()
-  for node in $(node::list); do
-    nodes::_release "$node" &
-    pids+=("$!")
-  done
-  wait "${pids[@]}" || true # a node that does not answer must not stop the others
-}
+# nodes::_release_if_reached NODE: prints how many processes there were; prints nothing if the node does not answer.
+nodes::_release_if_reached() { (nodes::_release "$1") || true; }
 
-# nodes::_release NODE: prints NODE and how many processes there were; prints nothing if the node does not answer.
 nodes::_release() {
   local stopped
   stopped=$(cluster::stop_ray "$1")
@@ -175,7 +172,7 @@ nodes::_release() {
     rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
     rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   nodes::_leave "$1"
-  printf '%s %s\n' "$1" "$stopped"
+  printf '%s\n' "$stopped"
 }
 
 # nodes::_end_ray_of_other: with ADOPT=1 the nodes are now ours, and a Ray that was started with another token is useless.
@@ -249,37 +246,12 @@ nodes::_check_addresses() {
   log::ok "every node has an address of its own:${seen% }"
 }
 
-# Every worker must read what the head writes, and with the same user's rights also write there.
 nodes::_check_shared_root() {
-  local node nonce file uid gid seen answers
-  if [[ -n $SHARED_GROUP ]]; then
-    uid=$(node::exec head id -u)
-    # shellcheck disable=SC2016  # expanded on the node
-    gid=$(node::exec head sh -c 'getent group "$1" || printf "::%s\n" "$1"' group "$SHARED_GROUP" | cut -d: -f3)
-    [[ $gid =~ ^[0-9]+$ ]] ||
-      cli::die 2 "SHARED_GROUP=${SHARED_GROUP} (from ${ENV_ORIGIN[SHARED_GROUP]}) is not a group of the head: name one that every node has, or give its number."
-    prereq::need_open_to_group "$uid" "$gid" "$SHARED_ROOT" node::exec head
-  fi
-  nonce="$(date +%s)-$$-${RANDOM}"
-  file="${SHARED_ROOT}/.verl-regress-${nonce}"
   # shellcheck disable=SC2016  # expanded on the node
-  node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$3"/*) echo "${RAY_AUTH_TOKEN_PATH%/*} is on the shared root, where Ray'\''s token must not be" >&2; exit 1 ;; esac; printf %s "$2" >"$1"' \
-    nonce "$file" "$nonce" "$SHARED_ROOT" ||
-    cli::die 1 "The head cannot use ${SHARED_ROOT} (SHARED_ROOT; its message is above): mount it there, writable for $(nodes::_user)."
-  cli::temp_dir answers
-  # shellcheck disable=SC2016  # expanded on the node
-  node::ask_all "$answers" node::exec sh -c 'cat "$1" 2>/dev/null; [ ! -w "$2" ] || printf " writable"' seen "$file" "$SHARED_ROOT"
-  node::exec head rm -f "$file"
-  for node in $(node::list_workers); do
-    seen=$(<"${answers}/${node}")
-    [[ ${seen% writable} == "$nonce" ]] ||
-      cli::die 1 "${node} does not see at ${SHARED_ROOT} (SHARED_ROOT) what the head wrote there: mount the same directory on every node."
-    [[ $seen == *" writable" ]] ||
-      cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT): make it writable for $(nodes::_user)."
-  done
-  log::ok "${SHARED_ROOT} is one directory on every node"
+  node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$1"/*) exit 1 ;; esac' token "$SHARED_ROOT" ||
+    cli::die 1 "$(nodes::_token_shown) on the head is on ${SHARED_ROOT} (SHARED_ROOT), where Ray's token must not be: log in as another user, or set another SHARED_ROOT."
   shared::need_on_nodes
-  log::ok "${SHARED_ROOT} has links and renames, and its locks work between the nodes"
+  log::ok "${SHARED_ROOT} is one directory on every node, with links and renames, and its locks work between the nodes"
 }
 
 nodes::_check_clocks() {

@@ -46,13 +46,9 @@ hosts::_take_allocation() {
   done
 }
 
-# hosts::_take_line LINE WHERE: NAME local|ssh://[USER@]HOST[:PORT] [address=IP] [gpus=IDS] [devices=PATHS]
+# hosts::_take_line WHERE NAME local|ssh://[USER@]HOST[:PORT] [address=IP] [gpus=IDS] [devices=PATHS]
 hosts::_take_line() {
-  local where=$2 words=() name host word
-  read -r -a words <<<"$1"
-  name=${words[0]} host=${words[1]:-}
-  [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is not a node: use head, worker-0, worker-1, …."
-  [[ ! -v _HOSTS_WHERE[$name] ]] || cli::die 2 "'${name}' (${where}) occurs twice: name each node once."
+  local where=$1 name=$2 host=${3:-} word
   # shellcheck disable=SC2153  # of scripts/lib/lifecycle/login.bash
   if [[ $host == ssh://* && ${host#ssh://} =~ $LOGIN_FORM ]]; then
     login::take "$name" "${host#ssh://}"
@@ -60,7 +56,7 @@ hosts::_take_line() {
     cli::die 2 "'${host}' (${where}) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port."
   fi
   _HOSTS_WHERE[$name]="${host}, ${where}" _HOSTS_ADDRESS[$name]='' _HOSTS_GPUS[$name]='' _HOSTS_DEVICES[$name]=''
-  for word in "${words[@]:2}"; do
+  for word in "${@:4}"; do
     case $word in
       address=*) hosts::_take_address "$name" "${word#*=}" "$where" ;;
       gpus=*) hosts::_take_gpus "$name" "${word#*=}" "$where" ;;
@@ -118,7 +114,7 @@ hosts::_take_gone() {
   [[ -f $file ]] || return 0
   while read -r name host; do
     [[ " ${_HOSTS_WHERE[*]/%, line */ }" != *" ${host} "* && ${host#ssh://} =~ $LOGIN_FORM ]] || continue
-    name+="@${host}"
+    name+="@${host#ssh://}"
     [[ $host == local ]] || login::take "$name" "${host#ssh://}"
     _HOSTS_WHERE[$name]="${host}, from the last 'make up'"
   done <"$file"
@@ -198,15 +194,14 @@ hosts::docker_all() {
 
 # hosts::lost: the hosts whose engine does not answer, one per line.
 hosts::lost() {
-  local engine
-  local -A asked=()
+  local lost
   hosts::are_several || return 0
-  for engine in $(hosts::engines); do
-    hosts::is_answering "$engine" &
-    asked[$engine]=$!
-  done
-  for engine in $(hosts::engines); do wait "${asked[$engine]}" || printf '%s\n' "$engine"; done
+  cli::temp_dir lost
+  node::ask "$lost" "$(hosts::engines)" hosts::_name_if_lost
+  cat -- "$lost"/*
 }
+
+hosts::_name_if_lost() { hosts::is_answering "$1" || printf '%s\n' "$1"; }
 
 # hosts::is_answering ENGINE: its host and the engine there answer now.
 hosts::is_answering() { (hosts::docker "$1" version >/dev/null 2>&1) 2>/dev/null; }

@@ -54,36 +54,30 @@ readonly HOSTS_QUESTIONS='
   echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
   if [ -n "$2" ]; then
-    echo "nonce $(cat "$2" 2>/dev/null)"; test -w "${2%/*}" && echo "writable yes"
-    echo "lock $({ set -- "$2"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
+    echo "lock $({ set -- "$2" "${2%/*}"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
   fi
   true'
 
 hosts::_ask_all() {
   local node dir name value
-  local -A asked=()
   login::ensure_sockets
   cli::temp_dir dir
+  node::ask_all "$dir" hosts::_ask
   for node in $(node::list); do
-    hosts::_ask "$node" "${dir}/${node}" &
-    asked[$node]=$!
-  done
-  for node in $(node::list); do
-    wait "${asked[$node]}" || exit "$?"
     while read -r name value; do _HOSTS_FACT["${node}:${name}"]=$value; done <"${dir}/${node}"
     _HOSTS_SEEN[$node]=1
   done
 }
 
-# hosts::_ask NODE FILE: puts the answers of its host and of its engine into FILE, as NAME VALUE.
+# hosts::_ask NODE: prints the answers of its host and of its engine, as NAME VALUE.
 hosts::_ask() {
-  local node=$1 file=$2 engine version api arch
+  local node=$1 engine version api arch
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
-  hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_NONCE:-}" </dev/null >"$file" ||
+  hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_LOCKED:-}" </dev/null ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
   engine=$(hosts::need_engine "$node")
   read -r version api arch <<<"$engine"
-  printf 'engine %s\narch %s\n' "$version" "$arch" >>"$file"
+  printf 'engine %s\narch %s\n' "$version" "$arch"
   hosts::_is_new_enough "$api" ||
     cli::die 1 "The container engine of $(hosts::describe "$node") is ${version} with API ${api}: Docker ${HOSTS_OLDEST} or later (API ${HOSTS_OLDEST_API}) is needed there."
 }
@@ -143,8 +137,6 @@ hosts::_client() {
 hosts::_need_one_address() {
   local host found
   host=$(login::client "$1" -G | sed -n 's/^hostname //p')
-  [[ ! $host =~ ^(host|gateway|kubernetes)\.docker\.internal$ ]] ||
-    cli::die 2 "$(hosts::describe "$1") is on ${host}, which is Docker Desktop's name for this machine inside a container: use the host's own name, or local."
   found=$(getent ahosts "$host" 2>/dev/null | awk '{ print $1 }' | grep -v '^fe80:' | sort -u | paste -sd' ' || true)
   if [[ $found == 127.* || $found == ::1 ]]; then
     cli::die 2 "$(hosts::describe "$1") resolves to ${found} on this machine, so other hosts cannot reach it: use the name or address that it has in the network, or add address=IP to its line."
@@ -170,7 +162,7 @@ hosts::address() { printf '%s\n' "${_HOSTS_FACT["$1:address"]}"; }
 # hosts::check: the checks of several hosts, before anything is changed.
 hosts::check() {
   local node
-  [[ ! -d ${WORKDIR}/shared ]] || hosts::_plant_nonce
+  [[ ! -d ${WORKDIR}/shared ]] || hosts::_hold_lock
   hosts::need
   for node in $(node::list); do
     log::ok "$(hosts::describe "$node"): $(hosts::address "$node"), container engine ${_HOSTS_FACT["${node}:engine"]}, ${_HOSTS_FACT["${node}:memory"]} GiB of memory available"
@@ -182,8 +174,8 @@ hosts::check() {
     [[ $node == head ]] || hosts::_check_gpus "$node"
   done
   log::ok 'the ports that Ray needs on the hosts are free, or our own'
-  if [[ -n ${HOSTS_NONCE:-} ]]; then
-    hosts::_compare_nonce
+  if [[ -n ${HOSTS_LOCKED:-} ]]; then
+    hosts::_need_lock_seen
   else
     log::ok "${WORKDIR}/shared does not exist yet: 'make up' checks that it is one directory on all hosts"
   fi
@@ -191,33 +183,28 @@ hosts::check() {
 
 # hosts::need_shared_root: this machine and every host have one directory at ${WORKDIR}/shared.
 hosts::need_shared_root() {
-  hosts::_plant_nonce
+  hosts::_hold_lock
   hosts::_ask_all
-  hosts::_compare_nonce
+  hosts::_need_lock_seen
 }
 
-hosts::_plant_nonce() {
-  HOSTS_NONCE="${WORKDIR}/shared/.verl-regress-$(date +%s)-$$-${RANDOM}"
-  cli::on_exit rm -f -- "$HOSTS_NONCE"
-  printf '%s' "${HOSTS_NONCE##*-}" >"$HOSTS_NONCE" ||
+# hosts::_hold_lock: a file of our own in the shared directory, which we lock.
+hosts::_hold_lock() {
+  HOSTS_LOCKED="${WORKDIR}/shared/.verl-regress-$(date +%s)-$$-${RANDOM}"
+  cli::on_exit rm -f -- "$HOSTS_LOCKED"
+  : >"$HOSTS_LOCKED" ||
     cli::die 1 "${WORKDIR}/shared (from WORKDIR) cannot be written to here: fix its owner, or point WORKDIR elsewhere."
-  exec {HOSTS_NONCE_LOCK}<>"$HOSTS_NONCE"
-  flock --nonblock "$HOSTS_NONCE_LOCK" 2>/dev/null || true # shared::need says why there is none
+  exec {HOSTS_LOCK}<>"$HOSTS_LOCKED"
+  flock --nonblock "$HOSTS_LOCK" 2>/dev/null || true # shared::need says why there is none
 }
 
-hosts::_compare_nonce() {
+hosts::_need_lock_seen() {
   local node
   for node in $(node::list); do
-    [[ ${_HOSTS_FACT["${node}:nonce"]:-} == "${HOSTS_NONCE##*-}" ]] ||
-      cli::die 1 "$(hosts::describe "$node") does not see at ${WORKDIR}/shared (from WORKDIR) what this machine wrote there: mount the same directory (NFS) at that path on every host."
+    shared::need_held "$(hosts::describe "$node")" "${WORKDIR}/shared" WORKDIR "${_HOSTS_FACT["${node}:lock"]:-}"
   done
   log::ok "${WORKDIR}/shared is one directory on every host"
-  flock --unlock "$HOSTS_NONCE_LOCK" || true
-  exec {HOSTS_NONCE_LOCK}>&-
-  for node in $(node::list); do
-    [[ ${_HOSTS_FACT["${node}:lock"]:-} == held ]] ||
-      cli::die 1 "$(hosts::describe "$node") does not see a lock that this machine holds in ${WORKDIR}/shared (from WORKDIR; it says '${_HOSTS_FACT["${node}:lock"]:-}'): mount it on every host by NFS 4, without the options nolock and local_lock."
-  done
+  exec {HOSTS_LOCK}>&-
 }
 
 # A running node's own ports are in use.

@@ -6,15 +6,10 @@
 # their layers and when they were made: engines that store them in different ways call the same image by different ids.
 hosts::ensure_images() {
   local node own lacking=() dir
-  local -A asked=()
   cli::temp_dir dir
   own=$(hosts::_image_of this)
+  node::ask_all "$dir" hosts::_image_if_there
   for node in $(node::list); do
-    hosts::_image_of "$node" >"${dir}/${node}" 2>/dev/null &
-    asked[$node]=$!
-  done
-  for node in $(node::list); do
-    wait "${asked[$node]}" || true
     [[ $(<"${dir}/${node}") == "$own" ]] || lacking+=("$node")
   done
   for node in "${lacking[@]}"; do hosts::_need_same_arch "$node"; done
@@ -23,6 +18,8 @@ hosts::ensure_images() {
 }
 
 hosts::_image_of() { hosts::docker "$1" image inspect --format '{{.Architecture}} {{.Created}} {{.RootFS.Layers}}' "$NODE_IMAGE"; }
+
+hosts::_image_if_there() { hosts::_image_of "$1" 2>/dev/null || true; }
 
 hosts::_need_same_arch() {
   local own
@@ -55,29 +52,28 @@ hosts::_carried() { tr '\r' '\n' <"$1/bytes" | sed -nE 's/.*\(([^,]+),.*/\1/p' |
 # hosts::ensure_tokens: every host has this cluster's token, for the user of the containers alone and outside the shared root. On the
 # head's host also the directory where the GCS keeps its state.
 hosts::ensure_tokens() {
-  local node dir state
-  local -A asked=()
+  local node dir
   cli::temp_dir dir
+  node::ask_all "$dir" hosts::_put_token
   for node in $(node::list); do
-    hosts::_is_remote "$node" || continue
-    # shellcheck disable=SC2016  # expanded there; the token itself comes on stdin
-    hosts::on "$node" '
-      set -e; umask 077; file="$HOME/.verl-regress/$1.token"; token=$(cat)
-      mkdir -p "${file%/*}" "${file%.token}.gcs"; chmod 700 "${file%/*}" "${file%.token}.gcs"
-      own() { [ "$(id -u)" != 0 ] || chown "$2" "$1"; }
-      own "${file%.token}.gcs" "$2"
-      [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; own "$file" "$2"; echo same; exit; }
-      new=$(mktemp "$file.XXXXXX") # hosts may share this home
-      printf %s "$token" >"$new"; own "$new" "$2"; mv "$new" "$file"; echo put' "$CLUSTER_NAME" "$RUN_AS" \
-      <"${WORKDIR}/secrets/${CLUSTER_NAME}.token" >"${dir}/${node}" &
-    asked[$node]=$!
+    [[ $(<"${dir}/${node}") != put ]] || log::changed "$(hosts::describe "$node"): put Ray's token at $(hosts::_token "$node") (mode 600)"
   done
-  for node in $(node::list); do
-    hosts::_is_remote "$node" || continue
-    wait "${asked[$node]}" || cli::die 1 "Ray's token could not be put on $(hosts::describe "$node") (the reason is above): fix that, then run this again."
-    state=$(<"${dir}/${node}")
-    [[ $state == same ]] || log::changed "$(hosts::describe "$node"): put Ray's token at $(hosts::_token "$node") (mode 600)"
-  done
+}
+
+# hosts::_put_token NODE: prints put if its host is another one, and had not the same token.
+hosts::_put_token() {
+  hosts::_is_remote "$1" || return 0
+  # shellcheck disable=SC2016  # expanded there; the token itself comes on stdin
+  hosts::on "$1" '
+    set -e; umask 077; file="$HOME/.verl-regress/$1.token"; token=$(cat)
+    mkdir -p "${file%/*}" "${file%.token}.gcs"; chmod 700 "${file%/*}" "${file%.token}.gcs"
+    own() { [ "$(id -u)" != 0 ] || chown "$2" "$1"; }
+    own "${file%.token}.gcs" "$2"
+    [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; own "$file" "$2"; exit; }
+    new=$(mktemp "$file.XXXXXX") # hosts may share this home
+    printf %s "$token" >"$new"; own "$new" "$2"; mv "$new" "$file"; echo put' "$CLUSTER_NAME" "$RUN_AS" \
+    <"${WORKDIR}/secrets/${CLUSTER_NAME}.token" ||
+    cli::die 1 "Ray's token could not be put on $(hosts::describe "$1") (the reason is above): fix that, then run this again."
 }
 
 # hosts::prepare: all that the hosts need before the first container, in this order: they share the directory, and have the image and
@@ -107,18 +103,16 @@ hosts::gcs() {
 
 # hosts::ensure_released ENGINE...: no token and no state of the GCS is left on those hosts. Those that do not answer are left out.
 hosts::ensure_released() {
-  local engine pids=()
-  for engine in "$@"; do
-    hosts::_is_remote "$engine" || continue
-    {
-      # shellcheck disable=SC2016  # expanded there
-      hosts::on "$engine" 'dir="$HOME/.verl-regress"; rm -rf "$dir/$1.token" "$dir/$1.gcs"; rmdir "$dir" 2>/dev/null || true' \
-        "$CLUSTER_NAME" </dev/null 2>/dev/null || true
-      login::disconnect "$engine"
-    } &
-    pids+=("$!")
-  done
-  ((${#pids[@]} == 0)) || wait "${pids[@]}"
+  local dir
+  cli::temp_dir dir
+  node::ask "$dir" "$*" hosts::_release
+}
+
+hosts::_release() {
+  hosts::_is_remote "$1" || return 0
+  # shellcheck disable=SC2016  # expanded there
+  hosts::on "$1" 'dir="$HOME/.verl-regress"; rm -rf "$dir/$1.token" "$dir/$1.gcs"; rmdir "$dir" 2>/dev/null || true' "$CLUSTER_NAME" 2>/dev/null || true
+  login::disconnect "$1"
 }
 
 # hosts::need_released: every host has answered, so nothing is left on any; then lets go of them.

@@ -43,7 +43,7 @@ image::ensure() {
     log::skip "node image ${image} (exists, same inputs)"
   elif [[ -n ${NODE_IMAGE:-} ]]; then
     cli::temp_dir said
-    log::while "pulling ${image}" image::_layers "${said}/pull" -- image::_pull "$image" "${said}/pull" ||
+    log::while "pulling ${image}" -- image::_pull "$image" "${said}/pull" ||
       cli::die 2 "NODE_IMAGE=${image} is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
     log::changed "node image ${image} (pulled)"
   else
@@ -55,7 +55,7 @@ image::ensure() {
 image::_make() {
   local said
   cli::temp_dir said
-  log::while 'getting what the node image is built from' image::_so_far "$said" -- image::_ensure_inputs "$said"
+  log::while 'getting what the node image is built from' image::_wheels_so_far "${said}/wheels" -- image::_ensure_inputs "$said"
   image::_build "$1" "$(<"${said}/base.name")"
 }
 
@@ -63,13 +63,6 @@ image::_ensure_inputs() {
   cli::part image::_ensure_wheelhouse "$1/wheels"
   cli::part image::_ensure_base "$1/base"
   cli::await_parts
-}
-
-# image::_so_far DIR: the progress of both, from what they wrote there.
-image::_so_far() {
-  local base=''
-  [[ ! -s $1/base ]] || base=", base: $(log::last_line "$1/base")"
-  printf '%s%s' "$(image::_wheels_so_far "$1/wheels")" "$base"
 }
 
 # --- the wheelhouse: every package as a wheel, downloaded on the host with the host's own pip configuration
@@ -173,11 +166,6 @@ image::_ensure_base() {
 # image::_pull IMAGE LOG
 image::_pull() { timeout --foreground "$IMAGE_PULL_TIMEOUT" docker pull "$1" >"$2" 2>&1; }
 
-# image::_layers LOG: the progress of a pull.
-image::_layers() {
-  printf '%d of %d layers' "$(grep -cE ': (Pull complete|Already exists)$' "$1")" "$(grep -cE ': (Pulling fs layer|Already exists)$' "$1")"
-}
-
 image::_codename() {
   # shellcheck disable=SC1091  # the machine's own file
   . /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}"
@@ -190,7 +178,6 @@ image::_own_base() {
 # image::_ensure_own_base BASE LOG
 image::_ensure_own_base() {
   local base=$1 log=$2 codename mirror root
-  : >"$log" # the output of the pull
   if image::is_present "$base"; then
     log::skip "base image ${base} (exists; BASE_IMAGE=${BASE_IMAGE} could not be pulled)"
     return
@@ -205,7 +192,6 @@ image::_ensure_own_base() {
     --customize-hook="$IMAGE_BASE_TRIM" \
     "$codename" "${root}/base.tar" "$mirror" >"$log" 2>&1 ||
     cli::die 1 "mmdebstrap of ${codename} from ${mirror} failed: $(grep -aom 1 'E: .*' "$log" || log::last_line "$log"). Set BASE_IMAGE to an image with Python 3.11 that this machine has."
-  printf 'importing it\n' >"$log"
   docker import --change "LABEL ${IMAGE_LABEL}=base" "${root}/base.tar" "$base" >/dev/null
   log::changed "base image ${base} (from ${codename}'s packages)"
 }

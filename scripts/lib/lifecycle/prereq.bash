@@ -25,25 +25,11 @@ prereq::run() {
 }
 
 prereq::engine() {
-  local said product
+  local said
   said=$(engine::version)
-  IFS='|' read -r PREREQ_ENGINE product <<<"$said"
+  PREREQ_ENGINE=${said%%|*}
   [[ $PREREQ_ENGINE != podman* ]] || engine::need_parts
   log::ok "container engine ${PREREQ_ENGINE}"
-  prereq::_virtual_machine "$product"
-}
-
-# prereq::_virtual_machine PRODUCT: warns of an engine in a VM that only its own machine can reach. Only tests set HOST_ROOT.
-prereq::_virtual_machine() {
-  local where
-  if [[ $1 == 'Docker Desktop'* ]]; then
-    where="The container engine is $1 ('docker version')"
-  elif grep -qsi 'microsoft' "${HOST_ROOT:-}/proc/version"; then
-    where="This machine is WSL2 (/proc/version)"
-  else
-    return 0
-  fi
-  prereq::_warn "${where}, a virtual machine behind NAT with its own memory limit: keep all nodes on this machine, and read docs/where-it-runs.md before you use several."
 }
 
 prereq::compose() {
@@ -74,79 +60,20 @@ prereq::node_image() {
   fi
 }
 
-# prereq::verl_source: the tree that `make snapshot` will freeze exists, or can be downloaded.
+# prereq::verl_source: the tree that `make snapshot` will freeze, if that is on this machine, exists.
 prereq::verl_source() {
   local dir
-  case $VERL_SOURCE in
-    path:*) ;;
-    pypi:*)
-      prereq::_verl_of_pypi "${VERL_SOURCE#pypi:}"
-      return
-      ;;
-    *)
-      log::ok "verl comes from ${VERL_SOURCE}"
-      return
-      ;;
-  esac
-  dir=$(env::path "${VERL_SOURCE#path:}")
-  [[ -r $dir/verl/__init__.py ]] ||
-    cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
-  log::ok "verl's source is at ${dir}"
-}
-
-# A cluster can start without it, so a missing source is a warning.
-prereq::_verl_of_pypi() {
-  local cache
-  cache=$(snapshot::pypi_cache "$1")
-  if [[ -d $cache ]]; then
-    log::ok "verl comes from ${VERL_SOURCE} (in ${cache})"
-  elif venv::is_made; then
-    log::ok "verl comes from ${VERL_SOURCE} (pip of ${VENV_DIR} will fetch it)"
-  elif venv::is_possible; then
-    log::ok "verl comes from ${VERL_SOURCE} (pip of ${VENV_DIR}, which will be made, will fetch it)"
-  else
-    prereq::_warn "verl comes from ${VERL_SOURCE}, and this machine has no python3 (3.10 or newer) with venv and ensurepip to fetch it: run 'scripts/dev/bootstrap_host.sh' before 'make snapshot'."
+  if [[ $VERL_SOURCE == path:* ]]; then
+    dir=$(env::path "${VERL_SOURCE#path:}")
+    [[ -r $dir/verl/__init__.py ]] ||
+      cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
   fi
-}
-
-# What only SHARED_GROUP needs, next to those.
-readonly SHARED_ROOT_OF_GROUP=(. queue verify bisect secrets common common/code/verl common/code/verl_regress user)
-
-# prereq::need_open_to_group UID GID ROOT [COMMAND...]: what exists of the shared root is open to SHARED_GROUP, or belongs to UID, who opens
-# it in `make up`; and no other user has a cluster of this name there. COMMAND comes before the one that reads ROOT.
-prereq::need_open_to_group() {
-  local us=$1 gid=$2 root=$3 line owner group mode path theirs='' closed=() paths=() lines=() ask
-  shift 3
-  ((us != 0)) || return 0
-  # shellcheck disable=SC2016  # expanded where it runs; a path that is not there is no failure, a node that is gone is one
-  ask=("$@" sh -c 'stat -c "$@" 2>/dev/null || true' stat)
-  for path in queue ray secrets; do paths+=("${root}/${path}/${CLUSTER_NAME}"); done
-  answer::lines lines "${ask[@]}" '%u %n' "${paths[@]}"
-  for line in "${lines[@]}"; do
-    read -r owner path <<<"$line"
-    [[ $owner == "$us" ]] ||
-      cli::die 2 "The cluster name ${CLUSTER_NAME} (from ${ENV_ORIGIN[CLUSTER_NAME]}) is taken on this shared root by user ${owner} (${path}): set another CLUSTER_NAME."
-  done
-  paths=("${SHARED_ROOT_OF_GROUP[@]/#/${root}/}" "${SHARED_ROOT_DIRECTORIES[@]/#/${root}/}")
-  answer::lines lines "${ask[@]}" '%u %g %a %n' "${paths[@]}"
-  for line in "${lines[@]}"; do
-    read -r owner group mode path <<<"$line"
-    mode=$((8#$mode))
-    [[ $owner != "$us" && $owner == "${theirs:-$owner}" ]] || continue
-    (((group == gid && (mode & 8#1070) == 8#1070) || (mode & 8#1007) == 8#1007)) || closed+=("${path%/.}") theirs=$owner
-  done
-  ((${#closed[@]} == 0)) ||
-    cli::die 1 "The group ${SHARED_GROUP} (SHARED_GROUP) cannot use what belongs to user ${theirs}: ask that user to run 'chgrp ${SHARED_GROUP}$(printf ' %q' "${closed[@]}") && chmod g+rwxs,+t$(printf ' %q' "${closed[@]}")'."
+  log::ok "verl comes from ${VERL_SOURCE}"
 }
 
 # prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.
 prereq::shared_root() {
-  local shared=${WORKDIR}/shared directory above uid gid missing=0
-  if [[ -n $SHARED_GROUP ]]; then
-    uid=$(engine::owner)
-    gid=$(nodes::shared_group)
-    prereq::need_open_to_group "$uid" "$gid" "$shared"
-  fi
+  local shared=${WORKDIR}/shared directory above missing=0
   for directory in "${SHARED_ROOT_DIRECTORIES[@]/#/${shared}/}"; do
     above=$directory
     until [[ -e $above ]]; do above=$(dirname -- "$above"); done
@@ -202,18 +129,13 @@ prereq::names() {
   fi
 }
 
-# prereq::port: the dashboard's port is free, or ours. The engine listens on it before it says for which container, so if we have a
-# head, the check repeats for a moment: another `make up` may be starting it.
+# prereq::port: the dashboard's port is free, or ours.
 prereq::port() {
-  local seconds=0
   if ! port::is_taken "$DASHBOARD_PORT"; then
     log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
     return
   fi
-  if ! prereq::is_port_ours; then
-    [[ -z $(compose::list '{{.ID}}') ]] || seconds=5
-    wait::until "$seconds" - prereq::is_port_ours || port::refuse "$DASHBOARD_PORT" DASHBOARD_PORT DASHBOARD_PORT
-  fi
+  prereq::is_port_ours || port::refuse "$DASHBOARD_PORT" DASHBOARD_PORT DASHBOARD_PORT
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
 

@@ -14,7 +14,6 @@ nodes::need_holdable() {
 
 nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }
 nodes::_where() { allocation::where "$1"; }
-nodes::_user() { printf 'your user\n'; }
 nodes::_token_shown() { printf '%s/ray.token\n' "$(srun::directory)"; }
 nodes::_path_cure() { printf 'name %s directory in NODES_PATH\n' "$1"; }
 nodes::_address_cure() { allocation::address_cure; }

@@ -31,7 +31,6 @@ nodes::_hold() {
 
 nodes::_source() { printf '%s\n' "$NODES_FILE"; }
 nodes::_where() { ssh::_target "$1"; }
-nodes::_user() { printf 'the user of %s\n' "$NODES_FILE"; }
 # shellcheck disable=SC2088  # for a message
 nodes::_token_shown() { printf '~/%s\n' "$(ssh::token_path)"; }
 nodes::_path_cure() { printf 'name %s directory with path= in %s\n' "$1" "$NODES_FILE"; }

@@ -10,17 +10,13 @@ transport::load() {
   node::read_list NODES_FILE nodes user@host LOGIN_TARGET ssh::_take_line
 }
 
-# ssh::_take_line LINE WHERE: NAME [USER@]HOST[:PORT] [path=DIRECTORIES] [address=IP]
+# ssh::_take_line WHERE NAME [USER@]HOST[:PORT] [path=DIRECTORIES] [address=IP]
 ssh::_take_line() {
-  local where=$2 words=() name target word
-  read -r -a words <<<"$1"
-  name=${words[0]} target=${words[1]:-}
-  [[ $name =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${name}' (${where}) is not a node: use head, worker-0, worker-1, …."
-  [[ ! -v LOGIN_TARGET[$name] ]] || cli::die 2 "'${name}' (${where}) occurs twice: name each node once."
+  local where=$1 name=$2 target=${3:-} word
   # shellcheck disable=SC2153  # of scripts/lib/lifecycle/login.bash
   [[ $target =~ $LOGIN_FORM ]] || cli::die 2 "'${target}' (${where}) is not a login: use user@host or user@host:port."
   login::take "$name" "$target"
-  for word in "${words[@]:2}"; do
+  for word in "${@:4}"; do
     if [[ $word =~ ^path=(/[A-Za-z0-9_./:+@-]*)$ ]]; then
       _SSH_PATH[$name]=${BASH_REMATCH[1]}
     elif [[ $word =~ ^address=([0-9A-Fa-f.:]+)$ ]]; then

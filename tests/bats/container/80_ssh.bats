@@ -60,7 +60,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   in_node head mkdir -m 777 /elsewhere
   SHARED_ROOT=/elsewhere run scripts/00_prereq_check.sh
   assert_status 1
-  assert_line 'error   worker-0 does not see at /elsewhere \(SHARED_ROOT\) what the head wrote there: mount the same directory on every node\.'
+  assert_line 'error   worker-0 does not see at /elsewhere \(SHARED_ROOT\) what was written there: mount the same directory on every node and host\.'
   in_node head sh -c '[ -z "$(ls -A /elsewhere)" ]'
   docker exec --detach "${CLUSTER_NAME}-head" sh -c 'echo "$$" >/tmp/server; exec python3 -m http.server --bind 127.0.0.1 8265'
   on wait::until 20 - docker exec "${CLUSTER_NAME}-head" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8265' 2>/dev/null
@@ -73,7 +73,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
 @test "make up: all ALIVE, the token for its user alone and off the shared root, the dashboard off the network" {
   run make --no-print-directory up prepare snapshot CODE_ID=codeA
   assert_status 0
-  assert_line 'ok      /private is one directory on every node'
+  assert_line 'ok      /private is one directory on every node, with links and renames, and its locks work between the nodes'
   assert_line 'ok      8 of 8 checks passed'
   for node in head worker-0 worker-1; do
     assert_line "ok      ${node} is ALIVE at $(container::ip "$node"): .*"

@@ -106,15 +106,6 @@ SH
 SH
 }
 
-@test "packages and base are fetched at the same time" {
-  meet true 'exit 0'
-  run timeout 60 env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" NO_COLOR=1 PROFILE=cpu WORKDIR="$WORKDIR" \
-    "${BOX}/bin/bash" "${HERE}/scripts/10_build_image.sh"
-  [[ $status != 124 ]] || fail 'one waits for the other'
-  assert_line "changed base image python:3.11-slim-bookworm (pulled)"
-  [[ $output == *"changed wheelhouse "* ]]
-}
-
 @test "a failure ends the other part too: one sentence, and nothing is left" {
   # shellcheck disable=SC2016  # expanded when the stubs run
   meet 'echo "ERROR: no index answers" >&2; exit 1' 'exec cat "${BOX}/to pip"'
@@ -128,84 +119,6 @@ SH
   nothing_is_left
 }
 
-@test "Ctrl-C ends all that was begun, and nothing is left" {
-  # shellcheck disable=SC2016  # expanded when the stubs run
-  meet 'echo $$ >"${BOX}/pip"; echo >"${BOX}/both"; exec cat "${BOX}/to pip"' 'exec cat "${BOX}/to docker"'
-  mkfifo "${BOX}/both"
-  # A shell's background job always ignores SIGINT; what Python starts does not.
-  run python3 - "${BOX}" "${HERE}" "$WORKDIR" <<'PYTHON'
-import os, signal, subprocess, sys
-box, here, workdir = sys.argv[1:]
-env = {"HOME": f"{box}/home dir", "PATH": f"{box}/bin", "TMPDIR": f"{box}/tmp", "NO_COLOR": "1", "PROFILE": "cpu", "WORKDIR": workdir}
-script = subprocess.Popen([f"{box}/bin/bash", f"{here}/scripts/10_build_image.sh"], env=env)
-open(f"{box}/both").read()
-script.send_signal(signal.SIGINT)
-sys.exit(script.wait(60))
-PYTHON
-  assert_status 130
-  run ! kill -0 "$(<"${BOX}/pull")"
-  run ! kill -0 "$(<"${BOX}/pip")"
-  nothing_is_left
-}
-
-# A build whose log::while prints at once what it would print later: WHAT, and DETAIL as it is when COMMAND has ended.
-build_telling() {
-  cat >"${HERE}/scripts/telling.sh" <<'SH'
-    source "$(dirname "$0")/lib/regress.bash"
-    log::while() {
-      local what=$1 detail=()
-      shift
-      while [[ $1 != -- ]]; do detail+=("$1"); shift; done
-      "${@:2}"
-      ((${#detail[@]} == 0)) || log::info "while ${what}: $("${detail[@]}")"
-    }
-    cli::begin
-    env::load
-    image::ensure
-SH
-  build "$@" scripts/telling.sh
-}
-
-@test "long steps show their progress: packages, megabytes, layers, the base" {
-  stub venv_python - <<'SH'
-    for word; do [[ $word != *==* ]] || printf 'Collecting %s\n' "$word"; done
-    while (($#)); do [[ $1 != --dest ]] || head -c 5000000 /dev/zero >"$2/torch-1-py3-none-any.whl"; shift; done
-SH
-  stub docker - <<'SH'
-    case "$1 $2" in
-      "version "*) echo 20.10 ;;
-      "image inspect") exit 1 ;;
-      "pull "*) printf '%s\n' 'a: Pulling fs layer' 'b: Pulling fs layer' 'a: Pull complete' ;;
-      "create "*) echo 1234abcd ;;
-      "wait "*) echo 0 ;;
-      "exec "*) echo 54 of 135 packages, 720 files compiled ;;
-    esac
-SH
-  build_telling
-  assert_status 0
-  all=$(($(grep -vc '^#' "${HERE}/docker/requirements.lock") + 1))
-  assert_line "        while getting what the node image is built from: ${all} of ${all} packages, 5 MB so far, base: a: Pull complete"
-  assert_line "        while installing the packages: 54 of 135 packages, 720 files compiled"
-  # There is no wheelhouse while .venv is being made.
-  rm -r "$WORKDIR"
-  printf 'W: a\nconfiguring python3\n' >"${BOX}/base"
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nimage::_so_far "$1"\n' >"${HERE}/scripts/so_far.sh"
-  build scripts/so_far.sh "$BOX"
-  [[ ${lines[0]} == "making ${HERE}/.venv, "*" MB so far, base: configuring python3"* ]] || fail "no .venv"
-  build_telling NODE_IMAGE=mine:1
-  assert_line "        while pulling mine:1: 1 of 2 layers"
-}
-
-@test "wheels that could not be fetched leave no half wheelhouse" {
-  stub venv_python 'echo "ERROR: no index answers" >&2; exit 1'
-  build scripts/10_build_image.sh
-  assert_status 1
-  assert_line "ERROR: no index answers"
-  nothing_is_left
-  refute_called "docker create"
-}
-
 @test "a CUDA build of torch is a warning that names TORCH_INDEX_URL" {
   pip_brings nvidia_cublas-1-py3-none-any.whl
   build scripts/10_build_image.sh
@@ -213,48 +126,11 @@ SH
   [[ $output == *"warning torch came as a CUDA build, so the image will be "*" set TORCH_INDEX_URL to an index with CPU builds for a small one."* ]]
 }
 
-@test "no engine" {
-  stub docker 'exit 1'
-  build scripts/10_build_image.sh
-  assert_status 1
-  assert_line "error   No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
-}
-
-@test "no .venv: it is made, and no python3 to make it with is one sentence" {
-  rm -r "${HERE}/.venv"
-  stub python3 - <<'SH'
-    case "$*" in
-      --version) echo "Python 3.11.7" ;;
-      "-m venv --clear "*) mkdir -p "$4/bin"; cp "${BOX}/bin/venv_python" "$4/bin/python" ;;
-    esac
-SH
-  build scripts/10_build_image.sh
-  assert_status 0
-  [[ $output == *"changed ${HERE}/.venv ("*" pinned packages)"* ]]
-  assert_called "venv_python -m pip install --requirement ${HERE}/requirements-dev.lock"
-  rm -r "${HERE}/.venv" "${WORKDIR}"
-  : >"${BOX}/images"
-  stub python3 'exit 1'
-  build scripts/10_build_image.sh
-  assert_status 1
-  assert_line "error   ${HERE}/.venv cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
-  nothing_is_left
-}
-
 @test "a NODE_IMAGE that exists nowhere" {
   rm "${BOX}/registry"
   build NODE_IMAGE=mine:1 scripts/10_build_image.sh
   assert_status 2
   assert_line "error   NODE_IMAGE=mine:1 is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
-}
-
-@test "an image that is pulled may take IMAGE_PULL_TIMEOUT seconds" {
-  # shellcheck disable=SC2016  # expanded when the stub runs
-  stub timeout '"${@:3}"'
-  build NODE_IMAGE=mine:1 IMAGE_PULL_TIMEOUT=77 scripts/10_build_image.sh
-  assert_status 0
-  assert_line "changed node image mine:1 (pulled)"
-  assert_called "timeout --foreground 77 docker pull mine:1"
 }
 
 @test "no registry, and a distribution without Python 3.11" {
@@ -300,17 +176,6 @@ debian_12() {
   nothing_is_left
 }
 
-@test "no registry, and not root" {
-  rm "${BOX}/registry"
-  stub apt-cache 'echo "python3-venv | 3.11.2-1 | somewhere"'
-  stub mmdebstrap
-  stub id 'echo 1000'
-  build scripts/10_build_image.sh
-  assert_status 1
-  [[ $output == *"packages needs mmdebstrap and root. Set BASE_IMAGE to an image with Python 3.11 that this machine has, or make a registry reachable."* ]]
-  refute_called "mmdebstrap --variant"
-}
-
 @test "a build that fails shows the last lines of docker/install.sh, and leaves no container" {
   stub docker - <<'SH'
     case "$1 $2" in
@@ -329,46 +194,10 @@ SH
   refute_called "docker commit"
 }
 
-# cannot_read TOOL WORDS: TOOL fails if its arguments end in WORDS.
-cannot_read() {
-  local real
-  real=$(type -P "$1")
-  stub "$1" "[[ \$* != *'$2' ]] || { echo '$1: Input/output error' >&2; exit 1; }; exec ${real} \"\$@\""
-}
-
-@test "a list of inputs that cannot be read ends the build: no image lacks its packages or its configuration" {
-  cannot_read grep docker/requirements.lock
-  build scripts/10_build_image.sh
-  assert_status 1
-  assert_line 'grep: Input/output error'
-  refute_called 'docker create'
-  nothing_is_left
-  ln -sf "$(type -P grep)" "${BOX}/bin/"
-  cannot_read find '-maxdepth 1 -name *.zip'
-  build scripts/10_build_image.sh
-  assert_status 1
-  assert_line 'find: Input/output error'
-  refute_called 'docker create'
-  nothing_is_left
-  ln -sf "$(type -P find)" "${BOX}/bin/"
-  cannot_read grep docker/config
-  build scripts/10_build_image.sh
-  assert_status 1
-  assert_line 'grep: Input/output error'
-  assert_called 'docker rm --force 1234abcd'
-  refute_called 'docker commit'
-}
-
 @test "an input that is missing: no name is made without it" {
   rm "${HERE}/docker/config"
   build scripts/10_build_image.sh --name
   assert_status 1
   [[ $output == *"docker/config: No such file or directory"* ]] || fail "$output"
   refute_text verl-regress-node:
-}
-
-@test "an argument it does not know" {
-  build scripts/10_build_image.sh --nmae
-  assert_status 2
-  assert_line "error   '--nmae' is not an argument of 10_build_image.sh: did you mean --name? It takes --name."
 }

@@ -45,13 +45,6 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
   assert_status 0
 }
 
-@test "NVIDIA: a machine without the driver" {
-  rm "${BOX}/bin/nvidia-smi"
-  gpus PROFILE=gpu
-  assert_status 1
-  assert_line "error   This machine has 0 NVIDIA GPUs (nvidia-smi -L), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs."
-}
-
 @test "NVIDIA: an engine that cannot hand them out" {
   runtimes 'io.containerd.runc.v2 runc '
   gpus PROFILE=gpu
@@ -85,58 +78,6 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
   assert_status 0
 }
 
-@test "AMD: fewer GPUs than the workers want" {
-  amd_devices 4
-  gpus PROFILE=rocm
-  assert_status 1
-  assert_line "error   This machine has 4 GPUs (/dev/dri/renderD*), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile rocm): lower one of the knobs."
-}
-
-# engine VERSION_LINE KERNEL_LINE: the check of the engine, as part of all checks.
-engine() {
-  stub docker "[[ \$1 == version ]] && printf '%s\n' '$1|[]'"
-  mkdir -p "${BOX}/root/proc"
-  printf '%s\n' "$2" >"${BOX}/root/proc/version"
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nprereq::run prereq::engine\n' >"${HERE}/scripts/engine.sh"
-  sandbox::run scripts/engine.sh
-}
-
-readonly LINUX='Linux version 6.1.0-26-amd64 (debian-kernel@lists.debian.org)'
-readonly VIRTUAL='a virtual machine behind NAT with its own memory limit: keep all nodes on this machine, and read docs/where-it-runs.md before you use several.'
-
-@test "the engine of a Linux machine passes, with a product name or without" {
-  local product
-  for product in '' 'Docker Engine - Community'; do
-    engine "27.3.1|${product}" "$LINUX"
-    assert_status 0
-    assert_line 'ok      container engine docker 27.3.1'
-    assert_line 'ok      1 of 1 checks passed'
-  done
-}
-
-@test "Docker Desktop is recognised by the same question that asks for the version" {
-  engine '27.2.0|Docker Desktop 4.34.2 (167172)' "$LINUX"
-  assert_status 0
-  assert_line 'ok      container engine docker 27.2.0'
-  assert_line "warning The container engine is Docker Desktop 4.34.2 (167172) ('docker version'), ${VIRTUAL}"
-  assert_line 'ok      0 of 1 checks passed, 1 ended in a warning'
-  [[ $(grep -c '^docker version --format' "$CALLS") == 1 ]]
-  refute_called 'docker info'
-}
-
-@test "WSL2 is recognised by its kernel" {
-  engine '27.3.1|Docker Engine - Community' 'Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f9c826d3017f)'
-  assert_status 0
-  assert_line "warning This machine is WSL2 (/proc/version), ${VIRTUAL}"
-}
-
-@test "Docker Desktop in WSL2 is one warning" {
-  engine '27.2.0|Docker Desktop 4.34.2 (167172)' 'Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f9c826d3017f)'
-  assert_line "warning The container engine is Docker Desktop 4.34.2 (167172) ('docker version'), ${VIRTUAL}"
-  refute_text 'is WSL2'
-}
-
 # memory KIB [KNOB=VALUE...]: the check of memory on a machine with so much available.
 memory() {
   printf 'MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n' "$1" >"${BOX}/meminfo"
@@ -154,14 +95,9 @@ memory() {
   memory $((8 * 1048576 - 1)) MIN_MEMORY_GIB=8
   assert_status 1
   assert_line 'error   This machine has 7 GiB of memory available, but MIN_MEMORY_GIB=8 are required: stop something, or lower the knob.'
-  memory $((8 * 1048576 - 1)) MIN_MEMORY_GIB=7
-  assert_status 0
-}
-
-@test "memory: containers of the cluster use some of it already, so then it is not wanted again" {
+  # Containers of the cluster use some of it already, so then it is not wanted again.
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != ps ]] || echo id1'
   memory 1048576 MIN_MEMORY_GIB=8
   assert_status 0
-  assert_line 'ok      1 GiB of memory available (wanted: 8)'
 }

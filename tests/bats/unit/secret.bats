@@ -33,6 +33,9 @@ refused() {
   [[ $stderr != *0123456789* ]]
 }
 
+# refused_file FILE REST: "FILE, the file of the secret API_KEY (from my.yaml), REST".
+refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"; }
+
 @test "a variable and a file arrive unchanged, except for the newline at the file's end" {
   spec '- name: API_KEY' '- {name: HF_TOKEN, file: ~/to ken}' '- {name: PEM, file: ~/pem}'
   # shellcheck disable=SC2016  # nothing is expanded, which is the point
@@ -105,7 +108,7 @@ refused() {
   ln -s key "${HOME}/link"
   spec '- {name: API_KEY, file: ~/link}'
   sent
-  refused 'The file of the secret API_KEY (from my.yaml) is a link, which may lead to any file: name the file itself.'
+  refused_file "${HOME}/link" "is a link or behind one, which may lead anywhere: name ${HOME}/key if that is what you want to send."
   local theirs=/etc/passwd owner=0
   if ((EUID == 0)); then
     theirs="${HOME}/theirs" owner=4242
@@ -123,25 +126,17 @@ refused() {
   refused 'The file of the secret API_KEY (from my.yaml) has 65537 bytes: name one with at most 65536, because no process can be started with more.'
 }
 
-@test "a file that is replaced after it was opened does not leave this machine, whenever that happens" {
+@test "a file that is replaced after it was opened: what was opened is sent" {
   printf 'sk-0123456789\n' >"${HOME}/token"
   printf 'mine\n' >"${HOME}/other"
   spec '- {name: API_KEY, file: ~/token}'
   # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
-  FIRST='stat() { local said && said=$(command stat "$@") && { [[ $1 != --dereference ]] || mv "${HOME}/other" "${HOME}/token"; } && echo "$said"; }' sent
-  refused 'The file of the secret API_KEY (from my.yaml) is a link, which may lead to any file: name the file itself.'
-  printf 'sk-0123456789\n' >"${HOME}/token"
-  printf 'mine\n' >"${HOME}/other"
-  # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
-  FIRST='stat() { local said && said=$(command stat "$@") && { [[ $1 == --dereference || ! -e ${HOME}/other ]] || mv "${HOME}/other" "${HOME}/token"; } && echo "$said"; }' sent
+  FIRST='tr() { [[ ! -e ${HOME}/other ]] || mv "${HOME}/other" "${HOME}/token"; command tr "$@"; }' sent
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
 }
 
-# refused_file FILE REST: "FILE, the file of the secret API_KEY (from my.yaml), REST".
-refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"; }
-
 # bats test_tags=slow
-@test "a file behind a link is refused with the first link and the real path, wherever the link is; HOME and the current directory may be links" {
+@test "a file behind a link is refused with the real path, wherever the link is; HOME and the current directory may be links" {
   mkdir -p "${HOME}/real/deep" "${HOME}/real/deeper"
   printf 'sk-0123456789\n' >"${HOME}/real/deep/key"
   ln -s real "${HOME}/link"
@@ -149,13 +144,13 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   local real="${HOME}/real/deep/key"
   spec "- {name: API_KEY, file: '${HOME}/link/second/key'}"
   sent
-  refused_file "${HOME}/link/second/key" "is behind the link ${HOME}/link, which may lead anywhere: name ${real} if that is what you want to send."
+  refused_file "${HOME}/link/second/key" "is a link or behind one, which may lead anywhere: name ${real} if that is what you want to send."
   spec '- {name: API_KEY, file: ~/real/second/../deep/key}'
   sent
   [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
   spec '- {name: API_KEY, file: ~/real/second//key}'
   sent
-  refused_file "${HOME}/real/second//key" "is behind the link ${HOME}/real/second, which may lead anywhere: name ${real} if that is what you want to send."
+  refused_file "${HOME}/real/second//key" "is a link or behind one, which may lead anywhere: name ${real} if that is what you want to send."
   ln -s "${HOME}/real" "${BATS_TEST_TMPDIR}/home"
   # shellcheck disable=SC2088  # the tilde is for the JobSpec
   for file in '~/deep/key' '~/deeper/../deep//key' ./key key; do
@@ -166,80 +161,6 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   done
 }
 
-@test "a link that leads to the file only while it is opened: the directory counts in which it was opened" {
-  mkdir -p "${HOME}/mine" "${HOME}/theirs"
-  printf 'sk-0123456789\n' >"${HOME}/mine/key"
-  ln -s mine "${HOME}/link"
-  spec '- {name: API_KEY, file: ~/link/key}'
-  # After it was opened, the link is a directory into which the file itself was moved.
-  # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
-  FIRST='stat() { [[ ! -L ${HOME}/link ]] || { rm "${HOME}/link" && mkdir "${HOME}/link" && mv "${HOME}/mine/key" "${HOME}/link/key"; } && command stat "$@"; }' sent
-  refused_file "${HOME}/link/key" "is behind the link ${HOME}/link/key, which may lead anywhere: name ${HOME}/mine/key if that is what you want to send."
-}
-
-@test "a file with another hard link is refused, and a copy is not" {
-  printf 'sk-0123456789\n' >"${HOME}/other name"
-  ln "${HOME}/other name" "${HOME}/key"
-  spec '- {name: API_KEY, file: ~/key}'
-  sent
-  refused_file "${HOME}/key" 'has 2 hard links, so it may be any file of yours under another name: replace it by a copy.'
-  cp "${HOME}/key" "${HOME}/copy" && mv "${HOME}/copy" "${HOME}/key"
-  sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-}
-
-# of_others: sets theirs, a directory that another user owns, with key below it, a file of our own; and its owner.
-of_others() {
-  theirs="${BATS_TEST_TMPDIR}/theirs" owner=4242
-  mkdir -p "${theirs}/below"
-  key="${theirs}/below/key"
-  printf 'sk-0123456789\n' >"$key"
-  if ((EUID == 0)); then
-    chown "$owner" "$theirs"
-    return
-  fi
-  until owner=$(stat --format %u "$theirs") && [[ $owner != "$EUID" ]]; do theirs=${theirs%/*}; done
-  [[ -n $theirs ]]
-}
-
-# bats test_tags=slow
-@test "a file of our own under the home of another user is refused with both; not if that is no home, or we work in it" {
-  local theirs owner key
-  of_others
-  spec "- {name: API_KEY, file: '${key}'}"
-  # passwd HOUSE: the owner of that directory is bob, and HOUSE is his home.
-  passwd() { printf 'getent() { [[ $* == "passwd %s" ]] && printf "bob:x:%s:1::%%s:/bin/sh\\n" "%s"; }' "$owner" "$owner" "$1"; }
-  FIRST=$(passwd "$theirs") sent
-  refused_file "$key" "is in ${theirs}, the home of bob: name a file outside it."
-  ln -s "$theirs" "${BATS_TEST_TMPDIR}/house"
-  FIRST=$(passwd "${BATS_TEST_TMPDIR}/house") sent
-  refused_file "$key" "is in ${theirs}, the home of bob: name a file outside it."
-  FIRST="$(passwd "$theirs") && WORKDIR='${theirs}-too/work'" sent
-  refused_file "$key" "is in ${theirs}, the home of bob: name a file outside it."
-  FIRST=$(passwd "${theirs}/below") sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-  FIRST="$(passwd "$theirs") && WORKDIR='${theirs}/work'" sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-  FIRST="$(passwd "$theirs") && WORKDIR='${theirs}'" sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-  # Our own home is none of another's, wherever the environment says that it is.
-  FIRST=$(owner=$EUID passwd "${theirs}/below") sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-  # A user whom the system does not know has no home.
-  FIRST='getent() { return 2; }' sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-}
-
-@test "of homes inside homes the innermost one is named" {
-  mkdir -p "${BATS_TEST_TMPDIR}/outer/inner"
-  # Here each directory is the home of its owner, whose number is the length of its path.
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  run bash -c 'source "$1/scripts/lib/regress.bash" && file=$2
-    stat() { echo "7${#4}"; } && getent() { printf "bob:x:%s:1::%s:/bin/sh\n" "$2" "${file:0:${2#7}}"; }
-    secret::_home_of_another "$file"' scripts/any "$REPO" "${BATS_TEST_TMPDIR}/outer/inner/key"
-  [[ $status == 0 && $output == "${BATS_TEST_TMPDIR}/outer/inner, the home of bob" ]]
-}
-
 # bats test_tags=slow
 @test "root sends no file of the system, except from where it works" {
   spec '- {name: API_KEY, file: /etc/passwd}'
@@ -248,35 +169,12 @@ of_others() {
     refused 'The file of the secret API_KEY (from my.yaml) belongs to user 0, not to you: name a file of your own.'
     return
   fi
-  local rest='is in /etc, where root owns the files of the system: name a file in'
+  local rest='is where root owns the files of the system: name a file in'
   refused_file /etc/passwd "${rest} ${HOME}, or in another directory of your own."
   FIRST='WORKDIR=/et HOME=/' sent
   refused_file /etc/passwd "${rest} /, or in another directory of your own."
   FIRST='WORKDIR=/etc' sent
   [[ $status == 0 && $output == 'API_KEY=root:'* ]]
-}
-
-@test "what is the caller's to send: the home directory, the checkout and WORKDIR, by their real paths, but never /" {
-  own() {
-    # shellcheck disable=SC2016  # expanded by the shell that is started here
-    run bash -c 'source "$1/scripts/lib/regress.bash" && secret::_own_places | tr "\0" "|"' scripts/any "$REPO"
-  }
-  mkdir "${BATS_TEST_TMPDIR}/real"
-  ln -s real "${BATS_TEST_TMPDIR}/link"
-  HOME="${BATS_TEST_TMPDIR}/link" WORKDIR="${BATS_TEST_TMPDIR}/link/work" own
-  [[ $status == 0 && $output == "${BATS_TEST_TMPDIR}/real|$(realpath "$REPO")|${BATS_TEST_TMPDIR}/real/work|" ]]
-  HOME=/ WORKDIR='' own
-  [[ $status == 0 && $output == "$(realpath "$REPO")|" ]]
-}
-
-@test "the directories of the system, and what users keep in them" {
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  run bash -c 'source "$1/scripts/lib/regress.bash" && shift && for file; do place=$(secret::_system_directory "$file") && printf "%s|%s " "$file" "$place"; done' \
-    scripts/any "$REPO" /bin/x /boot/x /dev/x /etc/ssh/x /lib/x /lib32/x /lib64/x /proc/1/x /run/x /sbin/x /sys/x /usr/share/x /var/lib/x \
-    /root/x /home/ann/x /tmp/x /data/x /opt/x /etcetera/x /dev/shm/x /var/tmp/x /run/secrets/x /run/user/0/x
-  [[ $status == 0 ]]
-  [[ $output == '/bin/x|/bin /boot/x|/boot /dev/x|/dev /etc/ssh/x|/etc /lib/x|/lib /lib32/x|/lib32 /lib64/x|/lib64 /proc/1/x|/proc /run/x|/run /sbin/x|/sbin /sys/x|/sys /usr/share/x|/usr /var/lib/x|/var '* ]]
-  [[ $output == *' /root/x| /home/ann/x| /tmp/x| /data/x| /opt/x| /etcetera/x| /dev/shm/x| /var/tmp/x| /run/secrets/x| /run/user/0/x| ' ]]
 }
 
 @test "a JobSpec that the schema refuses is refused before any value is read" {

@@ -58,24 +58,12 @@ after_need() {
   assert_line "error   head (local, gpu-0 of the Slurm job 3012) has no address by which the other hosts reach it (found: ''): correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf, then run this again."
 }
 
-@test "no allocation, one that is too small, other WORKERS, TRANSPORT=srun: each is refused before a host is asked" {
+@test "no allocation, TRANSPORT=srun: each is refused before a host is asked" {
   on_hosts SLURM_JOB_ID= node::list
   assert_status 2
-  assert_line "error   HOSTS_FILE=slurm (from the command line or environment) is for a Slurm allocation, and there is none here (SLURM_JOB_ID=''): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
-  on_hosts WORKERS=1 node::list
-  assert_status 2
-  assert_line 'error   WORKERS=1 (from the command line or environment) but the Slurm job 3012 has 3 hosts (gpu-[0-2]), one of them for the head: leave WORKERS out, it follows from the allocation.'
   on_hosts TRANSPORT=srun node::list
   assert_status 2
   assert_line 'error   HOSTS_FILE=slurm (from the command line or environment) lists hosts for containers, but with TRANSPORT=srun (from the command line or environment) Ray runs on the hosts themselves: set only one of the two (for containers in an allocation: TRANSPORT=container HOSTS_FILE=slurm).'
-  echo 1 >"${BOX}/hosts"
-  on_hosts node::list
-  assert_status 2
-  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'."
-  rm "${BOX}/bin/squeue"
-  on_hosts node::list
-  assert_status 1
-  assert_line "error   'squeue' is not on PATH, and HOSTS_FILE=slurm (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
   refute_called ssh
   refute_called docker
 }

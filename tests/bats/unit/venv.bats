@@ -89,13 +89,6 @@ with_venv() {
   assert_status 0
 }
 
-@test "a machine that cannot make it: the cure" {
-  stub python3 'exit 1'
-  with_venv
-  assert_status 1
-  assert_line "error   ${HERE}/.venv cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
-}
-
 @test "two at once: one makes it, the other waits" {
   local makers=()
   mkfifo "${BOX}/begun" "${BOX}/waits" "${BOX}/go on"
@@ -117,36 +110,6 @@ SH
   echo >"${BOX}/go on"
   wait "${makers[@]}"
   [[ -e ${HERE}/.venv/seen && $(grep -c 'pip install' "$CALLS") == 1 ]]
-}
-
-@test "the deadline for another script that makes it: who that is, and since when" {
-  stub flock 'exit 1'
-  mkdir -p "${HERE}/build"
-  printf 'lint (pid 7 on host1, since 2026-11-23T05:00:00Z)\n' >"${HERE}/build/venv.maker"
-  with_venv
-  assert_status 1
-  assert_line "error   lint (pid 7 on host1, since 2026-11-23T05:00:00Z) has been making ${HERE}/.venv for 600 s (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
-  rm "${HERE}/build/venv.maker"
-  with_venv
-  assert_line "error   another script has been making ${HERE}/.venv for 600 s (lock ${HERE}/requirements-dev.lock): wait for it to end, or end it there."
-}
-
-@test "who makes it is recorded meanwhile" {
-  pip_does "cp '${HERE}/build/venv.maker' '${BOX}/maker'"
-  with_venv
-  assert_status 0
-  local signed='^[a-z_]+ \(pid [0-9]+ on [^ ]+, since 20[0-9T:-]+Z\)$'
-  [[ $(<"${BOX}/maker") =~ $signed && ! -e ${HERE}/build/venv.maker ]] || fail "$(<"${BOX}/maker")"
-}
-
-@test "a snapshot from PyPI makes it" {
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' 'cli::begin' 'env::load' 'helper::run() { echo none; }' \
-    'helper::run_in() { tar -t; }' 'snapshot::ensure codeA pypi:0.7.1' >"${HERE}/scripts/snap.sh"
-  sandbox::run WORKDIR="${BOX}/work dir" scripts/snap.sh
-  assert_status 0
-  [[ $output == *"changed ${HERE}/.venv ("*"changed fetched verl 0.7.1 into ${BOX}/work dir/cache/verl/pypi-0.7.1"* ]]
-  assert_called "venv_python -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "
 }
 
 @test "the tools of this repository make it: test.sh, lint.sh, specs.sh" {
