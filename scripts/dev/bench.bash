@@ -138,32 +138,6 @@ row::up_workers() {
   done
 }
 
-# Two hosts with engines of their own on this machine (tests/bats/container/hosts_lab.bash); each side has a head and one worker.
-row::up_hosts() {
-  local round
-  local -x PROFILE=cpu # auto looks only at this machine's devices
-  if ((EUID != 0)); then
-    log::skip 'up_hosts (its network namespaces need root)'
-    return
-  fi
-  source "${REPO_DIR}/tests/bats/container/hosts_lab.bash"
-  cli::on_exit hosts_lab::remove
-  hosts_lab::remove # of an earlier run
-  hosts_lab::make
-  bench::quietly bench::make down FORCE=1 HOSTS_FILE=
-  bench::quietly bench::make up # carries the image over, once
-  for ((round = 0; round < BENCH_ROUNDS; round++)); do
-    bench::quietly bench::take_down
-    bench::time up_hosts 'one host' bench::make up HOSTS_FILE= WORKERS=1
-    bench::quietly bench::make down FORCE=1 HOSTS_FILE=
-    bench::time up_hosts ours bench::make up
-  done
-  bench::quietly bench::take_down
-  unset HOSTS_FILE SSH_CONFIG LAB
-  hosts_lab::remove
-  bench::quietly bench::make up
-}
-
 # bench::by_turns ROW TARGET SIDE COMMAND: our `make TARGET` and the other side's command, one after the other.
 bench::by_turns() {
   local round

@@ -51,7 +51,6 @@ ROWS = (
     Row("up", "`make up`, image there, nothing running → all ALIVE", "up", "one after the other", "head then workers, each command waited for", 0.65),
     Row("up_at_once", "the same", "up", "all at once", "a bare `docker compose up` + all `ray start` at once, waited for by HTTP", 1.05),
     Row("up_workers", "`make up WORKERS=4`, nothing running → all ALIVE", "up_workers", "2 workers", "`make up` with 2 workers", 1.5),
-    Row("up_hosts", "`make up` on two hosts, nothing running → all ALIVE", "up_hosts", "one host", "the head and one worker on one host", 1.5),
     Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 2.5, "ours alone"),
     Row("submit", "`make submit` returns, override check included", "submit", "ray job submit", "`ray job submit --no-wait` in the head", 0.6),
     Row("status", "`make status`", "status", "four commands", "`ray status` + `ray list nodes` + `ray job list` + `ray list actors`", 0.1),

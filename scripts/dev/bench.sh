@@ -4,12 +4,12 @@
 # end; its files are under build/bench/.
 #
 #   scripts/dev/bench.sh                  every row: writes maintain/bench.json and maintain/bench.md
-#   scripts/dev/bench.sh submit status    these rows, printed only; there are: up_workers up_hosts up up_again submit status debug
-#                                         snapshot verify
+#   scripts/dev/bench.sh submit status    these rows, printed only; there are: up_workers up up_again submit status debug snapshot
+#                                         verify
 #
 # All rows take more than half an hour on 2 cores; run nothing else on the machine.
 source "$(dirname "$0")/../lib/regress.bash"
-all=(up_workers up_hosts up up_again submit status debug snapshot verify)
+all=(up_workers up up_again submit status debug snapshot verify)
 cli::begin_with "${all[*]} ..." "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/bench.bash"

@@ -4,7 +4,6 @@ calibrate.py cost PAIRS [WORKLOAD]      what will be run, and how long it takes
 calibrate.py next PAIRS [WORKLOAD]      the next run that lacks a record, as words that end with NUL; nothing if there is none
 calibrate.py record NAME JOB VERL COMMIT IMAGE      record the job directory of a run that has ended
 calibrate.py write           maintain/calibration.md
-calibrate.py check           maintain/calibration.md is what the records make; exits 1 where it is not
 """
 
 from __future__ import annotations
@@ -235,29 +234,16 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(' '.join(cell.replace('|', '/').split()) for cell in cells)} |" for cells in lines)
 
 
-def check() -> int:
-    """Say whether page and records agree; 1 where they do not."""
-    if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page():
-        print(
-            "maintain/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it."
-        )
-        return 1
-    print(f"maintain/calibration.md: {len(calibration.results())} mutations are recorded, 0 lines differ")
-    return 0
-
-
 def main(action: str, *words: str) -> int:
-    """One of cost, next, record, write, check; returns the exit status."""
+    """One of cost, next, record, write; returns the exit status."""
     if action == "cost":
         print(cost(int(words[0]), *words[1:]))
     elif action == "next":
         print("".join(f"{word}\0" for word in words_of_next(int(words[0]), *words[1:])), end="")
     elif action == "record":
         record(*words)
-    elif action == "write":
-        PAGE.write_text(page(), encoding="utf-8")
     else:
-        return check()
+        PAGE.write_text(page(), encoding="utf-8")
     return 0
 
 

@@ -8,8 +8,8 @@
 #   scripts/dev/test.sh faults           faults on them; reliability.py makes maintain/reliability.md from what they record
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
-# Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K), VERL_MAIN_DIR (a
-# checkout of verl's main branch). Without the last two, the tests that need them are skipped.
+# Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K,
+# without which two tests are skipped).
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"

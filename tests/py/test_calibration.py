@@ -7,12 +7,11 @@ import lzma
 import math
 
 import pytest
-from hermetic import REPO
 
 import calibrate
 import calibration
 from verl_verdict import exact
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.verdicts import Word
 
 RESULTS = {result.mutation.name: result for result in calibration.results()}
 PLANTED = [name for name, result in RESULTS.items() if not result.mutation.harmless]
@@ -23,13 +22,6 @@ KNOWN = calibration.known()
 
 def test_each_mutation_has_a_record_of_its_patch_or_a_reason():
     assert {each.name for each in calibration.mutations()} - RESULTS.keys() == set(KNOWN["pending"])
-
-
-def test_each_record_belongs_to_a_mutation_or_a_pair():
-    known = {run.name for run in calibration.planned(999)}
-    assert [
-        path.name for path in calibration.RECORDS.glob("*.xz") if path.name.removesuffix(".json.xz") not in known
-    ] == []
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -53,10 +45,6 @@ def test_a_change_that_begins_as_rounding_is_the_same_with_the_perturbed_run_tha
 def test_a_perturbed_run_excuses_no_planted_regression(name):
     verdict = calibration.judged(dataclasses.replace(RESULTS[name].mutation, is_rounding=True))
     assert verdict.word in calibration.CAUGHT, verdict.reason
-
-
-def test_what_is_not_caught_is_recorded():
-    assert set(KNOWN["not_caught"]) <= set(PLANTED)
 
 
 @pytest.mark.parametrize("name", HARMLESS)
@@ -211,13 +199,6 @@ def test_in_noise_b_has_the_seeds_of_a(records, tmp_path, monkeypatch):
     assert len({run.name for run in runs}) == len(runs) == 9 + 8 + 4  # of A, of B, and the other noise
 
 
-@pytest.mark.parametrize(("word", "left"), [(Word.INCONCLUSIVE, 8), (Word.REGRESSED, 0)])
-def test_in_noise_no_pair_follows_a_decision(records, monkeypatch, word, left):
-    monkeypatch.setattr(calibration, "IN_NOISE", ("lost-sign",))
-    monkeypatch.setattr(calibration, "looks", lambda mutation: {3: Verdict(mutation.name, word, "")})
-    assert sum(run.name.startswith("noisy-") for run in calibration.lacking(0)) == left
-
-
 def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):
     run = next(calibration.planned(0))
     calibration.record(run, job(tmp_path / "job"), {"verl": "pypi:0.9.1"})
@@ -240,24 +221,3 @@ def test_a_record_of_a_measured_run_has_the_memory_of_its_processes(records, tmp
     assert calibration.load.__wrapped__("lost-sign").memory.attempts == ()
     ((process,),) = calibration.load.__wrapped__("leak-1").memory.attempts
     assert (process.name, process.sizes) == ("python3", (100, 120))
-
-
-def test_a_record_of_a_noisy_run_has_the_decisive_metrics(records, tmp_path):
-    run, _ = calibration.noisy_pair("ppo", 3)
-    calibration.record(run, job(tmp_path / "job"), {})
-    series = calibration.load.__wrapped__(run.name).series
-    assert (run.name, run.seed, sorted(series)) == ("noise-ppo-3-1", 300, ["critic/score/mean", "timing_s/step"])
-
-
-def test_the_page_is_checked(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(calibrate, "PAGE", tmp_path / "page.md")
-    # To make it takes seconds, and has its own test.
-    monkeypatch.setattr(calibrate, "page", lambda: "# What the records make\n")
-    assert calibrate.main("check") == 1
-    assert (
-        capsys.readouterr().out
-        == "maintain/calibration.md is not what the records make: 'PYTHONPATH=py .venv/bin/python scripts/dev/calibrate.py write' writes it.\n"
-    )
-    assert calibrate.main("write") == 0
-    assert calibrate.main("check") == 0
-    assert REPO not in calibrate.PAGE.parents

@@ -40,15 +40,6 @@ def lines_of(page, begin):
 # --- rows
 
 
-def test_every_release_has_every_workload_and_both_trainers_where_there_are_two():
-    names = [row.name for row in releases.named(["0.8.0", "0.9.1"])]
-    assert names == [
-        "0.8.0-ppo", "0.8.0-grpo", "0.8.0-sft", "0.8.0-resume",
-        "0.9.1-ppo", "0.9.1-ppo-v0", "0.9.1-grpo", "0.9.1-grpo-v0", "0.9.1-sft", "0.9.1-resume",
-    ]  # fmt: skip
-    assert len(releases.named([])) == len({row.name for row in releases.ROWS}) == 20
-
-
 # --- the page
 
 
@@ -99,39 +90,6 @@ def test_a_row_recorded_with_the_same_code_image_and_checkout_is_reused(same_che
     assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"verl": {"code_id": "verl-other"}}, {"image": "other"}, {"inputs": "other"}, {"steps": 5}, {"works": False},
-        {"row": "0.8.0-grpo"},
-    ],
-    ids=lambda change: next(iter(change)),
-)  # fmt: skip
-def test_a_row_is_run_again_where_anything_differs(same_checkout, change):
-    record = records()["0.8.0-ppo"]
-    if "row" in change:
-        releases.RECORDS.write_text("")
-    with releases.RECORDS.open("a") as file:
-        file.write(json.dumps({**record, **change}) + "\n")
-    assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 1
-
-
-def test_the_checkout_is_what_decides_how_a_job_runs(tmp_path, monkeypatch):
-    for name in ("py/hooks/a.py", "py/x/b.json", "jobspecs/ppo.yaml", "env/cpu.env", "env/ray/cpu.yaml"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("as it was")
-    monkeypatch.setattr(releases, "REPO", tmp_path)
-    before = releases.inputs()
-    (tmp_path / "py" / "__pycache__").mkdir()
-    (tmp_path / "py" / "__pycache__" / "a.pyc").write_text("no matter")
-    (tmp_path / "README.md").write_text("no matter")
-    assert releases.inputs() == before
-    for name in ("py/x/b.json", "env/ray/cpu.yaml"):
-        (tmp_path / name).write_text("changed")
-        assert releases.inputs() != before
-        before = releases.inputs()
-
-
 # --- two jobs
 
 
@@ -145,15 +103,6 @@ def test_metrics_are_compared_at_every_step_and_times_are_not():
     other = metrics({"a": 1.0, "timing_s/step": 9.0, "train/mfu": 3.0, **tokens}, {"a": 1.25, "b": 2})
     assert release_row.compared(one, other) == {"metrics": 3, "differ": {"a": {"step": 2, "most": 0.25}}}
     assert release_row.compared(one, one) == {"metrics": 3, "differ": {}}
-
-
-def test_a_metric_of_only_one_job_differs_and_nan_equals_nan():
-    one = metrics({"a": float("nan"), "b": float("nan"), "c": 1})
-    other = metrics({"a": float("nan"), "b": 1.0, "d": 2})
-    assert release_row.compared(one, other) == {
-        "metrics": 4,
-        "differ": {name: {"step": 1, "most": None} for name in ("b", "c", "d")},
-    }
 
 
 # --- a row, with a fake `make` that leaves the same directories
@@ -242,17 +191,6 @@ def test_a_job_that_fails_ends_the_row_with_its_reason(run, capsys):
     assert (record["jobs"][0]["status"], record["equal"]) == (3, None)
     assert [target for target, _ in calls] == ["submit"]
     assert capsys.readouterr().out == f"0.8.0-sft does not work: {ended['reason']}\n"
-
-
-def test_a_refused_submission_is_reported_with_its_message(run):
-    said = [
-        "ok      helper is there",
-        "error   verl 0.9.1 wants more.",
-        "error   44_submit_sdk: exit 2 (bad input) after 1 s",
-    ]
-    status, record, calls = run("0.8.0-sft", {"status": 2, "said": said})
-    assert (status, record["why"], record["jobs"][0]["seconds"]) == (9, "verl 0.9.1 wants more.", None)
-    assert [target for target, _ in calls] == ["submit"]
 
 
 def test_a_job_that_is_not_over_is_stopped(run):

@@ -42,12 +42,6 @@ DID
   done
 }
 
-@test "a run that continues is resumed before it is recorded" {
-  calibrate calibrate::run x ppo '' '' 8 a=1
-  assert_status 0
-  [[ $(did) == 'submit '*$'\nresume JOB=the-job OVERRIDES=trainer.total_training_steps=8 WAIT=1\nrecord x '* ]]
-}
-
 @test "a job that stalls is stopped and recorded; one that lost its node is not recorded" {
   FAILS=6 calibrate calibrate::run x ppo '' '' '' a=1
   assert_status 0
@@ -74,13 +68,4 @@ DID
   calibrate calibrate::run x ppo '' '' '' a=1 "${BOX}/it.patch"
   assert_status 2
   assert_line "error   The patch ${BOX}/it.patch does not apply to pypi:0.9.1 (VERL_SOURCE): write the patch for that release."
-}
-
-@test "the number of pairs must be a number" {
-  sandbox::run scripts/dev/calibrate.sh many
-  assert_status 2
-  assert_line "error   PAIRS='many' (the argument of calibrate.sh) is not a whole number up to 999: give one, or leave it out."
-  sandbox::run scripts/dev/calibrate.sh 60 sftt
-  assert_status 2
-  assert_line "error   WORKLOAD='sftt' (the second argument of calibrate.sh) is not ppo, grpo or sft: give one of them, or leave it out."
 }

@@ -47,17 +47,6 @@ CLUSTER_NAME=mine FORCE=1 CODE_ID= VERL_SOURCE= make down
 MADE
 }
 
-@test "a cluster that was up stays up, and one whose name only contains ours is not ours" {
-  printf 'mine\nother\n' >"${BOX}/found/clusters"
-  releases 0.8.0-ppo
-  assert_status 0
-  [[ $(made) != *'make down'* ]]
-  printf 'mine-too\n' >"${BOX}/found/clusters"
-  releases 0.8.0-ppo
-  assert_status 0
-  [[ $(made) == *'make down' ]]
-}
-
 @test "a failing row is an error, the others run, and the exit status is 9" {
   echo 9 >"${BOX}/found/broken-0.8.0-ppo"
   releases 0.8.0-ppo 0.8.0-sft
@@ -83,17 +72,6 @@ MADE
   releases 0.8.0-ppo 0.8.0-sft
   assert_status 130
   [[ $output != *'rows work'* && $output != *'0.8.0-sft of'* && $(made) == *'make down' ]]
-}
-
-@test "a row that cannot be run, and a cluster that cannot be brought up, end it with one sentence" {
-  echo 1 >"${BOX}/found/broken-0.8.0-ppo"
-  releases 0.8.0-ppo
-  assert_status 1
-  assert_line "error   The row 0.8.0-ppo could not be run: its messages are above, and the output of its commands is in ${HERE}/build/releases/log."
-  touch "${BOX}/found/broken"
-  releases 0.8.0-ppo
-  assert_status 1
-  assert_line "error   'make build up prepare' failed: read the end of ${HERE}/build/releases/log."
 }
 
 @test "all rows: main's are left out without VERL_MAIN, and the page is written of those that were run" {
