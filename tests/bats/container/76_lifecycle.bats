@@ -37,13 +37,13 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 }
 
 @test "make resume continues from the newest complete checkpoint, and does not change the attempt before it" {
-  job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_training_steps=40 trainer.save_freq=2' scripts/42_submit_sft_minimal.sh 2>/dev/null)
+  job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=400 trainer.save_freq=2' scripts/42_submit_sft_minimal.sh 2>/dev/null)
   await 180 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
   run make --no-print-directory stop JOB=half
   assert_status 0
   step=$(<"$(job_dir half)/checkpoints/latest_checkpointed_iteration.txt")
-  ((step < 40)) || fail 'it was stopped too late'
-  mkdir "$(job_dir half)/checkpoints/global_step_39" # like a job that died while it saved
+  ((step < 400)) || fail 'it was stopped too late'
+  mkdir "$(job_dir half)/checkpoints/global_step_399" # like a job that died while it saved
   before=$(cd "$(job_dir half)" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
   end=$((step + 4))
   run make --no-print-directory resume JOB=half WAIT=1 OVERRIDES="trainer.total_training_steps=${end}"
@@ -58,7 +58,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   [[ $before == "$after" ]] || fail "$(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after"))"
   weights::loaded "$(job_dir half)/attempts/2" "$(job_dir half)" "$step" || fail 'it did not begin with the weights of the checkpoint'
   weights::changed "$(job_dir half)/attempts/2" || fail 'it changed no weights'
-  run make --no-print-directory resume JOB=half
+  run make --no-print-directory resume JOB=half OVERRIDES="trainer.total_training_steps=${end}"
   assert_line "error   JOB=half has all its ${end} steps done \($(job_dir half)/attempts/2/checkpoints/global_step_${end}\): ask for more, as in OVERRIDES=trainer.total_training_steps=.*"
 }
 

@@ -68,7 +68,6 @@ is_nothing_left() { [[ -z $(left) ]]; }
 }
 
 @test "make slurm: build, up, prepare, a job and down in containers on two hosts" {
-  make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || true
   WORKERS=1 WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=slurm-boxes OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1' BATCH_TIME=00:20:00 slurm_nodes::submit
   slurm_nodes::await_end
   assert_line "ok      head \(local, gpu-a of the Slurm job ${BATCH}\): 10.213.77.11, container engine [0-9].*"

@@ -83,7 +83,7 @@ secret::reached() {
 }
 
 @test "a secret reaches driver and actors, is only in its own file while they run, and nowhere afterwards" {
-  secret::submit 'a job with a secret, searched for while it runs and afterwards' 120
+  secret::submit 'a job with a secret, searched for while it runs and afterwards' 160
   fault::follow
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"
   secret::search head "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
