@@ -37,14 +37,19 @@ def job(make_job, ray):
 
 def test_what_waits_and_how_vs_code_attaches(run, job):
     job.waits()
+    job.waits(since="2026-11-23T01:00:02+00:00")  # another thread of the same process, which needs no second debugger
     job.waits(port=4712, node="worker-1", host="10.0.0.3", since="2026-11-23T01:00:01+00:00", attached=True)
     outcome = run("breakpoints", "job", "--first-port=6000")
     assert outcome.status == 0
+    assert (
+        run("--shown-root=/of/this/host", "breakpoints", "job", "--first-port=6000").out == outcome.out
+    )  # a node's paths
     lines = outcome.out.splitlines()
     assert lines[1].split() == [
         "ray::Rewards.score", "user/code/mine.py:12", "compute_score", "worker-0", "10.0.0.2:4711", "2026-11-23T01:00:00+00:00",
     ]  # fmt: skip
     assert lines[2].endswith("2026-11-23T01:00:01+00:00  a debugger is attached")
+    assert lines[3] == ""
     attach = [json.loads(line) for line in lines if line.startswith("{")]
     assert [one["connect"] for one in attach] == [{"host": "127.0.0.1", "port": port} for port in (6000, 6001)]
     assert attach[0]["pathMappings"] == [
@@ -62,7 +67,7 @@ def test_status_and_jobs_say_where_it_waits(run, job):
     waits = "RUNNING, waits in a breakpoint (user/code/mine.py:12)"
     assert waits in run("status", "--profile=cpu", "--cluster=c").out
     assert waits in run("jobs").out
-    job.waits(since="2026-11-23T02", port=1)
+    job.waits(since="2026-11-23T02", port=1, pid=8)
     [row] = json.loads(run("jobs", "--json").out)["jobs"]
     assert (row["status"], row["debugged"]) == ("RUNNING", "waits in a breakpoint (user/code/mine.py:12 and 1 more)")
 
@@ -83,13 +88,13 @@ def test_a_legacy_breakpoint_is_for_ray_debug(run, job):
 @pytest.mark.parametrize(
     ("debugger", "status", "sentence"),
     [
-        ("1", "RUNNING", "job (RUNNING) waits in no breakpoint now: 'make wait JOB=job' says when it does."),
+        ("1", "RUNNING", "job waits in no breakpoint now: 'make wait JOB=job' says when it does."),
         (
             None,
             "RUNNING",
-            "job was submitted without DEBUGGER, so it waits in no breakpoint: submit it with DEBUGGER=1.",
+            "job was submitted without DEBUGGER, so it has no breakpoints: submit it with DEBUGGER=1.",
         ),
-        ("1", "STOPPED", "job is over (STOPPED), so it waits in no breakpoint: submit it again with DEBUGGER=1."),
+        ("1", "STOPPED", "job is over (STOPPED), so it waits in no breakpoint: submit it again."),
     ],
 )
 def test_none_waits(run, job, ray, debugger, status, sentence):

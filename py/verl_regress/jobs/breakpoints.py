@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
@@ -17,7 +16,7 @@ LEGACY = "legacy"
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A thread of a job that waits, or that a debugger is `attached` to.
+    """Where a process of a job waits, or is when a debugger is `attached` to it.
 
     `task` is Ray's title of the process, `kind` debugpy or legacy, `since` UTC in ISO 8601. `host` and `port` are where
     the debugger listens, as the processes on `node` see it. With an `exception`, it waits after that was raised.
@@ -46,8 +45,11 @@ class Breakpoint:
 
 
 def of(job: JobDir) -> list[Breakpoint]:
-    """Those of the processes that live, the longest wait first."""
-    return sorted(_read(job), key=lambda one: (one.since, one.node or "", one.pid, one.port))
+    """One for each process that lives, the longest wait first: its threads wait for the same debugger."""
+    found: dict[tuple[str | None, int], Breakpoint] = {}
+    for one in sorted(_read(job), key=lambda one: (one.since, one.node or "", one.pid, one.port)):
+        found.setdefault((one.node, one.pid), one)
+    return list(found.values())
 
 
 def words(job: JobDir) -> str | None:
@@ -62,16 +64,8 @@ def words(job: JobDir) -> str | None:
 
 
 def _read(job: JobDir) -> Iterator[Breakpoint]:
-    directory = job.state / "breakpoints"
-    with suppress(FileNotFoundError):
-        for file in directory.iterdir():
-            if file.suffix == ".json" and (one := _record(file)) is not None:
-                yield one
-
-
-def _record(file: Path) -> Breakpoint | None:
-    """The record in `file`; None if its process is gone, or goes on, or if it is not a record."""
-    with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):
-        if lock.is_held(file):
-            return Breakpoint(**(read_json(file) or {}))
-    return None
+    """Every record whose process lives and waits."""
+    for file in (job.state / "breakpoints").glob("*.json"):
+        with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):
+            if lock.is_held(file):
+                yield Breakpoint(**(read_json(file) or {}))

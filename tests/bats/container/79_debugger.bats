@@ -110,5 +110,5 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   assert_line 'ok      stops SUCCEEDED \(the trainer ended\)'
   [[ $(<"$(job_dir stops)/stopped") == attached ]]
   run make --no-print-directory debugger JOB=stops
-  assert_line 'error   stops is over \(SUCCEEDED\), so it waits in no breakpoint: submit it again with DEBUGGER=1\.'
+  assert_line 'error   stops is over \(SUCCEEDED\), so it waits in no breakpoint: submit it again\.'
 }
