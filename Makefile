@@ -77,9 +77,14 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 	@scripts/51_logs.sh
 
 ##@ The question
-verify: up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
+# Its knobs, before anything is brought up for them.
+.verify-check:
+	@scripts/60_verify.sh --check
+.bisect-check:
+	@scripts/62_bisect.sh --check
+verify: .verify-check up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
-bisect: up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, METRIC, STEP, BISECT]
+bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, METRIC, STEP, BISECT]
 	@scripts/62_bisect.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh
@@ -125,4 +130,4 @@ export REGRESS_SAID = $(is_said)$(eval is_said := 1)
 	@scripts/dev/help.sh
 %: .not-a-target ;
 Makefile: ;
-.PHONY: .not-a-target
+.PHONY: .not-a-target .verify-check .bisect-check

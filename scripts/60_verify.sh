@@ -5,6 +5,7 @@
 #
 #   CODE_A=codeA CODE_B=git:URL@main scripts/60_verify.sh
 #   SESSION=latest scripts/60_verify.sh      continues a session that was interrupted
+#   scripts/60_verify.sh --check             only looks whether CODE_A, CODE_B and SUITE are there; needs no cluster
 #
 # CODE_A and CODE_B are code ids, or sources of verl (pypi:VERSION, git:URL@REF, path:DIR): ids made from a source contain its tree
 # hash. SUITE is a name of suites/ or a file. Runs of A that an earlier session made under equal conditions are not made again.
@@ -15,8 +16,12 @@
 #
 # Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin "$@"
+cli::begin_with '--check' "$@"
 env::load
+if [[ ${1:-} == --check ]]; then
+  [[ -n $SESSION ]] || verify::check
+  exit
+fi
 helper::ensure
 deps::ensure_judge
 if [[ -n $SESSION ]]; then

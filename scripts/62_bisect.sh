@@ -5,6 +5,7 @@
 #
 #   VERL_REPO=path:~/verl GOOD=b9873ee9 BAD=HEAD scripts/62_bisect.sh
 #   BISECT=latest scripts/62_bisect.sh       continues a search that was interrupted
+#   scripts/62_bisect.sh --check             only looks whether VERL_REPO, GOOD, BAD and SUITE are there; needs no cluster
 #
 # GOOD and BAD are commits, branches or tags of VERL_REPO. Commits that change nothing in verl/ are left out, and one whose verl/
 # equals that of a commit that was tried is not run. SUITE and CASE choose what is trained, METRIC and STEP what tells a bad commit;
@@ -14,8 +15,12 @@
 #
 # Knobs: VERL_REPO GOOD BAD SUITE CASE METRIC STEP BISECT DETERMINISTIC ALLOW_MISMATCH
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin "$@"
+cli::begin_with '--check' "$@"
 env::load
+if [[ ${1:-} == --check ]]; then
+  [[ -n $BISECT ]] || bisect::check
+  exit
+fi
 helper::ensure
 deps::ensure_judge
 if [[ -n $BISECT ]]; then

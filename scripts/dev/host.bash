@@ -49,16 +49,13 @@ host::look_for_engine() {
 
 # There may be an engine that we must not start: say so instead of starting a second one.
 host::_look_for_stopped_engine() {
-  local answer
   if [[ $HOST_ENGINE == podman ]]; then
     host::_look_for_stopped_podman
     return
   fi
-  answer=$(docker version 2>&1) || true
   [[ -z ${DOCKER_HOST:-} ]] ||
     cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
-  [[ $answer != *'permission denied'* ]] ||
-    cli::die 1 "The container engine runs, but $(host::_user) may not use it: run 'sudo usermod -aG docker $(host::_user)' and log in again, or run this as root."
+  engine::need_permission
   host::_want docker.io command -v docker
   host::_want docker.io command -v dockerd
   host::_want iptables command -v iptables

@@ -2,20 +2,25 @@
 # in the head, so a search that was interrupted goes on by telling git the same again.
 # shellcheck shell=bash
 
-# bisect::begin: checks the knobs and creates a search. Sets BISECT_SEARCH, its directory, BISECT_GOOD and BISECT_BAD, both commits,
-# and BISECT_CLONE.
-bisect::begin() {
-  local file args
+# bisect::check: the knobs of a new search can be used; needs no cluster. Sets BISECT_SUITE, its file, BISECT_GOOD and BISECT_BAD, both
+# commits, and BISECT_CLONE.
+bisect::check() {
   verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   bisect::_need VERL_REPO GOOD BAD
   [[ -z $STEP || -n $METRIC ]] || cli::die 2 "STEP='${STEP}' (from ${ENV_ORIGIN[STEP]}) needs a METRIC to compare at that step: set METRIC, or leave STEP empty."
-  file=$(verify::suite_file)
+  BISECT_SUITE=$(verify::suite_file)
   bisect::_clone "$VERL_REPO" "$GOOD" "$BAD"
   bisect::_check_range
+}
+
+# bisect::begin: creates a search. Sets also BISECT_SEARCH, its directory.
+bisect::begin() {
+  local args
+  bisect::check
   args=("--name=${SUITE}" "--case=${CASE}" "--metric=${METRIC}" --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" --good "$BISECT_GOOD" --bad "$BISECT_BAD")
   args+=(--good-tree "$(bisect::_tree "$BISECT_GOOD")" --bad-tree "$(bisect::_tree "$BISECT_BAD")")
   [[ -z $STEP ]] || args+=(--step "$STEP")
-  BISECT_SEARCH=$(helper::run_in head bisect begin "${args[@]}" <"$file")
+  BISECT_SEARCH=$(helper::run_in head bisect begin "${args[@]}" <"$BISECT_SUITE")
   bisect::_tell_cost
 }
 
@@ -40,6 +45,8 @@ bisect::_need() {
 # BISECT_TEMP, and the commits.
 bisect::_clone() {
   local source
+  # shellcheck disable=SC2034  # snapshot's messages
+  SNAPSHOT_KNOB=VERL_REPO
   snapshot::need_git "VERL_REPO=$1 names a git repository"
   source=$(bisect::_source "$1")
   BISECT_REPO=$1

@@ -8,6 +8,7 @@ readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 # it. After waiting, the script reads the list of nodes again, because it may have changed.
 cluster::lock() {
   local file="${WORKDIR}/locks/${CLUSTER_NAME}"
+  owner::need_workdir
   mkdir -p "${WORKDIR}/locks"
   exec {CLUSTER_LOCK}>>"$file"
   if ! flock --nonblock "$CLUSTER_LOCK"; then
@@ -27,6 +28,7 @@ cluster::_wait_for_lock() {
 
 # cluster::ensure_directories: the directories that are mounted or kept next to them, created by this user before any container.
 cluster::ensure_directories() {
+  owner::need_workdir
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets" "${WORKDIR}/gcs/${CLUSTER_NAME}"
   chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
   owner::ensure_id

@@ -14,6 +14,17 @@ readonly DASHBOARD_ASK='
 # dashboard::token_file: the file on this host with Ray's token of this cluster.
 dashboard::token_file() { printf '%s/secrets/%s.token\n' "$WORKDIR" "$CLUSTER_NAME"; }
 
+# dashboard::need_token: this user can read it.
+dashboard::need_token() {
+  local token name
+  token=$(dashboard::token_file)
+  [[ ! -r $token ]] || return 0
+  name=$(stat -c %U -- "$token" 2>/dev/null) || name=$(stat -c %U -- "${token%/*}")
+  [[ -x ${token%/*} && ! -e $token ]] ||
+    cli::die 1 "${token}, which has Ray's token, is not readable for ${OWNER_USER}: run this as ${name}, who brought ${CLUSTER_NAME} up."
+  cli::die 1 "${token}, which has Ray's token, is missing: run 'make down up'."
+}
+
 # dashboard::tell: one line for `make up`.
 dashboard::tell() { log::ok "dashboard: $(nodes::dashboard_address), token in $(dashboard::token_file)"; }
 

@@ -1,6 +1,8 @@
 # job: sending a JobSpec to the helper in the head, and asking about jobs.
 # shellcheck shell=bash
 
+readonly JOB_LARGEST=262144 # bytes of a file that a user writes
+
 # job::spec_of WORKLOAD: the JobSpec file that this distribution ships for a workload.
 job::spec_of() { printf 'jobspecs/%s.yaml\n' "$1"; }
 
@@ -41,6 +43,7 @@ job::_request() {
   local -n _words=$1 _names=$2
   local stream=$3 spec=$4
   _names+=(job_spec ray_config)
+  [[ $CODE_ID != auto ]] || env::give CODE_ID "$(snapshot::resolve VERL_SOURCE)"
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
   # Each value is one word with its option, so a value may begin with a dash.
@@ -114,20 +117,25 @@ job::_begin() {
   [[ $WAIT != 1 ]] || job::follow "$id"
 }
 
-# job::_tell_interrupted PID FILE: reports what became of an interrupted submission. The helper writes the id into FILE when it
-# reserves the job's directory, and again when Ray has the job.
+# job::_tell_interrupted PID FILE: says which job comes of an interrupted submission, and waits for its end. The helper writes the id into
+# FILE before Ray gets the job, and again when Ray has it.
 job::_tell_interrupted() {
-  local id said
-  said=$(head -n 1 -- "$2")
-  log::info "interrupted while ${said:-the job} was being submitted: waiting for the result"
+  local id=()
+  trap '' INT TERM # a second Ctrl-C must not hide the id
+  log::info 'interrupted while the job was being submitted: waiting for its id'
+  wait::until 60 - job::_is_named_or_over "$@"
+  mapfile -t id <"$2"
+  if ((${#id[@]} == 0)); then
+    log::info "nothing was submitted"
+    return
+  fi
+  log::info "${id[0]} is being submitted: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it"
   wait::until 60 - job::_is_sent "$1"
   mapfile -t id <"$2"
-  case ${#id[@]} in
-    0) log::info "nothing was submitted" ;;
-    1) log::info "${id[0]} may have been submitted: see 'make wait JOB=${id[0]}', or end it with 'make stop JOB=${id[0]}'" ;;
-    *) log::info "${id[0]} is submitted and keeps running: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it" ;;
-  esac
+  ((${#id[@]} == 1)) || log::info "${id[0]} is submitted and keeps running"
 }
+
+job::_is_named_or_over() { [[ -s $2 ]] || job::_is_sent "$1"; }
 
 job::_is_sent() { ! kill -0 "$1" 2>/dev/null; }
 
@@ -233,9 +241,17 @@ job::_end_leftovers_on() {
 
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
+# job::need_small WHAT FILE: a megabyte of YAML takes ten seconds to read, and a file that somebody wrote has a few kilobytes.
+job::need_small() {
+  local size
+  size=$(stat -Lc %s -- "$2")
+  ((size <= JOB_LARGEST)) || cli::die 2 "$1 has ${size} bytes, and at most ${JOB_LARGEST} are read: is it the right file?"
+}
+
 job::_take() {
   local file=${1/#\~\//${HOME}/}
   [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${file}"
   [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
+  job::need_small "$2 '$(cli::shown "$1")'" "$file"
   cp -- "$file" "$3"
 }

@@ -26,6 +26,17 @@ owner::ensure_id() {
   owner::_read
 }
 
+# owner::need_workdir: this user can write what commands keep under WORKDIR.
+owner::need_workdir() {
+  local path=$WORKDIR name
+  while [[ ! -e $path ]]; do path=${path%/*} path=${path:-/}; done # WORKDIR is made there
+  for path in "$path" "${WORKDIR}"/{id,cache,clusters,gcs,locks,secrets,shared} "${WORKDIR}/locks/${CLUSTER_NAME}"; do
+    [[ -e $path && ! -w $path ]] || continue
+    name=$(stat -c %U -- "$path")
+    cli::die 2 "${path} belongs to ${name}, and ${OWNER_USER} cannot write there (WORKDIR, from ${ENV_ORIGIN[WORKDIR]}): run this as ${name}, or in a checkout of your own with another CLUSTER_NAME and DASHBOARD_PORT."
+  done
+}
+
 # owner::other [NODE...]: the first owner of this cluster's nodes that is not us, as ID|USER|WORKDIR. Prints nothing if no node is
 # live or all of them are ours.
 owner::other() { nodes::owners "$@" | owner::first_other; }

@@ -6,13 +6,40 @@ readonly SNAPSHOT_DIFF=.verl-regress.diff
 # The file in a release's stream that lists its requirements; the same name there, too.
 readonly SNAPSHOT_METADATA=.verl-regress.metadata
 
-# snapshot::resolve CODE: a code id unchanged; a source becomes the snapshot verl-<tree hash>. Prints the code id on stdout.
+SNAPSHOT_KNOB=VERL_SOURCE # the knob that has the source, for messages
+
+# snapshot::resolve KNOB: a code id unchanged; a source becomes the snapshot verl-<tree hash>. Prints the code id on stdout.
 snapshot::resolve() {
-  if [[ $1 == *:* ]]; then
-    snapshot::ensure 'verl-{tree}' "$1"
+  SNAPSHOT_KNOB=$1
+  if [[ ${!1} == *:* ]]; then
+    snapshot::ensure 'verl-{tree}' "${!1}"
   else
-    printf '%s\n' "$1"
+    printf '%s\n' "${!1}"
   fi
+}
+
+# snapshot::check KNOB: what can be said of it before there is a cluster. A code id is on the shared root, which may be on the nodes only.
+snapshot::check() {
+  local code=${!1} root
+  SNAPSHOT_KNOB=$1
+  case $code in
+    path:*) snapshot::_need_tree "$code" ;;
+    *:*) ;;
+    *)
+      root=$(nodes::shared_root_here)
+      [[ -z $root || -d ${root}/common/code/verl/${code} ]] ||
+        cli::die 2 "$1=${code} (from ${ENV_ORIGIN[$1]}) is no snapshot in ${root}/common/code/verl: make it with 'make snapshot CODE_ID=${code}', or name a source (pypi:VERSION, git:URL@REF, path:DIR)."
+      ;;
+  esac
+}
+
+# snapshot::_need_tree path:DIR: prints the folder, which has a verl.
+snapshot::_need_tree() {
+  local dir
+  dir=$(env::path "${1#path:}")
+  [[ -r $dir/verl/__init__.py ]] ||
+    cli::die 2 "${dir} (from ${SNAPSHOT_KNOB}=$1) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
+  printf '%s\n' "$dir"
 }
 
 # snapshot::name CODE: a code id unchanged, a source as snapshots record it.
@@ -29,7 +56,7 @@ snapshot::ensure() {
   case $2 in
     pypi:?*) snapshot::_from_pypi "$@" "${2#pypi:}" ;;
     git:?*@?*) snapshot::_from_git "$@" "${2#git:}" ;;
-    path:?*) snapshot::_from_path "$@" "${2#path:}" ;;
+    path:?*) snapshot::_from_path "$@" ;;
   esac
 }
 
@@ -60,7 +87,7 @@ snapshot::_from_pypi() {
     cli::on_exit rm -rf -- "$temporary"
     log::while "fetching verl ${version}" log::size "$temporary" -- \
       "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
-      cli::die 2 "verl==${version} (from VERL_SOURCE=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
+      cli::die 2 "verl==${version} (from ${SNAPSHOT_KNOB}=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
     chmod 755 "$temporary"
     mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been faster
     log::changed "fetched verl ${version} into ${cache}"
@@ -75,12 +102,12 @@ snapshot::_from_pypi() {
 snapshot::_from_git() {
   local code_id=$1 source=$2 url=${3%@*} ref=${3##*@} clone=${WORKDIR}/verl commit
   [[ $url != *://*@* || $url == ssh://* ]] ||
-    cli::die 2 "The URL in VERL_SOURCE holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
-  snapshot::need_git "VERL_SOURCE=${source} names a git repository"
+    cli::die 2 "The URL in ${SNAPSHOT_KNOB} holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
+  snapshot::need_git "${SNAPSHOT_KNOB}=${source} names a git repository"
   [[ ! -d $url ]] || url=$(realpath -- "$url")
   snapshot::ensure_clone "$clone" "$url" "$source"
   commit=$(snapshot::commit "$clone" "$url" "$ref")
-  [[ -n $commit ]] || cli::die 2 "'${ref}' (from VERL_SOURCE=${source}) is not a branch, tag or commit that ${url} gives, as git says above: check the name, and give a commit in full."
+  [[ -n $commit ]] || cli::die 2 "'${ref}' (from ${SNAPSHOT_KNOB}=${source}) is not a branch, tag or commit that ${url} gives, as git says above: check the name, and give a commit in full."
   snapshot::of_commit "$code_id" "$source" "$clone" "$commit"
 }
 
@@ -101,7 +128,7 @@ snapshot::ensure_clone() {
   temporary=$(mktemp -d "${clone}.XXXXXX.tmp")
   cli::on_exit rm -rf -- "$temporary"
   GIT_TERMINAL_PROMPT=0 log::while "cloning ${url}" log::size "$temporary" -- git clone --quiet --mirror -- "$url" "$temporary" ||
-    cli::die 2 "${url} (from VERL_SOURCE=${source}) could not be cloned, as git says above: check the URL, or this host's network."
+    cli::die 2 "${url} (from ${SNAPSHOT_KNOB}=${source}) could not be cloned, as git says above: check the URL, or this host's network."
   chmod 755 "$temporary"
   mv -T -- "$temporary" "$clone" 2>/dev/null || [[ -d $clone ]] # another run may have been faster
   log::changed "cloned ${url} into ${clone}"
@@ -120,10 +147,8 @@ snapshot::commit() {
 # From a git checkout we take what git would: everything except ignored files (environments, outputs, earlier checkpoints).
 snapshot::_from_path() {
   local code_id=$1 dir git safe='' commit='' argv=() list=(printf '.\0') diff=() temporary
-  dir=$(env::path "$3")
-  [[ -r $dir/verl/__init__.py ]] ||
-    cli::die 2 "${dir} (from VERL_SOURCE=$2) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
-  [[ ! -e ${dir}/.git ]] || snapshot::need_git "${dir} (from VERL_SOURCE=$2) is a git checkout"
+  dir=$(snapshot::_need_tree "$2")
+  [[ ! -e ${dir}/.git ]] || snapshot::need_git "${dir} (from ${SNAPSHOT_KNOB}=$2) is a git checkout"
   # Git runs what a checkout's configuration says (core.fsmonitor, filters, hooks), so it reads only our own and root's, whatever
   # safe.directory the user has set for other purposes.
   [[ ! -d ${dir}/.git || $(stat -c '%u' -- "$dir" "${dir}/.git" | sort -u) != 0 ]] || safe=$dir
@@ -147,7 +172,7 @@ snapshot::_need_own() {
   local said
   said=$(LC_ALL=C "${@:3}" rev-parse --git-dir 2>&1) || true
   [[ $said != *'dubious ownership'* && $said != *'unsafe repository'* ]] ||
-    cli::die 2 "$1 (from VERL_SOURCE=$2) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
+    cli::die 2 "$1 (from ${SNAPSHOT_KNOB}=$2) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
 }
 
 # How the working tree differs from COMMIT, for its record: the untracked files, and `git diff`.

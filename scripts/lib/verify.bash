@@ -3,16 +3,24 @@
 
 readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its name in py/verl_regress/store/sessions.py
 
+# verify::check: what can be said of the knobs of a new session before there is a cluster. Sets VERIFY_SUITE, the suite's file.
+verify::check() {
+  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED
+  VERIFY_SUITE=$(verify::suite_file)
+  job::need_small "SUITE '$(cli::shown "$SUITE")'" "$VERIFY_SUITE"
+  snapshot::check CODE_A >/dev/null
+  snapshot::check CODE_B >/dev/null
+}
+
 # verify::begin: creates a session and records what existed before it. Sets VERIFY_SESSION, its directory, and VERIFY_CODE, the code ids
 # of A and B.
 verify::begin() {
-  local identity address file prepared=()
-  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED
-  file=$(verify::suite_file)
-  verify::_check_suite "$file"
+  local identity address prepared=()
+  verify::check
+  verify::_check_suite "$VERIFY_SUITE"
   declare -gA VERIFY_CODE=()
-  VERIFY_CODE[A]=$(snapshot::resolve "$CODE_A")
-  VERIFY_CODE[B]=$(snapshot::resolve "$CODE_B")
+  VERIFY_CODE[A]=$(snapshot::resolve CODE_A)
+  VERIFY_CODE[B]=$(snapshot::resolve CODE_B)
   [[ ${VERIFY_CODE[A]} != "${VERIFY_CODE[B]}" ]] ||
     log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session measures how much A varies between runs"
   identity=$(node::identity head)
@@ -20,7 +28,7 @@ verify::begin() {
   artefact::words prepared
   VERIFY_SESSION=$(log::while 'recording what exists before the session' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
     --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" \
-    "${prepared[@]}" <"$file")
+    "${prepared[@]}" <"$VERIFY_SUITE")
 }
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.

@@ -16,7 +16,7 @@ KEYS = (
 )
 FIXED = "is refused: a job writes only into its own directory; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
-MAKE = ", a value with spaces in quotes, and $ twice on a make command line."
+MAKE = ", a value with spaces in quotes."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 
 

@@ -329,7 +329,7 @@ def test_only_the_base_config_may_call_an_override_optional(submit, where):
     given = {"spec": f"{SPEC}trainer_overrides: ['{text}']\n"} if where == "spec" else {}
     outcome = submit(*([] if given else [f"--overrides={text}"]), **given)
     origin = "my/ppo.yaml" if given else "OVERRIDES"
-    more = "" if given else ", a value with spaces in quotes, and $ twice on a make command line"
+    more = "" if given else ", a value with spaces in quotes"
     assert outcome.is_refusal(
         f"The override '{text}' (from {origin}) is not Hydra's key=value: write it as a.b.c=value{more}."
     )

@@ -43,11 +43,8 @@ class Override:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
         match = _OVERRIDE.fullmatch(self.text)
         if match is None or (match["value"] is None and match["prefix"] != "~"):
-            where_make_reads = ", a value with spaces in quotes, and $ twice on a make command line"
-            raise BadInput(
-                f"{self.shown} is not Hydra's key=value: write it as a.b.c=value"
-                f"{where_make_reads if self.origin == 'OVERRIDES' else ''}."
-            )
+            quotes = ", a value with spaces in quotes" if self.origin == "OVERRIDES" else ""
+            raise BadInput(f"{self.shown} is not Hydra's key=value: write it as a.b.c=value{quotes}.")
         return match["prefix"] or "", match["key"]
 
     @property

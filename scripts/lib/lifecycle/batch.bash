@@ -5,8 +5,12 @@
 # containers there.
 batch::load() {
   env::check
-  env::give TRANSPORT srun
-  [[ ! -v HOSTS_FILE || -z $HOSTS_FILE ]] || env::give TRANSPORT container
+  TRANSPORT=srun ENV_ORIGIN[TRANSPORT]='a batch job for Slurm'
+  [[ ! -v HOSTS_FILE || -z $HOSTS_FILE ]] || TRANSPORT=container
+  if [[ ${PROFILE:-auto} == auto ]]; then
+    log::info "PROFILE is not set, and this machine is none of the job's hosts, so the profile is gpu; set PROFILE=cpu for a rehearsal."
+    env::give PROFILE gpu
+  fi
   env::load_knobs
   [[ -z $HOSTS_FILE ]] || hosts::are_allocated ||
     cli::die 2 "HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) names hosts, but a batch job gets its hosts from Slurm: set HOSTS_FILE=slurm to run our containers on them, or HOSTS_FILE= to run Ray directly on them."

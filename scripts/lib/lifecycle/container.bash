@@ -69,7 +69,7 @@ nodes::ask_dashboard() {
   published=$(prereq::published_port)
   [[ $published == "127.0.0.1:${DASHBOARD_PORT}" ]] ||
     cli::die 1 "The head of ${CLUSTER_NAME} publishes its dashboard at ${published:-no port}, not at 127.0.0.1:${DASHBOARD_PORT} (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}): set DASHBOARD_PORT to that port."
-  [[ -r $token ]] || cli::die 1 "${token}, which has Ray's token, is missing or not readable for you: run 'make down up'."
+  dashboard::need_token
   bash -c "$DASHBOARD_ASK" ask 127.0.0.1 "$DASHBOARD_PORT" /api/version "$token"
 }
 

@@ -79,12 +79,22 @@ engine::version() {
 
 engine::_does_not_answer() {
   local start='systemctl start podman.socket'
+  [[ $ENGINE == podman ]] || engine::need_permission
   [[ $ENGINE == podman ]] ||
-    cli::die 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'."
+    cli::die 1 "No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'."
   [[ -x $(command -v docker) && $(docker --version 2>/dev/null) != podman* ]] ||
     cli::die 1 "CONTAINER_ENGINE=podman (from ${ENV_ORIGIN[CONTAINER_ENGINE]}) is driven with Docker's own client, and the command docker is missing or podman's (package podman-docker): install docker-cli (docker.io before Debian 13); its daemon need not run."
   (($(id -u) == 0)) || start='systemctl --user start podman.socket'
   cli::die 1 "podman does not answer at ${DOCKER_HOST} (CONTAINER_ENGINE=podman, from ${ENV_ORIGIN[CONTAINER_ENGINE]}): start it with '${start}', or where there is no systemd with 'podman system service --time=0 ${DOCKER_HOST}'."
+}
+
+# engine::need_permission: Docker does not refuse this user; whether it answers is another question.
+engine::need_permission() {
+  local said name
+  said=$(LC_ALL=C docker version 2>&1) || true
+  name=$(id -un 2>/dev/null) || name=$(id -u)
+  [[ $said != *'permission denied'* ]] ||
+    cli::die 1 "The container engine runs, but ${name} may not use it: run 'sudo usermod -aG docker ${name}' and log in again, or run this as root."
 }
 
 # engine::list_parts: the programs that podman needs in addition, each as PROGRAM:PACKAGE.

@@ -116,7 +116,7 @@ for split, rows in (("train", 1024), ("test", 256)):
 @test "the engine is down" {
   refused 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'." \
     env DOCKER_HOST=unix:///no/such.sock scripts/40_submit_ppo_epoch1.sh
-  refused 1 "No container engine answers ('docker version' fails): start it, join the group docker, or run 'scripts/dev/bootstrap_host.sh --engine'." \
+  refused 1 "No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'." \
     env DOCKER_HOST=unix:///no/such.sock scripts/01_up.sh
 }
 

@@ -72,6 +72,15 @@ podman_has() {
   refute_called "docker ps"
 }
 
+@test "an engine that runs and refuses this user is no engine that is to be started" {
+  stub docker 'echo "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock" >&2; exit 1'
+  for ask in image::need_engine 'node::exec head true'; do
+    lib "$ask"
+    assert_status 1
+    assert_line "error   The container engine runs, but alice may not use it: run 'sudo usermod -aG docker alice' and log in again, or run this as root."
+  done
+}
+
 @test "another engine than the cluster's" {
   answers docker
   brought_up_with podman

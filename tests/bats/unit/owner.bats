@@ -69,6 +69,24 @@ in_lib() {
 THEIRS="The cluster mine belongs to another checkout: /home/a/verl-regress/workdir of user alice"
 CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 
+@test "another user who can read this WORKDIR and not write there gets one sentence from up, down and the dashboard, none that destroys" {
+  ((EUID == 0)) || skip 'only root can give a file to another user'
+  sandbox::verb
+  mkdir -p "${WORK}/locks"
+  mkdir -m 700 "${WORK}/secrets"
+  # root without the capability to write and read everything
+  stub bash "exec $(type -P setpriv) --bounding-set=-all $(type -P bash) \"\$@\""
+  chown -R nobody "$WORK"
+  for verb in cluster::lock cluster::ensure_directories; do
+    mine scripts/verb.sh "$verb"
+    assert_status 2
+    assert_line "error   ${WORK} belongs to nobody, and $(id -un) cannot write there (WORKDIR, from the command line or environment): run this as nobody, or in a checkout of your own with another CLUSTER_NAME and DASHBOARD_PORT."
+  done
+  mine scripts/verb.sh dashboard::need_token
+  assert_status 1
+  assert_line "error   ${WORK}/secrets/mine.token, which has Ray's token, is not readable for $(id -un): run this as nobody, who brought mine up."
+}
+
 @test "WORKDIR's id is made once, 16 hex digits, however many make it at once" {
   rm "${WORK}/id"
   in_lib <<<$'for i in 1 2 3 4 5; do (owner::ensure_id; echo "id $OWNER_ID") & done; wait'

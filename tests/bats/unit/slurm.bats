@@ -188,7 +188,7 @@ in_slurm() {
   assert_line '#SBATCH --gpus-per-node=mi250:8'
 }
 
-@test "make slurm submits the script that it keeps; sbatch's refusal and PROFILE=auto are one sentence" {
+@test "make slurm submits the script that it keeps; sbatch's refusal is one sentence" {
   stub sbatch 'env >"${BOX}/environment"; [[ ! -e ${BOX}/refuses ]] || { printf "sbatch: error: %s\n" "Batch job submission failed: Invalid account." >&2; exit 1; }; echo "7;here"'
   sandbox::run BATCH_PARTITION=train SBATCH_EXPORT=ALL SLURM_JOB_ID=5 scripts/45_slurm.sh
   assert_status 0
@@ -200,8 +200,12 @@ in_slurm() {
   sandbox::run scripts/45_slurm.sh
   assert_status 1
   [[ $output == *'error   Slurm refused the job (sbatch: Batch job submission failed: Invalid account): correct the knobs BATCH_…; the script is '* ]] || fail 'another sentence'
+}
+
+@test "without PROFILE a batch job is for GPUs, whatever this machine has, and says so" {
   mkdir "${BOX}/dev"
-  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" DRY_RUN=1 scripts/45_slurm.sh
-  assert_status 2
-  assert_line 'error   PROFILE=auto looks for devices on this machine, but with TRANSPORT=srun (from the command line or environment) the nodes are other machines: name the profile for them.'
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" TO=slurm scripts/46_export.sh
+  assert_status 0
+  assert_line 'export PROFILE=gpu'
+  assert_line "        PROFILE is not set, and this machine is none of the job's hosts, so the profile is gpu; set PROFILE=cpu for a rehearsal."
 }

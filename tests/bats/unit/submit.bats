@@ -40,6 +40,24 @@ is_sent() { [[ $(grep -cxF -- "$1" "${BOX}/words") == 1 ]]; }
   done
 }
 
+@test "CODE_ID=auto is the snapshot of VERL_SOURCE, named by its tree" {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  printf 'snapshot::ensure() { echo "$1 of $2"; }\n' >>"${HERE}/scripts/lib/snapshot.bash"
+  sandbox::run CODE_ID=auto VERL_SOURCE=path:/my/verl scripts/44_submit_sdk.sh
+  assert_status 0
+  is_sent '--code-id=verl-{tree} of path:/my/verl' || fail "$(<"${BOX}/words")"
+  sandbox::run CODE_ID=auto VERL_SOURCE=path:/my/verl scripts/31_snapshot_verl_code.sh
+  assert_line 'verl-{tree} of path:/my/verl'
+}
+
+@test "a JobSpec of a megabyte is refused by its size, before it is sent or read" {
+  head -c 1000000 /dev/zero | tr '\0' '#' >"${HERE}/big.yaml"
+  sandbox::run scripts/44_submit_sdk.sh big.yaml
+  assert_status 2
+  assert_line "error   the JobSpec 'big.yaml' has 1000000 bytes, and at most 262144 are read: is it the right file?"
+  [[ ! -e ${BOX}/words ]]
+}
+
 # bats test_tags=slow
 @test "every script that submits passes TRAIN_SEED and PERTURBED on if they are set, and only then" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do

@@ -105,6 +105,30 @@ END
   refute_called 'docker exec'
 }
 
+@test "CODE_A, CODE_B and SUITE are looked for before a cluster is brought up, each in the words of its own knob" {
+  run make -n -C "$REPO" --no-print-directory verify
+  [[ ${lines[0]} == 'scripts/60_verify.sh --check' ]]
+  run make -n -C "$REPO" --no-print-directory bisect
+  [[ ${lines[0]} == 'scripts/62_bisect.sh --check' ]]
+  mkdir -p "${BOX}/work dir/shared/common/code/verl/codeA"
+  cp -r "${REPO}/suites" "$HERE"
+  : >"${BOX}/containers"
+  while IFS='|' read -r knob sentence; do
+    sandbox::run CODE_A=codeA CODE_B=pypi:0.9.1 "$knob" scripts/60_verify.sh --check
+    assert_status 2
+    assert_line "error   ${sentence}"
+  done <<END
+CODE_B=path:/no/verl|/no/verl (from CODE_B=path:/no/verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'.
+CODE_A=codeX|CODE_A=codeX (from the command line or environment) is no snapshot in ${BOX}/work dir/shared/common/code/verl: make it with 'make snapshot CODE_ID=codeX', or name a source (pypi:VERSION, git:URL@REF, path:DIR).
+SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? Name a file, or one of $(cd "${REPO}/suites" && printf '%s ' *.yaml | sed 's/\.yaml//g; s/ $//').
+END
+  sandbox::run CODE_A=codeA CODE_B=pypi:0.9.1 scripts/60_verify.sh --check
+  assert_status 0
+  sandbox::run SESSION=latest CODE_A=codeX scripts/60_verify.sh --check # has its own
+  assert_status 0
+  refute_called 'docker exec'
+}
+
 @test "a head that is gone is said in one sentence" {
   : >"${BOX}/containers"
   drive
