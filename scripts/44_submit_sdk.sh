@@ -5,7 +5,8 @@
 #   JOBSPEC=FILE scripts/44_submit_sdk.sh          or scripts/44_submit_sdk.sh FILE
 #
 # DRY_RUN=1 prints the resolved config, the runtime_env and the equivalent `ray job submit`, and creates nothing.
-# WAIT=1 follows the job and exits with its status (see the table in the README).
+# WAIT=1 follows the job and exits with its status (see the table in the README); `make submit` ends with 2 for each that is not 0.
+# CODE_ID=auto takes a snapshot of VERL_SOURCE first, named by its tree; DRY_RUN=1 too.
 #
 # Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED PERTURBED DEBUGGER ALLOW_MISMATCH DRY_RUN
 #        WAIT RAY_BASE_CONFIG MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT

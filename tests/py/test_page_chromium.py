@@ -31,6 +31,7 @@ MEASURE = """<script>addEventListener("load", () => {
   const found = {
     pictures: [...document.querySelectorAll("svg")].map(box), page: [innerWidth, document.documentElement.scrollWidth],
     lines: [...document.querySelectorAll("svg g[id$='-a'] > path, svg g[id$='-b'] > path")].filter(isLine).map(box),
+    cut: [...document.querySelectorAll(".jobs")].filter(({parentElement: box}) => box.scrollWidth > box.clientWidth).length,
     paper: colour("backgroundColor"), ink: colour("color"),
     reachable: [...document.querySelectorAll("a, summary, [tabindex='0']")].every(each => { each.focus(); return document.activeElement === each }),
   };
@@ -130,6 +131,7 @@ def test_every_curve_is_drawn_and_the_page_fits_its_window(page, measured, size)
     assert len(found["lines"]) == 2 * (len(found["pictures"]) - metrics_with_one_value)
     assert all(width > 100 for width, _ in found["lines"])
     assert found["page"][1] <= found["page"][0]
+    assert found["cut"] == 0
     assert found["reachable"]
 
 
@@ -155,6 +157,7 @@ def test_every_curve_of_the_history_is_drawn_and_it_fits_its_window(past, measur
     assert len(found["lines"]) == 2 * len(found["pictures"]) - only_b
     assert all(width > 100 for width, _ in found["lines"])
     assert found["page"][1] <= found["page"][0]
+    assert found["cut"] == 0
     assert found["reachable"]
 
 

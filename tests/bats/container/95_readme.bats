@@ -75,13 +75,15 @@ types() {
   cd "${BATS_FILE_TMPDIR}/verl-regress"
   types 'make up prepare'
   types 'make snapshot CODE_ID=codeB VERL_SOURCE=path:~/verl'
-  types 'make submit WORKLOAD=ppo CODE_ID=codeB WAIT=1'
-  assert_line 'ok      ppo-codeB-.* SUCCEEDED \(the trainer ended\)'
+  types 'make submit CODE_ID=auto VERL_SOURCE=path:~/verl WAIT=1'
+  assert_line 'ok      ppo-verl-[0-9a-f]+-.* SUCCEEDED \(the trainer ended\)'
+  types 'make submit WORKLOAD=ppo CODE_ID=codeB'
   types 'make status'
+  types 'make wait JOB=latest'
+  assert_line 'ok      ppo-codeB-.* SUCCEEDED \(the trainer ended\)'
   types 'make jobs'
   assert_line 'ppo-codeB-.* +ppo +codeB +SUCCEEDED .*'
   types 'make logs JOB=latest'
-  types 'make wait JOB=latest'
   types 'make resume JOB=latest OVERRIDES=trainer.total_training_steps=20'
   assert_line 'ppo-codeB-.*\.a2'
   make --no-print-directory stop JOB=latest # a running job cannot be retried
