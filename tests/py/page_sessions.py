@@ -29,7 +29,7 @@ def outcome(root):
 
     def write(run, recorded, change=None):
         side = run.split("_")[1].upper()
-        job = made.job(root, recorded, run.replace("_", "-"), made.TREES[side], change)
+        job = made.job(root, recorded, f"{run.replace('_', '-')}-20261122T100000Z", made.TREES[side], change)
         job["plan"] |= {"code_id": f"code{side}", "code_path": str(root.snapshots / f"code{side}")}
         session.write_job(run, job)
 

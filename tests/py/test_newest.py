@@ -41,7 +41,8 @@ def test_the_newest_session_that_has_one(shared, report, words):
     session(shared, "20261122T100000Z", "regressed: no")
     session(shared, "20261122T110000Z")
     session(shared, "20261122T120000Z", page=None)
-    said = "        20261122T110000Z: same: B trains as A does (ppo of 1 cases)\n"
+    said = "        20261122T120000Z is not over, so it has no report: 'make verify SESSION=20261122T120000Z' continues it\n"
+    said += "        20261122T110000Z: same: B trains as A does (ppo of 1 cases)\n"
     assert report(*words) == (0, "/mine/verify/20261122T110000Z/report.html\n", said)
 
 

@@ -91,7 +91,10 @@ def test_each_case_has_a_card_with_its_verdicts_and_jobs(parsed, outcome):
     badges = [each["class"] for each in parsed.all("span") if str(each.get("class")).startswith("badge")]
     assert badges[:4] == [f"badge {word}" for word in ("regressed", "inconclusive", "inconclusive", "identical")]  # fmt: skip
     links = [each["href"] for each in parsed.all("a") if not each["href"].startswith("#")]
-    assert links[:2] == ["../../jobs/ppo-a/logs/driver.log", "../../jobs/ppo-b/logs/driver.log"]
+    assert links[:2] == [
+        "../../jobs/ppo-a-20261122T100000Z/logs/driver.log",
+        "../../jobs/ppo-b-20261122T100000Z/logs/driver.log",
+    ]
     assert len(links) == 10
     assert all((outcome.session.path / link).parent.is_dir() for link in links)
 

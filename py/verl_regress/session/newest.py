@@ -44,7 +44,9 @@ def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
         if report is not None:
             return session, report
         if name in ("", LATEST):
-            say.info(f"{session.path.name} is not over, so it has no report: 'make verify SESSION={session.path.name}' continues it")
+            say.info(
+                f"{session.path.name} is not over, so it has no report: 'make verify SESSION={session.path.name}' continues it"
+            )
     if name not in ("", LATEST):
         raise BadInput(
             f"The session {shown(name)} has no report, because it is not over: continue it with 'make verify SESSION={shown(name)}'."
