@@ -121,7 +121,7 @@ job::_begin() {
 # FILE before Ray gets the job, and again when Ray has it.
 job::_tell_interrupted() {
   local id=()
-  trap '' INT TERM # a second Ctrl-C must not hide the id
+  trap '' INT TERM # rule-ok: the script ends here, and a second Ctrl-C must not hide the id
   log::info 'interrupted while the job was being submitted: waiting for its id'
   wait::until 60 - job::_is_named_or_over "$@"
   mapfile -t id <"$2"
@@ -241,7 +241,7 @@ job::_end_leftovers_on() {
 
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
-# job::need_small WHAT FILE: a megabyte of YAML takes ten seconds to read, and a file that somebody wrote has a few kilobytes.
+# job::need_small WHAT FILE: a megabyte of YAML takes ten seconds to read, and what a user writes has a few kilobytes.
 job::need_small() {
   local size
   size=$(stat -Lc %s -- "$2")

@@ -7,7 +7,7 @@ batch::load() {
   env::check
   TRANSPORT=srun ENV_ORIGIN[TRANSPORT]='a batch job for Slurm'
   [[ ! -v HOSTS_FILE || -z $HOSTS_FILE ]] || TRANSPORT=container
-  if [[ ${PROFILE:-auto} == auto ]]; then
+  if [[ ! -v PROFILE || $PROFILE == auto ]]; then
     log::info "PROFILE is not set, and this machine is none of the job's hosts, so the profile is gpu; set PROFILE=cpu for a rehearsal."
     env::give PROFILE gpu
   fi
