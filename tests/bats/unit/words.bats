@@ -125,9 +125,17 @@ CASES
   make_in -- tests
   assert_status 2
   assert_line "error   'tests' is not a target of make: did you mean test? Use one of those that 'make' lists."
-  make_in -- status ppo
-  assert_status 2
-  assert_line "error   'ppo' is no longer a target of make: run 'make submit WORKLOAD=ppo'."
+  while IFS='|' read -r went instead; do
+    make_in -- status "$went"
+    assert_status 2
+    assert_line "error   '${went}' is no longer a target of make: run '${instead}'."
+    [[ $instead == make\ * || -x ${instead%% *} ]] || fail "no script: ${instead}"
+  done <<'WENT'
+sft|make submit WORKLOAD=sft
+deps|scripts/12_install_py_deps.sh
+bench|scripts/dev/bench.sh
+test-slow|scripts/dev/test.sh unit-slow py-slow
+WENT
   make_in -- -k nonsense status
   assert_status 2
   assert_line "error   'nonsense' is not a target of make: use one of those that 'make' lists."
