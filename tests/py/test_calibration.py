@@ -13,6 +13,8 @@ import calibration
 from verl_verdict import exact
 from verl_verdict.verdicts import Word
 
+pytestmark = pytest.mark.slow
+
 RESULTS = {result.mutation.name: result for result in calibration.results()}
 PLANTED = [name for name, result in RESULTS.items() if not result.mutation.harmless]
 HARMLESS = [name for name, result in RESULTS.items() if result.mutation.harmless]
