@@ -291,7 +291,7 @@ cluster::_need_gcs_storage() {
 cluster::_make_room() {
   local stopped
   log::while "waiting for an earlier 'ray start' on $1" -- wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$1" ||
-    cluster::_die_with_log "$1" "An earlier 'ray start' on $1 did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT)"
+    cli::die 1 "An earlier 'ray start' on $1 did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT): see $(nodes::shown "$(cluster::_log_dir)/$1.log"), then run 'make up' again."
   stopped=$(log::while "ending what is left of Ray on $1" -- cluster::stop_ray "$1")
   ((stopped == 0)) || log::info "$1: stopped the Ray of an earlier start"
 }
@@ -301,10 +301,4 @@ cluster::is_start_over() {
   local running
   running=$(cluster::_running "$1")
   ! cluster::_has "$running" ray-start
-}
-
-cluster::_die_with_log() {
-  log::error "the last lines of $(nodes::shown "$(cluster::_log_dir)/$1.log"):"
-  node::exec "$1" tail -n 15 "$(cluster::_log_dir)/$1.log" >&2 || true
-  cli::die 1 "$2: read the lines above, then run 'make up' again."
 }

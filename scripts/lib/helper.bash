@@ -101,19 +101,15 @@ helper::put() {
 }
 
 # helper::run NODE SUBCOMMAND ARGS...: runs a subcommand of the helper on that node.
-helper::run() {
-  local node=$1 words
-  shift
-  helper::_words words
-  helper::_exec exec "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
-}
+helper::run() { helper::_run exec "$@"; }
 
 # helper::run_in NODE SUBCOMMAND ARGS...: the same, with our stdin.
-helper::run_in() {
-  local node=$1 words
-  shift
+helper::run_in() { helper::_run exec_in "$@"; }
+
+helper::_run() {
+  local words
   helper::_words words
-  helper::_exec exec_in "$node" python3 "$(helper::dir)/run.py" "${words[@]}" "$@"
+  helper::_exec "$1" "$2" python3 "$(helper::dir)/run.py" "${words[@]}" "${@:3}"
 }
 
 # helper::run_once NODE SUBCOMMAND ARGS...: the same without installing the helper or leaving files: on a cluster that is about to

@@ -217,14 +217,13 @@ job::stop() {
 job::end_leftovers() {
   local answers node count looked=0 total=0 silent=()
   cli::temp_dir answers
-  for node in $(node::list); do cli::part job::_end_leftovers_on "$node" "$2" "${answers}/${node}"; done
-  log::while "looking on every node for what is left of $1" -- cli::await_parts
+  log::while "looking on every node for what is left of $1" -- node::ask_all "$answers" job::_end_leftovers_on "$2"
   for node in $(node::list); do
-    if [[ ! -e ${answers}/${node} ]]; then
+    count=$(<"${answers}/${node}")
+    if [[ -z $count ]]; then
       silent+=("$node")
       continue
     fi
-    count=$(<"${answers}/${node}")
     ((count == 0)) || log::changed "${node}: ended ${count} leftover processes of $1"
     looked=$((looked + 1)) total=$((total + count))
   done
@@ -233,11 +232,8 @@ job::end_leftovers() {
     cli::die 8 "What is left of $1 on ${silent[*]} is unknown, because they cannot be reached: run this again after 'make up' has restored them."
 }
 
-# job::_end_leftovers_on NODE JOB_DIR FILE: writes to FILE how many there were; nothing for a node that cannot be reached.
-job::_end_leftovers_on() {
-  node::is_alive "$1" || return 0
-  helper::run "$1" leftovers "$2" >"$3.asked" && mv -- "$3.asked" "$3"
-}
+# job::_end_leftovers_on NODE JOB_DIR: prints how many there were; nothing for a node that cannot be reached.
+job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "$2"; }
 
 job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 

@@ -186,14 +186,5 @@ allocation::_refuse_scontrol() {
 }
 
 allocation::_refuse_step() {
-  cli::die 8 "The hosts of the Slurm job ${SLURM_JOB_ID} (${ALLOCATION_HOSTS[*]}) take no command ($(allocation::last_words "$1")): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
-}
-
-# allocation::last_words FILE: srun's last line, without its name and a full stop.
-allocation::last_words() {
-  local words
-  words=$(grep -v 'lacks support for cpu binding' -- "$1" 2>/dev/null | tail -n 1) || true
-  words=${words#srun: } words=${words#error: } words=${words%.}
-  printf '%s\n' "${words:-srun says nothing}"
-  rm -f -- "$1"
+  cli::die 8 "The hosts of the Slurm job ${SLURM_JOB_ID} (${ALLOCATION_HOSTS[*]}) take no command ($(login::last_words "$1" srun)): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
 }

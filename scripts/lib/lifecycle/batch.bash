@@ -83,18 +83,12 @@ batch::submit() {
   batch::print >"$file"
   # These would win over the script's own options.
   for name in "${!SBATCH_@}" "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || without+=(-u "$name"); done
-  id=$(env "${without[@]}" sbatch --parsable "$file" 2>&1) ||
-    cli::die 1 "Slurm refused the job (sbatch: $(batch::_last_words "$id")): correct the knobs BATCH_…; the script is ${file}."
-  id=${id##*$'\n'} id=${id%%;*} # with several clusters: ID;CLUSTER
+  id=$(env "${without[@]}" sbatch --parsable "$file" 2>"${file}.said") ||
+    cli::die 1 "Slurm refused the job (sbatch: $(login::last_words "${file}.said" sbatch)): correct the knobs BATCH_…; the script is ${file}."
+  rm -f -- "${file}.said"
+  id=${id%%;*} # with several clusters: ID;CLUSTER
   log::changed "submitted the Slurm job ${id}: its output goes to ${directory}/${id}.log, its script is ${file}"
   printf '%s\n' "$id"
 }
 
 batch::_directory() { printf '%s/slurm\n' "$WORKDIR"; }
-
-batch::_last_words() {
-  local words
-  words=$(grep -v '^ *$' <<<"$1" | tail -n 1)
-  words=${words#sbatch: } words=${words#error: }
-  printf '%s\n' "${words%.}"
-}

@@ -306,12 +306,7 @@ compose::_knobs() {
   } | sort -u
 }
 
-# compose::list FORMAT: our containers at all engines, running or not, sorted by name.
-compose::list() {
-  hosts::docker_all ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$1" | sort | cut -f2-
-}
-
-# compose::list_at ENGINE FORMAT: the same at one engine.
+# compose::list_at ENGINE FORMAT: our containers at that engine, running or not, sorted by name.
 compose::list_at() {
   hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }

@@ -76,24 +76,22 @@ nodes::ask_dashboard() {
 # nodes::show_forwards FORWARD...: prints the command to type where the user sits: its other end is this host, which reaches all nodes.
 # SSH_CONNECTION, if the user is logged in, has the address and port by which they reached this host.
 nodes::show_forwards() {
-  local argv=(ssh -N) forward node port words host
+  local argv=() specs=() forward node port words
   if hosts::are_several; then
     hosts::show_forwards "$@"
     return
   fi
-  read -r -a words <<<"${SSH_CONNECTION:-}"
-  host=${words[2]:-$(uname -n)}
-  [[ ${words[3]:-22} == 22 ]] || argv+=(-p "${words[3]}")
-  [[ -z $TUNNEL_VIA ]] || argv+=(-J "$TUNNEL_VIA")
   for forward; do
     IFS=: read -r _ node port <<<"$forward"
     if [[ $node == head ]]; then
-      argv+=(-L "${forward%%:*}:127.0.0.1:${DASHBOARD_PORT}")
+      specs+=("${forward%%:*}:127.0.0.1:${DASHBOARD_PORT}")
     else
-      argv+=(-L "${forward%%:*}:$(node::address "$node"):${port}")
+      specs+=("${forward%%:*}:$(node::address "$node"):${port}")
     fi
   done
-  argv+=("${OWNER_USER}@${host}")
+  read -r -a words <<<"${SSH_CONNECTION:-}"
+  [[ ${words[3]:-22} != 22 ]] || words[3]=''
+  login::forward argv "${OWNER_USER}@${words[2]:-$(uname -n)}" "${words[3]}" "${specs[@]}"
   word::typed "${argv[@]}"
 }
 

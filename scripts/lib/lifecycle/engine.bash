@@ -109,28 +109,6 @@ engine::has_part() {
   return 1
 }
 
-# engine::need_parts: they are on this machine: without them `make up` would fail late.
-engine::need_parts() {
-  local part
-  [[ ${DOCKER_HOST:-} == unix://* ]] || return 0 # that of another machine cannot be seen from here
-  for part in $(engine::list_parts); do
-    engine::has_part "${part%:*}" ||
-      cli::die 1 "podman lacks ${part%:*}, which the cluster's containers need: install it (apt-get install ${part#*:})."
-  done
-  if engine::is_rootless; then
-    engine::_need_range subuid
-    engine::_need_range subgid
-  fi
-}
-
-# engine::_need_range subuid|subgid: the user has a range of ids there, by name or by number (subuid(5)).
-engine::_need_range() {
-  local file="${HOST_ROOT:-}/etc/$1" name
-  name=$(id -un 2>/dev/null) || name=$(id -u)
-  grep -qsE "^(${name//./\\.}|$(id -u)):[0-9]+:[0-9]+" "$file" ||
-    cli::die 1 "${name} has no range of ids in ${file}, which podman without root needs: run 'sudo usermod --add-${1}s 100000-165535 ${name}' (a range that no other user has), then 'podman system migrate'."
-}
-
 # engine::commit OPTION... CONTAINER IMAGE: podman 4.3 refuses the empty body of the docker client's request ("Decode(): EOF"), so it gets
 # its own command.
 engine::commit() {

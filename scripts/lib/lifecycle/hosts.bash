@@ -68,39 +68,24 @@ hosts::_take_line() {
       *) cli::die 2 "'${word}' (${where}) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/…." ;;
     esac
   done
-  hosts::_need_host_of_its_own "$name" "$host"
 }
 
 hosts::_take_address() {
   [[ $2 =~ ^[0-9]{1,3}(\.[0-9]{1,3}){3}$|^[0-9A-Fa-f]*:[0-9A-Fa-f:.]+$ ]] ||
     cli::die 2 "'address=$2' ($3) is not an IP address: use the one by which the other hosts reach this host."
-  ! hosts::_is_loopback "$2" || cli::die 2 "'address=$2' ($3) reaches no other host: use the address that this host has in their network."
   _HOSTS_ADDRESS[$1]=$2
 }
 
 hosts::_is_loopback() { [[ $1 == 127.* || $1 == ::1 || $1 == 0.* ]]; }
 
 hosts::_take_gpus() {
-  local ids twice
+  local ids
   [[ $1 != head ]] || cli::die 2 "'gpus=$2' ($3) is for a worker: the head never gets a GPU."
   [[ $2 =~ ^[0-9]{1,3}(,[0-9]{1,3})*$ ]] || cli::die 2 "'gpus=$2' ($3) is not usable: use ids of that host's GPUs, separated by commas, as in gpus=0,1,2,3."
   mapfile -d, -t ids < <(printf %s "$2")
-  twice=$(printf '%s\n' "${ids[@]}" | sort | uniq -d | paste -sd,)
-  [[ -z $twice ]] || cli::die 2 "'gpus=$2' ($3) names GPU ${twice} twice: name each GPU once."
   ((${#ids[@]} == GPUS_PER_WORKER)) ||
     cli::die 2 "'gpus=$2' ($3) names ${#ids[@]} GPUs, but GPUS_PER_WORKER=${GPUS_PER_WORKER} (from ${ENV_ORIGIN[GPUS_PER_WORKER]}): name as many, or set GPUS_PER_WORKER."
   _HOSTS_GPUS[$1]=$2
-}
-
-# hosts::_need_host_of_its_own NAME HOST: no earlier line has the same host or address.
-hosts::_need_host_of_its_own() {
-  local other
-  for other in "${!_HOSTS_WHERE[@]}"; do
-    [[ $other != "$1" ]] || continue
-    [[ ${_HOSTS_WHERE[$other]%%, *} != "$2" ]] || hosts::_refuse_two "$1" "is on $2, as $other is"
-    [[ -z ${_HOSTS_ADDRESS[$1]:-} || ${_HOSTS_ADDRESS[$other]:-} != "${_HOSTS_ADDRESS[$1]}" ]] ||
-      hosts::_refuse_two "$1" "has the address ${_HOSTS_ADDRESS[$1]}, as $other has"
-  done
 }
 
 hosts::_refuse_two() {
@@ -247,8 +232,7 @@ hosts::devices() { ! hosts::are_several || printf '%s\n' "${_HOSTS_DEVICES[$1]//
 # hosts::dashboard: where a browser finds the dashboard, which listens on the head's own 127.0.0.1 alone.
 hosts::dashboard() {
   if hosts::_is_remote head; then
-    printf "http://127.0.0.1:%s after 'ssh -N -L %s:127.0.0.1:8265 %s%s'\n" "$DASHBOARD_PORT" "$DASHBOARD_PORT" \
-      "${SSH_CONFIG:+-F ${SSH_CONFIG} }" "$(login::words head)"
+    printf "http://127.0.0.1:%s after '%s'\n" "$DASHBOARD_PORT" "$(hosts::show_forwards "${DASHBOARD_PORT}:head:8265")"
   else
     printf 'http://127.0.0.1:8265\n'
   fi
@@ -257,14 +241,10 @@ hosts::dashboard() {
 # hosts::show_forwards LOCAL:NODE:PORT...: prints a command for each, to type where the user sits: the port is only on the 127.0.0.1 of
 # that node's host.
 hosts::show_forwards() {
-  local forward node port argv
+  local forward node port argv=()
   for forward; do
     IFS=: read -r _ node port <<<"$forward"
-    argv=(ssh -N)
-    [[ -z $SSH_CONFIG ]] || argv+=(-F "$SSH_CONFIG")
-    [[ -z $TUNNEL_VIA ]] || argv+=(-J "$TUNNEL_VIA")
-    [[ -z ${LOGIN_PORT[$node]:-} ]] || argv+=(-p "${LOGIN_PORT[$node]}")
-    argv+=(-L "${forward%%:*}:127.0.0.1:${port}" "${LOGIN_TARGET[$node]:-${OWNER_USER}@$(uname -n)}")
+    login::forward argv "${LOGIN_TARGET[$node]:-${OWNER_USER}@$(uname -n)}" "${LOGIN_PORT[$node]:-}" "${forward%%:*}:127.0.0.1:${port}"
     word::typed "${argv[@]}"
   done
 }

@@ -3,8 +3,6 @@
 
 declare -gA _HOSTS_SEEN _HOSTS_ADDRESS _HOSTS_GPUS # of hosts.bash
 declare -gA _HOSTS_FACT=()                         # what a host says about itself, as NODE:NAME
-# The oldest API of an engine that these files need, and the Docker that came with it.
-readonly HOSTS_OLDEST_API='1.41' HOSTS_OLDEST='20.10'
 
 # hosts::need: every host answers, its engine too, and we know its address. All are asked at once.
 hosts::need() {
@@ -71,29 +69,22 @@ hosts::_ask_all() {
 
 # hosts::_ask NODE: prints the answers of its host and of its engine, as NAME VALUE.
 hosts::_ask() {
-  local node=$1 engine version api arch
+  local node=$1 engine
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
   hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_LOCKED:-}" </dev/null ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
   engine=$(hosts::need_engine "$node")
-  read -r version api arch <<<"$engine"
-  printf 'engine %s\narch %s\n' "$version" "$arch"
-  hosts::_is_new_enough "$api" ||
-    cli::die 1 "The container engine of $(hosts::describe "$node") is ${version} with API ${api}: Docker ${HOSTS_OLDEST} or later (API ${HOSTS_OLDEST_API}) is needed there."
+  printf 'engine %s\narch %s\n' "${engine% *}" "${engine#* }"
 }
 
-# hosts::need_engine NODE: its host and the engine there answer; prints the engine's version, API and architecture.
+# hosts::need_engine NODE: its host and the engine there answer; prints the engine's version and architecture.
 hosts::need_engine() {
   local said="${LOGIN_SOCKETS}/${BASHPID}.engine"
   login::ensure_sockets
   ! hosts::_is_remote "$1" || hosts::_need_connection "$1"
-  hosts::docker "$1" version --format '{{.Server.Version}} {{.Server.APIVersion}} {{.Server.Arch}}' 2>"$said" ||
+  hosts::docker "$1" version --format '{{.Server.Version}} {{.Server.Arch}}' 2>"$said" ||
     cli::die 8 "The container engine of $(hosts::describe "$1") does not answer ($(login::last_words "$said")): start it there, and let that user run 'docker version'."
   rm -f -- "$said"
-}
-
-hosts::_is_new_enough() {
-  [[ $1 =~ ^[0-9]+\.[0-9]+$ && $(printf '%s\n' "$HOSTS_OLDEST_API" "$1" | sort -V | sed -n 1p) == "$HOSTS_OLDEST_API" ]]
 }
 
 # hosts::_resolve NODE: its address: address= of its line, or where our connection to it ended. For this machine, where the first of
@@ -106,7 +97,6 @@ hosts::_resolve() {
   elif hosts::are_allocated; then
     : # refused below
   elif hosts::_is_remote "$node"; then
-    hosts::_need_one_address "$node"
     address=${_HOSTS_FACT["${node}:reached"]:-}
   else
     address=$(hosts::_client)
@@ -130,19 +120,6 @@ hosts::_client() {
       return
     fi
   done
-}
-
-# hosts::_need_one_address NODE: the name of its host means one address, and that of another machine. A name that only ssh's own
-# configuration knows is not looked up.
-hosts::_need_one_address() {
-  local host found
-  host=$(login::client "$1" -G | sed -n 's/^hostname //p')
-  found=$(getent ahosts "$host" 2>/dev/null | awk '{ print $1 }' | grep -v '^fe80:' | sort -u | paste -sd' ' || true)
-  if [[ $found == 127.* || $found == ::1 ]]; then
-    cli::die 2 "$(hosts::describe "$1") resolves to ${found} on this machine, so other hosts cannot reach it: use the name or address that it has in the network, or add address=IP to its line."
-  elif [[ $found == *' '* ]]; then
-    cli::die 2 "$(hosts::describe "$1") has ${found// / and }: say by which one the other hosts reach it, with address=IP in its line."
-  fi
 }
 
 hosts::_need_other_addresses() {

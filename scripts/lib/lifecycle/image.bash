@@ -55,7 +55,7 @@ image::ensure() {
 image::_make() {
   local said
   cli::temp_dir said
-  log::while 'getting what the node image is built from' image::_wheels_so_far "${said}/wheels" -- image::_ensure_inputs "$said"
+  log::while 'getting what the node image is built from' log::size "${WORKDIR}/cache/wheelhouse" -- image::_ensure_inputs "$said"
   image::_build "$1" "$(<"${said}/base.name")"
 }
 
@@ -135,18 +135,6 @@ image::_pip() {
     cli::die 1 "pip could not fetch the packages of the node image, docker/requirements.lock (its output is above): check the network and this machine's pip configuration."
 }
 
-# image::_wheels_so_far LOG
-image::_wheels_so_far() {
-  local house
-  house=$(image::_wheelhouse)
-  if [[ ! -d $house && ! -d ${house}.tmp.$$ ]]; then
-    printf 'making %s, %s' "$VENV_DIR" "$(log::size "$VENV_DIR")"
-    return
-  fi
-  printf '%d of %d packages, %s' "$(venv::collected "$1".[0-9]*)" "$(image::_packages | wc -l)" \
-    "$(log::size "$house"*)"
-}
-
 # --- the base: BASE_IMAGE by name, or one made from this distribution's own packages
 
 # image::_ensure_base LOG: the base image exists; writes its name to LOG.name, and its progress to LOG.
@@ -216,7 +204,7 @@ image::_build() {
     --mount "type=bind,\"source=${REPO_DIR}/docker\",target=/build,readonly" "$base" sh /build/install.sh)
   cli::on_exit image::_remove "$id"
   docker start "$id" >/dev/null
-  status=$(log::while 'installing the packages' image::_installed "$id" -- docker wait "$id")
+  status=$(log::while 'installing the packages' -- docker wait "$id")
   [[ $status == 0 ]] || {
     docker logs --tail 20 "$id" >&2
     cli::die 1 "Building ${image} with docker/install.sh failed (exit ${status}); its last lines are above."
@@ -228,12 +216,5 @@ image::_build() {
 }
 
 image::_remove() { docker rm --force "$1" >/dev/null 2>&1 || true; }
-
-# image::_installed ID: the progress of docker/install.sh in that container.
-image::_installed() {
-  # shellcheck disable=SC2016  # expanded in the container
-  docker exec "$1" sh -c 'cd /opt/venv/lib/python3.11/site-packages &&
-    printf "%d of %d packages, %d files compiled" "$(ls -d *.dist-info/RECORD | grep -vc ^pip-)" "$(ls /wheels | wc -l)" "$(find . -name "*.pyc" | wc -l)"'
-}
 
 image::_hash() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }

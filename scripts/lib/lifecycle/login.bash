@@ -75,11 +75,23 @@ login::words() { printf '%s%s\n' "${LOGIN_PORT[$1]:+-p ${LOGIN_PORT[$1]} }" "${L
 
 login::shown() { printf '%s\n' "${LOGIN_TARGET[$1]}${LOGIN_PORT[$1]:+:${LOGIN_PORT[$1]}}"; }
 
-# login::last_words FILE: ssh's last line, without a full stop and a carriage return at its end.
+# login::forward ARRAY TARGET PORT LOCAL:HOST:PORT...: the argv that forwards ports of this host there, as a user can type it.
+login::forward() {
+  local -n _argv=$1
+  local target=$2 port=$3 spec
+  _argv=(ssh -N)
+  [[ -z $SSH_CONFIG ]] || _argv+=(-F "$SSH_CONFIG")
+  [[ -z $TUNNEL_VIA ]] || _argv+=(-J "$TUNNEL_VIA")
+  [[ -z $port ]] || _argv+=(-p "$port")
+  for spec in "${@:4}"; do _argv+=(-L "$spec"); done
+  _argv+=("$target")
+}
+
+# login::last_words FILE [PROGRAM]: the last line that ssh, or PROGRAM, left there, without its name and a full stop.
 login::last_words() {
-  local words
-  words=$(tail -n 1 -- "$1" 2>/dev/null | tr -d '\r')
-  words=${words%.}
-  printf '%s\n' "${words:-ssh says nothing}"
+  local program=${2:-ssh} words
+  words=$(grep -vE '^ *$|lacks support for cpu binding' -- "$1" 2>/dev/null | tail -n 1 | tr -d '\r') || true
+  words=${words#"${program}: "} words=${words#error: } words=${words%.}
+  printf '%s\n' "${words:-${program} says nothing}"
   rm -f -- "$1"
 }

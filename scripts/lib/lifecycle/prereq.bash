@@ -28,7 +28,6 @@ prereq::engine() {
   local said
   said=$(engine::version)
   PREREQ_ENGINE=${said%%|*}
-  [[ $PREREQ_ENGINE != podman* ]] || engine::need_parts
   log::ok "container engine ${PREREQ_ENGINE}"
 }
 
@@ -154,14 +153,14 @@ prereq::disk() {
     return
   fi
   problem="${WORKDIR}/shared (from WORKDIR) has ${free} GiB free, but MIN_DISK_GIB=${MIN_DISK_GIB} are required: free some, or point WORKDIR elsewhere."
-  [[ -n $(compose::list '{{.ID}}') ]] || cli::die 1 "$problem"
+  [[ -n $(nodes::owners) ]] || cli::die 1 "$problem"
   prereq::_warn "$problem"
 }
 
 prereq::memory() {
   local free
   free=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
-  ((free >= MIN_MEMORY_GIB)) || [[ -n $(compose::list '{{.ID}}') ]] ||
+  ((free >= MIN_MEMORY_GIB)) || [[ -n $(nodes::owners) ]] ||
     cli::die 1 "This machine has ${free} GiB of memory available, but MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are required: stop something, or lower the knob."
   log::ok "${free} GiB of memory available (wanted: ${MIN_MEMORY_GIB})"
 }

@@ -37,7 +37,7 @@ srun::_run() {
     exit "${PIPESTATUS[0]}" # errexit is off before `||`
   ) || status=$?
   if ((status != 0)) && ! srun::_is_own_status "$status" "$said"; then
-    cli::die 8 "The step on the node '${node}' ($(allocation::where "$node")) was lost while '$2' ran there ($(allocation::last_words "$said")): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
+    cli::die 8 "The step on the node '${node}' ($(allocation::where "$node")) was lost while '$2' ran there ($(login::last_words "$said" srun)): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
   fi
   rm -f -- "$said" "${said}.own"
   return "$status"
@@ -65,7 +65,7 @@ transport::spawn() {
   _SRUN_SPAWNING=$!
   wait::until "$CLUSTER_TIMEOUT" srun::_is_spawning_over grep -qx started "$said" || status=$?
   ((status == 0)) || grep -qx started "$said" ||
-    cli::die 8 "The step for '$2' on the node '${node}' ($(allocation::where "$node")) did not start ($(allocation::last_words "$said")): see 'squeue --jobs=${SLURM_JOB_ID} --steps', then run this again."
+    cli::die 8 "The step for '$2' on the node '${node}' ($(allocation::where "$node")) did not start ($(login::last_words "$said" srun)): see 'squeue --jobs=${SLURM_JOB_ID} --steps', then run this again."
 }
 _SRUN_SPAWNED=0
 
@@ -88,15 +88,7 @@ transport::exec_tty() {
 }
 
 # existing::forward ARRAY NODE LOCAL:HOST:PORT...
-existing::forward() {
-  local -n _argv=$1
-  local node=$2 spec
-  shift 2
-  _argv=(ssh -N)
-  [[ -z $TUNNEL_VIA ]] || _argv+=(-J "$TUNNEL_VIA")
-  for spec; do _argv+=(-L "$spec"); done
-  _argv+=("$(allocation::host "$node")")
-}
+existing::forward() { login::forward "$1" "$(allocation::host "$2")" '' "${@:3}"; }
 
 transport::is_alive() {
   local words=()

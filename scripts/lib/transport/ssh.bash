@@ -83,16 +83,8 @@ transport::_need_listed() {
 
 # existing::forward ARRAY NODE LOCAL:HOST:PORT...
 existing::forward() {
-  local -n _argv=$1
-  local node=$2 spec
-  shift 2
-  transport::_need_listed "$node"
-  _argv=(ssh -N)
-  [[ -z $SSH_CONFIG ]] || _argv+=(-F "$SSH_CONFIG")
-  [[ -z $TUNNEL_VIA ]] || _argv+=(-J "$TUNNEL_VIA")
-  [[ -z ${LOGIN_PORT[$node]} ]] || _argv+=(-p "${LOGIN_PORT[$node]}")
-  for spec; do _argv+=(-L "$spec"); done
-  _argv+=("${LOGIN_TARGET[$node]}")
+  transport::_need_listed "$2"
+  login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"
 }
 
 # ssh::hold NODE LOCAL:HOST:PORT...: runs it until it ends: if ssh cannot listen, or if the node is gone. It never asks.

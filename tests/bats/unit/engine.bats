@@ -41,13 +41,6 @@ brought_up_with() {
   mkdir -p "${BOX}/work dir/clusters/mvp11"
   echo "CONTAINER_ENGINE=$1" >"${BOX}/work dir/clusters/mvp11/engine"
 }
-podman_has() {
-  local part
-  mkdir -p "${BOX}/root/usr/bin" "${BOX}/root/usr/lib/podman"
-  for part in catatonit newuidmap; do install -m 755 /dev/null "${BOX}/root/usr/bin/${part}"; done
-  for part in netavark aardvark-dns; do install -m 755 /dev/null "${BOX}/root/usr/lib/podman/${part}"; done
-}
-
 @test "auto takes docker if both answer, podman if only podman does" {
   answers docker
   answers podman
@@ -127,39 +120,6 @@ podman_has() {
   done
 }
 
-@test "each program that podman lacks is one sentence with its package" {
-  answers podman
-  for file in bin/catatonit lib/podman/netavark lib/podman/aardvark-dns; do
-    podman_has
-    rm "${BOX}/root/usr/${file}"
-    lib CONTAINER_ENGINE=podman prereq::engine
-    assert_status 1
-    assert_line "error   podman lacks ${file##*/}, which the cluster's containers need: install it (apt-get install ${file##*/})."
-  done
-}
-
-@test "podman without root: its containers run as their root, and a missing range of ids is one sentence" {
-  answers podman
-  podman_has
-  mkdir -p "${BOX}/work dir"
-  user_id 1000
-  socket_of 1000
-  lib CONTAINER_ENGINE=podman engine::user
-  assert_line 0:0
-  lib CONTAINER_ENGINE=podman prereq::engine
-  assert_status 1
-  assert_line "error   alice has no range of ids in ${BOX}/root/etc/subuid, which podman without root needs: run 'sudo usermod --add-subuids 100000-165535 alice' (a range that no other user has), then 'podman system migrate'."
-  printf 'alice:100000:65536\n' >"${BOX}/root/etc/subuid"
-  lib CONTAINER_ENGINE=podman prereq::engine
-  assert_line "error   alice has no range of ids in ${BOX}/root/etc/subgid, which podman without root needs: run 'sudo usermod --add-subgids 100000-165535 alice' (a range that no other user has), then 'podman system migrate'."
-  printf '1000:100000:65536\n' >"${BOX}/root/etc/subgid"
-  lib CONTAINER_ENGINE=podman prereq::engine
-  assert_status 0
-  socket_of 0 # root's podman
-  lib CONTAINER_ENGINE=podman engine::user
-  assert_line "$(stat -c %u:%g "${BOX}/work dir")"
-}
-
 @test "who the containers run as, and whose on this host is what they write" {
   answers podman
   answers docker
@@ -204,7 +164,6 @@ podman_has() {
 
 @test "NVIDIA GPUs cannot be had through podman's socket" {
   answers podman
-  podman_has
   stub nvidia-smi 'printf "GPU %d: NVIDIA H200\n" 0 1'
   lib CONTAINER_ENGINE=podman PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=1 'prereq::engine; prereq::gpus'
   assert_status 1

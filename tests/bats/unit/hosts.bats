@@ -10,17 +10,14 @@ setup() {
   printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' >"${HERE}/env/hosts"
   cp -r "${REPO}"/docker-compose*.yaml "$HERE"
   sandbox::verb
-  stub_ssh # a name is known to ssh's own configuration alone, unless it is in the file "names"
+  stub_ssh
   stub docker - <<'STUB'
     case "${DOCKER_HOST:-this} $*" in
-      *10.0.0.3*' version '*) echo '19.03.15 1.40 amd64' ;;
       *10.0.0.4*' version '*) echo 'Cannot connect to the Docker daemon.' >&2 && exit 1 ;;
-      *' version '*) echo '28.2.2 1.50 amd64' ;;
+      *' version '*) echo '28.2.2 amd64' ;;
       *' info '*) cat "${BOX}/runtimes" ;;
     esac
 STUB
-  stub getent 'grep -w -- "$2" "${BOX}/names"'
-  : >"${BOX}/names"
   stub hostname 'cat "${BOX}/own"'
   : >"${BOX}/own"
   echo 'io.containerd.runc.v2 nvidia runc ' >"${BOX}/runtimes"
@@ -58,24 +55,17 @@ worker-0|'' (line 2 of env/hosts) is not a host: use local (this machine), ssh:/
 worker-0 me@10.0.0.2|'me@10.0.0.2' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://-oProxyCommand=x|'ssh://-oProxyCommand=x' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/….
-worker-0 ssh://me@10.0.0.2 gpus=0,1,1,3|'gpus=0,1,1,3' (line 2 of env/hosts) names GPU 1 twice: name each GPU once.
 worker-0 ssh://me@10.0.0.2 gpus=0-3|'gpus=0-3' (line 2 of env/hosts) is not usable: use ids of that host's GPUs, separated by commas, as in gpus=0,1,2,3.
 worker-0 ssh://me@10.0.0.2 gpus=0,1|'gpus=0,1' (line 2 of env/hosts) names 2 GPUs, but GPUS_PER_WORKER=4 (from env/defaults.env): name as many, or set GPUS_PER_WORKER.
 worker-0 ssh://me@10.0.0.2 devices=infiniband|'devices=infiniband' (line 2 of env/hosts) is not usable: use paths under /dev, separated by commas, as in devices=/dev/infiniband.
 worker-0 ssh://me@10.0.0.2 address=gpu-0|'address=gpu-0' (line 2 of env/hosts) is not an IP address: use the one by which the other hosts reach this host.
-worker-0 ssh://me@10.0.0.2 address=127.0.0.1|'address=127.0.0.1' (line 2 of env/hosts) reaches no other host: use the address that this host has in their network.
-worker-0 ssh://me@10.0.0.1|worker-0 (ssh://me@10.0.0.1, line 2 of env/hosts) is on ssh://me@10.0.0.1, as head is: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node.
 worker-1 ssh://me@10.0.0.2|env/hosts (HOSTS_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
 #|env/hosts (HOSTS_FILE) names no worker: give it a line 'worker-0 ssh://user@host'.
 CASES
   [[ ! -s $CALLS ]] || fail "called: $(<"$CALLS")"
 }
 
-@test "two nodes with one address are refused, and a GPU for the head" {
-  hosts 'head ssh://me@10.0.0.1 address=10.1.0.1' 'worker-0 ssh://me@10.0.0.2 address=10.1.0.1'
-  on_hosts node::list
-  assert_status 2
-  assert_line "error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has the address 10.1.0.1, as head has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
+@test "a GPU for the head is refused" {
   hosts 'head ssh://me@10.0.0.1 gpus=0' 'worker-0 ssh://me@10.0.0.2'
   on_hosts node::list
   assert_status 2
@@ -115,17 +105,6 @@ CASES
 
 @test "a host that is not one other machine for the others is refused" {
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0'
-  while IFS='|' read -r names sentence; do
-    printf '%b' "$names" >"${BOX}/names"
-    on_hosts hosts::need
-    assert_status 2
-    assert_line "error   worker-0 (ssh://me@gpu-0, line 2 of env/hosts) ${sentence}"
-  done <<'CASES'
-127.0.1.1 STREAM gpu-0\n|resolves to 127.0.1.1 on this machine, so other hosts cannot reach it: use the name or address that it has in the network, or add address=IP to its line.
-10.0.0.2 STREAM gpu-0\n10.1.0.2 STREAM gpu-0\n|has 10.0.0.2 and 10.1.0.2: say by which one the other hosts reach it, with address=IP in its line.
-CASES
-  : >"${BOX}/names"
-  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0'
   on_hosts ADDRESS=127.0.0.1 hosts::need
   assert_status 2
   assert_line "error   head (ssh://me@10.0.0.1, line 1 of env/hosts) has no address by which the other hosts reach it (found: '127.0.0.1'): add address=IP to its line."
@@ -139,15 +118,11 @@ CASES
   assert_line "error   address=10.9.9.9 of worker-0 (ssh://me@gpu-0, line 2 of env/hosts) is not an address of that host, which has: 10.0.0.1: use one of those."
 }
 
-@test "a host that refuses our key, and engines that are old or do not answer, are named" {
+@test "a host that refuses our key, and an engine that does not answer, are named" {
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.9:22'
   on_hosts hosts::need
   assert_status 8
   assert_line "error   The host of worker-0 (ssh://me@10.0.0.9:22, line 2 of env/hosts) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 22 me@10.0.0.9 true' must work without a prompt; fix that first."
-  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.3'
-  on_hosts hosts::need
-  assert_status 1
-  assert_line 'error   The container engine of worker-0 (ssh://me@10.0.0.3, line 2 of env/hosts) is 19.03.15 with API 1.40: Docker 20.10 or later (API 1.41) is needed there.'
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.4'
   on_hosts hosts::need
   assert_status 8
@@ -215,9 +190,6 @@ STUB
   on_hosts hosts::need_shared_root
   assert_status 1
   assert_line "error   ${worker} does not see a lock that is held in ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."
-  on_hosts eval 'hosts::need; for answer in missing "not writable"; do (_HOSTS_FACT[head:lock]=held _HOSTS_FACT[worker-0:lock]=$answer; hosts::_hold_lock; hosts::_need_lock_seen) || echo "exit $?"; done'
-  assert_line "error   ${worker} does not see at ${BOX}/work dir/shared (WORKDIR) what was written there: mount the same directory on every node and host."
-  assert_line "error   ${worker} cannot write to ${BOX}/work dir/shared (WORKDIR): make it writable for the user who runs Ray there."
 }
 
 @test "each node gets its host's network, its own GPUs and devices, and the token from that host's home" {

@@ -97,7 +97,7 @@ memory() {
   assert_line 'error   This machine has 7 GiB of memory available, but MIN_MEMORY_GIB=8 are required: stop something, or lower the knob.'
   # Containers of the cluster use some of it already, so then it is not wanted again.
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker '[[ $1 != ps ]] || echo id1'
+  stub docker '[[ $1 != inspect ]] || echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w"'
   memory 1048576 MIN_MEMORY_GIB=8
   assert_status 0
 }

@@ -123,26 +123,3 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   assert_status 2
   assert_line 'error   43_submit_jobspec.sh needs a JobSpec file: name one with JOBSPEC=FILE, such as JOBSPEC=jobspecs/ppo.yaml.'
 }
-
-# lacks COMMAND BODY...: the check of the shared root with that command replaced, and what it says.
-lacks() {
-  stub "$1" "$2"
-  check prereq::shared_root
-  ln -sf "$(type -P "$1")" "${BOX}/bin/"
-  assert_status 1
-  assert_line "error   ${BOX}/work dir/shared (WORKDIR, from the command line or environment) $3 on this machine: fix that, or put WORKDIR on a local disk or NFS 4 (docs/shared-root.md has what is needed)."
-  [[ -z $(ls -A "${BOX}/work dir/shared") ]] || fail 'something is left'
-}
-
-@test "what the shared root lacks is one sentence, and nothing is left there" {
-  mkdir -p "${BOX}/work dir/shared"
-  # shellcheck disable=SC2016  # expanded when the stub runs
-  {
-    lacks mktemp 'echo "mktemp: failed to create directory: Read-only file system"; exit 1' 'cannot be written to (Read-only file system)'
-    lacks ln 'exit 1' 'has no hard links'
-    lacks mv 'exit 1' 'does not replace a file in one step'
-    lacks flock 'echo "flock: 3: No locks available" >&2; exit 71' 'has no locks (No locks available)'
-    lacks flock 'exit 0' 'gives one lock to two processes'
-    lacks chmod 'exit 0' "changes mode 600 to $(printf '%o' $((0666 & ~$(umask))))"
-  }
-}

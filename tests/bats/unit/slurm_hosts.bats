@@ -11,7 +11,7 @@ setup() {
   sandbox::verb
   stub_slurm
   stub_ssh
-  stub docker 'case "$*" in *version*) echo "28.2.2 1.50 amd64" ;; *info*) echo "nvidia runc " ;; esac'
+  stub docker 'case "$*" in *version*) echo "28.2.2 amd64" ;; *info*) echo "nvidia runc " ;; esac'
   stub hostname 'echo 10.0.0.0 10.0.0.1 10.0.0.2'
 }
 
