@@ -3,7 +3,6 @@
 import http.server
 import io
 import json
-import os
 import sys
 import threading
 import types
@@ -108,25 +107,6 @@ def record(snapshot_dir):
     )  # fmt: skip
     write(snapshot_dir / snapshot.RECORD_FILE, text)
     return text
-
-
-def as_in_version_1_1(root, code_id):
-    """Turn a snapshot into one of version 1.1; returns its folders of bytecode in common/code/objects.
-
-    Its files have another name there, and its bytecode is there and linked.
-    """
-    directory, folders = root.snapshots / code_id, []
-    root.objects.mkdir(parents=True, exist_ok=True)
-    for number, bytecode in enumerate(sorted(directory.rglob("__pycache__"))):
-        folders.append(root.objects / f"{code_id}-{number}")
-        bytecode.parent.chmod(0o755)
-        bytecode.chmod(0o755)  # a folder that cannot be written cannot be moved
-        bytecode.rename(folders[-1]).chmod(0o555)
-        bytecode.symlink_to(os.path.relpath(folders[-1], bytecode.parent))
-        bytecode.parent.chmod(0o555)
-        for file in (*bytecode.parent.glob("*.py"), *folders[-1].iterdir()):
-            os.link(file, root.objects / f"{code_id}-{number}-{file.name}")
-    return folders
 
 
 def write(path, text):
@@ -295,7 +275,8 @@ def run(shared, capsys):
         capsys.readouterr()
         status = cli.main(["--shared-root", str(shared.path), *map(str, args)])
         after = state_of(shared.path)
-        return Outcome(status, capsys.readouterr(), [name for name in after if before.get(name) != after[name]])
+        changed = [name for name in after if before.get(name) != after[name] and name != "jobs/.lock"]
+        return Outcome(status, capsys.readouterr(), changed)
 
     return run
 

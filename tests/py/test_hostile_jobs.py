@@ -110,5 +110,5 @@ def test_wait_reports_the_end_of_a_job_whose_steps_cannot_be_read(run, hostile, 
 def test_gc_counts_those_that_it_cannot_read_and_no_snapshot_goes(run, option):
     outcome = run("gc", "--cluster=c", "--keep=100", option)
     assert outcome.status == 0
-    assert "jobs cannot be read (" in outcome.err
-    assert "so every snapshot and helper stays" in outcome.err
+    assert "keep 2 (" in outcome.err
+    assert " cannot be read, and may use it): codeA, codeB\n" in outcome.err

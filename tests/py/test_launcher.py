@@ -787,8 +787,8 @@ def test_a_snapshot_that_was_changed_while_the_job_waited_is_named(launched, oth
     code, reason = launched.ended
     assert (code, re.sub(r"[0-9a-f]{12}", "HASH", reason)) == (
         1,
-        f"The snapshot codeA was changed after the job was submitted ({target}: tree HASH, recorded HASH): remove it (find "
-        f"{target} -type d -exec chmod u+w {{}} + && rm -rf {target}), make it again with 'make snapshot CODE_ID=codeA "
+        f"The snapshot codeA was changed after the job was submitted ({target}: tree HASH, recorded HASH): remove it ("
+        f"chmod -R u+w {target} && rm -rf {target}), make it again with 'make snapshot CODE_ID=codeA "
         "VERL_SOURCE=pypi:0.7.1', and submit the job again.",
     )
     assert b"trained" not in launched.log

@@ -10,7 +10,6 @@ import sys
 import pytest
 from conftest import write
 
-from verl_regress.base import lock
 from verl_regress.session import evidence, report, suites
 from verl_regress.store.sessions import Session
 
@@ -142,6 +141,6 @@ def test_a_job_of_another_session_that_is_about_to_end_is_not_watched(shared, ma
     ending = make_job("ending", **done)
     write(ending.launcher, "")
     with ending.launcher.open() as file:
-        lock.take(file.fileno(), fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert sorted(evidence.job_digests(shared)) == ["over", "refused"]
     assert sorted(evidence.job_digests(shared)) == ["ending", "over", "refused"]

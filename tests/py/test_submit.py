@@ -86,11 +86,11 @@ def test_rays_sdk_takes_half_a_second_and_is_loaded_only_to_submit_with_it(
 
 
 def test_a_submission_ends_if_something_keeps_the_lock_of_the_jobs(submit, shared, monkeypatch):
-    monkeypatch.setattr("verl_regress.submit.submit._LOCK_SECONDS", 0.0)
-    with lock.alone(shared.jobs, "the test", 0):
+    monkeypatch.setattr("verl_regress.store.removal._LOCK_SECONDS", 0.0)
+    with lock.held(shared.jobs_lock, "the test", 0):
         outcome = submit()
     assert (outcome.status, outcome.out) == (1, "")
-    assert outcome.err.startswith(f"error   {shared.jobs} has been locked for 0 s by the test (")
+    assert outcome.err.startswith(f"error   {shared.jobs_lock} has been locked for 0 s by the test (")
 
 
 def test_the_arguments_without_which_nothing_can_be_submitted(run):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import grp
 import json
 import os
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import lock, records
+from verl_regress.base import records
 from verl_regress.base.errors import BadInput, RegressError, first
 from verl_regress.base.files import now, read_json, reserve, write_reserved
 
@@ -37,6 +36,11 @@ class SharedRoot:
         return self.path / "jobs"
 
     @property
+    def jobs_lock(self) -> Path:
+        """Shared by submissions, held alone by `make gc`."""
+        return self.jobs / ".lock"
+
+    @property
     def datasets(self) -> Path:
         """Prepared data, one directory per name."""
         return self.path / "datasets"
@@ -50,11 +54,6 @@ class SharedRoot:
     def snapshots(self) -> Path:
         """Immutable verl source trees, one directory per code id."""
         return self.path / "common" / "code" / "verl"
-
-    @property
-    def objects(self) -> Path:
-        """What snapshots of version 1.1 shared: their bytecode still is here, until `make gc` removes them."""
-        return self.path / "common" / "code" / "objects"
 
     @property
     def helpers(self) -> Path:
@@ -129,8 +128,11 @@ class SharedRoot:
                 _open(directory, mode, group)
         if self._is_hf_open(group):  # the umask of an earlier version, or a default ACL
             self._hf_home.chmod(self._hf_home.stat().st_mode & ~0o022)
-        with lock.held(self.jobs, fcntl.LOCK_SH | fcntl.LOCK_NB):  # makes its file, and opens it as the directory is
-            return created
+        if not self.jobs_lock.exists() and os.access(self.jobs, os.W_OK):
+            self.jobs_lock.touch()
+        if group is not None and self.jobs_lock.exists() and self.jobs_lock.stat().st_uid == os.getuid():
+            _open(self.jobs_lock, _OPEN_TO_GROUP & 0o666, group)
+        return created
 
     def too_narrow(self, group: int | None) -> list[Path]:
         """The directories of one other user in which the members of `group` cannot work; only that user can open them."""

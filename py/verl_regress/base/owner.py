@@ -79,6 +79,14 @@ def is_trusted(uid: int, trusted: Iterable[int] | None = None) -> bool:
     return uid in (0, os.geteuid(), *(trusted_uids() if trusted is None else trusted))
 
 
+def is_mine(path: Path) -> bool:
+    """Is it this user's? Another's stays even where the file system would let us remove it."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
+
+
 @dataclass(frozen=True)
 class Foreign:
     """Something that another user, whom we do not trust, can change: why, and what to do about it."""

@@ -53,18 +53,6 @@ def _all() -> Iterator[Path]:
     return Path("/proc").glob("[0-9]*")
 
 
-def with_lock(path: Path) -> dict[int, str]:
-    """The command line of each process that has a lock on `path`, by pid, as far as this machine's kernel knows (4.14 and later)."""
-    found = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        state = path.stat()
-        place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
-        taken = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
-        for pid in (words[4] for words in taken if words[5] == place and words[1] != "->"):
-            found[int(pid)] = _command(Path("/proc") / pid)
-    return found
-
-
 def container() -> str | None:
     """The id of the container that this process is in, if a container engine says so."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")

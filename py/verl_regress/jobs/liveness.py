@@ -46,7 +46,7 @@ def hold(job: JobDir) -> int:
     descriptor = os.open(young, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
-        lock.take(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         _link(young, job.launcher)
     except FileExistsError:
         os.close(descriptor)

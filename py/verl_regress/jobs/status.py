@@ -140,7 +140,7 @@ def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Jud
 
 def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
     """Hold the lock that marks the job as being submitted; it ends with the process, however that ends."""
-    return lock.owning(job.submitting, f"the submission of {job.ray_id}", _LOCK_SECONDS)
+    return lock.held(job.submitting, f"the submission of {job.ray_id}", _LOCK_SECONDS)
 
 
 def _is_being_submitted(job: JobDir) -> bool:

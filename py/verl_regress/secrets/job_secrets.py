@@ -194,7 +194,7 @@ def hold() -> dict[str, str]:
 def _hold(descriptor: int) -> None:
     """Mark the file as in use; without locks on the file system this does nothing."""
     with suppress(OSError):
-        lock.take(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def is_held(file: Path) -> bool:

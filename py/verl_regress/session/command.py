@@ -23,6 +23,7 @@ from verl_regress.session import checks, cost, driver, evidence, schedule, spell
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import datasets, models, snapshot
+from verl_regress.store.removal import uncollected
 from verl_regress.store.sessions import Session, all_of, named, need_unfinished
 
 _LOSSES = 2  # how often a run is repeated because it was stopped or lost a node
@@ -151,25 +152,26 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
     records = {side: snapshot.load(root, code, f"CODE_{side}") for side, code in codes.items()}
     for side, code in codes.items():
         snapshot.need_trusted(root.snapshots / code, f"CODE_{side}")
-    session = Session.begin(root)
-    session.write(
-        "begin",
-        {
-            "profile": args.profile,
-            "cluster": args.cluster,
-            "only": sorted(chosen(args.only)),
-            "suite": suite.recorded(),
-            "codes": codes,
-            "trees": {side: record["tree_sha256"] for side, record in records.items()},
-            "sources": {side: record["source"] for side, record in records.items()},
-            "head": {"identity": args.head_identity, "address": args.head_address},
-            "nodes": table,
-            "prepared": _names(args),
-            "jobs": sorted(find.ids_of(root)),
-            "digests": evidence.job_digests(root),
-            "artefacts": evidence.artefacts(root, _made_by_prepare(root, args)),
-        },
-    )
+    with uncollected(root):  # `make gc` keeps what a session has recorded that it compares
+        session = Session.begin(root)
+        session.write(
+            "begin",
+            {
+                "profile": args.profile,
+                "cluster": args.cluster,
+                "only": sorted(chosen(args.only)),
+                "suite": suite.recorded(),
+                "codes": codes,
+                "trees": {side: record["tree_sha256"] for side, record in records.items()},
+                "sources": {side: record["source"] for side, record in records.items()},
+                "head": {"identity": args.head_identity, "address": args.head_address},
+                "nodes": table,
+                "prepared": _names(args),
+                "jobs": sorted(find.ids_of(root)),
+                "digests": evidence.job_digests(root),
+                "artefacts": evidence.artefacts(root, _made_by_prepare(root, args)),
+            },
+        )
     print(session.path)
     return 0
 

@@ -11,7 +11,7 @@ import select
 from typing import Any
 
 from verl_regress.base import lock
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput
 from verl_regress.store.sessions import Session, need_unfinished
 
 _GRACE = 5.0  # seconds in which the lock of a shell that was just killed ends
@@ -27,9 +27,8 @@ def hold(session: Session, driver: str, head: dict[str, Any]) -> int:
     descriptor = os.open(session.path / "driver", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not lock.take_within(descriptor, _GRACE):
-            holder = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip() or "another shell"
             raise BadInput(
-                f"The session {session.path.name} is driven by {shown(holder)}: wait until that process ends, or stop it on that machine, then run this again."
+                f"The session {session.path.name} is driven by {lock.holder(descriptor)}: wait until that process ends, or stop it on that machine, then run this again."
             )
         need_unfinished(session.path, "SESSION", session.path.name)
         os.ftruncate(descriptor, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from redaction import forms
-from verl_regress.base import processes
+from verl_regress.base import owner, processes
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -21,7 +21,6 @@ from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
-from verl_regress.store import uses
 from verl_regress.store.artefact import MANIFEST, sha256_of
 from verl_verdict import jobdir
 
@@ -55,7 +54,7 @@ def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[st
     """
     if names is None:
         newest = islice(find.newest(root), _AMONG)
-        over = list(islice((job for job in newest if uses.is_mine(job.path) and _is_over(job)), _EARLIER))
+        over = list(islice((job for job in newest if owner.is_mine(job.path) and _is_over(job)), _EARLIER))
     else:
         over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
     return {job.submission_id: digest(job.first.path) for job in over}

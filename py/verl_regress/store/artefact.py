@@ -171,6 +171,16 @@ def make_directory(directory: Path) -> None:
         ) from error
 
 
+def delete(path: Path) -> None:
+    """Remove a file or a directory, also one whose folders are read-only. Raises OSError."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    for folder, _, _ in os.walk(path):
+        Path(folder).chmod(0o755)
+    shutil.rmtree(path)
+
+
 def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> Manifest:
     # A folder copied from an artefact contains that one's manifest: replace it with ours.
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)

@@ -123,7 +123,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
                 raise
             return _keep(target, record, tree)
     finally:
-        _remove(directory)
+        artefact.delete(directory)
     say.changed(f"snapshot {code_id} made from {_described(record)}, {record['file_count']} files at {target}")
     return record
 
@@ -257,7 +257,7 @@ def _unhashed(target: Path) -> Iterator[Path]:
         folder = Path(name)
         yield folder
         yield from (folder / ours for ours in _OURS.intersection(files) if folder == target)
-        if BYTECODE in directories:  # in snapshots of version 1.1 a link out of the snapshot
+        if BYTECODE in directories:
             yield folder / BYTECODE
             yield from (folder / BYTECODE).iterdir()
 
@@ -349,10 +349,9 @@ def _tree(directory: Path) -> dict[str, str]:
 
 def _files(directory: Path) -> Iterator[tuple[str, Path]]:
     for folder, directories, files in os.walk(directory):
-        # In snapshots of version 1.1 it is a link, which os.walk calls a file if it leads nowhere.
         directories[:] = [name for name in directories if name != BYTECODE]
         links = [name for name in directories if (Path(folder) / name).is_symlink()]
-        for path in (Path(folder) / name for name in [*files, *links] if name != BYTECODE):
+        for path in (Path(folder) / name for name in [*files, *links]):
             yield path.relative_to(directory).as_posix(), path
 
 
@@ -428,12 +427,6 @@ def _make_read_only(directory: Path) -> None:
         Path(folder).chmod(0o555)
 
 
-def _remove(directory: Path) -> None:
-    for folder, _, _ in os.walk(directory):
-        Path(folder).chmod(0o755)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
 def _described(record: Record) -> str:
     revision = f" at {record['revision'][:12]}" if record["revision"] else ""
     changes = " with uncommitted changes" if record["dirty"] else ""
@@ -449,7 +442,6 @@ def _cure_of(found: Foreign | str, target: Path) -> str:
 
 
 def _cure(target: Path) -> str:
-    # Only the directories: its files may be shared with other snapshots of version 1.1 and must stay read-only there.
     return f"remove it ({_removal(target)}) and make it again with '{_make(target.name)}'"
 
 
@@ -458,7 +450,7 @@ def _make(code_id: str, source: str = "…") -> str:
 
 
 def _removal(target: Path) -> str:
-    return f"find {target} -type d -exec chmod u+w {{}} + && rm -rf {target}"
+    return f"chmod -R u+w {target} && rm -rf {target}"
 
 
 def _short(digest: str) -> str:

@@ -17,6 +17,7 @@ from verl_regress.cluster import ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import plan, request
+from verl_regress.store.removal import uncollected
 from verl_regress.submit import beside, submit
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     asked = request.of_files(args.directory)
     root.ensure()
-    with submit.uncollected(root):
+    with uncollected(root):
         make = partial(plan.make, root, asked)
         if args.reserve is not None:
             planned = replace(make(), cluster_has=args.reserve)

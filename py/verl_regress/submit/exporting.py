@@ -14,6 +14,7 @@ from verl_regress.export.formats import FORMATS
 from verl_regress.export.job import Export
 from verl_regress.export.site import Site
 from verl_regress.spec import plan
+from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # Kubernetes: a DNS subdomain
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the file on stdout. Raises BadInput."""
     root, site, chosen = SharedRoot(args.shared_root), _site(args), FORMATS[args.to]
     request = submit.read_request(args)
-    with submit.uncollected(root):
+    with uncollected(root):
         planned = plan.make(root, request)
     submit.say_left_out(planned)
     export = Export.of(planned, site, args.given, metadata.version("ray"), chosen.longest_name)

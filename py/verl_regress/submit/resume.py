@@ -24,6 +24,7 @@ from verl_regress.secrets import job_secrets
 from verl_regress.spec import overrides, plan, request
 from verl_regress.spec.overrides import Override
 from verl_regress.spec.request import Attempt
+from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 
 _OVERRIDES = "overrides"
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
-    with submit.uncollected(SharedRoot(args.shared_root)):
+    with uncollected(SharedRoot(args.shared_root)):
         before = _until(args)
         parent = next((job for job in reversed(before) if checkpoints.newest(job)), None)
         if parent is None:
@@ -53,7 +54,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
 def run_retry(args: argparse.Namespace) -> int:
     """Start again, from the first step."""
-    with submit.uncollected(SharedRoot(args.shared_root)):
+    with uncollected(SharedRoot(args.shared_root)):
         return _begin(args, _until(args), None)
 
 

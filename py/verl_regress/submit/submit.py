@@ -12,11 +12,10 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from verl_regress.base import documents, lock, processes, say, this_node
+from verl_regress.base import documents, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, IdTaken, RegressError
 from verl_regress.base.files import as_json, write_atomically
@@ -31,10 +30,10 @@ from verl_regress.secrets import job_secrets
 from verl_regress.spec import overrides, plan
 from verl_regress.spec.request import CommandLine, Defaults, Request
 from verl_regress.store import mismatch
+from verl_regress.store.removal import uncollected
 from verl_regress.submit import beside
 from verl_regress.worker import queue
 
-_LOCK_SECONDS = 120.0  # `make gc` has the lock for less than a second, that of an earlier version for minutes
 # The members of the stream that scripts/lib/job.bash sends.
 _SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
 
@@ -102,11 +101,6 @@ def run(args: argparse.Namespace) -> int:
                 raise  # a generated id is generated again: many submit in the same second
     print(planned.job.submission_id)
     return 0
-
-
-def uncollected(root: SharedRoot) -> AbstractContextManager[bool]:
-    """Keep `make gc` from removing what a plan uses until Ray has the job. Raises RegressError."""
-    return lock.sharing(root.jobs, _LOCK_SECONDS)
 
 
 def read_request(args: argparse.Namespace) -> Request:

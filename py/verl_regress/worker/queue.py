@@ -113,7 +113,7 @@ class _Queue:
         line_up(self._job, self._cluster, self._wanted["count"])
         others = self._others()
         if self._in_the_way(others) is None:
-            with lock.owning(self._directory / ".lock", f"the launcher of {self._job.ray_id}", _LOCK_SECONDS):
+            with lock.held(self._directory / ".lock", f"the launcher of {self._job.ray_id}", _LOCK_SECONDS):
                 others = self._others()  # no other job takes a slot now
                 if self._in_the_way(others) is None:
                     self._job.write_state("turn", {"waited_seconds": round(time.monotonic() - self._began, 1)})
