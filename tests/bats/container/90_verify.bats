@@ -135,17 +135,17 @@ judged() {
   session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name rehearsal \
     --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA --model tiny-qwen2 --model-source tiny --dataset sums --dataset-source synthetic \
     --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)" <suites/rehearsal.yaml)
-  helper_in head verify record --session "$session" --name ppo_b --job "$2"
-  [[ $1 != imports ]] || helper_in head verify record --session "$session" --name ppo_a --job "$2"
+  helper_in head verify record --session "$session" --name sft_b --job "$2"
+  [[ $1 != imports ]] || helper_in head verify record --session "$session" --name sft_a --job "$2"
   run helper_in head verify judge --session "$session"
 }
 
 # The helper as the scripts install it, and a stream of JobSpec and base config as they send it.
 stream() {
   HELPER=$(bash -c 'source scripts/lib/regress.bash; cli::begin; trap - EXIT; env::load; helper::dir')
-  cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/job_spec"
+  cp jobspecs/sft.yaml "${BATS_TEST_TMPDIR}/job_spec"
   sed "s|http://127.0.0.1:8265|${1:-http://127.0.0.1:8265}|" env/ray/cpu.yaml >"${BATS_TEST_TMPDIR}/ray_config"
-  SUBMIT=(submit --spec-name jobspecs/ppo.yaml --base-name env/ray/cpu.yaml --profile cpu --cluster vrtest-verify --default-model tiny-qwen2
+  SUBMIT=(submit --spec-name jobspecs/sft.yaml --base-name env/ray/cpu.yaml --profile cpu --cluster vrtest-verify --default-model tiny-qwen2
     --default-dataset sums --default-code-id codeA --overrides=trainer.total_training_steps=1)
 }
 
@@ -164,17 +164,17 @@ sys.exit(cli.main(["--shared-root", "/private", *sys.argv[2:]]))' "$HELPER" "${S
   judged placement on-the-head
   assert_status 9
   assert_line 'FAIL +placement .*'
-  assert_line " +- the driver of ppo_b ran on $(container::ip head); workers are .*"
+  assert_line " +- the driver of sft_b ran on $(container::ip head); workers are .*"
 }
 
 @test "red: a marker that was swapped" {
   CODE_ID=swapped scripts/31_snapshot_verl_code.sh
   marker=${WORKDIR}/shared/common/code/verl/swapped/mvp_marker.py
   chmod u+w "$(dirname "$marker")" && rm "$marker" && printf 'MARKER = "codeA"\n' >"$marker"
-  WAIT=1 SUBMISSION_ID=swapped CODE_ID=swapped run scripts/40_submit_ppo_epoch1.sh
+  WAIT=1 SUBMISSION_ID=swapped CODE_ID=swapped run scripts/42_submit_sft_minimal.sh
   assert_status 3
   stream
   judged imports swapped
   assert_status 9
-  assert_line " +- ppo_b did not print 'MVP_PRECHECK_MARKER: swapped'"
+  assert_line " +- sft_b did not print 'MVP_PRECHECK_MARKER: swapped'"
 }
