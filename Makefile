@@ -16,7 +16,9 @@ override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.e
 # not be on a command line, where the process list shows it.
 override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI CONTAINER_HOST DOCKER_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
 override unknown := $(filter-out $(knobs) $(of_others),$(given))
-unexport $(unknown)
+# Knobs whose names other programs may use: what the environment has is not meant for us.
+override typed := $(shell sed -n '/^#: .*, typed$$/{n; s/=.*//p; }' env/defaults.env)
+unexport $(unknown) $(filter-out $(given),$(typed))
 $(foreach v,$(filter-out $(unknown),$(given)),$(eval override export $$v := $$(value $$v)))
 override MAKEOVERRIDES := # a make that a script calls gets them from the environment, too
 override export MAKE_GIVEN := $(given)
@@ -67,7 +69,7 @@ stop: ## stop a job, running or waiting, and wait until it is over [JOB]
 	@scripts/54_stop.sh
 debug: ## a debug bundle of a job [JOB=latest, TAR=1]
 	@scripts/55_debug.sh
-debugger: ## the breakpoints in which a job waits, and how to attach; LEGACY=1 runs `ray debug` on the right node [JOB, JSON=1]
+debugger: ## the breakpoints in which a job waits, and how to attach; DEBUGGER=legacy runs `ray debug` on the right node [JOB, JSON=1]
 	@scripts/66_debugger.sh
 gc: ## remove old checkpoints, and snapshots that no kept job refers to [KEEP, DRY_RUN=1]
 	@scripts/70_gc.sh

@@ -4,7 +4,7 @@
 #   scripts/10_build_image.sh          build it; unchanged inputs: skip
 #   scripts/10_build_image.sh --name   print its name, build nothing
 #
-# Knobs: BASE_IMAGE, IMAGE_VERL_VERSION, TORCH_INDEX_URL, NODE_IMAGE (use that image, build nothing).
+# Knobs: BASE_IMAGE, TORCH_INDEX_URL, NODE_IMAGE (use that image, build nothing).
 # The packages are downloaded on the host into ${WORKDIR}/cache/wheelhouse, with the host's pip configuration; the build itself
 # needs no network. To build without a network, copy that folder (and the base image).
 source "$(dirname "$0")/lib/regress.bash"

@@ -4,12 +4,13 @@
 #
 #   JOBSPEC=FILE scripts/43_submit_jobspec.sh          or scripts/43_submit_jobspec.sh FILE
 #
-# Knobs: JOBSPEC CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED PERTURBED DEBUGGER ALLOW_MISMATCH DRY_RUN
+# Knobs: JOBSPEC CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED DEBUGGER ALLOW_MISMATCH DRY_RUN
 #        WAIT RAY_BASE_CONFIG MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '[JOBSPEC]' "$@"
+[[ -z ${1:-} ]] || export JOBSPEC=$1
 env::load
-spec=${1:-$JOBSPEC}
+spec=$JOBSPEC
 [[ -n $spec ]] || cli::die 2 "43_submit_jobspec.sh needs a JobSpec file: name one with JOBSPEC=FILE, such as JOBSPEC=jobspecs/ppo.yaml."
 helper::ensure
 job::submit "$spec" cli

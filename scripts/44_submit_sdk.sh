@@ -8,12 +8,13 @@
 # WAIT=1 follows the job and exits with its status (see the table in the README); `make submit` ends with 2 for each that is not 0.
 # CODE_ID=auto takes a snapshot of VERL_SOURCE first, named by its tree; DRY_RUN=1 too.
 #
-# Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED PERTURBED DEBUGGER ALLOW_MISMATCH DRY_RUN
+# Knobs: JOBSPEC WORKLOAD CODE_ID SUBMISSION_ID OVERRIDES OVERRIDES_FILE DETERMINISTIC TRAIN_SEED DEBUGGER ALLOW_MISMATCH DRY_RUN
 #        WAIT RAY_BASE_CONFIG MODEL DATASET MAX_RUNNING PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '[JOBSPEC]' "$@"
+[[ -z ${1:-} ]] || export JOBSPEC=$1
 env::load
-spec=${1:-$JOBSPEC}
+spec=$JOBSPEC
 [[ -n $spec ]] || spec=$(job::spec_of "$WORKLOAD")
 helper::ensure
 job::submit "$spec"

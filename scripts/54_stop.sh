@@ -5,7 +5,7 @@
 #
 #   JOB=<submission id> scripts/54_stop.sh
 #
-# Knobs: JOB STOP_TIMEOUT
+# Knobs: JOB
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -4,14 +4,14 @@
 #
 #   JOB=latest scripts/66_debugger.sh          JSON=1 JOB=latest scripts/66_debugger.sh
 #
-# For a job that was submitted with DEBUGGER=legacy, LEGACY=1 runs `ray debug` on the node where it waits. It needs a terminal.
+# For a job that was submitted with DEBUGGER=legacy, the same runs `ray debug` on the node where it waits. It needs a terminal.
 #
-# Knobs: JOB JSON LEGACY DEBUGGER_PORT TUNNEL_VIA
+# Knobs: JOB JSON DEBUGGER TUNNEL_VIA
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 helper::ensure
-if [[ $LEGACY == 1 ]]; then
+if [[ $DEBUGGER == legacy ]]; then
   debugger::legacy "$JOB"
 elif [[ $JSON == 1 ]]; then
   helper::run head breakpoints "$JOB" --json

@@ -11,7 +11,14 @@ table::print() {
   printf '| knob | value | default | what it is |\n| --- | --- | --- | --- |\n'
   awk '
     /^# ---/ || /^$/ { text = ""; next }
-    /^#: / { type = substr($0, 4); next }
+    /^#: / {
+      type = substr($0, 4)
+      if (at = index(type, " matching ")) {
+        empty = type ~ / or empty(, typed)?$/ ? " or empty" : ""
+        type = substr(type, 1, at - 1) empty
+      }
+      next
+    }
     /^# / { text = text (text == "" ? "" : " ") substr($0, 3); next }
     match($0, /^[A-Z0-9_]+=/) {
       name = substr($0, 1, RLENGTH - 1)

@@ -51,7 +51,7 @@ releases::ensure_cluster() {
   releases::quietly "bringing ${CLUSTER_NAME} up" build up prepare >>"$RELEASES_LOG"
 }
 
-releases::take_down() { FORCE=1 releases::_logged down >>"$RELEASES_LOG"; }
+releases::take_down() { releases::_logged down FORCE=1 >>"$RELEASES_LOG"; }
 
 # releases::snapshot RELEASE: its snapshot; prints the code id on stdout.
 releases::snapshot() {

@@ -5,7 +5,7 @@
 # bisect::check: the knobs of a new search can be used; needs no cluster. Sets BISECT_SUITE, its file, BISECT_GOOD and BISECT_BAD, both
 # commits, and BISECT_CLONE.
 bisect::check() {
-  verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
+  verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   bisect::_need VERL_REPO GOOD BAD
   [[ -z $STEP || -n $METRIC ]] || cli::die 2 "STEP='${STEP}' (from ${ENV_ORIGIN[STEP]}) needs a METRIC to compare at that step: set METRIC, or leave STEP empty."
   BISECT_SUITE=$(verify::suite_file)
@@ -27,7 +27,7 @@ bisect::begin() {
 # bisect::open: goes on with BISECT, whose repository and ends are recorded. Sets the same variables.
 bisect::open() {
   local words=()
-  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC STEP DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
+  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC STEP DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   answer::words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
   BISECT_SEARCH=${words[0]}
   bisect::_clone "${words[@]:1}"

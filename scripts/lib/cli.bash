@@ -91,9 +91,7 @@ cli::_check_make() {
   fi
   if read -r word _ <<<"${MAKE_UNKNOWN_KNOBS-}" && [[ -n $word ]]; then
     knob::read
-    nearest=$(word::nearest "$word" "${KNOB_NAMES[@]}")
-    [[ -z $nearest ]] || use=Use
-    cli::die 2 "$(cli::shown "$word") on make's command line is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables, such as secrets, before you run make."
+    knob::refuse_name "$word" "on make's command line"
   fi
   read -r word _ <<<"$MAKE_UNKNOWN_GOALS"
   nearest=$(cli::_instead_of "$word")
@@ -120,7 +118,7 @@ cli::_instead_of() {
 }
 
 # cli::help: the comment block at the top of the script is its manual; it is written once and printed from there.
-cli::help() { sed -n '2,/^[^#]/{ /^#/!q; s/^# \{0,1\}//; p; }' "$0"; }
+cli::help() (cd "$CALLER_DIR" && sed -n '2,/^[^#]/{ /^#/!q; s/^# \{0,1\}//; p; }' "$0")
 
 # cli::die STATUS SENTENCE: one sentence with the value, where it came from, and the cure.
 cli::die() {
@@ -132,7 +130,7 @@ cli::die() {
 
 # cli::_reachable SENTENCE: paths of our own files in it, relative to the directory where the command was typed.
 cli::_reachable() {
-  if [[ -e scripts/lib/regress.bash ]]; then
+  if [[ $CALLER_DIR -ef $REPO_DIR ]]; then
     printf '%s\n' "$1"
   else
     sed -E "s#(^|[ '(])(scripts/dev|env/nodes)#\\1${REPO_DIR//[#&]/\\&}/\\2#g" <<<"$1"

@@ -1,6 +1,10 @@
 # cluster: Ray on the nodes. It starts detached, with its output on the shared root; then we wait until it is ready.
 # shellcheck shell=bash
 
+# Ray gives each process its AMD GPU only through HIP_VISIBLE_DEVICES. verl (0.7 to 0.9) refuses a ROCR_VISIBLE_DEVICES next to it and a
+# CUDA_VISIBLE_DEVICES that differs, and ROCm counts HIP's ids within ROCR's: of 4-7, none would be left.
+readonly CLUSTER_ROCM_UNSET=(ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES)
+
 readonly CLUSTER_HEAD_PARTS=(gcs_server raylet dashboard.py)
 readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 
@@ -232,9 +236,9 @@ cluster::_start_worker() {
 # Every start has its own mark, a label of the node in Ray's table: Ray lists a node as ALIVE for half a minute after its container
 # was killed, and the new node has the same name and address.
 cluster::_start() {
-  local node=$1 mark name without=() storage=() ray=(ray)
+  local node=$1 mark without=() storage=() ray=(ray)
   shift
-  for name in $RAY_UNSET; do without+=(-u "$name"); done
+  [[ $PROFILE != rocm ]] || without=("${CLUSTER_ROCM_UNSET[@]/#/--unset=}")
   cluster::_gcs_storage "$node" storage
   mark="$(date +%s)-$$"
   [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
@@ -250,7 +254,7 @@ cluster::_start() {
 
 # cluster::_knobs NODE: the knobs that `ray start` uses there.
 cluster::_knobs() {
-  printf '%s\n' GCS_PORT GCS_STORAGE GCS_TIMEOUT OBJECT_STORE_BYTES RAY_UNSET
+  printf '%s\n' GCS_PORT GCS_STORAGE OBJECT_STORE_BYTES
   [[ $1 == head ]] || printf '%s\n' WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
@@ -258,8 +262,8 @@ cluster::_knobs() {
 cluster::_gcs_storage() {
   local -n _words=$2
   [[ $GCS_STORAGE == rocksdb ]] || return 0
-  # By default all parts of Ray give up when the GCS is gone for 60 s (2.60). Here it comes back, and a job lives until then.
-  _words=(RAY_gcs_rpc_server_reconnect_timeout_s="$GCS_TIMEOUT")
+  # By default all parts of Ray give up when the GCS is gone for 60 s (2.60). Here it comes back, and a job lives for 10 minutes.
+  _words=(RAY_gcs_rpc_server_reconnect_timeout_s=600)
   [[ $1 != head ]] || _words+=(RAY_gcs_storage=rocksdb RAY_gcs_storage_path="$(nodes::gcs_path)")
 }
 

@@ -4,7 +4,7 @@
 # debugger::show JOB: the breakpoints, and how to reach those that VS Code can attach to.
 debugger::show() {
   local forwards=() said=()
-  answer::words said helper::run head breakpoints "$1" "--first-port=${DEBUGGER_PORT}" --with-ports
+  answer::words said helper::run head breakpoints "$1" --with-ports
   printf '%s\n' "${said[0]}"
   ((${#said[@]} > 1)) || return 0 # all of them wait for `ray debug`
   tunnel::of_ports forwards "$(printf '%s\n' "${said[@]:1}")"
@@ -16,7 +16,7 @@ debugger::show() {
 debugger::legacy() {
   local node
   node=$(helper::run head breakpoints "$1" --legacy-node)
-  [[ -t 0 && -t 1 ]] || cli::die 2 "LEGACY=1 (from ${ENV_ORIGIN[LEGACY]}) starts an interactive program ('ray debug'): run this in a terminal."
+  [[ -t 0 && -t 1 ]] || cli::die 2 "DEBUGGER=legacy (from ${ENV_ORIGIN[DEBUGGER]}) starts an interactive program ('ray debug'): run this in a terminal."
   log::info "'ray debug' on ${node}; Ctrl-C leaves it, and the job goes on waiting"
   # It never ends by itself, and Ctrl-C is status 1; it has shown any other problem on the terminal.
   node::exec_tty "$node" env RAY_DEBUG=legacy ray debug --address="$(node::address head):${GCS_PORT}" || log::info "'ray debug' was left"

@@ -1,6 +1,12 @@
-# env: the knobs. Precedence, highest first: the environment, env/local.env, the profile, env/defaults.env.
+# env: the knobs. Precedence, highest first: make's command line, the environment, env/local.env, the profile, env/defaults.env.
 # The files are plain KEY=VALUE lines: read, never run; an explicitly empty value counts as given.
 # shellcheck shell=bash
+
+# Where each knob's value came from, for messages and for decisions that depend on what the user set.
+declare -gA ENV_ORIGIN=()
+# What lines "export NAME=VALUE" of the files add to the environment of the workers, and so of jobs.
+declare -gA ENV_OF_WORKERS=()
+readonly ENV_TYPED='the command line or environment'
 
 # env::load: reads every knob, picks the profile, checks the values, exports them (compose reads the same ones).
 env::load() {
@@ -24,8 +30,11 @@ env::load_knobs() {
   env::_read_file "env/${PROFILE}.env"
   for knob in "${KNOB_NAMES[@]}"; do env::_set_if_unset "$knob" "${KNOB_DEFAULT[$knob]}" env/defaults.env; done
   knob::check "${KNOB_NAMES[@]}"
+  for knob in "${KNOB_NAMES[@]}"; do env::_resolve_path "$knob"; done
   export "${KNOB_NAMES[@]?}"
-  [[ -n $PROFILE_TITLE ]] || PROFILE_TITLE=$PROFILE
+  # The first line of a profile's file may have more words than its name.
+  IFS= read -r PROFILE_TITLE <"env/${PROFILE}.env" || true
+  [[ $PROFILE_TITLE == "# ${PROFILE} "* ]] && PROFILE_TITLE=${PROFILE_TITLE#'# '} || PROFILE_TITLE=$PROFILE
   [[ $asked != auto || $TRANSPORT == container ]] ||
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are other machines: name the profile for them."
   [[ $asked != auto || -z $HOSTS_FILE ]] ||
@@ -43,29 +52,57 @@ env::check() {
   knob::check "${given[@]}"
 }
 
-# Where each knob's value came from, for messages and for decisions that depend on what the user set.
-declare -gA ENV_ORIGIN=()
-
-# env::path PATH: absolute, on this host; a leading ~/ is HOME, which the shell does not expand after "path:".
+# env::path PATH: absolute, on this host; a leading ~/ is HOME, which the shell does not expand behind "path:".
 env::path() { realpath -m -- "${1/#\~\//${HOME}/}"; }
 
+# env::_resolve_path KNOB: a leading ~ of a path is HOME. A path is relative to this checkout, but one that a person types (a JobSpec, a
+# suite, a source of code) to where it was typed, if it is there.
+env::_resolve_path() {
+  local value=${!1} form='' typed=''
+  case ${KNOB_TYPE[$1]} in
+    path*) ;;
+    file*) typed=1 ;;
+    *path:…*)
+      [[ $value == path:* ]] || return 0
+      form=path: value=${value#path:} typed=1
+      ;;
+    *) return 0 ;;
+  esac
+  if [[ $value =~ ^~(/|$) ]]; then
+    value=${HOME}${value#\~}
+  elif [[ -n $typed && $value == [!/]* && ${ENV_ORIGIN[$1]} == "$ENV_TYPED" && -e ${CALLER_DIR}/${value} && ! $CALLER_DIR -ef $REPO_DIR ]]; then
+    value=${CALLER_DIR}/${value}
+  fi
+  declare -g "$1=${form}${value}"
+}
+
 # env::is_given KEY: the user set it, on the command line, in the environment or in env/local.env.
-env::is_given() { [[ ${ENV_ORIGIN[$1]} == 'the command line or environment' || ${ENV_ORIGIN[$1]} == env/local.env ]]; }
+env::is_given() { [[ ${ENV_ORIGIN[$1]} == "$ENV_TYPED" || ${ENV_ORIGIN[$1]} == env/local.env ]]; }
 
 # env::give KEY VALUE...: from here on, as if the user had set them.
 env::give() {
   while (($#)); do
     declare -g "$1=$2"
-    ENV_ORIGIN[$1]='the command line or environment'
+    ENV_ORIGIN[$1]=$ENV_TYPED
     shift 2
   done
 }
 
-# The user's values: the environment, then env/local.env.
+# The user's values: the environment, then env/local.env. A variable of the environment may be meant for another program, so a value that
+# cannot be used is ignored, unless make's command line gave it.
 env::_read_given() {
   local knob
   knob::read
-  for knob in "${KNOB_NAMES[@]}"; do [[ ! -v $knob || -v ENV_ORIGIN[$knob] ]] || ENV_ORIGIN[$knob]='the command line or environment'; done
+  for knob in "${KNOB_NAMES[@]}"; do
+    [[ -v $knob && ! -v ENV_ORIGIN[$knob] ]] || continue
+    if [[ " ${MAKE_GIVEN-} " == *" ${knob} "* ]] || knob::is_usable "$knob"; then
+      ENV_ORIGIN[$knob]=$ENV_TYPED
+    else
+      [[ ${REGRESS_SAID:-} == 1 ]] || # another script of the same make command has said it (Makefile)
+        log::warn "${knob}='$(cli::shown "${!knob}")' (from the environment) is ignored: $(knob::cure "$knob")."
+      unset -v "$knob"
+    fi
+  done
   env::read_local
 }
 
@@ -84,24 +121,35 @@ env::_set_if_unset() {
 }
 
 env::_read_file() {
-  local file=$1 line number=0 key value
+  local file=$1 line number=0 name value form='^(export )?([A-Za-z_][A-Za-z0-9_]*)=(.*)$'
   while IFS= read -r line || [[ -n $line ]]; do
     number=$((number + 1))
+    line=${line#$'\xEF\xBB\xBF'} line=${line%$'\r'} # an editor on Windows may have written it
     [[ $line =~ ^[[:space:]]*(#|$) ]] && continue
-    [[ $line =~ ^([A-Za-z_][A-Za-z0-9_]*)=(.*)$ ]] ||
+    [[ $line =~ $form && ! (-n ${BASH_REMATCH[1]} && -v KNOB_TYPE[${BASH_REMATCH[2]}]) ]] ||
       cli::die 2 "'$(cli::shown "$line")' (line ${number} of ${file}) is not a KEY=VALUE line: write one knob per line, no spaces around '='."
-    key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
-    # Keys that are not knobs would be exported to shells and tools that may act on them, such as BASH_ENV.
-    [[ -v KNOB_TYPE[$key] ]] || env::_refuse_key "$key" "line ${number} of ${file}"
-    env::_set_if_unset "$key" "$value" "$file"
+    name=${BASH_REMATCH[2]} value=${BASH_REMATCH[3]}
+    if [[ -n ${BASH_REMATCH[1]} ]]; then
+      env::_add_of_workers "$name" "$value" "line ${number} of ${file}"
+    else
+      # Others would be exported to shells and tools that may act on them, such as BASH_ENV.
+      [[ -v KNOB_TYPE[$name] ]] || knob::refuse_name "$name" "line ${number} of ${file}"
+      env::_set_if_unset "$name" "$value" "$file"
+    fi
   done <"${REPO_DIR}/${file}"
 }
 
-env::_refuse_key() {
-  local nearest use=use
-  nearest=$(word::nearest "$1" "${KNOB_NAMES[@]}")
-  [[ -z $nearest ]] || use=Use
-  cli::die 2 "$(cli::shown "$1") ($2) is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables before you run the command."
+env::_add_of_workers() {
+  [[ $2 =~ ^[A-Za-z0-9_.,:=/+@-]*$ ]] ||
+    cli::die 2 "The value of $1 ($3) is not usable: use only letters, digits and _.,:=/+@-."
+  [[ -v ENV_OF_WORKERS[$1] ]] || ENV_OF_WORKERS[$1]=$2
+}
+
+# env::tell_unused: NCCL's variables of this shell, which no job gets.
+env::tell_unused() {
+  local names=("${!NCCL_@}")
+  ((${#names[@]} == 0)) ||
+    log::info "Jobs do not get ${names[*]} of this shell: put what they need into env_vars of the JobSpec, or as 'export ${names[0]}=…' into env/local.env before 'make up'."
 }
 
 # env::_pick_profile ASKED: prints the profile's name on stdout. Devices that exist but do not answer are an error, never a silent

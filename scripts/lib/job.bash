@@ -32,7 +32,7 @@ job::export() {
   job::_request args members "$stream" "$1"
   compose::export_words args "$TO"
   for knob in "${KNOB_NAMES[@]}"; do
-    [[ ${ENV_ORIGIN[$knob]} != 'the command line or environment' ]] || args+=("--given=${knob}=${!knob}")
+    [[ ${ENV_ORIGIN[$knob]} != "$ENV_TYPED" ]] || args+=("--given=${knob}=${!knob}")
   done
   tar -C "$stream" -c --files-from=/dev/null -- "${members[@]}" | log::while 'composing the config' -- helper::run_in head export "${args[@]}"
 }
@@ -42,6 +42,7 @@ job::_request() {
   # shellcheck disable=SC2178  # namerefs to arrays
   local -n _words=$1 _names=$2
   local stream=$3 spec=$4
+  env::tell_unused
   _names+=(job_spec ray_config)
   [[ $CODE_ID != auto ]] || env::give CODE_ID "$(snapshot::resolve VERL_SOURCE)"
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
@@ -53,9 +54,9 @@ job::_request() {
   [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
   [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
-  [[ $PERTURBED != 1 ]] || _words+=(--perturbed)
+  [[ ${PERTURBED-} != 1 ]] || _words+=(--perturbed)
   ! env::is_given CODE_ID || _words+=("--code-id=${CODE_ID}")
-  [[ -z $JOBSPEC || ${ENV_ORIGIN[WORKLOAD]} != 'the command line or environment' ]] || _words+=("--workload=${WORKLOAD}")
+  [[ -z $JOBSPEC || ${ENV_ORIGIN[WORKLOAD]} != "$ENV_TYPED" ]] || _words+=("--workload=${WORKLOAD}")
   ! env::is_given SUBMISSION_ID || _words+=("--submission-id=${SUBMISSION_ID}")
   job::_overrides "$1" "$2" "$stream"
 }
@@ -209,7 +210,7 @@ job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 
 # job::stop JOB: stops it, waits until it is over, and ends what is left of it.
 job::stop() {
   local id_and_directory
-  answer::lines id_and_directory helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" "--deadline=${STOP_TIMEOUT}"
+  answer::lines id_and_directory helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" --deadline=60
   job::end_leftovers "${id_and_directory[@]}"
 }
 
@@ -245,9 +246,7 @@ job::need_small() {
 }
 
 job::_take() {
-  local file=${1/#\~\//${HOME}/}
-  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${file}"
-  [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
-  job::need_small "$2 '$(cli::shown "$1")'" "$file"
-  cp -- "$file" "$3"
+  [[ -f $1 && -r $1 ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
+  job::need_small "$2 '$(cli::shown "$1")'" "$1"
+  cp -- "$1" "$3"
 }

@@ -30,7 +30,6 @@ node::list_workers() {
 node::read_list() {
   local file=${!1} noun=$2 login=$3 take=$5 words where number=0 count
   local -n _known=$4
-  [[ $file == /* || -e $file ]] || file="${REPO_DIR}/${file}"
   [[ -f $file && -r $file ]] ||
     cli::die 2 "$1=${!1} is not a readable file: copy env/${noun}.example there and name your ${noun} in it."
   while read -r -a words || ((${#words[@]} > 0)); do

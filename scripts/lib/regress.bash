@@ -12,7 +12,11 @@ done
 unset _name
 
 REPO_DIR=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
-readonly REPO_DIR
+# Paths of knobs are relative to the checkout, those that a person types to where they were typed (scripts/lib/env.bash).
+CALLER_DIR=$PWD
+# shellcheck disable=SC2034  # env.bash, cli.bash and secret.bash read it
+readonly REPO_DIR CALLER_DIR
+cd "$REPO_DIR" # rule-ok: wherever a script is typed, paths of knobs mean the same
 
 for _noun in log word answer knob env cli wait lock venv owner port node made cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/allocation lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced

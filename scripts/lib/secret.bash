@@ -96,7 +96,7 @@ secret::_absolute() {
   case $1 in
     /*) printf '%s' "$1" ;;
     \~/*) printf '%s/%s' "$(realpath -m -- "$HOME")" "${1#\~/}" ;;
-    *) printf '%s/%s' "$(pwd -P)" "$1" ;;
+    *) printf '%s/%s' "$(realpath -- "$CALLER_DIR")" "$1" ;;
   esac
 }
 

@@ -14,10 +14,10 @@ tunnel::list() {
   tunnel::of_ports "$1" "$ports"
 }
 
-# tunnel::of_ports ARRAY PORTS: adds a forward for each line "NODE PORT": from DEBUGGER_PORT on, one after the other.
+# tunnel::of_ports ARRAY PORTS: adds a forward for each line "NODE PORT": from 5678 on, one after the other.
 tunnel::of_ports() {
   local -n _forwards=$1
-  local node port local_port=$DEBUGGER_PORT
+  local node port local_port=5678
   while read -r node port; do
     _forwards+=("${local_port}:${node}:${port}")
     local_port=$((local_port + 1))

@@ -5,7 +5,7 @@ readonly VERIFY_CANARY=VERL_REGRESS_CANARY # the secret of a session, with its n
 
 # verify::check: what can be said of the knobs of a new session before there is a cluster. Sets VERIFY_SUITE, the suite's file.
 verify::check() {
-  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED
+  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
   VERIFY_SUITE=$(verify::suite_file)
   job::need_small "SUITE '$(cli::shown "$SUITE")'" "$VERIFY_SUITE"
   snapshot::check CODE_A >/dev/null
@@ -34,7 +34,7 @@ verify::begin() {
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
   local words=() prepared=()
-  verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED PERTURBED CODE_A CODE_B SUITE ONLY
+  verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
   artefact::words prepared
   answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" "${prepared[@]}"
   VERIFY_SESSION=${words[0]}

@@ -75,13 +75,13 @@ def test_status_and_jobs_say_where_it_waits(run, job):
 def test_a_legacy_breakpoint_is_for_ray_debug(run, job):
     job.submitted("legacy")
     job.waits(kind="legacy", host="127.0.0.1")
-    assert run("breakpoints", "job").out.splitlines()[-1] == "In a terminal: 'make debugger LEGACY=1 JOB=job'"
+    assert run("breakpoints", "job").out.splitlines()[-1] == "In a terminal: 'make debugger DEBUGGER=legacy JOB=job'"
     assert run("breakpoints", "job", "--with-ports").out.count("\0") == 1
     assert run("breakpoints", "job", "--legacy-node").out == "worker-0\n"
     outcome = run("breakpoints", "job", "--ports")
     assert (outcome.status, outcome.err) == (
         2,
-        "error   job waits for 'ray debug', not for VS Code: run 'make debugger LEGACY=1 JOB=job'.\n",
+        "error   job waits for 'ray debug', not for VS Code: run 'make debugger DEBUGGER=legacy JOB=job'.\n",
     )
 
 

@@ -108,15 +108,12 @@ def test_each_gpu_is_assigned_once_and_never_to_the_head(checkout, profile, work
     assert gpus_of(project, profile) == {"head": [], **{name: list(numbers) for name, numbers in ids.items()}}
 
 
-def test_amd_tuning_comes_from_knobs(checkout):
-    knobs = {
-        "NCCL_DEBUG": "INFO", "GPU_MAX_HW_QUEUES": "7", "TORCH_NCCL_HIGH_PRIORITY": "0", "NCCL_CHECKS_DISABLE": "0",
-        "NCCL_IB_HCA": "=mlx5_0:1", "NCCL_IB_GID_INDEX": "-1", "NCCL_CROSS_NIC": "2", "CUDA_DEVICE_MAX_CONNECTIONS": "8",
-        "NCCL_PROTO": "LL,LL128", "RCCL_MSCCL_ENABLE": "1", "TOKENIZERS_PARALLELISM": "true", "HSA_NO_SCRATCH_RECLAIM": "0",
-    }  # fmt: skip
-    services = composed(checkout, PROFILE="rocm", **knobs)["services"]
-    assert knobs.items() <= services["worker-1"]["environment"].items()
-    assert not knobs.keys() & services["head"]["environment"].keys()
+def test_what_local_env_exports_wins_over_the_profile_and_reaches_only_the_workers(checkout):
+    (checkout / "env" / "local.env").write_text("export NCCL_IB_HCA==mlx5_0:1\n")
+    services = composed(checkout, PROFILE="gpu", NCCL_DEBUG="info")["services"]
+    assert services["worker-1"]["environment"]["NCCL_IB_HCA"] == "=mlx5_0:1"
+    assert "NCCL_DEBUG" not in services["worker-1"]["environment"]
+    assert "NCCL_IB_HCA" not in services["head"]["environment"]
 
 
 def test_devices_of_the_workers_are_a_knob_of_every_profile(checkout):
@@ -178,7 +175,6 @@ def test_what_a_gpu_run_prepares_and_waits_for(checkout, profile):
         "OBJECT_STORE_BYTES": "20000000000",
         "CLUSTER_TIMEOUT": "600",
         "STALL_TIMEOUT": "1800",
-        "IMAGE_PULL_TIMEOUT": "7200",
         "MIN_DISK_GIB": "100",
         "MIN_MEMORY_GIB": "64",
     }

@@ -120,7 +120,7 @@ def test_a_job_that_does_not_end(job, says, run):
     outcome = run("stop", "job", "--deadline=0.2")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == (
-        "error   job is still RUNNING 0 s (STOP_TIMEOUT) after it was asked to stop: see 'make status', and "
+        "error   job is still RUNNING 0 s after it was asked to stop: see 'make status', and "
         "'make debug JOB=job' for what it still does.\n"
     )
 

@@ -25,7 +25,7 @@ env VERL_REGRESS_NODE=head ray start --head --node-name=head --node-ip-address="
 nodes=("head=$address")
 for ((i = 0; i < {workers}; i++)); do
   until [[ -s $dir/worker-$i.address ]]; do
-    ((SECONDS < deadline)) || {{ echo "error   worker-$i did not start within {patience} s (CLUSTER_TIMEOUT and IMAGE_PULL_TIMEOUT)." >&2; exit 8; }}
+    ((SECONDS < deadline)) || {{ echo "error   worker-$i did not start within {patience} s (CLUSTER_TIMEOUT and 7200 s for the image)." >&2; exit 8; }}
     sleep 1
   done
   nodes+=("worker-$i=$(<"$dir/worker-$i.address")")
@@ -41,7 +41,7 @@ _WORKER = """\
 set -euo pipefail
 dir={dir} deadline=$((SECONDS + {patience})) mark=$(date +%s)-$$
 until ray health-check --address "$head:{port}" >/dev/null 2>&1; do
-  ((SECONDS < deadline)) || {{ echo "error   the head did not answer at $head:{port} within {patience} s (CLUSTER_TIMEOUT and IMAGE_PULL_TIMEOUT)." >&2; exit 8; }}
+  ((SECONDS < deadline)) || {{ echo "error   the head did not answer at $head:{port} within {patience} s (CLUSTER_TIMEOUT and 7200 s for the image)." >&2; exit 8; }}
   sleep 1
 done
 printf '%s\\n' "$mark" >"$dir/$name.start"

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--ports", action="store_true", help="print `NODE PORT` of each process, for forwards")
     how.add_argument("--with-ports", action="store_true", help="the page, then what --ports prints; NUL ends each item")
     how.add_argument("--legacy-node", action="store_true", help="print the first node that `ray debug` can reach")
-    parser.add_argument("--first-port", type=int, default=5678, help="the knob DEBUGGER_PORT")
+    parser.add_argument("--first-port", type=int, default=5678, help="the local port of the first breakpoint")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.ports:
         if not ours:
             raise BadInput(
-                f"{job.ray_id} waits for 'ray debug', not for VS Code: run 'make debugger LEGACY=1 JOB={job.ray_id}'."
+                f"{job.ray_id} waits for 'ray debug', not for VS Code: run 'make debugger DEBUGGER=legacy JOB={job.ray_id}'."
             )
         print("\n".join(ports))
     else:
@@ -84,7 +84,7 @@ def _page(job: JobDir, waiting: list[Breakpoint], ours: list[Breakpoint], first_
         lines += ["", "VS Code, in launch.json, once the port is forwarded (below):"]
         lines += [json.dumps(_attach(job, one, first_port + number)) for number, one in enumerate(ours)]
     if len(ours) < len(waiting):
-        lines += ["", f"In a terminal: 'make debugger LEGACY=1 JOB={job.ray_id}'"]
+        lines += ["", f"In a terminal: 'make debugger DEBUGGER=legacy JOB={job.ray_id}'"]
     return lines
 
 

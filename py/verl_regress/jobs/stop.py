@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`stop JOB [--cluster NAME] --deadline S`."""
     find.add_job(parser)
     parser.add_argument("--cluster", help="the knob CLUSTER_NAME: whose Ray is asked")
-    parser.add_argument("--deadline", type=float, required=True, help="seconds; the knob STOP_TIMEOUT")
+    parser.add_argument("--deadline", type=float, required=True, help="seconds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def _end(job: JobDir, deadline: float) -> None:
             is_cancelled = _cancel(job, api)
         if waited > deadline:
             raise RegressError(
-                f"{job.ray_id} is still {now.status.value} {deadline:.0f} s (STOP_TIMEOUT) after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what it still does."
+                f"{job.ray_id} is still {now.status.value} {deadline:.0f} s after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what it still does."
             )
         pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
         time.sleep(_LOOK_EVERY)

@@ -28,7 +28,7 @@ class CommandLine:
     secrets: tuple[str, ...] = ()  # names of secrets in addition to the JobSpec's
     deterministic: bool = False  # the knob DETERMINISTIC
     seed: int | None = None  # the knob TRAIN_SEED
-    perturbed: bool = False  # the knob PERTURBED
+    perturbed: bool = False  # as make verify asks for it
     debugger: str | None = None  # the knob DEBUGGER: 1, post-mortem or legacy; None: off
     debugger_host: str | None = None  # where debugpy listens; None: on the node's address
 

@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--object-store-bytes", type=int, required=True)
     parser.add_argument("--gcs-port", type=int, required=True)
     parser.add_argument("--devices", default="", help="the knob WORKER_DEVICES")
-    parser.add_argument("--unset", default="", help="the knob RAY_UNSET")
+    parser.add_argument("--unset", default="", help="variables that Ray is started without")
     parser.add_argument("--cluster-timeout", type=int, required=True)
-    parser.add_argument("--pull-timeout", type=int, required=True, help="the knob IMAGE_PULL_TIMEOUT")
+    parser.add_argument("--pull-timeout", type=int, required=True, help="seconds for pulling the image")
     parser.add_argument("--deadlines", required=True)
 
 

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
     parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
     parser.add_argument("--seed", type=int, help="the knob TRAIN_SEED")
-    parser.add_argument("--perturbed", action="store_true", help="the knob PERTURBED")
+    parser.add_argument("--perturbed", action="store_true", help="change the last bit of each gradient")
     parser.add_argument(
         "--secret", action="append", default=[], help="the name of a secret in addition to the JobSpec's"
     )

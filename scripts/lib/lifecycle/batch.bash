@@ -26,10 +26,8 @@ batch::print() {
   batch::_goals goals
   printf '#!/bin/bash\n'
   printf '#SBATCH --%s\n' "job-name=verl-regress-${WORKLOAD}" "nodes=$((WORKERS + 1))" ntasks-per-node=1
-  if [[ -n $BATCH_CPUS ]]; then printf '#SBATCH --cpus-per-task=%s\n' "$BATCH_CPUS"; else printf '#SBATCH --%s\n' exclusive mem=0; fi
-  [[ $PROFILE == cpu || -n $BATCH_GPUS ]] || BATCH_GPUS=$GPUS_PER_WORKER
-  [[ -z $BATCH_GPUS ]] || printf '#SBATCH --gpus-per-node=%s\n' "$BATCH_GPUS"
-  [[ -z $BATCH_ACCOUNT ]] || printf '#SBATCH --account=%s\n' "$BATCH_ACCOUNT"
+  [[ $BATCH_OPTIONS == *--cpus-per-task* ]] || printf '#SBATCH --%s\n' exclusive mem=0
+  [[ $PROFILE == cpu ]] || printf '#SBATCH --gpus-per-node=%s\n' "$GPUS_PER_WORKER"
   [[ -z $BATCH_PARTITION ]] || printf '#SBATCH --partition=%s\n' "$BATCH_PARTITION"
   [[ -z $BATCH_TIME ]] || printf '#SBATCH --time=%s\n' "$BATCH_TIME"
   # The shell gets a signal two minutes before the time limit, and ends the cluster itself.
@@ -38,20 +36,21 @@ batch::print() {
   printf '\n# Written by make slurm of verl-regress. The first host is the head, each other one a worker.\n'
   printf 'cd %q || exit 1\n' "$REPO_DIR"
   for name in PATH HOME USER LANG; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
-  printf 'export TRANSPORT=%s WAIT=1\n' "$TRANSPORT"
+  printf 'knobs=(\n  TRANSPORT=%s\n  WAIT=1\n' "$TRANSPORT"
   for name in "${KNOB_NAMES[@]}"; do
-    [[ $name == BATCH_* || $name == TO || $name == TRANSPORT || $name == WAIT || $name == DRY_RUN || $name == WORKERS ]] || ! env::is_given "$name" ||
-      printf 'export %s=%q\n' "$name" "${!name}"
+    [[ $name == BATCH_* || $name == @(DRY_RUN|FORCE|TO|TRANSPORT|WAIT|WORKERS) ]] || ! env::is_given "$name" ||
+      printf '  %q\n' "${name}=${!name}"
   done
+  printf ')\n'
   cat <<BODY
 
 set -m # make has a process group of its own, which one signal ends
-make --no-print-directory ${goals} &
+make --no-print-directory ${goals} "\${knobs[@]}" &
 work=\$! stopped='' status=0; trap 'stopped=1; kill -TERM -- "-\$work"' TERM
 wait "\$work" || status=\$?
 [[ -z \$stopped ]] || { wait "\$work"; status=143; }
 stopped=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
-make --no-print-directory down FORCE=1
+make --no-print-directory down "\${knobs[@]}" FORCE=1
 rm -f -- "${ALLOCATION_FILES}/\${SLURM_JOB_ID}".*
 exit "\$status"
 BODY

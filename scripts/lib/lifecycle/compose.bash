@@ -77,26 +77,28 @@ compose::_gpus() {
   fi
 }
 
-# compose::_render_gpus WORKER: how that worker gets its GPUs, which depends on the vendor.
+# compose::_render_gpus WORKER: how that worker gets its GPUs, which depends on the vendor, and its environment.
 compose::_render_gpus() {
-  local ids
+  local ids name
+  local -A set=()
+  for name in "${!ENV_OF_WORKERS[@]}"; do set[$name]=${ENV_OF_WORKERS[$name]}; done
   ids=$(compose::_gpus "$1")
   case $PROFILE in
     gpu)
       printf '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["%s"], capabilities: [gpu]}]}}}\n' \
         "${ids//,/\", \"}"
       ;;
-    rocm)
-      printf '    environment: {HIP_VISIBLE_DEVICES: "%s", ROCR_VISIBLE_DEVICES: "%s", CUDA_VISIBLE_DEVICES: "%s"}\n' \
-        "$ids" "$ids" "$ids"
-      ;;
+    rocm) for name in HIP ROCR CUDA; do set["${name}_VISIBLE_DEVICES"]=$ids; done ;;
   esac
+  ((${#set[@]})) || return 0
+  printf '    environment:\n'
+  for name in "${!set[@]}"; do printf '      %s: "%s"\n' "$name" "${set[$name]}"; done | sort
 }
 
 # compose::export_words ARRAY TO: what the cluster is made of, as options of the helper's `export`.
 compose::export_words() {
   local -n _options=$1
-  local worker name names user volume=$EXPORT_VOLUME
+  local worker name user volume=$EXPORT_VOLUME
   [[ $TRANSPORT == container || -n $NODE_IMAGE ]] ||
     cli::die 2 "With TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes have no image of ours: name the one to run elsewhere in NODE_IMAGE."
   case $volume,$2 in
@@ -107,17 +109,14 @@ compose::export_words() {
   user="$(node::exec head id -u):$(node::exec head id -g)"
   _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}" "--shm-size=${SHM_SIZE}")
   _options+=("--gpus-per-worker=${GPUS_PER_WORKER}" "--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
-  _options+=("--unset=${RAY_UNSET}" "--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
-  _options+=("--pull-timeout=${IMAGE_PULL_TIMEOUT}")
+  [[ $PROFILE != rocm ]] || _options+=("--unset=${CLUSTER_ROCM_UNSET[*]}")
+  _options+=("--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
+  _options+=(--pull-timeout=7200)
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
   [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
   for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "$worker")"); done
-  names=$(compose::_worker_environment)
-  for name in $names; do _options+=("--worker-env=${name}=${!name}"); done
+  for name in "${!ENV_OF_WORKERS[@]}"; do _options+=("--worker-env=${name}=${ENV_OF_WORKERS[$name]}"); done
 }
-
-# compose::_worker_environment: the knobs that the profile's template passes to each worker under their own names.
-compose::_worker_environment() { sed -nE '/SHARED_ROOT/d; s/^ +([A-Z_]+): \$\{\1\}$/\1/p' "${REPO_DIR}/$(compose::_template)"; }
 
 # compose::run ENGINE ARGS...: docker compose for all that this engine runs of the rendered cluster.
 compose::run() {

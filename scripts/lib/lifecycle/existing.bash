@@ -6,17 +6,13 @@
 # host to the node, as a user can type it.
 # shellcheck shell=bash
 
-# What the workers of the profile rocm get as environment, as docker-compose.rocm.yaml gives it to our own containers.
-readonly EXISTING_ROCM=(NCCL_DEBUG GPU_MAX_HW_QUEUES TORCH_NCCL_HIGH_PRIORITY NCCL_CHECKS_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX
-  NCCL_CROSS_NIC CUDA_DEVICE_MAX_CONNECTIONS NCCL_PROTO RCCL_MSCCL_ENABLE TOKENIZERS_PARALLELISM HSA_NO_SCRATCH_RECLAIM)
-
 # existing::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose does in
 # our own containers.
 existing::command() {
   local script word name
   script=$(existing::environment "$1")$'\n'
-  if [[ $PROFILE == rocm && $1 == worker-* ]]; then
-    for name in "${EXISTING_ROCM[@]}"; do script+="export ${name}=$(login::quoted "${!name}")"$'\n'; done
+  if [[ $1 == worker-* ]]; then
+    for name in "${!ENV_OF_WORKERS[@]}"; do script+="export ${name}=${ENV_OF_WORKERS[$name]}"$'\n'; done
   fi
   shift
   script+='(exec'
@@ -67,7 +63,8 @@ nodes::_need_ports() {
     if [[ $forward == *:head:8265 ]]; then
       port::need_free "${forward%%:*}" "$knob" TUNNEL_PORT
     else
-      port::need_free "${forward%%:*}" DEBUGGER_PORT DEBUGGER_PORT
+      ! port::is_taken "${forward%%:*}" ||
+        cli::die 1 "Port 127.0.0.1:${forward%%:*}, which a breakpoint needs, is taken by $(port::holder "${forward%%:*}"): end that process."
     fi
   done
 }

@@ -1,6 +1,10 @@
 # lifecycle/image: the node image. Its tag is a hash of its inputs, so the same inputs are never built twice.
 # shellcheck shell=bash
 
+# The verl in the node image's site-packages. It differs from the default snapshot on purpose: otherwise the proof that a job imported
+# its snapshot would prove nothing.
+readonly IMAGE_VERL=0.7.1
+
 readonly IMAGE_LABEL='verl-regress.image'
 # What our own base image contains in addition to Debian's essential packages.
 readonly IMAGE_BASE_PACKAGES='python3,python3-venv,ca-certificates,procps'
@@ -75,7 +79,7 @@ image::_wheelhouse() {
 
 # The inputs that decide which wheels are downloaded.
 image::_wheels() {
-  printf '%s\n' "$(uname -m)" "$IMAGE_VERL_VERSION" "$TORCH_INDEX_URL"
+  printf '%s\n' "$(uname -m)" "$IMAGE_VERL" "$TORCH_INDEX_URL"
   grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
 }
 
@@ -127,7 +131,7 @@ image::_fetch_wheels() {
 # Every package of the node image, as pip expects the names.
 image::_packages() {
   grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
-  printf 'verl==%s\n' "$IMAGE_VERL_VERSION"
+  printf 'verl==%s\n' "$IMAGE_VERL"
 }
 
 image::_pip() {
@@ -152,7 +156,7 @@ image::_ensure_base() {
 }
 
 # image::_pull IMAGE LOG
-image::_pull() { timeout --foreground "$IMAGE_PULL_TIMEOUT" docker pull "$1" >"$2" 2>&1; }
+image::_pull() { timeout --foreground 7200 docker pull "$1" >"$2" 2>&1; }
 
 image::_codename() {
   # shellcheck disable=SC1091  # the machine's own file

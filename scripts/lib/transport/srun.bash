@@ -110,7 +110,7 @@ transport::image() { :; }
 srun::directory() { printf '/tmp/verl-regress-job%s\n' "$SLURM_JOB_ID"; }
 
 # existing::environment NODE: the lines of sh that give a command there its environment. Slurm hands out AMD's GPUs by
-# ROCR_VISIBLE_DEVICES, which verl refuses (RAY_UNSET): HIP's own variable has the same meaning without it. What verl, torch and Python leave
+# ROCR_VISIBLE_DEVICES, which verl refuses: HIP's own variable has the same meaning without it. What verl, torch and Python leave
 # in TMPDIR goes with our directory; Slurm itself sets TMPDIR=/tmp.
 existing::environment() {
   # shellcheck disable=SC2016  # expanded on the node

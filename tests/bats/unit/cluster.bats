@@ -49,12 +49,12 @@ in_lib() {
   [[ $(stat -c %u:%g "$shared") == 4242:4242 ]] || fail "$(stat -c %u:%g "$shared")"
 }
 
-@test "Ray is started without the variables in RAY_UNSET, and with all of them if it is empty" {
+@test "Ray is started with every variable of the node, but for two with the profile rocm" {
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != inspect ]] || echo true'
-  in_lib CLUSTER_NAME=mine RAY_UNSET='ONE TWO' <<<'cluster::_start_worker worker-0 head:6379'
+  in_lib CLUSTER_NAME=mine PROFILE=rocm NODE_IMAGE=mine:1 <<<'cluster::_start_worker worker-0 head:6379'
   assert_status 0
-  assert_called 'worker-0.log env -u ONE -u TWO VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
+  assert_called 'worker-0.log env --unset=ROCR_VISIBLE_DEVICES --unset=CUDA_VISIBLE_DEVICES VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
   assert_called '/ray_start.py start --node-name=worker-0 '
   in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
   assert_called 'worker-1.log env VERL_REGRESS_RAY=mine '
@@ -89,10 +89,10 @@ STUB
 
 @test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone; refused where Ray lacks it" {
   storage_stub 2.60.0 0
-  in_lib GCS_STORAGE=rocksdb GCS_TIMEOUT=77 <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
+  in_lib GCS_STORAGE=rocksdb <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
   assert_status 0
-  assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head VERL_REGRESS_OWNER= ray start --node-name=head'
-  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=77 VERL_REGRESS_RAY=mvp11 '
+  assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=600 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head VERL_REGRESS_OWNER= ray start --node-name=head'
+  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=600 VERL_REGRESS_RAY=mvp11 '
   storage_stub 2.59.1 1
   in_lib GCS_STORAGE=rocksdb <<<'cluster::_need_gcs_storage'
   assert_status 2

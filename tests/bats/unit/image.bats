@@ -49,7 +49,6 @@ name() {
   first=$(name)
   [[ $first =~ ^verl-regress-node:[0-9a-f]{12}$ ]]
   [[ $(name) == "$first" ]]
-  [[ $(name IMAGE_VERL_VERSION=0.8.0) != "$first" ]]
   [[ $(name BASE_IMAGE=python:3.11) != "$first" ]]
   printf 'extra==1\n' >>"${HERE}/docker/requirements.lock"
   [[ $(name) != "$first" ]]
@@ -162,7 +161,8 @@ debian_12() {
   base=$(grep -o 'verl-regress-base:[0-9a-f]*' "${BOX}/images")
   [[ $output == *"changed base image ${base} (from "*"'s packages)"* && $output == *"changed node image "*", on ${base})"* ]]
   [[ -z $(ls "${BOX}/tmp") ]]
-  build IMAGE_VERL_VERSION=0.8.0 scripts/10_build_image.sh
+  printf 'extra==1\n' >>"${HERE}/docker/requirements.lock"
+  build scripts/10_build_image.sh
   assert_line "skip    base image ${base} (exists; BASE_IMAGE=python:3.11-slim-bookworm could not be pulled)"
 }
 

@@ -43,7 +43,7 @@ made() { cat "${BOX}/made"; }
 CLUSTER_NAME=mine FORCE= CODE_ID= VERL_SOURCE= make build up prepare
 CLUSTER_NAME=mine FORCE= CODE_ID=verl-{tree} VERL_SOURCE=pypi:0.7.1 make snapshot
 CLUSTER_NAME=mine FORCE= CODE_ID=verl-{tree} VERL_SOURCE=pypi:0.8.0 make snapshot
-CLUSTER_NAME=mine FORCE=1 CODE_ID= VERL_SOURCE= make down
+CLUSTER_NAME=mine FORCE= CODE_ID= VERL_SOURCE= make down FORCE=1
 MADE
 }
 
@@ -71,7 +71,7 @@ MADE
   echo 130 >"${BOX}/found/broken-0.8.0-ppo"
   releases 0.8.0-ppo 0.8.0-sft
   assert_status 130
-  [[ $output != *'rows work'* && $output != *'0.8.0-sft of'* && $(made) == *'make down' ]]
+  [[ $output != *'rows work'* && $output != *'0.8.0-sft of'* && $(made) == *'make down FORCE=1' ]]
 }
 
 @test "all rows: main's are left out without VERL_MAIN, and the page is written of those that were run" {

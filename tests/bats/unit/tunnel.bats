@@ -50,8 +50,8 @@ on_ssh() {
   assert_line 'error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
   on_ssh TUNNEL_PORT=8265 nodes::show_forwards 8265:head:8265
   assert_line 'error   Port 127.0.0.1:8265 (TUNNEL_PORT, from the command line or environment) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
-  on_ssh DEBUGGER_PORT=8265 nodes::show_forwards 8265:worker-0:40001
-  assert_line 'error   Port 127.0.0.1:8265 (DEBUGGER_PORT, from the command line or environment) is taken by ssh (pid 815): end that process, or set DEBUGGER_PORT to a free port.'
+  on_ssh nodes::show_forwards 8265:worker-0:40001
+  assert_line 'error   Port 127.0.0.1:8265, which a breakpoint needs, is taken by ssh (pid 815): end that process.'
 }
 
 @test "a listener on all addresses counts, one on another address does not, and another user's may be hidden" {
@@ -81,29 +81,17 @@ on_ssh() {
     'helper::run() { printf "%s\n" "$*" >>"${HOST_ROOT}/asked" && printf "%b" "$(<"${HOST_ROOT}/answer")" && [[ -e ${HOST_ROOT}/answer ]]; }' \
     'debugger::show job' >"${HERE}/scripts/show.sh"
   printf 'TASK\\n\\n{}\\0worker-0 4711\\0worker-1 4712\\0' >"${BOX}/root/answer"
-  sandbox::run TRANSPORT=ssh DEBUGGER_PORT=6000 scripts/show.sh
+  sandbox::run TRANSPORT=ssh scripts/show.sh
   assert_status 0
   assert_line '{}'
-  assert_line 'ssh -N -p 2222 -L 6000:127.0.0.1:4711 me@10.0.0.2'
-  assert_line 'ssh -N -L 6001:127.0.0.1:4712 me@10.0.0.3'
-  [[ $(<"${BOX}/root/asked") == 'head breakpoints job --first-port=6000 --with-ports' ]] || fail "$(<"${BOX}/root/asked")"
+  assert_line 'ssh -N -p 2222 -L 5678:127.0.0.1:4711 me@10.0.0.2'
+  assert_line 'ssh -N -L 5679:127.0.0.1:4712 me@10.0.0.3'
+  [[ $(<"${BOX}/root/asked") == 'head breakpoints job --with-ports' ]] || fail "$(<"${BOX}/root/asked")"
   printf 'TASK\\0' >"${BOX}/root/answer"
   sandbox::run TRANSPORT=ssh scripts/show.sh
   assert_status 0
   assert_line TASK
   refute_text Forward
-}
-
-@test "TUNNEL_VIA that is no login, and DEBUGGER and OPEN with words that they do not know, are refused" {
-  on_ssh TUNNEL_VIA=-oProxyCommand=x node::list
-  assert_status 2
-  assert_line "error   TUNNEL_VIA='-oProxyCommand=x' (from the command line or environment) is not usable: use user@host or user@host:port, or leave it empty."
-  on_ssh DEBUGGER=maybe node::list
-  assert_status 2
-  assert_line "error   DEBUGGER='maybe' (from the command line or environment) is not usable: use one of 0, 1, post-mortem, legacy, or leave it empty."
-  on_ssh OPEN=maybe node::list
-  assert_status 2
-  assert_line "error   OPEN='maybe' (from the command line or environment) is not usable: use 1, true, yes or on, or 0, false, no, off or nothing."
 }
 
 @test "make check: the dashboard's port is free, our own, or taken by a program that the message names" {

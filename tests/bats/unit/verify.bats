@@ -92,19 +92,6 @@ SH
   assert_line 'ours again'
 }
 
-@test "a budget of 0 and a verdict that cannot be allowed are refused before anything is asked" {
-  while IFS='|' read -r knob sentence; do
-    sandbox::run CLUSTER_NAME=vr CODE_A=codeA CODE_B=codeB "$knob" scripts/60_verify.sh
-    assert_status 2
-    assert_line "error   ${sentence}"
-  done <<'END'
-BUDGET=0|BUDGET='0' (from the command line or environment) is not usable: use a whole number from 1 to 10000, or leave it empty.
-BUDGET=some|BUDGET='some' (from the command line or environment) is not usable: use a whole number from 1 to 10000, or leave it empty.
-ALLOW=regressed|ALLOW='regressed' (from the command line or environment) is not usable: use some of changed, inconclusive, separated by commas, or leave it empty.
-END
-  refute_called 'docker exec'
-}
-
 @test "CODE_A, CODE_B and SUITE are looked for before a cluster is brought up, each in the words of its own knob" {
   run make -n -C "$REPO" --no-print-directory verify
   [[ ${lines[0]} == 'scripts/60_verify.sh --check' ]]
