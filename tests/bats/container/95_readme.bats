@@ -92,7 +92,7 @@ types() {
   types 'make stop JOB=latest'
   assert_line 'changed ppo-codeB-.*\.a3 was .*, is STOPPED .*'
   types 'make debug JOB=latest TAR=1'
-  OVERRIDES='' ONLY=token types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a whole session: 90_verify.bats
+  OVERRIDES='' ONLY=head types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a check that needs no run; whole sessions: 90_verify.bats
   assert_line '1 of 1 .*'
   types 'make report'
   assert_line '.*/verify/.*/report\.html'
