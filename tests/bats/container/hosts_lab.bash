@@ -99,23 +99,6 @@ hosts_lab::_is_halted() {
   [[ -z $pids ]]
 }
 
-# hosts_lab::kill_engine HOST: the engine gets SIGKILL; its containers run on, and hosts_lab::boot starts another one.
-hosts_lab::kill_engine() {
-  local pid
-  pid=$(<"${LAB}/$1/dockerd.pid")
-  kill -KILL "$pid"
-  wait::until 10 - hosts_lab::_is_gone "$pid"
-}
-hosts_lab::_is_gone() { ! kill -0 "$1" 2>/dev/null; }
-
-# hosts_lab::disconnect: ends the ssh connections to these hosts that commands share (scripts/lib/lifecycle/login.bash).
-hosts_lab::disconnect() {
-  local host
-  for host in a b; do
-    ssh -F "$SSH_CONFIG" -o ControlPath="/tmp/verl-regress-${UID}/%C" -O exit "root@${HOSTS_IP[$host]}" 2>/dev/null || true
-  done
-}
-
 # hosts_lab::remove: nothing of both hosts is left, nor our record of a cluster on them, which names a file that goes with them.
 hosts_lab::remove() {
   local host

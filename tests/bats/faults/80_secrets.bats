@@ -113,12 +113,6 @@ secret::reached() {
   fault::recovered
 }
 
-# secret::is_swept: by `make gc`, whose output is kept.
-secret::is_swept() {
-  KEEP=1000 scripts/70_gc.sh >>"${BATS_TEST_TMPDIR}/gc" 2>&1
-  secret::is_gone
-}
-
 # ports::of NODE: "ADDRESS:PORT" of each TCP port there that other hosts might reach (proc(5): 0A is listening).
 ports::of() {
   docker exec --interactive "${CLUSTER_NAME}-$1" python3 - "$(container::ip "$1")" <<'END'

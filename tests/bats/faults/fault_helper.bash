@@ -55,8 +55,6 @@ fault::await() {
   wait::until 180 fault::has_reported "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/printed")"
 }
 
-fault::has_started() { [[ -s ${JOB_DIR}/state/started ]]; }
-
 # fault::before: records the finished jobs, for tests that create their job in another way.
 fault::before() {
   fault::finished >"${BATS_TEST_TMPDIR}/finished"
