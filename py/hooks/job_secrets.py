@@ -20,6 +20,8 @@ from redaction import Redactor
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
 JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers: who submitted the job
 
+held: dict[str, str] = {}  # the job's secrets, in its processes
+
 
 def install() -> None:
     """Set the secrets of ``VERL_REGRESS_SECRETS`` in ``os.environ``. Raises RuntimeError if they cannot be read."""
@@ -28,6 +30,7 @@ def install() -> None:
         return
     secrets = read(path)
     os.environ.update(secrets)
+    held.update(secrets)
     _report(secrets)
     if ray_private.is_worker():
         ray_private.on_supervisor(lambda: _forget(secrets))

@@ -1,9 +1,9 @@
-"""Makes the failures of tests/recorded/failures/cases.yaml happen again, on a cluster that is up, and keeps their logs.
+"""Makes the failures of tests/recorded/failures/cases.yaml happen again, on a cluster that is up, and keeps what was recorded.
 
 PYTHONPATH=py record_failures.py [NAME...]    these cases, all of them where none is named; knobs as for `make`
 
-Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the end of its driver.log as NAME.log: the shortest end in
-which verl_regress.jobs.failure finds the cause that the launcher found in the whole log. Prints the cause that was found, for cases.yaml.
+Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the exceptions that its processes recorded as NAME.json.
+Prints the cause that was found, for cases.yaml.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,17 +20,13 @@ from typing import Any
 
 import yaml
 
-from verl_regress.base.layout import JobDir
-from verl_regress.jobs import failure
-
 REPO = Path(__file__).resolve().parents[2]
 HOME = REPO / "tests" / "recorded" / "failures"
-SIZES = range(4_000, 21_000, 1_000)  # bytes of a kept log
 JOB_FAILED = "exit 3 (job failed)"
 
 
 def main(names: list[str]) -> int:
-    """Record the named cases; 1 where one did not fail, or its log cannot be kept small."""
+    """Record the named cases; 1 where one did not fail."""
     cases = yaml.safe_load((HOME / "cases.yaml").read_text(encoding="utf-8"))
     unknown = set(names) - {case["name"] for case in cases}
     if unknown:
@@ -43,7 +38,7 @@ def main(names: list[str]) -> int:
 
 
 def record(case: Mapping[str, Any]) -> list[str]:
-    """Provoke one failure, and keep the end of its log; what went wrong with that."""
+    """Provoke one failure, and keep what was recorded of it; what went wrong with that."""
     name, job_id = case["name"], f"failure-{case['name'].replace('_', '-')}-{time.strftime('%m%dT%H%M%S')}"
     shared = Path(os.environ.get("WORKDIR", REPO / "workdir")) / "shared"
     knobs = {"SUBMISSION_ID": job_id, "WORKLOAD": case["workload"], "WAIT": "1"}
@@ -60,27 +55,14 @@ def record(case: Mapping[str, Any]) -> list[str]:
     if JOB_FAILED not in said:
         return [f"{name} did not fail: {said.strip().splitlines()[-1:]}"]
     cause = json.loads((job / "state" / "ended").read_text(encoding="utf-8"))["cause"]
-    plan = json.loads((job / "config" / "resolved.json").read_text(encoding="utf-8"))
-    log = (job / "logs" / "driver.log").read_bytes()
-    for kept in (log[-size:].partition(b"\n")[2] for size in SIZES):
-        if cause is not None and cause_in(kept, plan) == cause:
-            (HOME / f"{name}.log").write_bytes(kept)
-            print(
-                f"- name: {name}\n  cause:",
-                *(f"    {key}: {json.dumps(value)}" for key, value in cause.items()),
-                sep="\n",
-            )
-            return []
-    return [f"{name}: no end of {job_id}'s log says {cause}"]
-
-
-def cause_in(log: bytes, plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the launcher would find in that log."""
-    with tempfile.TemporaryDirectory() as directory:
-        job = JobDir(Path(directory) / "jobs" / "failed")
-        job.driver_log.parent.mkdir(parents=True)
-        job.driver_log.write_bytes(log)
-        return failure.of_job(job, plan, 1)
+    kept = [
+        {**one, "lines": one["lines"][-1:]}
+        for path in sorted((job / "state" / "reports").glob("exceptions-*.json"))
+        for one in json.loads(path.read_text(encoding="utf-8"))["exceptions"]
+    ]
+    (HOME / f"{name}.json").write_text(json.dumps({"exceptions": kept}, indent=1) + "\n", encoding="utf-8")
+    print(f"- name: {name}\n  cause:", *(f"    {key}: {json.dumps(value)}" for key, value in cause.items()), sep="\n")
+    return []
 
 
 def make(target: str, knobs: Mapping[str, str]) -> str:

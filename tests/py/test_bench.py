@@ -90,7 +90,7 @@ def test_a_bare_job_runs_verls_own_command_line_in_another_directory(tmp_path):
         (config / "resolved.json").write_text(json.dumps(plan))
         env = {
             "env_vars": {
-                "VERL_REGRESS_HOOKS": "env_vars,identity,process_memory,job_secrets,rehearsal",
+                "VERL_REGRESS_HOOKS": "env_vars,identity,process_memory,job_exceptions,job_secrets,rehearsal",
                 "VERL_REGRESS_SECRETS": "/root/secrets/c/j",
                 "LOG": f"/root/jobs/{job}/logs/metrics.jsonl",
             }

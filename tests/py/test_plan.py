@@ -345,7 +345,7 @@ def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     assert not literal.keys() & sent.keys()
     assert job.environment.set_by_hook() == literal
     # env_vars comes first, because the others see what it sets
-    assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,process_memory,transfer_queue_names,mine"
+    assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,process_memory,job_exceptions,transfer_queue_names,mine"
     assert not any("$" in word for word in job.command_line())
 
     assert submit("--submission-id=mine", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").status == 0
@@ -401,7 +401,7 @@ def test_sft_has_its_own_trainer_data_and_driver(planned, shared):
         f"model.path={shared.models}/tiny",
     ]
     assert job.environment.variables["RAY_ADDRESS"] == "auto"
-    assert job.environment.variables["VERL_REGRESS_HOOKS"] == "identity,process_memory,sft_driver,mine"
+    assert job.environment.variables["VERL_REGRESS_HOOKS"] == "identity,process_memory,job_exceptions,sft_driver,mine"
 
 
 @pytest.mark.usefixtures("sft_trainer")
@@ -451,9 +451,15 @@ def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
 
 
 def test_every_job_has_the_identity_hook_whatever_its_hooks(planned):
-    assert planned().environment.variables["VERL_REGRESS_HOOKS"] == "identity,process_memory,transfer_queue_names"
+    assert (
+        planned().environment.variables["VERL_REGRESS_HOOKS"]
+        == "identity,process_memory,job_exceptions,transfer_queue_names"
+    )
     job = planned(spec=f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: mine}}\n")
-    assert job.environment.variables["VERL_REGRESS_HOOKS"] == "identity,process_memory,transfer_queue_names,mine"
+    assert (
+        job.environment.variables["VERL_REGRESS_HOOKS"]
+        == "identity,process_memory,job_exceptions,transfer_queue_names,mine"
+    )
 
 
 def test_ray_address_auto_is_harmless(planned):
@@ -476,7 +482,7 @@ def test_a_reward_function_gets_the_key_that_the_snapshot_has(planned, shared, w
 
 def test_a_perturbed_job_has_the_hook_for_it(planned):
     hooks = planned(said={"perturbed": True}).environment.variables["VERL_REGRESS_HOOKS"]
-    assert hooks == "identity,process_memory,last_bit,transfer_queue_names"
+    assert hooks == "identity,process_memory,job_exceptions,last_bit,transfer_queue_names"
 
 
 def test_rays_debugger_is_off_unless_it_was_asked_for(planned):

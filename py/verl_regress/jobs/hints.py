@@ -63,17 +63,12 @@ HINTS = (
     Hint(
         r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc|out of memory: the kernel|memory monitor killed",
         "a node has too little memory: lower the micro batch sizes and lengths, or use nodes with more",
-        "out_of_memory",
+        "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 140737488355328 bytes. (torch 2.9)",
     ),
     Hint(
-        r"No space left on device|Disk quota exceeded",
+        r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed|inline_container\.cc",
         "a disk is full: free space where the message says, or keep fewer checkpoints (trainer.save_freq, 'make gc')",
         "reward_on_a_full_disk",
-    ),
-    Hint(
-        r"PytorchStreamWriter failed|inline_container\.cc",
-        "torch could not write a file to its end: most likely that disk is full, so free space where checkpoints go, or keep fewer",
-        "checkpoint_on_a_full_disk",
     ),
     Hint(
         r"EADDRINUSE|[Aa]ddress already in use",
@@ -98,7 +93,7 @@ HINTS = (
         "sequence_too_long_sft",
     ),
     Hint(
-        r"size mismatch for|Error\(s\) in loading state_dict|Unrecognized model|It looks like the config file",
+        r"size mismatch for|ignore_mismatched_sizes|Error\(s\) in loading state_dict|Unrecognized model|It looks like the config file",
         "checkpoint, weights and config.json do not belong together: check model.path, override_config and resume_from_path",
         "model_config_mismatch",
     ),
@@ -123,7 +118,7 @@ HINTS = (
     Hint(
         r"inf.*nan|\b[Nn]a[Nn]\b",
         "the numbers overflowed: lower the learning rate, or check rewards and data for values that are not finite",
-        "nan_probabilities",
+        "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0 (torch 2.9)",
     ),
     Hint(
         r"adv_estimator|AdvantageEstimator|[Aa]dvantage estimator",

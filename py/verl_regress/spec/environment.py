@@ -91,7 +91,7 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
     chosen = [
         name for name, is_on in (("debugger", request.said.debugger), ("last_bit", request.said.perturbed)) if is_on
     ]
-    hooks = ("identity", "process_memory", *chosen, *workload.hooks)
+    hooks = ("identity", "process_memory", "job_exceptions", *chosen, *workload.hooks)
     layers = [HELPER_DIR / layer for layer in ("hooks", *request.base.python_layers)]
     python_path = [
         str(code_path),

@@ -1,0 +1,101 @@
+"""Records the exceptions that end the driver, or a task of Ray in any process of the job, at the moment they are raised.
+
+They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last. Each has the time, `is_driver`, the lines of its
+traceback, and its `chain`, the root first: `type`, `message`, `frames` (file and line, the deepest last), `link` (how the one before
+led to it: cause, context or none), and `came_from_ray`: then type and message are those of the exception in another process.
+
+Ray gives the caller of a task only text. But where the task fails, Ray 2.60 calls ``RayTaskError(function_name, traceback_str, cause)``
+with the exception itself. Hydra lets a driver's exception through to ``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from types import ModuleType, TracebackType
+from typing import Any
+
+import job_report
+import job_secrets
+import proof
+from on_import import on_import
+from redaction import Redactor
+
+_MOST = 20  # a reward function may fail for each answer of a run that goes on
+_MOST_LINES = 200
+
+_recorded: list[dict[str, Any]] = []
+
+
+def install() -> None:
+    """Watch the tasks of this process, and the process itself if it is the driver; does nothing outside a job."""
+    if os.environ.get(job_report.JOB_DIR_VARIABLE):
+        on_import("ray.exceptions", _watch_tasks)
+        if proof.VARIABLE in os.environ:
+            sys.excepthook = _at_the_end
+
+
+def _watch_tasks(exceptions: ModuleType) -> None:
+    begin = exceptions.RayTaskError.__init__
+
+    def recorded(self: Any, function_name: str, traceback_str: str, cause: Any, *more: Any, **options: Any) -> None:
+        begin(self, function_name, traceback_str, cause, *more, **options)
+        if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
+            _record(cause, is_driver=False)
+
+    exceptions.RayTaskError.__init__ = recorded
+
+
+def _at_the_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    _record(error, is_driver=True)
+    sys.__excepthook__(kind, error, trace)
+
+
+def _record(error: BaseException, *, is_driver: bool) -> None:
+    """Never raises: the exception itself matters more."""
+    with suppress(Exception):
+        chain = _chain(error)
+        same = [
+            one
+            for one in _recorded
+            if [each["message"] for each in one["chain"]] == [each["message"] for each in chain]
+        ]
+        for one in same:
+            _recorded.remove(one)
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        _recorded.append({"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines[-_MOST_LINES:]})
+        del _recorded[:-_MOST]
+        clean = Redactor(job_secrets.held).text(json.dumps(_recorded))
+        job_report.write("exceptions", {"exceptions": json.loads(clean)})
+
+
+def _chain(error: BaseException | None) -> list[dict[str, Any]]:
+    chain: list[dict[str, Any]] = []
+    while error is not None and len(chain) < _MOST:
+        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        link = "cause" if error.__cause__ else "context" if earlier else None
+        chain.insert(0, {**_described(error), "link": link})
+        error = earlier
+    return chain
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    frames = traceback.extract_tb(error.__traceback__)
+    ray: Any = sys.modules.get("ray.exceptions")
+    came_from_ray = ray is not None and isinstance(error, ray.RayTaskError)
+    one: BaseException = error.cause if came_from_ray else error  # type: ignore[attr-defined]
+    kind, places = type(one), [(frame.filename, frame.lineno) for frame in frames]
+    message = str(one)
+    if not message and frames and not came_from_ray:
+        message = frames[-1].line or ""  # the code that raised it
+    if isinstance(one, SyntaxError):
+        message, places = one.msg, [*places, (one.filename or "", one.lineno)]
+    plain = kind.__module__ in ("builtins", "__main__")
+    return {
+        "type": kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}",
+        "message": message,
+        "frames": places,
+        "came_from_ray": came_from_ray,
+    }

@@ -1,0 +1,105 @@
+"""What a process records of the exception that ends it, or a task of Ray in it: real processes with a small Ray and verl."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write
+
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import failure
+
+HOOKS = Path(__file__).parents[3] / "py" / "hooks"
+RAY = """
+import pickle
+class RayTaskError(Exception):
+    def __init__(self, function_name, traceback_str, cause):
+        self.cause, self.args = cause, (function_name, traceback_str, cause)
+    def __str__(self):
+        return self.args[1]
+"""
+# How Ray 2.60 passes an exception on: a copy of it, without a traceback.
+TASK = """
+import ray.exceptions, pickle, traceback
+def task(call):
+    try:
+        call()
+    except BaseException as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        failed = ray.exceptions.RayTaskError("task", traceback.format_exc(), cause)
+    return pickle.loads(pickle.dumps(failed))
+"""
+
+
+@pytest.fixture
+def ends(tmp_path):
+    """Runs programs as the processes of one job, the last one as its driver; the root exception that is found."""
+    job = JobDir(tmp_path / "root" / "jobs" / "job")
+    for name, text in {"verl": "", "mvp_marker": "MARKER = 'a'", "ray/__init__": "", "ray/exceptions": RAY}.items():
+        write(tmp_path / "code" / f"{name}.py", text)
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
+    env |= {"PYTHONPATH": f"{tmp_path}/code:{HOOKS}", "VERL_REGRESS_JOB_DIR": str(job.path)}
+
+    def ends(*programs, hooks="job_exceptions", **more):
+        for program in programs:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                ours.send(b"\n")
+                proof = {"VERL_REGRESS_PROOF": str(theirs.fileno())} if program is programs[-1] else {}
+                done = subprocess.run(
+                    [sys.executable, write(tmp_path / "code" / "program.py", program)], check=False, capture_output=True,
+                    env={**env, **proof, "VERL_REGRESS_HOOKS": hooks, **more}, pass_fds=[theirs.fileno()], text=True,
+                )  # fmt: skip
+        ends.stderr = done.stderr
+        return failure.recorded(job, {f"{tmp_path}/code/": ""})
+
+    ends.job = job
+    return ends
+
+
+def test_the_drivers_own_exception_with_what_led_to_it(ends):
+    found = ends(
+        "def f(): return {}['x']\ntry:\n    f()\nexcept KeyError as error:\n    raise ValueError('it is so') from error"
+    )
+    assert (found.type, found.message, found.where, found.also) == (
+        "KeyError", "'x'", "program.py:1", "which became ValueError: it is so",
+    )  # fmt: skip
+    assert ends.stderr.splitlines()[-1] == "ValueError: it is so"
+    assert found.excerpt[-1] == "ValueError: it is so"
+
+
+def test_an_exception_that_came_from_another_process_is_that_ones(ends):
+    origin = f"{TASK}\n\n\ndef deep(): raise MemoryError('no room')\ntask(deep)"
+    driver = f"{TASK}\nimport pickle\nraise ray.exceptions.RayTaskError('task', 'text', pickle.loads(pickle.dumps(MemoryError('no room'))))"
+    found = ends(origin, driver)
+    assert (found.type, found.message, found.where) == ("MemoryError", "no room", "program.py:13")
+
+
+def test_a_process_that_only_saw_another_one_go_does_not_count(ends):
+    driver = "raise RuntimeError('[gloo] Connection closed by peer [10.0.0.2]:3')"
+    found = ends(f"{TASK}\ndef f(): raise MemoryError('no room')\ntask(f)", driver)
+    assert (found.type, found.message) == ("MemoryError", "no room")
+
+
+def test_a_syntax_error_names_its_file(ends):
+    found = ends("compile('def f(:', '/x/mine.py', 'exec')")
+    assert (found.type, found.message) == ("SyntaxError", "invalid syntax")
+
+
+def test_no_secret_is_recorded(ends, tmp_path):
+    file = write(tmp_path / "secret", json.dumps({"KEY": "hf_of_mine"}))
+    file.chmod(0o600)
+    found = ends(
+        "raise ValueError('no: hf_of_mine')", hooks="job_secrets,job_exceptions", VERL_REGRESS_SECRETS=str(file)
+    )
+    assert found.message == "no: <secret KEY>"
+    assert not [path for path in ends.job.reports.iterdir() if "hf_of_mine" in path.read_text()]
+
+
+@pytest.mark.parametrize("program", ["pass", "raise SystemExit('usage')", "import os; os.kill(os.getpid(), 9)"])
+def test_a_driver_that_raises_nothing_records_nothing(ends, program):
+    assert ends(program) is None
