@@ -58,22 +58,13 @@ class Redactor:
         }
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
-        self.most_bytes = max(map(len, self._names), default=0)  # of a secret, however it is written
-        self.most_newlines = max((form.count(b"\n") for form in self._names), default=0)
         self._held = b""
-        self._marked = 0  # so many bytes of what is held belong to a secret whose name is written already
 
     def text(self, text: str) -> str:
         """Return the text without the secrets."""
         if self._pattern is None:
             return text
-        content = text.encode("utf-8", "surrogatepass")
-        return self._clean(content, len(content), 0)[0].decode("utf-8", "surrogatepass")
-
-    def rest(self, content: bytes, first: int) -> bytes:
-        """Return ``content[first:]`` without the secrets, and without the end of one that begins before ``first``."""
-        _, done = self._clean(content, first, 0)
-        return self._clean(content[first:], len(content) - first, max(0, done - first))[0]
+        return self._clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be written so far: all but an end that may be the start of a secret."""
@@ -81,29 +72,34 @@ class Redactor:
             return chunk
         content = self._held + chunk
         kept = self._beginning(content)
-        out, done = self._clean(content, kept, self._marked)
-        self._held, self._marked = content[kept:], max(0, done - kept)
-        return out
+        kept = next((start for start, end, _ in self._found(content) if start < kept < end), kept)
+        self._held = content[kept:]
+        return self._clean(content[:kept])
 
     def end(self) -> bytes:
         """Return what was held back: the stream has ended."""
-        out, _ = self._clean(self._held, len(self._held), self._marked)
-        self._held, self._marked = b"", 0
-        return out
+        held, self._held = self._held, b""
+        return self._clean(held)
 
-    def _clean(self, content: bytes, stop: int, marked: int) -> tuple[bytes, int]:
-        """Return ``content[:stop]`` without the secrets that begin there, and where the last of them ends.
+    def _clean(self, content: bytes) -> bytes:
+        out, done = [], 0
+        for start, end, name in self._found(content):
+            out += [content[done:start], f"<secret {name}>".encode()]
+            done = end
+        return b"".join((*out, content[done:]))
 
-        The first ``marked`` bytes belong to a secret whose name is written already.
-        """
-        out, done, at = [], marked, 0
+    def _found(self, content: bytes) -> list[tuple[int, int, str]]:
+        """Return where the secrets begin and end, and the name of each; those that overlap are one."""
+        spans: list[tuple[int, int, str]] = []
+        at = 0
         # Each search begins behind the start of the last match, not behind its end, so that it finds what overlaps.
-        while self._pattern and (found := self._pattern.search(content, at)) and found.start() < stop:
-            start, at = found.start(), found.start() + 1
-            if start >= done:
-                out += [content[done:start], f"<secret {self._names[found[0]]}>".encode()]
-            done = max(done, found.end())
-        return b"".join((*out, content[done:stop])), done
+        while self._pattern and (found := self._pattern.search(content, at)):
+            (start, end), at = found.span(), found.start() + 1
+            if spans and start < spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]), spans[-1][2])
+            else:
+                spans.append((start, end, self._names[found[0]]))
+        return spans
 
     def _beginning(self, content: bytes) -> int:
         """Return where the longest end of ``content`` begins that may be the start of a secret."""

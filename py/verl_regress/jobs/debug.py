@@ -15,8 +15,7 @@ import tarfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from verl_regress.secrets import job_secrets
 
 _DEADLINE = 5.0  # seconds for a whole bundle
 _TAIL_LINES = 200
-_TAIL_BYTES = 65536  # of one log
+_TAIL_BYTES = 65536  # of one log; twice as much is read, so that a secret across the cut is found
 _LOG_FILES = 60
 _LOCAL_LOGS = ray_private.LOGS
 _EVERY_NODE = ("raylet.out", "raylet.err")  # these say which process was killed for memory
@@ -98,33 +97,33 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     user's, who would decide by links what we read, and could read what we write.
     """
     _need_own(job)
-    began, started = datetime.now(timezone.utc), time.monotonic()
-    end = started + _DEADLINE
+    began, end = datetime.now(timezone.utc), time.monotonic() + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
     redactor, is_blind = _redactor(job), job_secrets.are_unknown(job)  # first: they may be removed meanwhile
     files = _ask(_sources(job, api, (*_LEFT_OUT, *_SAID) if is_blind else _LEFT_OUT), end)
+    threads = {}
     if logs:
         files |= _ask(_driver_log(job, redactor) if is_blind else _log_sources(job, api, files, redactor), end)
-    threads = {f"stacks/{name}.txt": text for name, text in (stacks.ask(job) if logs else {}).items()}
+        threads = {f"stacks/{name}.txt": text for name, text in stacks.ask(job).items()}
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
     if is_blind:
         errors[", ".join(("logs",) * logs + _SAID)] = (
             "left out, because the job's secrets are gone and cannot be searched for there: read the nodes' own logs, under "
             f"{_LOCAL_LOGS}."
         )
-    stamp = f"{began:%Y%m%dT%H%M%SZ}-{phase}"
     summary = {
         "submission_id": job.ray_id,
         "phase": phase,
         "asked": began.isoformat(timespec="milliseconds"),
         "version": __version__,
         "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
-        "seconds": round(time.monotonic() - started, 3),
+        "seconds": round(time.monotonic() - end + _DEADLINE, 3),
         "files": sorted([*files, *threads]),
         "errors": errors,
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
-    return _write(job.debug, stamp, {**texts, **threads, "bundle.json": as_json(summary)}, redactor)
+    bundle = job.debug / f"{began:%Y%m%dT%H%M%SZ}-{phase}"
+    return _write(bundle, {**texts, **threads, "bundle.json": as_json(summary)}, redactor)
 
 
 def _need_own(job: JobDir) -> None:
@@ -142,25 +141,22 @@ class _Answer(threading.Thread):
     def __init__(self, ask: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
         self._ask = ask
-        self._seconds: float | None = None
         self.asked = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         self.content: Any = None
         self.error: str | None = f"no answer within the {_DEADLINE:.0f} s that a bundle may take"
 
     def run(self) -> None:
-        began = time.monotonic()
         try:
             self.content = self._ask()
             self.error = None
         except Exception as error:  # any error affects this source alone
             self.error = f"{type(error).__name__}: {error}"
-        self._seconds = round(time.monotonic() - began, 3)
 
     def text(self, name: str) -> str:
         """The file `name`: JSON, or plain text after a line with the time of the question."""
         if name.endswith(".json"):
             said = {"answer": self.content} if self.error is None else {"error": self.error}
-            return as_json({"asked": self.asked, "seconds": self._seconds, **said})
+            return as_json({"asked": self.asked, **said})
         return f"# asked {self.asked}\n{self.content if self.error is None else f'# {self.error}'}\n"
 
 
@@ -176,7 +172,7 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
 def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
     """File name -> question. The paths are those of Ray 2.60's dashboard. Keys in `left_out` are in no answer.
 
-    Of tables with a row per job, or per part of one, only the rows of this job are asked for: there may be thousands of others.
+    Of tables with a row per job, or per part of one, only the rows of this job are asked for: there may be many others.
     """
 
     def stripped(content: Any) -> Any:
@@ -186,18 +182,15 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
             return {key: stripped(value) for key, value in content.items() if key not in left_out}
         return content
 
-    details = _asked_once(partial(api.job, job.ray_id))
-
     def own(kind: str) -> Callable[[], Any]:
-        return lambda: {"result": stripped(api.of_job(kind, (details() or {}).get("job_id")))}
+        return lambda: {"result": stripped(api.of_job(kind, (api.job(job.ray_id) or {}).get("job_id")))}
 
     def attempts() -> list[Any]:
-        known = (details() if each.ray_id == job.ray_id else api.job(each.ray_id) for each in job.attempts())
-        return [stripped(of_one) for of_one in known if of_one is not None]
+        return [stripped(known) for each in job.attempts() if (known := api.job(each.ray_id)) is not None]
 
     def job_info() -> dict[str, Any]:
         names = ("submitted", "started", "ended", "observed")
-        return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(details())}
+        return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(api.job(job.ray_id))}
 
     return {
         "ray_status.txt": lambda: api.ask(ray_private.CLUSTER_STATUS)["data"]["clusterStatus"],
@@ -210,51 +203,21 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
     }
 
 
-def _asked_once(ask: Callable[[], Any]) -> Callable[[], Any]:
-    """Ask now, in parallel; the function returned waits for the answer, or raises the error. Several sources need it."""
-    answer: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return answer.result
-
-
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
-    """What Ray's reporter measured on every node (every 5 s), and the shared storage as this node sees it."""
+    """What Ray's reporter measured on every node (every 5 s; memory is total, available, percent, used), and the shared storage."""
     rows = api.ask(ray_private.NODES_SUMMARY)["data"]["summary"]
     return {
-        "nodes": [_facts_of(row) for row in rows],
+        "nodes": [
+            {
+                "name": row["raylet"].get("nodeName"),
+                "state": row["raylet"].get("state"),
+                **{key: row.get(key) for key in ("ip", "hostname", "cpu", "loadAvg", "mem", "shm", "disk", "gpus")},
+                # 0 to 5 if the clocks agree and the reporter is alive.
+                "clock_behind_ours_seconds": round(time.time() - row["now"], 1) if "now" in row else None,
+            }
+            for row in rows
+        ],
         "shared_storage_bytes": dict(zip(("total", "used", "free"), shutil.disk_usage(job.path), strict=True)),
-    }
-
-
-def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of one node that users ask about; None if its reporter has not sent them (a dead node, no GPUs)."""
-    raylet = row.get("raylet") or {}
-    memory = row.get("mem") or [None] * 4  # total, available, percent, used
-    return {
-        "name": raylet.get("nodeName"),
-        "ip": row.get("ip"),
-        "hostname": row.get("hostname"),
-        "state": raylet.get("state"),
-        "clock": _iso(row["now"]) if "now" in row else None,
-        # 0 to 5 if the clocks agree and the reporter is alive.
-        "clock_behind_ours_seconds": round(time.time() - row["now"], 1) if "now" in row else None,
-        "cpu_percent": row.get("cpu"),
-        "load": (row.get("loadAvg") or [None])[0],
-        "memory_bytes": {"total": memory[0], "available": memory[1], "used": memory[3]},
-        "shm_bytes": row.get("shm"),
-        "object_store_bytes": {
-            "used": raylet.get("objectStoreUsedMemory"),
-            "available": raylet.get("objectStoreAvailableMemory"),
-        },
-        "disk_bytes": row.get("disk"),
-        "gpus": row.get("gpus"),
     }
 
 
@@ -265,25 +228,26 @@ def _log_sources(
 
     Logs on this node are read as files, so they are there after Ray is gone; the others come through Ray's log API.
     """
-    details = (asked["job_info.json"].content or {}).get("ray") or {}
-    job_id = details.get("job_id")
-    nodes = [node for node in _rows(asked["nodes.json"]) if node["state"] == "ALIVE"]
-    here = this_node.address()
-    remote = {node["node_name"]: node["node_id"] for node in nodes if node["node_ip"] != here}
+    job_id = ((asked["job_info.json"].content or {}).get("ray") or {}).get("job_id")
+    nodes, here = _rows(asked["nodes.json"]), this_node.address()
+    remote = {
+        node["node_name"]: node["node_id"] for node in nodes if node["state"] == "ALIVE" and node["node_ip"] != here
+    }
     own = next((node["node_name"] for node in nodes if node["node_ip"] == here), "here")
     lists = _ask(
         {name: partial(_list_logs, api, node_id, job_id) for name, node_id in remote.items()}, time.monotonic() + 1
     )
-    found = [(own, name) for name in _local_names(job_id)]
+    patterns = (*_EVERY_NODE, *([f"worker-*-{job_id}-*"] if job_id else []))
+    found = [(own, path.name) for pattern in patterns for path in _LOCAL_LOGS.glob(pattern)]
     found += [(node, name) for node, answer in lists.items() for name in answer.content or ()]
+    died = {str(actor["pid"]) for actor in _rows(asked["actors.json"]) if _died_of_itself(actor)}
+    # The most telling first: processes that died by themselves, then the other errors, then the rest.
     found.sort(
-        key=_most_telling_first(_rows(asked["actors.json"]), {node["node_id"]: node["node_name"] for node in nodes})
+        key=lambda log: (log[1].rpartition(".")[0].rpartition("-")[2] not in died, not log[1].endswith(".err"), log)
     )
-
     sources = _driver_log(job, redactor)
     for node, name in found[:_LOG_FILES]:
-        path = f"logs/{node}/{name}"
-        sources[path] = (
+        sources[f"logs/{node}/{name}"] = (
             partial(_remote_tail, api, remote[node], name, redactor)
             if node in remote
             else partial(tail, _LOCAL_LOGS / name, redactor)
@@ -306,25 +270,6 @@ def _list_logs(api: RayApi, node_id: str, job_id: str | None) -> list[str]:
     return [*_EVERY_NODE, *(name for names in kinds.values() for name in names)]
 
 
-def _local_names(job_id: str | None) -> Iterable[str]:
-    for pattern in (*_EVERY_NODE, *([f"worker-*-{job_id}-*"] if job_id else [])):
-        yield from sorted(path.name for path in _LOCAL_LOGS.glob(pattern))
-
-
-def _most_telling_first(
-    actors: Iterable[Mapping[str, Any]], names: Mapping[str, str]
-) -> Callable[[tuple[str, str]], tuple[bool, bool, tuple[str, str]]]:
-    """The order of the logs: processes that died by themselves, then the other errors, then the rest."""
-    died = {(names.get(actor["node_id"]), str(actor["pid"])) for actor in actors if _died_of_itself(actor)}
-
-    def order(log: tuple[str, str]) -> tuple[bool, bool, tuple[str, str]]:
-        node, name = log
-        pid = name.rpartition(".")[0].rpartition("-")[2]
-        return (node, pid) not in died, not name.endswith(".err"), log
-
-    return order
-
-
 def _died_of_itself(actor: Mapping[str, Any]) -> bool:
     """Did it die by itself (a crash, an exception in its constructor, its node or memory), not because the job was over?"""
     cause = actor.get("death_cause") or {}
@@ -335,37 +280,28 @@ def _died_of_itself(actor: Mapping[str, Any]) -> bool:
 
 
 def _remote_tail(api: RayApi, node_id: str, name: str, redactor: Redactor) -> str:
-    lines = _TAIL_LINES + redactor.most_newlines
-    query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": lines, "timeout": 2})
+    query = urllib.parse.urlencode({"node_id": node_id, "filename": name, "lines": 2 * _TAIL_LINES, "timeout": 2})
     return _last_lines(api.ask(f"/api/v0/logs/file?{query}", parse=bytes), redactor)
 
 
 def tail(path: Path, redactor: Redactor) -> str:
     """The last lines of a file, however large it is. Raises OSError and Unreadable."""
-    return _last_lines(end_of(path, _TAIL_BYTES + redactor.most_bytes), redactor)
+    return _last_lines(end_of(path, 2 * _TAIL_BYTES), redactor)
 
 
 def _last_lines(content: bytes, redactor: Redactor) -> str:
-    """The last lines of `content`, which begins as far before them as a secret is long, unless that is the beginning of the log.
-
-    A secret across the cut is found only with what is before the cut; redacted later, its end would be in the bundle.
-    """
-    first = max(0, len(content) - _TAIL_BYTES)
-    first += sum(map(len, content[first:].splitlines(keepends=True)[:-_TAIL_LINES]))
-    return "\n".join(redactor.rest(content, first).decode("utf-8", "surrogateescape").splitlines())
+    text = redactor.text(content.decode("utf-8", "replace"))
+    return "\n".join(text[-_TAIL_BYTES:].splitlines()[-_TAIL_LINES:])
 
 
-def _write(home: Path, stamp: str, texts: Mapping[str, str], redactor: Redactor) -> Path:
-    """Write the files to a temporary directory, then rename it; a second bundle of the same second gets a number."""
-    unfinished = home / f".{stamp}.{os.getpid()}.tmp"
+def _write(bundle: Path, texts: Mapping[str, str], redactor: Redactor) -> Path:
+    """Write the files to a temporary directory, then rename it."""
+    unfinished = bundle.with_name(f".{bundle.name}.{os.getpid()}.tmp")
     try:
         for name, text in texts.items():
             path = unfinished / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(redactor.text(text), encoding="utf-8", errors="replace")
-        number = 1
-        while (bundle := home / (stamp if number == 1 else f"{stamp}-{number}")).exists():
-            number += 1
         return unfinished.rename(bundle)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -385,7 +321,3 @@ def _tar(job: JobDir, bundle: Path) -> Path:
 def _redactor(job: JobDir) -> Redactor:
     """Ray's token and the jobs' secrets should be in no answer; if a log has one anyway, this removes it."""
     return job_secrets.redactor(job.root, RAY_TOKEN=token() or "")
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
