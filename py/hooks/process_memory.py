@@ -70,7 +70,7 @@ class Recorder:
         self._lines = 0
         self._due = 0.0
         self._begun = after == 0  # then even a process that ends at once has a record
-        self._over = self._torn = False
+        self._over = False
 
     def run(self) -> None:
         """Look every second, and write a line when one is due, until the process or the job ends."""
@@ -108,19 +108,13 @@ class Recorder:
             self._due = now + self._every - _LOOK_EVERY / 2
 
     def _write(self) -> None:
-        """Append a line. A part of one, which a full disk may leave, becomes a line of its own."""
+        """Append a line."""
         name = _name()
         said = f" {name}" if name not in ("", self._name) else ""
-        line = f"{chr(10) if self._torn else ''}{time.time():.3f} {self._most}{said}\n".encode()
+        line = f"{time.time():.3f} {self._most}{said}\n"
         os.makedirs(self._folder, exist_ok=True)  # noqa: PTH103
-        file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            written = os.write(file, line)
-        finally:
-            os.close(file)
-        self._torn = written < len(line)
-        if self._torn:
-            raise OSError(f"{written} of {len(line)} bytes were written to {self._file}")
+        with open(self._file, "a", encoding="ascii") as file:  # noqa: PTH123
+            file.write(line)
         self._name = name or self._name
 
 

@@ -1,13 +1,10 @@
 """The launcher as Ray runs it: a real process, a snapshot with its own `verl`, a trainer that does what the test says."""
 
 import contextlib
-import errno
 import json
 import os
-import py_compile
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +19,6 @@ from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find, liveness
 from verl_regress.worker import aftermath, launcher, queue
-from verl_regress.worker.tee import Tee
 
 pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -34,7 +30,7 @@ get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: '02000000
 util = types.SimpleNamespace(get_node_ip_address=lambda: '10.0.0.3')
 class JobID: from_hex = str
 """
-HOOKS_OF_A_JOB = "identity"
+HOOKS_OF_A_JOB = "identity,job_exceptions"
 HELPER = Path(launcher.__file__).parents[2]
 RUN = HELPER / "run.py"
 
@@ -201,8 +197,10 @@ def test_an_external_cause_is_the_reason_and_the_exception_is_kept(launched):
     launched.start("raise OSError(28, 'No space left on device')", file_bytes=aftermath.PROBE_BYTES // 2)
     assert launched.finish()[0] == 1
     ended = launched.job.read_state("ended")
-    assert ended["reason"].startswith("the trainer ended with exit status 1, and nothing can be written to ")
-    assert "OSError" not in ended["reason"]
+    assert ended["reason"] == (
+        f"the trainer ended with exit status 1, and nothing can be written to {launched.job.path} (File too large): free some space there"
+    )
+    assert not list(launched.job.state.glob(".probe*"))
     assert (ended["cause"]["type"], ended["cause"]["step"]) == ("OSError", None)
 
 
@@ -237,7 +235,7 @@ def test_sigterm_reaches_the_whole_group(launched):
     assert out.endswith(b"child heard\n")
 
 
-@pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (2, "SIGINT"), (1, "SIGHUP")])
+@pytest.mark.parametrize(("number", "name"), [(2, "SIGINT"), (1, "SIGHUP")])
 def test_a_trainer_that_a_forwarded_signal_ends(launched, number, name):
     launched.start("import signal, time; signal.signal(2, signal.SIG_DFL); print('ready', flush=True); time.sleep(30)")
     launched.await_line("ready")
@@ -259,10 +257,8 @@ def test_a_launcher_that_is_killed_takes_the_trainer_with_it_and_records_no_end(
     assert launched.ended is None
 
 
-@pytest.mark.parametrize(
-    "work", ["time.sleep(30)", "[(print('x' * 10_000, flush=True), time.sleep(0.001)) for _ in range(30_000)]"]
-)
-def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched, work):
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_job(launched):
+    work = "[(print('x' * 10_000, flush=True), time.sleep(0.001)) for _ in range(30_000)]"
     trainer = (
         "import os, sys, time\n"
         f"if os.fork() == 0:\n  os.setsid(); print(f'grandchild {{os.getpid()}}', flush=True); {work}; os._exit(0)\n"
@@ -288,43 +284,6 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_job(launched):
     assert launched.job.read_state("ended")["told_to_stop"] is False
 
 
-def test_after_a_full_disk_the_log_says_how_much_is_missing(tmp_path):
-    log = (tmp_path / "log").open("wb", buffering=0)
-    tee = Tee(log.fileno())
-    tee.line("one")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "write", _full_for(log.fileno()))
-        tee.line("lost")
-        tee.line("lost too")
-    tee.line("two")
-    assert (tmp_path / "log").read_text() == (
-        "one\n\nverl-regress: 14 bytes are missing here (No space left on device)\ntwo\n"
-    )
-
-
-def _full_for(descriptor):
-    real_write = os.write
-
-    def write(fd, data):
-        if fd == descriptor:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real_write(fd, data)
-
-    return write
-
-
-def test_a_trainer_that_fails_on_a_full_disk_says_so(launched):
-    """A full disk without a disk of our own: no file may grow to the size of the probe."""
-    launched.start("raise SystemExit(1)", file_bytes=aftermath.PROBE_BYTES // 2)
-    assert launched.finish()[0] == 1
-    assert launched.ended == (
-        1,
-        f"the trainer ended with exit status 1, and nothing can be written to {launched.job.path} (File too large): free "
-        "some space there",
-    )
-    assert not list(launched.job.state.glob(".probe*"))
-
-
 def test_a_trainer_that_fails_when_rays_head_is_gone_says_so(launched):
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         launched.gcs = f"127.0.0.1:{gcs.getsockname()[1]}"
@@ -344,21 +303,6 @@ def refused(launched, reason):
     assert launched.bundles == ["failed"]
 
 
-def test_a_ray_that_does_not_answer_does_not_fail_the_job(launched):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        launched.address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        began = time.monotonic()
-        assert launched.start("").finish()[0] == 0
-        assert time.monotonic() - began < 10
-    assert "ended" in launched.bundles
-
-
-def test_a_missing_debug_directory_does_not_fail_the_job(launched):
-    launched.job.debug.rmdir()
-    assert launched.start("").finish()[0] == 0
-    assert launched.ended == (0, "the trainer ended")
-
-
 def test_verl_from_elsewhere_is_refused_before_training(launched, tmp_path):
     write(tmp_path / "elsewhere" / "verl" / "__init__.py", "")
     launched.python_path.insert(0, str(tmp_path / "elsewhere"))
@@ -372,16 +316,6 @@ def test_verl_from_elsewhere_is_refused_before_training(launched, tmp_path):
     assert f"MVP_PRECHECK_VERL_FILE: {tmp_path}/elsewhere/verl/__init__.py\n".encode() in launched.log
 
 
-def test_another_marker_is_refused_before_training(launched):
-    launched.start("print('trained')", code_id="codeB")
-    refused(
-        launched,
-        f"The job imported verl from {launched.code_path}/verl/__init__.py with marker codeA, but "
-        f"{launched.code_path}/verl/__init__.py with marker codeB was asked for: something is before the snapshot on "
-        "PYTHONPATH.",
-    )
-
-
 def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
     write(launched.code_path / "verl" / "__init__.py", "import no_such_part")
     launched.start("print('trained')")
@@ -393,31 +327,14 @@ def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
     assert b"Traceback" in launched.log
 
 
-@pytest.mark.parametrize(
-    ("ends", "how"),
-    [
-        ("os._exit(0)", "ended"),
-        ("os._exit(3)", "ended with exit status 3"),
-        ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
-    ],
-)
-def test_a_process_that_ends_while_it_imports_verl_is_refused(launched, ends, how):
-    write(launched.code_path / "verl" / "__init__.py", f"import os; os.write(1, b'last words\\n'); {ends}")
+def test_a_process_that_ends_while_it_imports_verl_is_refused(launched):
+    write(launched.code_path / "verl" / "__init__.py", "import os; os.write(1, b'last words\\n'); os._exit(3)")
     launched.start("print('trained')")
     refused(
         launched,
-        f"verl cannot be imported from {launched.code_path} (the process {how}): fix the snapshot, or the image that it needs.",
+        f"verl cannot be imported from {launched.code_path} (the process ended with exit status 3): fix the snapshot, or the image that it needs.",
     )
     assert b"last words\n" in launched.log
-
-
-def test_an_exit_in_verls_own_import_is_refused(launched):
-    write(launched.code_path / "verl" / "__init__.py", "raise SystemExit('no GPU')")
-    launched.start("print('trained')")
-    refused(
-        launched,
-        f"verl cannot be imported from {launched.code_path} (SystemExit: no GPU): fix the snapshot, or the image that it needs.",
-    )
 
 
 def test_a_job_whose_hooks_are_not_loaded_never_trains(launched, tmp_path):
@@ -443,11 +360,6 @@ def test_the_process_that_proves_is_the_one_that_trains(launched):
     )
     assert launched.start(trainer).finish()[0] == 0
     assert b"\nTrue None 4\n" in launched.log
-
-
-def test_a_verl_that_prints_while_it_is_imported(launched):
-    write(launched.code_path / "verl" / "__init__.py", "print('hello')")
-    assert launched.start("").finish()[0] == 0
 
 
 def test_a_job_directory_without_a_plan(shared):
@@ -482,15 +394,6 @@ def test_a_process_that_loaded_something_else_fails_the_job_though_training_went
     assert (status, launched.ended) == (1, (1, reason))
     assert out.decode().splitlines()[-2:] == ["trained", f"verl-regress: {reason}"]
     assert launched.job.read_state("identity")["passed"] is False
-
-
-def test_an_actor_that_reported_nothing_fails_the_job(launched):
-    launched.knows_actors({"ActorClassName": "WorkerDict", "ActorID": "ab12", "Pid": 77})
-    assert launched.start("").finish()[0] == 1
-    assert launched.ended == (
-        1,
-        "identity: Ray's actor WorkerDict ab12 (process 77) reported nothing: see state/identity of the job.",
-    )
 
 
 @pytest.fixture
@@ -528,13 +431,12 @@ def test_it_trains_when_it_gets_a_slot_and_leaves_the_queue_at_the_end(launched,
     assert liveness.launcher_of(launched.job) is liveness.Launcher.GONE
 
 
-@pytest.mark.parametrize("number", [15, 2, 1])
-def test_a_stop_while_queued_ends_it_at_once_and_is_recorded(launched, other, number):
+def test_a_stop_while_queued_ends_it_at_once_and_is_recorded(launched, other):
     launched.start("print('trained')")
     await_position(launched)
-    launched.process.send_signal(number)
-    assert launched.finish()[0] == 128 + number
-    assert launched.ended == (-number, "stopped while it waited for a slot")
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.finish()[0] == 143
+    assert launched.ended == (-15, "stopped while it waited for a slot")
     assert (launched.bundles, b"MVP_PRECHECK" in launched.log) == ([], False)
     assert [path.name[21:] for path in launched.job.root.queue("c").glob("[0-9]*")] == ["1-other"]
     os.close(other)
@@ -570,52 +472,11 @@ def test_a_second_launcher_leaves_what_the_first_recorded(launched):
     assert (launched.log, launched.job.read_state("ended")) == (log, ended)
 
 
-@pytest.mark.parametrize("name", ["model", "dataset", "code_path", "reward_fn", "reward_file"])
-def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed(launched, tmp_path, name):
-    (tmp_path / "elsewhere").mkdir()
-    planted = launched.shared.path / "common" / "planted"
-    planted.symlink_to(tmp_path / "elsewhere")
-    launched.plan = {name: str(planted)}
-    status, out = launched.start("print('trained')").finish()
-    sentence = (
-        f"{name}={planted} was changed after the job was submitted: it is a link to {tmp_path}/elsewhere, which leaves "
-        f"{launched.shared.path}, and other nodes may not have it; submit it again."
-    )
-    assert (status, launched.ended) == (1, (1, sentence))
-    assert out.decode() == f"verl-regress: {sentence}\n"
-
-
 @as_root
-def test_a_snapshot_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
-    """Before: a copy with the same sources was accepted, and the bytecode that its owner had planted ran."""
-    write(launched.code_path / "verl" / "steps.py", "print('as submitted')\n")
-    launched.start("import verl.steps")
-    await_position(launched)
-    swapped = launched.code_path.with_name("swapped")
-    shutil.copytree(launched.code_path, swapped)
-    planted = write(launched.out.with_name("planted.py"), "print('planted')\n")
-    pyc = swapped / "verl" / "__pycache__" / f"steps.{sys.implementation.cache_tag}.pyc"
-    py_compile.compile(planted, pyc, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    for path in (swapped, *swapped.rglob("*")):
-        os.chown(path, 4242, 4242)
-    launched.code_path.rename(launched.code_path.with_name("original"))
-    swapped.rename(launched.code_path)
-    os.close(other)
-    assert launched.finish()[0] == 1
-    assert launched.ended == (
-        1,
-        f"The snapshot codeA was changed after the job was submitted ({launched.code_path}: {launched.code_path} belongs to user 4242): "
-        "set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again.",
-    )
-    assert b"planted" not in launched.log
-
-
-@as_root
-@pytest.mark.parametrize("theirs", [".", "config", "config/resolved.json"])
-def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkeypatch, theirs):
+def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkeypatch):
     """Whoever owns `jobs/` can do so. Nothing is written into it."""
     monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", "0 1001")
-    place = launched.job.path / theirs
+    place = launched.job.config
     launched.start("print('trained')", before=lambda: os.chown(place, 4242, 4242))
     assert launched.finish() == (1, b"")
     assert (launched.log, launched.ended) == (b"", None)
@@ -623,36 +484,6 @@ def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkey
         f"error   {place} is refused, because it belongs to user 4242, who did not submit this job, and what is there would run as you: "
         "submit it again, and let root or a user whom you trust own the directory of all jobs.\n"
     )
-
-
-@pytest.mark.parametrize(("part", "mode"), [(".", 0o2777), ("config", 0o777), ("config/resolved.json", 0o666)])
-def test_a_job_directory_or_plan_whose_mode_lets_others_change_it_is_not_run(shared, monkeypatch, part, mode):
-    """Before: only owners were checked."""
-    monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", str(os.geteuid()))
-    job = JobDir(shared.jobs / "job")
-    write(job.config / "resolved.json", "{}")
-    assert launcher._own_plan(job) == {}
-    place = job.path / part
-    place.chmod(mode)
-    with pytest.raises(RegressError) as caught:
-        launcher._own_plan(job)
-    type_ = f"chmod go-w {place}" if place.is_file() else f"chmod -R go-w {place}"
-    assert str(caught.value) == (
-        f"{place} is refused, because it can be changed by every user (mode {mode:04o}), and what is there would run as you: type '{type_}', and "
-        "submit the job again."
-    )
-
-
-@as_root
-@pytest.mark.parametrize("uids", ["0 4242", None])
-def test_a_job_directory_of_who_submitted_it_is_run(shared, monkeypatch, uids):
-    """So is one that something else launches, as KubeRay does."""
-    if uids is not None:
-        monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", uids)
-    job = JobDir(shared.jobs / "job")
-    for place in (write(job.config / "resolved.json", "{}"), job.config, job.path):
-        os.chown(place, 4242, 4242)
-    assert launcher._own_plan(job) == {}
 
 
 @as_root
@@ -670,72 +501,20 @@ def test_a_further_attempt_is_not_run_if_another_user_put_the_first_or_all_attem
         os.chown(place, 0, 0)
 
 
+@pytest.mark.parametrize(("part", "mode"), [(".", 0o2777), ("config/resolved.json", 0o666)])
+def test_a_job_directory_or_plan_that_others_can_change_is_not_run(shared, monkeypatch, part, mode):
+    monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", str(os.geteuid()))
+    job = JobDir(shared.jobs / "job")
+    write(job.config / "resolved.json", "{}")
+    assert launcher._own_plan(job) == {}
+    (job.path / part).chmod(mode)
+    with pytest.raises(RegressError, match=f"can be changed by every user .mode {mode:04o}"):
+        launcher._own_plan(job)
+
+
 @as_root
 def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
-    """A folder on PYTHONPATH, or of a model with trust_remote_code."""
-    folder = launched.shared.user_code / "mine"
-    module = write(folder / "inner" / "module.py", "")
-    launched.plan = {"code_dirs": [str(folder), str(folder / "none-yet")], "trusted_uids": []}
-    launched.start("print('trained')")
-    await_position(launched)
-    os.chown(module, 4242, 4242)
-    os.close(other)
-    assert launched.finish()[0] == 1
-    assert launched.ended == (
-        1,
-        f"{folder} is refused, because {module} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust "
-        "that user, and submit the job again.",
-    )
-    plan = find.plan_of(launched.job)
-    launcher.check_paths({**plan, "trusted_uids": [4242]})
-    launcher.check_paths({**plan, "code_dirs": None})
-    sentence = f"{module} is refused, because {module} belongs to user 4242, and what is there would run as you: "
-    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}"):
-        launcher.check_paths({**plan, "code_dirs": [str(module)]})
-    folder.with_name("loop").symlink_to("loop")
-    loop = f"{folder.with_name('loop')}"
-    sentence = f"{loop} is not usable, because {loop} cannot be read (Too many levels of symbolic links): make it readable, and submit the job again."
-    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}$"):
-        launcher.check_paths({**plan, "code_dirs": [loop]})
-
-
-@as_root
-def test_a_cache_of_hugging_face_that_another_user_put_there_while_the_job_waited_is_not_used(launched):
-    """Before: it was checked at submission alone. Only who owns it counts: what others added is checked where its code runs."""
-    cache = launched.shared.hf / "uid-0"
-    cache.mkdir(parents=True)
-    os.chown(write(cache / "theirs", ""), 4242, 4242)
-    plan = {"shared_root": str(launched.shared.path), "reward_fn": None, "caches": [str(cache)], "trusted_uids": []}
-    launcher.check_paths(plan)
-    os.chown(cache, 4242, 4242)
-    sentence = (
-        f"{cache} is refused, because {cache} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust "
-        "that user, and submit the job again."
-    )
-    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}$"):
-        launcher.check_paths(plan)
-
-
-@as_root
-def test_a_tokenizers_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched):
-    model = launched.shared.models / "theirs"
-    theirs = write(model / "tokenizer_config.json", "{}")
-    os.chown(theirs, 4242, 4242)
-    plan = {"shared_root": str(launched.shared.path), "reward_fn": None, "tokenizers": [str(model)], "trusted_uids": []}
-    launcher.check_paths(plan)
-    theirs.write_text('{"auto_map": {"AutoTokenizer": ["tok.T", null]}}', encoding="utf-8")
-    sentence = (
-        f"The model {model}, whose tokenizer's code verl's reward loop runs even without trust_remote_code, is refused, because {theirs} belongs to "
-        "user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, and submit the job again."
-    )
-    with pytest.raises(RegressError, match=f"^{re.escape(sentence)}$"):
-        launcher.check_paths(plan)
-    launcher.check_paths({**plan, "trusted_uids": [4242]})
-
-
-@as_root
-def test_a_reward_function_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
-    """An older plan says only what the JobSpec named; a newer one also what an override named."""
+    """The submission checked these paths, hours ago."""
     mine = write(launched.shared.user_code / "mine.py", "")
     launched.plan = {"reward_file": str(mine), "trusted_uids": []}
     launched.start("print('trained')")
@@ -744,51 +523,39 @@ def test_a_reward_function_that_another_user_put_there_while_the_job_waited_is_n
     mine.with_name("theirs.py").rename(mine)
     os.close(other)
     assert launched.finish()[0] == 1
-    sentence = (
-        f"The reward function {mine} is refused, because {mine} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if "
-        "you trust that user, or name a file in a folder of your own under ${shared_root}/user/code, and submit the job again."
-    )
-    assert launched.ended == (1, sentence)
-    plan = {**find.plan_of(launched.job), "reward_fn": str(mine), "reward_file": None}
-    with pytest.raises(RegressError, match=re.escape(sentence)):
-        launcher.check_paths(plan)
-    launcher.check_paths({**plan, "trusted_uids": [4242]})
-    mine.unlink()
-    with pytest.raises(RegressError) as caught:
-        launcher.check_paths(plan)
-    assert str(caught.value) == (
-        f"The reward function {mine} cannot be read (No such file or directory): put it there again, and submit the job again."
-    )
+    sentence = f"The reward function {mine} is refused, because {mine} belongs to user 4242, and what is there would run as you: "
+    assert launched.ended[1].startswith(sentence)
+
+    plan = find.plan_of(launched.job)
+    folder = write(launched.shared.user_code / "lib" / "module.py", "").parent
+    model = write(
+        launched.shared.models / "m" / "tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}'
+    ).parent
+    for theirs in (folder / "module.py", model / "tokenizer_config.json"):
+        os.chown(theirs, 4242, 4242)
+    for more in ({}, {"code_dirs": [str(folder)]}, {"caches": [str(mine)]}, {"tokenizers": [str(model)]}):
+        changed = {**plan, **({"reward_file": None} if more else {}), **more}
+        with pytest.raises(RegressError, match=r" belongs to user 4242, and what is there would run as you: "):
+            launcher.check_paths(changed)
+        launcher.check_paths({**changed, "trusted_uids": [4242]})
 
 
-def test_a_snapshot_that_was_removed_while_the_job_waited_is_named(launched, other):
-    """Before: the image's own verl was imported, and the message blamed PYTHONPATH."""
-    launched.start("print('trained')")
-    await_position(launched)
-    launched.code_path.rename(launched.code_path.with_name("elsewhere"))
-    os.close(other)
-    assert launched.finish()[0] == 1
-    assert launched.ended == (
-        1,
-        f"The snapshot codeA was removed after the job was submitted ({launched.code_path} is not there): make it again with "
-        "'make snapshot CODE_ID=codeA VERL_SOURCE=pypi:0.7.1', and submit the job again.",
-    )
-    assert b"MVP_PRECHECK" not in launched.log
+def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed(shared, tmp_path):
+    planted = shared.path / "common" / "planted"
+    planted.symlink_to(tmp_path)
+    with pytest.raises(
+        RegressError, match=f"^model={planted} was changed after the job was submitted: it is a link to {tmp_path}, "
+    ):
+        launcher.check_paths({"shared_root": str(shared.path), "model": str(planted), "reward_fn": None})
 
 
-def test_a_snapshot_that_was_changed_while_the_job_waited_is_named(launched, other):
-    """Before: the job trained to its end, and failed then."""
+def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched, other):
     launched.start("print('trained')")
     await_position(launched)
     write(launched.code_path / "verl" / "__init__.py", "x = 1\n")
     os.close(other)
     assert launched.finish()[0] == 1
-    target = launched.code_path
-    code, reason = launched.ended
-    assert (code, re.sub(r"[0-9a-f]{12}", "HASH", reason)) == (
-        1,
-        f"The snapshot codeA was changed after the job was submitted ({target}: tree HASH, recorded HASH): remove it ("
-        f"chmod -R u+w {target} && rm -rf {target}), make it again with 'make snapshot CODE_ID=codeA "
-        "VERL_SOURCE=pypi:0.7.1', and submit the job again.",
+    assert launched.ended[1].startswith(
+        f"The snapshot codeA was changed after the job was submitted ({launched.code_path}: tree "
     )
     assert b"trained" not in launched.log

@@ -1,58 +1,21 @@
 """The launcher ends a trainer that waits for a node that died, and no other trainer."""
 
+import json
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
+from conftest import write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.cluster import ray_private
 from verl_regress.worker import lost_nodes
-from verl_regress.worker.lost_nodes import Patience, Watch
+from verl_regress.worker.lost_nodes import Watch
 
 LOST = ["worker-1 (10.0.0.3)"]
 ALIVE = []
-
-
-def outcomes(*moments):
-    """What `spent` returns at each (second, last step, nodes that Ray calls lost); None: Ray must not be asked."""
-    patience = Patience(0.0)
-
-    def ask(nodes):
-        assert nodes is not None, "Ray was asked although the trainer has just made a step"
-        return nodes
-
-    return [list(patience.spent(step, second, lambda nodes=nodes: ask(nodes))) for second, step, nodes in moments]
-
-
-def test_a_trainer_that_waits_for_a_lost_node_is_given_half_a_minute():
-    assert outcomes((15, 3, None), (45, 3, ALIVE), (60, 3, LOST), (75, 3, LOST), (90, 3, LOST)) == [
-        [],
-        [],
-        [],
-        [],
-        LOST,
-    ]
-
-
-def test_a_trainer_that_goes_on_without_the_node_is_left_alone():
-    assert (
-        outcomes((15, 3, None), (45, 3, LOST), (60, 4, None), (90, 4, LOST), (105, 4, LOST), (110, 5, None)) == [[]] * 6
-    )
-
-
-def test_without_a_lost_node_a_trainer_may_take_any_time():
-    assert outcomes(*((15 * number, 7 if number else None, ALIVE) for number in range(3, 100))) == [[]] * 97
-
-
-def test_the_time_counts_from_the_last_answer_that_named_a_node():
-    """An answer without one, such as from a head that was just restarted, is no reason to end a trainer."""
-    assert outcomes((15, 3, None), (45, 3, LOST), (60, 3, ALIVE), (75, 3, LOST), (90, 3, LOST)) == [[]] * 5
-
-
-def test_a_trainer_without_a_first_step_is_ended_too():
-    assert outcomes((15, None, None), (30, None, LOST), (45, None, LOST), (60, None, LOST)) == [[], [], [], LOST]
 
 
 @pytest.fixture
@@ -68,43 +31,68 @@ def trainer(make_job, monkeypatch):
     started.wait()
 
 
-def asked_of(monkeypatch, answer):
-    asked, was_asked = [], threading.Event()
+@pytest.fixture
+def watched(trainer, monkeypatch):
+    """What a watch does whose checks come at these times, with what Ray calls lost then; None: Ray must not be asked."""
 
-    def nodes_lost(*question):
-        asked.append(question)
-        if len(asked) > 5:
-            was_asked.set()
-        return answer()
+    def watched(*moments):
+        job, process = trainer
+        now, asked, over = [0.0], [], threading.Event()
+        rows = iter(moments)
+        monkeypatch.setattr(lost_nodes, "_QUIET", 30.0)
+        monkeypatch.setattr(lost_nodes, "_PATIENCE", 30.0)
+        monkeypatch.setattr(lost_nodes, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
 
-    monkeypatch.setattr(ray_private, "nodes_lost_from_gcs", nodes_lost)
-    return asked, was_asked
+        def nodes_lost(*question):
+            asked.append(question)
+            if answers[0] == "no answer":
+                raise RegressError("Ray's GCS at 10.0.0.9:6379 does not list its nodes and actors (no answer in 20 s)")
+            return answers[0]
+
+        def wait(_):
+            row = next(rows, None)
+            if row is None:
+                over.set()
+                return True
+            now[0], step, answers[0] = row
+            if step:
+                write(job.metrics, json.dumps({"step": step, "data": {"actor/lr": 1}}) + "\n")
+            return False
+
+        answers = [ALIVE]
+        monkeypatch.setattr(ray_private, "nodes_lost_from_gcs", nodes_lost)
+        monkeypatch.setattr(threading.Event, "wait", lambda self, seconds=None: wait(seconds))
+        watch = Watch.__new__(Watch)
+        watch._job, watch._trainer, watch._is_over, watch.lost = job, process, threading.Event(), ()
+        watch._run()
+        assert set(asked) <= {("10.0.0.9:6379", "10.0.0.2", process.pid, 20.0)}
+        return list(watch.lost), len(asked)
+
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("moments", "lost"),
+    [
+        ([(15, 3, LOST), (45, 3, ALIVE), (60, 3, LOST), (75, 3, LOST), (90, 3, LOST)], (LOST, 4)),
+        ([(15, None, LOST), (30, None, LOST), (45, None, LOST), (60, None, LOST)], (LOST, 3)),  # before its first step
+        # It goes on without the node, or Ray does not name one each time: it is left alone.
+        ([(15, 3, LOST), (45, 3, LOST), (60, 4, LOST), (90, 4, LOST), (105, 4, LOST), (110, 5, LOST)], ([], 3)),
+        ([(15, 3, LOST), (45, 3, LOST), (60, 3, ALIVE), (75, 3, LOST), (90, 3, "no answer")], ([], 4)),
+        ([(15 * number, 7, ALIVE) for number in range(3, 20)], ([], 15)),
+    ],
+)
+def test_a_trainer_that_waits_half_a_minute_for_a_lost_node_is_ended(watched, trainer, moments, lost):
+    assert watched(*moments) == lost
+    assert trainer[1].poll() is None or (lost[0] and trainer[1].wait(20) == -9)
 
 
 def test_a_real_trainer_is_ended_by_sigkill_with_the_node_named(trainer, monkeypatch):
     job, process = trainer
-    asked, _ = asked_of(monkeypatch, lambda: LOST)
+    monkeypatch.setattr(ray_private, "nodes_lost_from_gcs", lambda *_: LOST)
     watch = Watch(job, process)
     assert process.wait(timeout=20) == -9
     assert list(watch.lost) == LOST
-    assert set(asked) == {("10.0.0.9:6379", "10.0.0.2", process.pid, 20.0)}
-
-
-def test_a_real_trainer_runs_on_while_ray_names_no_node_or_does_not_answer(trainer, monkeypatch):
-    job, process = trainer
-    answers = iter([[], LOST] * 100)
-
-    def answer():
-        if (nodes := next(answers)) == LOST:
-            raise RegressError("Ray's GCS at 10.0.0.9:6379 does not list its nodes and actors (no answer in 20 s)")
-        return nodes
-
-    _, was_asked = asked_of(monkeypatch, answer)
-    watch = Watch(job, process)
-    assert was_asked.wait(20)
-    watch.stop()
-    assert process.poll() is None
-    assert watch.lost == ()
 
 
 STATE = """

@@ -17,12 +17,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError, last_line
@@ -31,7 +31,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
 from verl_regress.jobs import causes, debug, failure, find, hints, liveness
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import remote_code, reward_fn
+from verl_regress.spec import remote_code
 from verl_regress.store import snapshot
 from verl_regress.worker import aftermath, identity, queue
 from verl_regress.worker.lost_nodes import Watch
@@ -211,32 +211,19 @@ def check_paths(plan: Mapping[str, Any]) -> None:
     """
     root = SharedRoot(Path(plan["shared_root"]))
     for name in ("code_path", "model", "dataset", "reward_fn", "reward_file"):
-        given = plan.get(name)  # older plans have no reward_file
+        given = plan.get(name)
         escape = root.escape_of(Path(given)) if given is not None else None
         if escape is not None:
             raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
+    cure, trusted = "and submit the job again", plan.get("trusted_uids")
     reward = plan.get("reward_file") or plan["reward_fn"]
     if reward is not None:
-        _check_reward(Path(reward), plan.get("trusted_uids"))
-
-    cure, trusted = "and submit the job again", plan.get("trusted_uids")
+        need_own(Path(reward), f"The reward function {reward}", cure, trusted)
     for key, alone in (("code_dirs", False), ("caches", True)):
-        for folder in plan.get(key) or ():  # older plans have none
+        for folder in plan.get(key) or ():
             need_own(Path(folder), folder, cure, trusted, alone=alone)
     for model in plan.get("tokenizers") or ():
         remote_code.need_own_tokenizer(Path(model), cure, trusted)
-
-
-def _check_reward(path: Path, trusted: Iterable[int] | None) -> None:
-    try:
-        with path.open("rb") as file:
-            foreign = reward_fn.foreign_owner(path, file, trusted)
-    except OSError as error:
-        raise RegressError(
-            f"The reward function {path} cannot be read ({error.strerror}): put it there again, and submit the job again."
-        ) from error
-    if foreign is not None:
-        raise RegressError(f"The reward function {path} is refused, {foreign}, and submit the job again.")
 
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
@@ -340,16 +327,14 @@ def prove_code(code_path: Path, code_id: str, trainer: _Trainer, tee: Tee) -> di
     return imported
 
 
-class _Trained(NamedTuple):
-    """How verl ended. A negative `code` is the signal that ended it; with `lost_nodes` we ended it, because it waited for them."""
+def _train(
+    trainer: _Trainer, job: JobDir, tee: Tee, on_start: Callable[[], object]
+) -> tuple[int, bool, tuple[str, ...]]:
+    """Let verl train, to its end; signals are forwarded to its whole process group. `on_start` is called once it trains.
 
-    code: int
-    told_to_stop: bool
-    lost_nodes: tuple[str, ...]
-
-
-def _train(trainer: _Trainer, job: JobDir, tee: Tee, on_start: Callable[[], object]) -> _Trained:
-    """Let verl train, to its end; signals are forwarded to its whole process group. `on_start` is called once it trains."""
+    Returns how it ended (a negative number is the signal), whether it got a signal to stop, and the nodes for which it waited, if it was ended
+    because of that.
+    """
     child, told_to_stop = trainer.process, False
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -371,7 +356,7 @@ def _train(trainer: _Trainer, job: JobDir, tee: Tee, on_start: Callable[[], obje
     code = child.wait()
     watch.stop()
     trainer.drain(tee)
-    return _Trained(code, told_to_stop, watch.lost if code != 0 else ())
+    return code, told_to_stop, watch.lost if code != 0 else ()
 
 
 def _prepare_child() -> None:

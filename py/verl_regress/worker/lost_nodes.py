@@ -11,7 +11,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
 
 from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError
@@ -23,32 +22,6 @@ _CHECK_EVERY = 15.0
 _QUIET = 30.0  # without a step, before Ray is asked at all: it costs a process that loads Ray
 _PATIENCE = 30.0  # a trainer that notices the loss ends within seconds
 _ASK_SECONDS = 20.0
-
-
-class Patience:
-    """Decides when a trainer has waited long enough. All times are in seconds."""
-
-    def __init__(self, now: float) -> None:
-        self._step: int | None = None
-        self._moved = now
-        self._lost_since: float | None = None
-
-    def spent(self, step: int | None, now: float, ask: Callable[[], Sequence[str]]) -> tuple[str, ...]:
-        """The nodes that the trainer has waited for in vain; empty while it may continue.
-
-        `step` is its last training step. `ask` returns the nodes that actors of the job died with; it is called only
-        after a while without a step.
-        """
-        if step != self._step:
-            self._step, self._moved, self._lost_since = step, now, None
-        if now - self._moved < _QUIET:
-            return ()
-        nodes = tuple(ask())
-        if not nodes:
-            self._lost_since = None
-        elif self._lost_since is None:
-            self._lost_since = now
-        return nodes if self._lost_since is not None and now - self._lost_since >= _PATIENCE else ()
 
 
 class Watch:
@@ -65,11 +38,18 @@ class Watch:
         self._is_over.set()
 
     def _run(self) -> None:
-        patience = Patience(time.monotonic())
+        step, moved, lost_since = progress.last_step(self._job), time.monotonic(), None
         while not self._is_over.wait(_CHECK_EVERY):
-            lost = patience.spent(progress.last_step(self._job), time.monotonic(), self._lost_nodes)
-            if lost and self._trainer.poll() is None:
-                self.lost = lost
+            last, now = progress.last_step(self._job), time.monotonic()
+            if last != step:
+                step, moved, lost_since = last, now, None
+            if now - moved < _QUIET:
+                continue
+            nodes = self._lost_nodes()
+            # An answer without a node, such as from a head that was just restarted, is no reason to end a trainer.
+            lost_since = (lost_since or now) if nodes else None
+            if lost_since is not None and now - lost_since >= _PATIENCE and self._trainer.poll() is None:
+                self.lost = tuple(nodes)
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._trainer.pid, signal.SIGKILL)
                 return

@@ -12,14 +12,11 @@ from redaction import Redactor
 class Tee:
     """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
 
-    The job's secrets are replaced by their names. If one log cannot be written, the other still is; once the shared
-    storage has room again, its log says how much is missing.
+    The job's secrets are replaced by their names. If one log cannot be written, the other still is.
     """
 
     def __init__(self, log: int) -> None:
         self._log = log
-        self._missing = 0
-        self._problem = ""
         self._redactor = Redactor({})
 
     def hide(self, secrets: Mapping[str, str]) -> None:
@@ -35,18 +32,11 @@ class Tee:
         self._put(self._redactor.end())
 
     def _put(self, chunk: bytes) -> None:
-        with contextlib.suppress(OSError):
-            _write_whole(1, chunk)
-        try:
-            if self._missing:
-                _write_whole(
-                    self._log, f"\nverl-regress: {self._missing} bytes are missing here ({self._problem})\n".encode()
-                )
-                self._missing = 0
-            _write_whole(self._log, chunk)
-        except OSError as error:
-            self._missing += len(chunk)
-            self._problem = error.strerror or str(error)
+        for log in (1, self._log):
+            with contextlib.suppress(OSError):
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(log, view) :]
 
     def move(self, pipe: int) -> bool:
         """Write what is in the pipe; False if every process that could write to it has closed it."""
@@ -57,9 +47,3 @@ class Tee:
     def line(self, text: str) -> None:
         """Write one line of our own."""
         self.write(text.encode("utf-8", "replace") + b"\n")
-
-
-def _write_whole(descriptor: int, chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -13,10 +13,6 @@ import identity
 import job_report
 
 
-class LoopEndedError(Exception):
-    """Ends the thread's loop in a test."""
-
-
 class Ray:
     """A Ray with the ids that the test sets."""
 
@@ -101,68 +97,12 @@ def test_a_report_names_the_process_its_command_and_each_module_of_verl(load, ra
     assert list(report["modules"]) == ["verl", "verl.late"]
 
 
-def test_a_report_is_named_identity(load, job):
-    load("verl")
-    identity.Reporter().report()
-    assert [path.name.partition("-")[0] for path in job.glob("state/reports/*")] == ["identity"]
-
-
-def test_a_process_outside_ray_reports_no_ids(load, reported):
-    load("verl")
-    identity.Reporter().report()
-    report = reported()
-    assert (report["job_id"], report["actor_id"]) == (None, None)
-
-
 @pytest.mark.parametrize("name", ["verlx", "x.verl", "xverl.late", "verl_regress_test"])
 def test_a_module_of_another_package_is_not_reported(load, reported, name):
     load("verl")
     load(name)
     identity.Reporter().report()
     assert set(reported()["modules"]) == {"verl"}
-
-
-def test_the_main_module_is_reported_by_the_name_in_its_spec(load, reported, monkeypatch):
-    file = load("__main__")
-    monkeypatch.setattr(sys.modules["__main__"].__spec__, "name", "verl.trainer.main_ppo")
-    identity.Reporter().report()
-    assert reported()["modules"] == {"verl.trainer.main_ppo": of(file)}
-
-
-def test_another_module_is_reported_by_the_name_that_it_has_in_the_process(load, reported, monkeypatch):
-    file = load("verl.alias")
-    monkeypatch.setattr(sys.modules["verl.alias"].__spec__, "name", "other")
-    identity.Reporter().report()
-    assert reported()["modules"] == {"verl.alias": of(file)}
-
-
-@pytest.mark.parametrize("name", ["__main__", "verl_of_nothing"])
-def test_what_has_no_spec_and_no_name_of_verl_is_passed_over(load, reported, monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, types.SimpleNamespace())
-    load("verl")
-    identity.Reporter().report()
-    assert set(reported()["modules"]) == {"verl"}
-
-
-@pytest.mark.parametrize("spec", [{}, {"__spec__": None}, {"__spec__": types.SimpleNamespace(origin=None)}])
-def test_a_module_without_an_origin_is_reported_by_its_file(load, reported, monkeypatch, spec):
-    file = load("verl")
-    monkeypatch.setitem(sys.modules, "verl", types.SimpleNamespace(__file__=str(file), **spec))
-    identity.Reporter().report()
-    assert reported()["modules"] == {"verl": of(file)}
-
-
-def test_the_origin_counts_where_a_module_names_another_file(load, reported):
-    file, other = load("verl"), load("other")
-    sys.modules["verl"].__file__ = str(other)
-    identity.Reporter().report()
-    assert reported()["modules"] == {"verl": of(file)}
-
-
-def test_a_module_without_a_file_is_reported_without_one(reported, monkeypatch):
-    monkeypatch.setitem(sys.modules, "verl", types.SimpleNamespace())
-    identity.Reporter().report()
-    assert reported()["modules"] == {"verl": {"file": None, "sha256": None}}
 
 
 def test_a_file_that_cannot_be_read_is_reported_without_a_sum(load, reported):
@@ -215,105 +155,8 @@ def test_a_report_is_written_only_if_it_says_something_new(load, ray, reported):
     assert reported() is None
 
 
-def test_the_ids_are_kept_after_ray_shut_down(load, ray, reported):
-    reporter = identity.Reporter()
-    imported = ray(job_id="02", actor_id="ab12")
-    reporter.report()
-    imported.is_up = False
-    load("verl")
-    reporter.report()
-    report = reported()
-    assert (report["job_id"], report["actor_id"]) == ("02", "ab12")
-
-
 def test_a_ray_that_is_still_being_imported_has_no_ids(load, reported, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace())
     load("verl")
     identity.Reporter().report()
     assert reported()["job_id"] is None
-
-
-def test_a_fork_of_the_process_reports_nothing(load, reported, monkeypatch):
-    load("verl")
-    reporter, pid = identity.Reporter(), os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-    reporter.report()
-    assert reported() is None
-
-
-def test_the_thread_reports_at_once_and_then_when_no_more_modules_come_in(monkeypatch):
-    reports, waited = [], []
-    # Before the checks: nothing; a module; a module; nothing; nothing.
-    new = iter(["", "verl.a", "verl.b", "", ""])
-
-    def sleep(seconds):
-        waited.append((seconds, len(reports)))
-        name = next(new, None)
-        if name is None:
-            raise LoopEndedError
-        if name:
-            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-
-    reporter = identity.Reporter()
-
-    def report():
-        reports.append(None)
-        reporter._reported = ()
-
-    monkeypatch.setattr(reporter, "report", report)
-    monkeypatch.setattr(identity.time, "sleep", sleep)
-    with pytest.raises(LoopEndedError):
-        reporter.run()
-    assert waited == [(0.2, 1), (0.2, 2), (0.2, 2), (0.2, 2), (0.2, 3), (0.2, 4)]
-
-
-def test_the_thread_tries_each_time_until_there_is_something_to_report(monkeypatch):
-    reports, new = [], iter(["other.a", "other.b"])
-
-    def sleep(_):
-        name = next(new, None)
-        if name is None:
-            raise LoopEndedError
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-
-    reporter = identity.Reporter()
-    monkeypatch.setattr(reporter, "report", lambda: reports.append(None))
-    monkeypatch.setattr(identity.time, "sleep", sleep)
-    with pytest.raises(LoopEndedError):
-        reporter.run()
-    assert len(reports) == 3
-
-
-# --- how it starts
-
-
-@pytest.mark.parametrize("variable", ["", None])
-def test_outside_a_job_nothing_waits_for_an_import(monkeypatch, variable):
-    monkeypatch.delenv(job_report.JOB_DIR_VARIABLE)
-    if variable is not None:
-        monkeypatch.setenv(job_report.JOB_DIR_VARIABLE, variable)
-    calls = []
-    monkeypatch.setattr(identity, "before_import", lambda *call: calls.append(call))
-    identity.install()
-    assert calls == []
-
-
-def test_in_a_job_one_thread_and_the_end_of_the_process_report(load, reported, monkeypatch):
-    at_the_end, threads, calls = [], [], []
-    monkeypatch.setattr(identity, "before_import", lambda names, then: calls.append((names, then)))
-    monkeypatch.setattr(identity.atexit, "register", at_the_end.append)
-    monkeypatch.setattr(
-        identity.threading,
-        "Thread",
-        lambda **words: types.SimpleNamespace(start=lambda: threads.append(words)),
-    )
-    identity.install()
-    ((names, start),) = calls
-    assert names == ("ray", "verl")
-    assert threads == []
-    start()
-    ((thread,), (report,)) = threads, at_the_end
-    assert thread == {"target": report.__self__.run, "name": "verl-regress-identity", "daemon": True}
-    load("verl")
-    report()
-    assert set(reported()["modules"]) == {"verl"}

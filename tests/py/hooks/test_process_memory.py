@@ -94,10 +94,6 @@ def test_a_process_that_ends_by_itself_records_its_last_memory(process):
     assert (status, sizes[-1] - sizes[0]) == (3, pytest.approx(64 * MIB, abs=8 * MIB))
 
 
-def test_a_process_that_ends_at_once_has_a_record(process):
-    assert len(memory_records.parse(process("import verl")[1][0]).times) >= 1
-
-
 def test_a_fork_that_lives_has_its_own_record_and_one_that_does_not_has_none(process):
     program = """
 import verl
@@ -122,35 +118,9 @@ def test_a_fork_that_ends_like_its_parent_does_not_write_for_it(process):
     assert len(process(program)[1]) == 1
 
 
-@pytest.mark.parametrize("obstacle", ["state", "state/memory"])
-def test_a_folder_that_cannot_be_written_disturbs_nothing(process, tmp_path, obstacle):
-    (tmp_path / obstacle).parent.mkdir(exist_ok=True)
-    (tmp_path / obstacle).write_text("in the way")
+def test_a_folder_that_cannot_be_written_disturbs_nothing(process, tmp_path):
+    (tmp_path / "state").write_text("in the way")
     assert process("import verl; time.sleep(0.2); sys.exit(4)")[0] == 4
-    assert (tmp_path / obstacle).read_text() == "in the way"
-
-
-def test_a_full_disk_disturbs_nothing_and_no_peak_is_lost(process):
-    """A limit on the size of files: the line that reaches it is cut off, and the next ones fail."""
-    program = """
-import resource, signal, verl
-further(1)
-size = lambda: os.path.getsize(glob.glob(os.environ['VERL_REGRESS_JOB_DIR'] + '/state/memory/*')[0])
-limit = 0
-while size() != limit: # once more if a whole line came before the limit
-    limit = size() + 10
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    time.sleep(0.1)
-held = b'x' * (64 * 2**20); time.sleep(0.2); del held; time.sleep(0.1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-further(3)
-sys.exit(5)
-"""
-    status, (text,) = process(program)
-    sizes = memory_records.parse(text).sizes
-    torn = [line for line in text.splitlines() if not re.fullmatch(r"\d+\.\d{3} \d{4,}( \S+)?", line)]
-    assert (status, len(torn)) == (5, 1)
-    assert max(sizes) - sizes[0] == pytest.approx(64 * MIB, abs=8 * MIB)
 
 
 def test_after_the_end_of_the_job_nothing_is_written(process):
@@ -164,9 +134,8 @@ sys.exit(lines() - before)
     assert process(program)[0] == 0
 
 
-@pytest.mark.parametrize("program", ["import json", "import threading; assert threading.active_count() == 1"])
-def test_a_process_without_torch_and_verl_has_no_thread_and_no_record(process, program):
-    assert process(program) == (0, [])
+def test_a_process_without_torch_and_verl_has_no_thread_and_no_record(process):
+    assert process("import threading; assert threading.active_count() == 1") == (0, [])
 
 
 def test_outside_a_job_nothing_is_recorded(process):

@@ -45,11 +45,6 @@ def test_the_next_sitecustomize_on_the_path_runs_after_the_hooks(folder):
     assert ran.stdout == "installed first_hook\nthe image\nmain\n"
 
 
-def test_its_own_folder_twice_on_the_path_installs_once(folder):
-    ran = python(HOOKS, f"{HOOKS}/../hooks", folder, hooks="first_hook")
-    assert ran.stdout == "installed first_hook\nmain\n"
-
-
 def test_a_failing_image_sitecustomize_is_no_worse_than_without_us(folder):
     (folder / "sitecustomize.py").write_text("raise ValueError('of the image')\n")
     ran = python(HOOKS, folder, hooks="first_hook")

@@ -78,15 +78,6 @@ def test_the_namespace_is_the_jobs(transfer_queue, monkeypatch):
     assert set(storage.namespaces()) == {"transfer_queue:/private/jobs/a"}
 
 
-def test_other_namespaces_are_left(transfer_queue, monkeypatch):
-    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", "/private/jobs/a")
-    transfer_queue()
-    interface = importlib.import_module(transfer_queue_names.INTERFACE)
-    interface.ray.get_actor("mine", namespace="other")
-    interface.ray.get_actor("mine")
-    assert interface.ray.calls == [("mine", "other"), ("mine", None)]
-
-
 def test_outside_a_job_nothing_is_changed(transfer_queue, monkeypatch):
     monkeypatch.delenv("VERL_REGRESS_JOB_DIR", raising=False)
     transfer_queue()
