@@ -27,7 +27,8 @@ from page import put
 
 _WAIT = 300.0  # seconds for the cluster or a job
 _LOOK_EVERY = 0.1
-_OURS = ("identity", "process_memory", "job_exceptions", "job_secrets", "env_vars")  # hooks without which verl trains all the same
+# Hooks without which verl trains all the same.
+_OURS = ("identity", "process_memory", "job_exceptions", "job_secrets", "env_vars")
 
 
 @dataclass(frozen=True)

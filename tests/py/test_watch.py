@@ -199,7 +199,7 @@ def fails(cause, log=LOG):
 
 
 def test_a_job_that_failed_says_why_then_what_to_do_then_its_log(follow):
-    ended, lines = follow(["RUNNING", "FAILED"], then={0: started, 1: fails(CAUSE)})
+    ended, lines = follow(["RUNNING", "FAILED"], then={0: started, 1: fails(CAUSE, LOG[LOG.index("Traceback") :])})
     assert ended is Exit.JOB_FAILED
     assert lines[-6:] == [
         f"error   job FAILED ({REASON}): read 'make logs JOB=job'.",
