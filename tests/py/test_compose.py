@@ -368,13 +368,21 @@ APART = ("+actor_rollout_ref.rollout={nnodes: 1, n_gpus_per_node: 5}",)
         ((*POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: separate_async}"), "GPU", 13),
         ((*POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: sync}"), "GPU", 8),
         ((*POOL, *APART, "+trainer.use_v1=False", "+trainer.v1={trainer_mode: separate_async}"), "GPU", 8),
-        (("+trainer.nnodes=2", "+trainer.n_gpus_per_node=many"), "GPU", 0),
         (("+trainer.nnodes=2", "+trainer.n_gpus_per_node=${trainer.save_freq}", "trainer.save_freq=3"), "GPU", 6),
     ],
 )
 def test_the_devices_that_the_job_will_take(snapshot, overrides, resource, count):
     devices = composed(snapshot, *overrides).devices
     assert (devices.resource, devices.count) == (resource, count)
+
+
+@pytest.mark.parametrize("key", ["total_training_steps", "total_epochs", "nnodes", "n_gpus_per_node"])
+@pytest.mark.parametrize("value", ["0", "-1", "abc", "1.5", "True", "[1]"])
+def test_a_count_that_is_no_whole_number_of_at_least_1_is_refused(snapshot, key, value):
+    assert refusal(snapshot, f"++trainer.{key}={value}") == (
+        f"The override '++trainer.{key}={value}' (from OVERRIDES) is not usable: trainer.{key} must be a whole number of at least 1."
+    )
+    assert composed(snapshot, f"++trainer.{key}=7", "trainer.total_training_steps=null")
 
 
 def test_devices_known_only_to_the_jobs_processes_are_not_counted(snapshot):

@@ -116,6 +116,18 @@ def test_an_override_keeps_the_place_of_its_first_mention(planned):
     assert list(overrides_of(changed)) == [*overrides_of(usual), "new.key"]
 
 
+@pytest.mark.parametrize("text", ["trainer.device=cuda", "++trainer.device=cuda", "~trainer.device"])
+def test_what_the_base_config_fixes_stays(planned, text):
+    base = BASE.replace("trainer.device=cpu", "'!trainer.device=cpu'")
+    job = planned(base=base, said={"overrides": ("trainer.device=cpu",)})
+    assert overrides_of(job)["trainer.device"] == "trainer.device=cpu"
+    with pytest.raises(BadInput) as refusal:
+        planned(base=base, said={"overrides": (text,)})
+    assert str(refusal.value) == (
+        f"The override '{text}' (from OVERRIDES) is refused: here it is always trainer.device=cpu (cpu.yaml); leave it out."
+    )
+
+
 def test_shared_root_is_filled_in_and_hydras_references_stay(planned, shared):
     text = 'a="${shared_root}/x ${critic.model.path} $HOME"'
     filled = f'="{shared.path}/x ${{critic.model.path}} $HOME"'

@@ -228,7 +228,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "code_id": "codeB",
             "submission_id": "me",
             "overrides": [
-                {"text": text, "origin": origin, "optional": False}
+                {"text": text, "origin": origin, "optional": False, "fixed": False}
                 for text, origin in (
                     ("trainer.total_epochs=2", "OVERRIDES_FILE o.txt line 1"),
                     ("trainer.save_freq=4", "OVERRIDES"),

@@ -9,7 +9,7 @@ import ast
 import difflib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,7 @@ from verl_regress.spec.reward_fn import Function
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
+_COUNTS = tuple(f"trainer.{name}" for name in ("total_training_steps", "total_epochs", "nnodes", "n_gpus_per_node"))
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     left_out += strays
                     continue
                 value = partial(_value, config)
+                _check_counts(value, kept)
                 return Composed(
                     tuple(kept),
                     tuple(left_out),
@@ -78,6 +80,15 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     raise _sentence(refused, name, kept, snapshot) from None
                 kept.remove(culprit)
                 left_out.append(culprit)
+
+
+def _check_counts(value: Callable[[str], Any], overrides: Sequence[Override]) -> None:
+    """Refuse a trainer that could never take a step, or for which verl would count with text. Raises BadInput."""
+    for key in _COUNTS:
+        count = value(key)
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            given = next((each.shown for each in overrides if each.parts()[1] == key), f"{key}={shown(str(count))}")
+            raise BadInput(f"{given} is not usable: {key} must be a whole number of at least 1.")
 
 
 class _HydraRefused(Exception):

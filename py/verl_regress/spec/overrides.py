@@ -27,12 +27,13 @@ class Override:
     """One Hydra override and the layer it comes from.
 
     An optional one is left out if its key does not exist; one that adds its key (+, ++), if the surrounding mapping
-    does not.
+    does not. No other layer may change a fixed one.
     """
 
     text: str
     origin: str
     optional: bool = False
+    fixed: bool = False
 
     @property
     def shown(self) -> str:
@@ -80,10 +81,10 @@ def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, .
 def of_profile(
     root: SharedRoot, workload: Workload, by_workload: Mapping[str, Sequence[str]], origin: str
 ) -> Iterator[list[Override]]:
-    """The layers from lists in the base config; ? makes an override optional."""
+    """The layers from lists in the base config; ? makes an override optional, ! fixed."""
     for key in workload.profile_keys:
         yield [
-            Override(root.fill_in(text.removeprefix("?")), origin, optional=text.startswith("?"))
+            Override(root.fill_in(text.lstrip("?!")), origin, optional=text[:1] == "?", fixed=text[:1] == "!")
             for text in by_workload.get(key, [])
         ]
 
@@ -100,6 +101,10 @@ def merge(*layers: Sequence[Override]) -> list[Override]:
             prefix, key = override.parts()
             if number > 0 and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
                 raise BadInput(f"{override.shown} is refused: a job writes only into its own directory; leave it out.")
+            if key in merged and merged[key].fixed and override.text != merged[key].text:
+                raise BadInput(
+                    f"{override.shown} is refused: here it is always {merged[key].text} ({merged[key].origin}); leave it out."
+                )
             earlier = merged[key].parts()[0] if key in merged else ""
             if (earlier, prefix) == ("+", "~"):
                 del merged[key]
