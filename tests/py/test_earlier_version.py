@@ -42,7 +42,7 @@ def test_listed_from_their_files(run, ray):
         "JOB WORKLOAD CODE STATUS ATTEMPTS STEPS MADE WHY",
         "old-sft sft codeA SUCCEEDED 1 2 2001-09-09T01:46:40Z",
         f"old-failed ppo codeA FAILED 1 0 2001-09-09T01:46:39Z {WHY}",
-        "old-lost ppo codeA UNKNOWN 1 3 2001-09-09T01:46:38Z Ray does not answer and the job recorded no end",
+        "old-lost ppo codeA UNKNOWN 1 3 2001-09-09T01:46:38Z the job recorded no end, and there is no word from Ray",
     ]
 
 

@@ -65,7 +65,7 @@ FORGOTTEN = (
             {**STARTED, "ended": ASKED_TO_STOP},
             "gone",
             "UNKNOWN",
-            f"{KILLED['reason']}, and Ray does not answer who ended it",
+            f"{KILLED['reason']}, and there is no word from Ray who ended it",
         ),
         (
             {**STARTED, "ended": ASKED_TO_STOP, "observed": {"status": "STOPPED", "message": "by me"}},
@@ -80,7 +80,7 @@ FORGOTTEN = (
         ({**STARTED, "ended": HEADLESS}, "FAILED", "LOST", HEADLESS["reason"]),
         # its submitter died before it could record Ray's answer, and Ray has forgotten the job since
         ({**STARTED, "submitted": None}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
-        ({**STARTED, "submitted": None}, "gone", "UNKNOWN", "Ray does not answer and the job recorded no end"),
+        ({**STARTED, "submitted": None}, "gone", "UNKNOWN", "the job recorded no end, and there is no word from Ray"),
         ({**STARTED, "submitted": REFUSED}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         (
             {"submitted": None, "observed": {"status": "PENDING"}},
@@ -93,7 +93,7 @@ FORGOTTEN = (
         (STARTED, "FAILED", "LOST", LAUNCHER_GONE.format("FAILED")),
         (STARTED, "SUCCEEDED", "LOST", LAUNCHER_GONE.format("SUCCEEDED")),
         (STARTED, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
-        (STARTED, "gone", "UNKNOWN", "Ray does not answer and the job recorded no end"),
+        (STARTED, "gone", "UNKNOWN", "the job recorded no end, and there is no word from Ray"),
         # Ray forgot it, but its answer was recorded before
         (
             {**STARTED, "observed": {"status": "RUNNING"}},
@@ -240,7 +240,7 @@ def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
 
 ELSEWHERE = "the job recorded no end, and the Ray of its cluster theirs was not asked"
 ALIVE_ELSEWHERE = "its launcher on the cluster theirs is alive"
-NO_ANSWER = "Ray does not answer and the job recorded no end"
+NO_ANSWER = "the job recorded no end, and there is no word from Ray"
 
 
 def of_cluster(job, cluster):

@@ -66,8 +66,9 @@ def test_the_same_as_json(run):
     said = json.loads(run("jobs", "--json", "--limit=2").out)
     assert (said["jobs_total"], said["ray_answers"], len(said["jobs"])) == (4, True, 2)
     assert said["jobs"][0] == {
-        "submission_id": "runs", "workload": "ppo", "code_id": "codeB", "status": "RUNNING", "attempts": 2, "steps": 4,
-        "made": "2001-09-09T01:46:40+00:00", "reason": None, "cause": None, "not_finite": None, "debugged": None, "owner": None,
+        "submission_id": "runs", "attempt": 2, "ray_id": "runs.a2", "workload": "ppo", "code_id": "codeB", "profile": None, "owner": None,
+        "status": "RUNNING", "shown": "RUNNING", "reason": None, "cause": None, "why": "", "not_finite": None, "debugged": None,
+        "attempts": 2, "steps": 4, "made": "2001-09-09T01:46:40+00:00", "driver_ip": None,
     }  # fmt: skip
     assert said["jobs"][1]["reason"] == "the trainer\nended " + "x" * 200
 
@@ -101,11 +102,11 @@ def test_without_ray_a_job_without_a_recorded_end_is_unknown(run, four, args):
     four.goes_away()
     outcome = run(*args)
     assert outcome.status == 0
-    assert outcome.err.endswith("        Ray was not asked: this is what the jobs' own files say\n")
+    assert ("Ray was not asked: this is what the jobs' own files say" in outcome.err) == (args[0] == "--no-ray")
     rows = {line.split()[0]: line for line in outcome.out.splitlines()}
     assert "  SUCCEEDED " in rows["done"]
     assert "  FAILED " in rows["failed"]
-    assert rows["runs"].endswith("Ray does not answer and the job recorded no end")
+    assert rows["runs"].endswith("the job recorded no end, and there is no word from Ray")
     assert "  UNKNOWN " in rows["runs"]
 
 

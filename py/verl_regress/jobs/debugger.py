@@ -13,7 +13,7 @@ from verl_regress.base.errors import BadInput, printable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import breakpoints, find
 from verl_regress.jobs.breakpoints import Breakpoint
-from verl_regress.jobs.overview import table
+from verl_regress.jobs.listing import table
 from verl_regress.jobs.status import judge
 
 

@@ -1,23 +1,23 @@
-"""`jobs`: all jobs, the latest first, from their directories; Ray is asked once, and may be down."""
+"""`jobs` and `status`: the latest jobs, from their directories and one answer of Ray, which may be down. Change nothing."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from verl_regress.base import say
-from verl_regress.base.errors import printable
+from verl_regress.base import files, say
+from verl_regress.base.errors import RegressError, Unreadable, printable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
-from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import find, progress, unreadable
-from verl_regress.jobs.overview import job_table, read_at_once
-from verl_regress.jobs.status import Judgement, Status, judge_for
+from verl_regress.cluster.ray_api import Node, RayApi
+from verl_regress.jobs import find, progress
+from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_for
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
+_NOT_ASKED = "Ray was not asked: this is what the jobs' own files say"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,31 +27,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
 
 
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """`status --profile P`, and those of `jobs`."""
+    parser.add_argument("--profile", required=True, help="as the head of the page names it")
+    add_arguments(parser)
+
+
 def run(args: argparse.Namespace) -> int:
-    """Print a line per job."""
-    root = SharedRoot(args.shared_root)
-    known = None if args.no_ray else _ask_ray()
-    jobs = find.newest(root)
-    rows = read_at_once(lambda job: _row(job, known, args.cluster), jobs[: max(args.limit, 0)])
+    """Print a line per job; only the jobs that are printed are read."""
+    known, _, problem = _ask_ray(args)
+    total, rows = _rows(args, known)
     if args.json:
-        print(json.dumps({"jobs_total": len(jobs), "ray_answers": known is not None, "jobs": rows}, indent=2))
+        print(json.dumps({"jobs_total": total, "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
-    if known is None:
-        say.info("Ray was not asked: this is what the jobs' own files say")
-    print(say.shown("\n".join(_page(rows, len(jobs)))))
+    if problem:
+        say.info(problem)
+    cells = [
+        (
+            row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["shown"], str(row["attempts"]),
+            "-" if row["steps"] is None else str(row["steps"]),
+            "?" if row["made"] is None else row["made"].removesuffix("+00:00") + "Z", row["why"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    heading = ("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")
+    print(say.shown("\n".join(_job_table([heading, *cells], total))))
     return 0
 
 
-def _ask_ray() -> dict[str, dict[str, Any]] | None:
+def run_status(args: argparse.Namespace) -> int:
+    """Print the cluster and its jobs; if Ray does not answer, it says so and prints the rest."""
+    known, listed, problem = _ask_ray(args)
+    total, rows = _rows(args, known)
+    there = [
+        _node(node) for node in sorted(listed, key=lambda node: (not node.is_head, node.name)) if _counts(node, listed)
+    ]
+    names = {node.address: node.name for node in listed}
+    for row in rows:
+        row["driver_node"] = names.get(row["driver_ip"] or "")
+    facts = {
+        "profile": args.profile, "cluster": args.cluster, "ray_problem": problem, "nodes": there, "jobs_total": total,
+        "jobs": rows,
+    }  # fmt: skip
+    if args.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        return 0
+    node_rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]
+    for node in there:
+        amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
+        node_rows.append((node["name"], node["address"], node["state"], *amounts))
+    job_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "WHY")]
+    for row in rows:
+        driver = f"{row['driver_node'] or '?'} ({row['driver_ip']})" if row["driver_ip"] else "-"
+        job_rows.append((row["ray_id"], row["code_id"] or "?", row["shown"], driver, row["why"]))
+    head = [f"profile {args.profile}, cluster {args.cluster}", "", *([problem, ""] if problem else [])]
+    print(say.shown("\n".join([*head, *table(node_rows), "", *_job_table(job_rows, total)])))
+    return 0
+
+
+def _ask_ray(args: argparse.Namespace) -> tuple[Known, list[Node], str | None]:
+    """Ray's jobs and nodes; or None, no nodes, and why."""
+    if args.no_ray:
+        return None, [], _NOT_ASKED
+    api = RayApi(nodes.ADDRESS)
     try:
-        return RayApi(nodes.ADDRESS).jobs()
-    except Unreachable as error:
-        say.info(str(error))
-        return None
+        return api.jobs(), api.nodes(), None
+    except RegressError as error:
+        return None, [], str(error)
 
 
-def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str | None) -> dict[str, Any]:
-    """The columns of a job: its newest attempt's status, code and steps. What cannot be read is left out."""
+def _rows(args: argparse.Namespace, known: Known) -> tuple[int, list[dict[str, Any]]]:
+    """How many jobs there are, and those that are shown."""
+    jobs = find.newest(SharedRoot(args.shared_root))
+    return len(jobs), [_row(job, known, args.cluster) for job in jobs[: max(args.limit, 0)]]
+
+
+def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
+    """What is shown of a job's newest attempt. What cannot be read is left out."""
     plan: dict[str, Any] = {}
     steps = made = not_finite = None
     try:
@@ -59,36 +111,65 @@ def _row(job: JobDir, known: Mapping[str, dict[str, Any]] | None, cluster: str |
         plan = job.read_config("resolved.json") or {}
         judgement = judge_for(cluster, job, known)
         steps, not_finite = progress.so_far(job)
-    except unreadable.DAMAGED as error:
-        judgement = unreadable.judged(job, error)
+    except DAMAGED as error:
+        judgement = _unknown(job, error)
+    is_good = judgement.status in _GOOD
     return {
         "submission_id": printable(job.submission_id),
+        "attempt": job.attempt,
+        "attempts": job.attempt,
+        "ray_id": printable(job.ray_id),
         "workload": find.text_of(plan, "workload"),
         "code_id": find.text_of(plan, "code_id"),
+        "profile": find.text_of(plan, "profile"),
         "owner": plan.get("owner"),
         "status": judgement.status.value,
-        "attempts": job.attempt,
-        "steps": steps,
-        "made": made,
-        "reason": None if judgement.status in _GOOD else judgement.reason,
+        "shown": ", ".join(filter(None, (judgement.status.value, judgement.debugged))),
+        "reason": None if is_good else judgement.reason,
         "cause": judgement.cause,
+        "why": "; ".join(filter(None, ("" if is_good else judgement.why, not_finite))),
         "not_finite": not_finite,
         "debugged": judgement.debugged,
+        "steps": steps,
+        "made": made,
+        "driver_ip": judgement.driver_ip,
     }
 
 
-def _status(row: dict[str, Any]) -> str:
-    return f"{row['status']}, {row['debugged']}" if row["debugged"] else str(row["status"])
+def _unknown(job: JobDir, error: Exception) -> Judgement:
+    """The status of a job that another user closed, or of which a file is damaged: UNKNOWN, with what is in the way."""
+    if isinstance(error, OSError):
+        error = files.unreadable(Path(error.filename or job.path), error)
+    if isinstance(error, Unreadable):
+        return Judgement(Status.UNKNOWN, error.why)
+    why = f"cannot be read: its files are not as a submission writes them ({type(error).__name__})"
+    return Judgement(Status.UNKNOWN, why)
 
 
-def _page(rows: list[dict[str, Any]], total: int) -> list[str]:
-    lines: list[tuple[str, ...]] = [("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")]
-    for row in rows:
-        lines.append(
-            (
-                row["submission_id"], row["workload"] or "?", row["code_id"] or "?", _status(row),
-                str(row["attempts"]), "-" if row["steps"] is None else str(row["steps"]), "?" if row["made"] is None else row["made"].removesuffix("+00:00") + "Z",
-                "; ".join(filter(None, (Judgement(Status(row["status"]), row["reason"] or "", cause=row["cause"]).why, row["not_finite"]))),
-            )
-        )  # fmt: skip
-    return job_table(lines, total)
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "address": node.address,
+        "state": "ALIVE" if node.alive else "DEAD",
+        "resources": dict(node.resources),
+    }
+
+
+def _counts(node: Node, listed: list[Node]) -> bool:
+    """A dead one does not, once it is back under the same name."""
+    return node.alive or not any(other.alive and other.name == node.name for other in listed)
+
+
+def _job_table(rows: list[tuple[str, ...]], total: int) -> list[str]:
+    """The latest jobs as lines, under their heading, and how many of all are not shown."""
+    if not total:
+        return ["no job yet: submit one with 'make submit'"]
+    hidden = total - len(rows[1:])
+    rest = [f"… {hidden} earlier jobs are not shown (LIMIT={total} shows all)"] if hidden else []
+    return [*table(rows), *rest]
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows as lines, every column as wide as its widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

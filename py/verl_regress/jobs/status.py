@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import lock
-from verl_regress.base.errors import Exit
+from verl_regress.base.errors import Exit, Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import breakpoints, causes, failure
 from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
@@ -42,6 +42,9 @@ _EXIT = {
     Status.STOPPED: Exit.STOPPED,
     Status.LOST: Exit.LOST,
 }
+# What a directory or a JSON file raises that another user closed, that is being removed, or that was made by hand.
+DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Unreadable, ValueError)
+Known = Mapping[str, Mapping[str, Any]] | None  # what Ray says of each of its jobs; None if it does not answer
 _LOCK_SECONDS = 30.0  # no other process takes this lock, except for a moment to see whether it is held
 _REASON_SHOWN = 100  # characters in a table
 
@@ -104,16 +107,16 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if submitted is not None and not submitted["accepted"] and not is_known:
         return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted.get('error')}")
     if not reachable:
-        return Judgement(Status.UNKNOWN, "Ray does not answer and the job recorded no end", driver_ip)
+        return Judgement(Status.UNKNOWN, "the job recorded no end, and there is no word from Ray", driver_ip)
     return Judgement(Status.LOST, f"the job recorded no end, and {causes.FORGOTTEN}", driver_ip)
 
 
-def judge_among(job: JobDir, known: Mapping[str, Mapping[str, Any]] | None) -> Judgement:
-    """The status of a job; `known` is what Ray says of each of its jobs, None if it does not answer."""
+def judge_among(job: JobDir, known: Known) -> Judgement:
+    """The status of a job."""
     return judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
 
 
-def judge_for(cluster: str | None, job: JobDir, known: Mapping[str, Mapping[str, Any]] | None) -> Judgement:
+def judge_for(cluster: str | None, job: JobDir, known: Known) -> Judgement:
     """The status of a job for a list of `cluster`, which alone was asked: its Ray knows nothing of another cluster's jobs.
 
     `job` is its newest attempt. Raises OSError and Unreadable, also if a later one may be there that cannot be listed.
@@ -134,7 +137,7 @@ def judge_for(cluster: str | None, job: JobDir, known: Mapping[str, Mapping[str,
 def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Judgement:
     """A signal ended the job, and Ray cannot say whether a user stopped it or its node went down."""
     if not reachable:
-        return Judgement(Status.UNKNOWN, f"{reason}, and Ray does not answer who ended it", driver_ip)
+        return Judgement(Status.UNKNOWN, f"{reason}, and there is no word from Ray who ended it", driver_ip)
     return Judgement(Status.LOST, f"{reason}, and {causes.FORGOTTEN}", driver_ip)
 
 

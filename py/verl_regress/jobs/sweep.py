@@ -7,6 +7,7 @@ sweep, and `make down` removes the cluster's whole directory. Commands that only
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from verl_regress.base import say
@@ -54,3 +55,15 @@ def attempt(root: SharedRoot, cluster: str | None) -> None:
         say.info(f"The secrets of lost jobs were not removed: {error}")
     except OSError as error:  # they are another user's
         say.info(f"The secrets of lost jobs were not removed: {unreadable(root.secrets / cluster, error)}")
+
+
+def add_await_arguments(parser: argparse.ArgumentParser) -> None:
+    """As `cluster.nodes` declares them."""
+    nodes.add_await_arguments(parser)
+
+
+def run_await(args: argparse.Namespace) -> int:
+    """The end of `make up`: wait for Ray's nodes, then sweep, because whatever killed the previous cluster killed its jobs too."""
+    nodes.await_all(args)
+    sweep(SharedRoot(args.shared_root), args.log_dir.name, RayApi(nodes.ADDRESS))
+    return 0

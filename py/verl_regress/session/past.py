@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.jobs.unreadable import DAMAGED
+from verl_regress.jobs.status import DAMAGED
 from verl_regress.session import schedule, suites, verdict
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case

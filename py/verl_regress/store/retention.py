@@ -29,8 +29,7 @@ from verl_regress.base.owner import Owner, is_mine
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import checkpoints, find, sweep
-from verl_regress.jobs.status import Status, judge_among
-from verl_regress.jobs.unreadable import DAMAGED
+from verl_regress.jobs.status import DAMAGED, Status, judge_among
 from verl_regress.store import removal, snapshot
 from verl_regress.store.removal import Waste
 from verl_regress.store.sessions import UNREADABLE, Session, all_of

@@ -13,7 +13,7 @@ from typing import Any
 from verl_regress.base.errors import BadInput, Unreadable, shown
 from verl_regress.base.files import LONGEST, now, opened, read_json, reserve, write_reserved
 from verl_regress.base.layout import SharedRoot
-from verl_regress.jobs.unreadable import DAMAGED
+from verl_regress.jobs.status import DAMAGED
 
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"

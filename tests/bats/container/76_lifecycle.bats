@@ -101,7 +101,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   make --no-print-directory down FORCE=1
   run make --no-print-directory jobs
   assert_status 0
-  assert_line 'orphan +ppo +codeA +UNKNOWN +1 +0 +20.*Z  Ray does not answer and the job recorded no end'
+  assert_line 'orphan +ppo +codeA +UNKNOWN +1 +0 +20.*Z  the job recorded no end, and there is no word from Ray'
   assert_line 'half +sft +codeA +SUCCEEDED +2 +[0-9]+ +20.*Z'
   assert_line 'waiting +ppo +codeA +STOPPED +1 +0 +20.*Z  stopped while it waited for resources'
   [[ $(JSON=1 LIMIT=1 scripts/58_jobs.sh 2>/dev/null | jq -c '[.jobs[].submission_id, .ray_answers]') == '["orphan",false]' ]]
