@@ -5,7 +5,7 @@ import json
 import socket
 
 import pytest
-from conftest import write
+from conftest import node_row, write
 
 import node_memory
 from verl_regress.cluster import ray_private
@@ -92,7 +92,7 @@ def closed_port():
 
 
 def raylet(name, node_id, port, state="ALIVE"):
-    return {"node_name": name, "node_id": node_id, "node_ip": "127.0.0.1", "port": port, "state": state}
+    return {**node_row(name, "127.0.0.1", state), "node_id": node_id, "port": port}
 
 
 def listening_row(row):
@@ -203,6 +203,23 @@ def test_a_process_that_the_kernel_killed_for_lack_of_memory(losses, make_job, m
     crash = {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}}
     with listening() as port:
         assert losses([raylet("worker-0", "a", port)], [actor("a", **crash)], job).words == words
+
+
+@pytest.mark.parametrize(
+    ("kills", "words"),
+    [
+        (0, ", sent neither by verl-regress nor by the kernel for lack of memory"),
+        (1, ", out of memory: the kernel of worker-0 killed it (limit 1.50 GiB)"),
+        (None, ", which verl-regress did not send"),
+    ],
+)
+def test_who_sent_sigkill_to_the_trainer(make_job, monkeypatch, kills, words):
+    counted = {"hostname": "w0", "kills": kills, "limit": 1536 << 20, "peak": None}
+    monkeypatch.setenv("VERL_REGRESS_NODE", "worker-0")
+    monkeypatch.setattr(node_memory, "counters", lambda: counted)
+    job = make_job()
+    write(job.state / "nodes" / "w0.json", json.dumps({**counted, "kills": 0}))
+    assert aftermath.of_sigkill(job, 7) == words
 
 
 def test_memory_comes_before_what_followed_from_it(losses):

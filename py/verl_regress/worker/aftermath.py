@@ -21,6 +21,7 @@ from verl_verdict import memory_records
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
 _TASK_SECONDS = 20.0  # for a task on another node
+_BY_NEITHER = "neither by verl-regress nor by the kernel for lack of memory"
 
 
 def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
@@ -130,7 +131,10 @@ def _of_crash(job: JobDir, actor: Mapping[str, Any], raylets: Mapping[str, Node]
     memory = _lack_of_memory(job, counted, actor.get("pid"))
     if memory:
         return f", out of memory: the kernel of {node} killed its {process}{memory}"
-    return f", after its {process} on {node} crashed or was killed, {_not_by(counted)}"
+    is_known = counted is not None and counted["kills"] is not None
+    return (
+        f", after its {process} on {node} crashed or was killed, {_BY_NEITHER if is_known else 'not by verl-regress'}"
+    )
 
 
 def of_sigkill(job: JobDir, pid: int) -> str:
@@ -138,13 +142,7 @@ def of_sigkill(job: JobDir, pid: int) -> str:
     counted = node_memory.counters()
     if memory := _lack_of_memory(job, counted, pid):
         return f", out of memory: the kernel of {this_node.name() or counted['hostname']} killed it{memory}"
-    return f", sent {_not_by(counted)}"
-
-
-def _not_by(counted: Mapping[str, Any] | None) -> str:
-    if counted is None or counted["kills"] is None:
-        return "not by verl-regress"
-    return "neither by verl-regress nor by the kernel for lack of memory"
+    return f", sent {_BY_NEITHER}" if counted["kills"] is not None else ", which verl-regress did not send"
 
 
 def _counters_of(raylet: Node) -> dict[str, Any]:
