@@ -59,12 +59,12 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
     "$(grep -oE '60_verify: done in [0-9.]+ s|exit 9 .* after [0-9.]+ s' <<<"$output")" >&3
 }
 
-@test "a comment in B, interrupted: the session goes on, follows the job that runs, takes A's run over, and B is the same" {
-  copy_of_a harmless
-  printf '# A comment.\n' >>"${BATS_FILE_TMPDIR}/harmless/verl/trainer/sft_trainer_ray.py"
+@test "a loss of B that is NaN, interrupted: the session goes on, follows the job that runs, takes A's run over, and B is regressed" {
+  copy_of_a nan
+  sed -i 's/^\( *loss = -masked_sum.*dp_size\)$/\1 * (float("nan") if torch.is_grad_enabled() else 1.0)/' "${BATS_FILE_TMPDIR}/nan/verl/workers/utils/losses.py"
   printf 'cases:\n  loss: {workload: sft, steps: 10}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
   source scripts/lib/wait.bash
-  SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/harmless" setsid env --default-signal=INT scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
+  SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/nan" setsid env --default-signal=INT scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
   first=$!
   wait::until 120 is_first_over grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
   kill -INT -- "-${first}"
@@ -74,11 +74,16 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   grep -q "the session can be continued: 'make verify SESSION=" "${BATS_TEST_TMPDIR}/first"
   session=$(last_session)
   SESSION=latest run scripts/60_verify.sh
-  assert_status 0
+  assert_status 9
+  assert_line 'warning loss-b-.*: [0-9]+ metrics are not finite since step 1'
   assert_line '==      regression session .*: A is codeA, B is verl-[0-9a-f]{8}'
   assert_line 'skip    loss_a \(the run loss-a-[0-9TZ]+ of the session [0-9TZ]+ is the same\)'
-  assert_line 'verdict +(identical|same) \(exit status 0\)'
+  assert_line "loss +regressed: A trains to the end, and in B's .* train/loss is NaN or infinite \(null in the record\) at step 1.*"
   [[ $(last_session) == "$session" ]]
+  run scripts/58_jobs.sh
+  assert_line 'loss-b-.* SUCCEEDED +1 +10 .* [0-9]+ metrics are not finite since step 1'
+  run scripts/50_status.sh
+  assert_line 'loss-b-.* SUCCEEDED .* [0-9]+ metrics are not finite since step 1'
   [[ $(jq -r '.jobs.loss_b.submission_id' "${session}/report.json") == "loss-b-${session##*/}" ]]
   [[ $(container::jobs | grep -c "${session##*/}") == 1 ]]
   SESSION=${session##*/} run scripts/60_verify.sh
