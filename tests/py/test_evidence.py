@@ -10,9 +10,9 @@ import tracemalloc
 import pytest
 from conftest import write
 
+from verl_regress.base import owner
 from verl_regress.jobs import liveness
 from verl_regress.session import evidence
-from verl_regress.store import uses
 from verl_regress.store.sessions import Session
 
 
@@ -284,7 +284,7 @@ def test_before_a_session_a_few_of_this_users_newest_jobs_are_hashed(
     """Those of other users count among the newest: to find older ones of this user could take long."""
     for number in range(7):
         os.utime(make_job(str(number), submitted={"accepted": False}).config, (number, number))
-    monkeypatch.setattr(uses, "is_mine", lambda path: path.name in "0246")
+    monkeypatch.setattr(owner, "is_mine", lambda path: path.name in "0246")
     monkeypatch.setattr(evidence, "_AMONG", among)
     monkeypatch.setattr(evidence, "_EARLIER", most)
     assert list(evidence.job_digests(shared)) == list(hashed)

@@ -74,17 +74,11 @@ def test_a_stream_that_stops_between_two_files_is_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"no tar at all" * 100])
-def test_a_stream_that_is_not_a_tar_is_refused(tmp_path, data):
-    assert "the tar stream of path:/home/me/verl cannot be read (" in refusal(tmp_path, io.BytesIO(data))
-
-
-def test_a_stream_cut_inside_a_file_is_refused(tmp_path):
-    whole = tar({"a": bytes(5000)}).getvalue()
-    assert refusal(tmp_path, io.BytesIO(whole[:2000])) == (
-        "the tar stream of path:/home/me/verl cannot be read (unexpected end of data): "
-        "was it cut short? Run the step again."
-    )
+@pytest.mark.parametrize("data", [b"", b"no tar at all" * 100, tar({"a": bytes(5000)}).getvalue()[:2000]])
+def test_a_stream_that_is_no_tar_or_is_cut_inside_a_file_is_refused(tmp_path, data):
+    sentence = refusal(tmp_path, io.BytesIO(data))
+    assert sentence.startswith("the tar stream of path:/home/me/verl cannot be read (")
+    assert sentence.endswith("): was it cut short? Run the step again.")
 
 
 def test_the_whole_stream_is_read(tmp_path):
@@ -97,19 +91,3 @@ def test_names_that_are_not_utf8_arrive(tmp_path):
     name = os.fsdecode(b"caf\xe9.txt")
     tarball.unpack(tar({name: b"1"}), tmp_path, "tree")
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_read_files_wants_exactly_the_files_named():
-    names = ("train.jsonl", "test.jsonl")
-    assert tarball.read_files(tar({"train.jsonl": b"1", "test.jsonl": b"2"}), names, "/data") == {
-        "train.jsonl": b"1",
-        "test.jsonl": b"2",
-    }
-    with pytest.raises(BadInput) as caught:
-        tarball.read_files(tar({"train.jsonl": b"1"}), names, "/data")
-    assert str(caught.value) == "/data has no test.jsonl: it must contain train.jsonl and test.jsonl."
-    with pytest.raises(BadInput) as caught:
-        tarball.read_files(tar(members=[special("train.jsonl", tarfile.SYMTYPE, "/etc/passwd")]), names, "/data")
-    assert str(caught.value) == (
-        "'train.jsonl' in /data was not expected: it must contain train.jsonl and test.jsonl, each an ordinary file."
-    )

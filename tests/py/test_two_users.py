@@ -139,7 +139,7 @@ def team():
 def both(team):
     """The same, when both have run `make up`."""
     for uid in (ANN, BOB):
-        assert team.helper(uid, "layout", "--cluster=c") == (0, "", "")
+        assert team.helper(uid, "layout", "--cluster=c") == (0, "examples\n", "")
     return team
 
 
@@ -157,9 +157,9 @@ def test_the_first_user_opens_the_shared_root_to_the_group(both):
 
 
 def test_directories_of_an_earlier_version_are_opened_by_their_owner(team):
-    assert team.helper(ANN, "layout", group=None) == (0, "", "")
+    assert team.helper(ANN, "layout", group=None) == (0, "examples\n", "")
     assert mode(team.root.jobs) == f"{ANN}:{ANN} 0755"
-    assert team.helper(ANN, "layout") == (0, "", "")
+    assert team.helper(ANN, "layout") == (0, "examples\n", "")
     assert (mode(team.root.jobs), mode(team.root.snapshots)) == (f"{ANN}:{TEAM} 3775",) * 2
 
 
@@ -171,7 +171,7 @@ def test_without_a_group_the_second_user_is_given_the_one_command_that_opens_it(
     names = ", ".join(str(team.root.path / name) for name in ("datasets", "hf", "jobs"))
     assert before == f"error   {names}, … of uid {ANN} cannot be used by the group {TEAM} (SHARED_GROUP): "
     assert team.acts(ANN, "sh", "-c", command.removesuffix("'.\n")) == (0, "", "")
-    assert team.helper(BOB, "layout") == (0, "", "")
+    assert team.helper(BOB, "layout") == (0, "examples\n", "")
     team.submits(BOB, "bobs", "b")
 
 
@@ -213,7 +213,7 @@ def test_both_submit_and_neither_touches_what_the_other_made(both):
 
 def test_a_cluster_name_of_another_user_is_refused(both):
     both.submits(ANN, "anns", "c")
-    assert both.helper(ANN, "layout", "--cluster=c") == (0, "", "")
+    assert both.helper(ANN, "layout", "--cluster=c") == (0, "examples\n", "")
     assert both.helper(BOB, "layout", "--cluster=c") == (
         2,
         "",

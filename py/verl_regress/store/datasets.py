@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from verl_regress.base import naming
@@ -32,7 +33,6 @@ KNOB = "DATASET"
 
 _GSM8K_REPO = "openai/gsm8k"
 _GSM8K_PROMPT = '{question} Let\'s think step by step and output the final answer after "####".'
-_GSM8K_FILES = tuple(f"{split}.jsonl" for split in SPLITS)
 _FINAL_ANSWER = re.compile(r"####\s*(-?[0-9][0-9.,]*)")
 
 
@@ -72,12 +72,11 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
         made_from = Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
     else:
         directory = source.removeprefix("path:")
-        files = tarball.read_files(stream, _GSM8K_FILES, directory)
-        made_from = Source(source, _sha256("".join(_sha256(files[name]) for name in _GSM8K_FILES).encode()))
-        rows = {
-            split: gsm8k_rows(read_jsonl(files[f"{split}.jsonl"], f"{directory}/{split}.jsonl"), split)
-            for split in SPLITS
-        }
+        with TemporaryDirectory() as temporary:
+            tarball.unpack(stream, Path(temporary), directory)
+            files = {split: (Path(temporary) / f"{split}.jsonl").read_bytes() for split in SPLITS}
+        made_from = Source(source, _sha256("".join(map(_sha256, files.values())).encode()))
+        rows = {split: gsm8k_rows(read_jsonl(files[split], f"{directory}/{split}.jsonl"), split) for split in SPLITS}
     return _ensure(target, made_from, lambda: rows)
 
 
