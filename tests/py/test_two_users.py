@@ -293,7 +293,7 @@ def test_a_job_of_another_cluster_is_not_called_lost_and_not_stopped_from_here(b
     assert both.helper(BOB, "stop", "anns", "--cluster=b", "--deadline=1") == (
         2,
         "",
-        "error   anns is on the cluster a, and CLUSTER_NAME is b: stop it from there (an owner that was not recorded).\n",
+        "error   anns is on the cluster a, and CLUSTER_NAME is b: stop it from there (user uid 41001, /w).\n",
     )
     assert (both.root.secrets / "a" / "anns").exists()
 
@@ -322,7 +322,7 @@ def test_gc_of_one_user_leaves_what_the_other_has(damaged):
         os.utime(path, (1e9, 1e9), follow_symlinks=False)
     status, out, err = damaged.collects(BOB, "b")
     assert (status, out) == (0, "")
-    assert " cannot be read, and may use it): " in err
+    assert "keep 1 (cannot be read): no-object\n" in err
     after = {path: path.lstat().st_mode for path in sorted(damaged.root.path.rglob("*")) if path.lstat().st_uid == ANN}
     assert after == before
     assert not (damaged.root.jobs / "good" / "checkpoints" / "global_step_1").exists()

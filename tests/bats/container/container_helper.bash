@@ -31,7 +31,7 @@ container::show_end() { tail -n 40 "$1" | sed 's/^/# /' >&3; }
 
 # container::listing: every path and content under the shared root except the helper, to check that nothing was created.
 container::listing() {
-  (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -type f -print0 | sort -z | xargs -0 sha256sum)
+  (cd "${WORKDIR}/shared" && find . -path ./common/code/verl_regress -prune -o -path ./ray -prune -o -path ./jobs/.lock -o -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
 # container::ended PID FILE: waits for the end of a command in the background, which writes into FILE; sets status and output.
