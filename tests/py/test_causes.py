@@ -220,6 +220,8 @@ def test_who_sent_sigkill_to_the_trainer(make_job, monkeypatch, kills, words):
     job = make_job()
     write(job.state / "nodes" / "w0.json", json.dumps({**counted, "kills": 0}))
     assert aftermath.of_sigkill(job, 7) == words
+    write(job.state / "nodes" / "w0.json", "")  # its process was killed while it wrote
+    assert "out of memory" not in aftermath.of_sigkill(job, 7)
 
 
 def test_memory_comes_before_what_followed_from_it(losses):

@@ -10,7 +10,7 @@ from typing import Any
 
 import node_memory
 from verl_regress.base import say, this_node
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
@@ -156,11 +156,14 @@ def _lack_of_memory(job: JobDir, counted: Mapping[str, Any] | None, pid: int | N
     """` (limit 1.50 GiB, …)` if the kernel of a process's node has killed something there since the job began; else nothing."""
     if counted is None:
         return ""
-    before = read_json(job.state / "nodes" / f"{counted['hostname']}.json") or {}
+    try:
+        before = read_json(job.state / "nodes" / f"{counted['hostname']}.json") or {}
+        records = job.state / "memory" / f"{counted['hostname']}-{pid}.txt"
+        own = memory_records.parse(read_text(records)) if records.exists() else None
+    except (OSError, Unreadable):
+        return ""
     if None in (counted["kills"], before.get("kills")) or counted["kills"] <= before["kills"]:
         return ""
-    records = job.state / "memory" / f"{counted['hostname']}-{pid}.txt"
-    own = memory_records.parse(read_text(records)) if records.exists() else None
     known = {"limit": counted["limit"], "peak": counted["peak"], "of which the process had": own and max(own.sizes)}
     shown = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in known.items() if size is not None)
     return f" ({shown})" if shown else " (it tells no sizes)"
