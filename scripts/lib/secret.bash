@@ -103,7 +103,7 @@ secret::_absolute() {
 # secret::_is_in_own_place FILE: it is under the home directory, the checkout or WORKDIR.
 secret::_is_in_own_place() {
   local place
-  for place in "$HOME" "$REPO_DIR" "${WORKDIR:-$HOME}"; do
+  for place in "$HOME" "$REPO_DIR" "${WORKDIR:-$HOME}"; do # rule-ok: an empty WORKDIR names no place
     place=$(realpath -m -- "$place")
     [[ $place == / || $1 != "$place"/* ]] || return 0
   done

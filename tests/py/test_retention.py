@@ -464,7 +464,7 @@ def test_on_a_full_disk_checkpoints_are_removed_before_that_is_recorded(gc, old,
     assert job.read_state("collected")["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
 
 
-def test_a_submission_waits_until_gc_has_ended_and_is_told_so(gc, old, shared, monkeypatch, capsys):
+def test_a_submission_waits_until_gc_has_ended_and_says_so(gc, old, shared, monkeypatch, capsys):
     monkeypatch.setattr(lock, "_PATIENCE", 0.1)
     job, seen, remove = old("job", 80), [], removal.Waste.remove
 
