@@ -249,13 +249,6 @@ def test_a_code_path_outside_the_snapshots(submit, shared, tail):
     )
 
 
-def test_a_code_path_that_climbs_out_of_the_snapshots(submit, shared):
-    assert submit(spec=f"{SPEC}code_path: {shared.snapshots}/..\n").is_refusal(
-        "CODE_ID='..' cannot be used as a name: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$ (letters, digits, '_', "
-        "'.', '-'; at most 64)."
-    )
-
-
 def test_another_shared_root(submit, shared):
     assert submit(spec=f"{SPEC}shared_root: /mnt/other\n").is_refusal(
         f"shared_root=/mnt/other (from {FILE}) is not this cluster's {shared.path} (SHARED_ROOT): "
@@ -281,14 +274,6 @@ def test_a_dataset_that_is_missing(submit, shared, given, origin):
     )
 
 
-def test_a_dataset_that_lacks_a_file(submit, shared):
-    (shared.datasets / "sums" / "test.parquet").unlink()
-    assert submit().is_refusal(
-        f"dataset=sums (from the knob DATASET) is not usable, because {shared.datasets}/sums/test.parquet is missing: "
-        "run 'make prepare', or name another dataset."
-    )
-
-
 def test_a_dataset_that_cannot_be_read(submit, shared):
     file = shared.datasets / "sums" / "train.parquet"
     file.unlink()
@@ -299,24 +284,11 @@ def test_a_dataset_that_cannot_be_read(submit, shared):
     )
 
 
-def test_a_dataset_with_a_name_that_no_file_system_takes(submit):
-    outcome = submit(dataset="d" * 300)
-    assert (outcome.status, outcome.created) == (2, [])
-    assert "is not readable ([Errno 36] File name too long: " in outcome.err
-
-
 def test_a_model_that_is_missing(submit, shared):
     assert submit(model="none").is_refusal(
         f"model=none (from the knob MODEL) is not usable, because {shared.models}/none/config.json is missing: "
         "run 'make prepare', or name another model."
     )
-
-
-def test_a_submission_id_that_has_a_directory(submit, shared):
-    (shared.jobs / "mine").mkdir()
-    sentence = f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it out to get a generated one."
-    assert submit("--submission-id=mine").is_refusal(sentence)
-    assert submit(spec=f"{SPEC}submission_id: mine\n").is_refusal(sentence)
 
 
 def test_a_submission_id_that_ray_knows(submit, ray, sdk):
@@ -363,27 +335,14 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        *(
-            (
-                f"{SPEC}{text}\n",
-                f"{FILE} is not YAML or JSON at line {line} (YAML tags like !name are not supported): fix that line.",
-            )
-            for text, line in (
-                ("model: !!python/object/apply:os.system ['touch x']", 2),
-                ("model: !!float ''", 2),
-                ("resources:\n  entrypoint_num_cpus: !mine 1", 3),
-            )
+        (
+            f"{SPEC}model: !!python/object/apply:os.system ['touch x']\n",
+            f"{FILE} is not YAML or JSON at line 2 (could not determine a constructor for the tag "
+            "'tag:yaml.org,2002:python/object/apply:os.system'): fix that line.",
         ),
-        *(
-            (
-                f"{SPEC}{text}\n",
-                f"{FILE} is not YAML or JSON at line {line} (at most 100 YAML aliases are allowed, and none inside what an alias refers to): "
-                "fix that line.",
-            )
-            for text, line in (
-                ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", 4),
-                (f"a: &a x\nb: [{'*a, ' * 101}]", 3),
-            )
+        (
+            f"{SPEC}a: &a [{'x, ' * 99}]\nb: &b [{'*a, ' * 99}]\nc: [{'*b, ' * 99}]\n",  # a billion laughs
+            f"{FILE} has more than 100,000 values: no document of its kind needs that.",
         ),
         (f"{SPEC}env_vars: &a {{B: *a}}\n", f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3."),
         (
@@ -433,12 +392,6 @@ def test_inputs_found_by_the_property_tests(submit, shared, spec, sentence):
     assert submit(spec=spec).is_refusal(sentence.replace("SHARED", str(shared.path)))
 
 
-def test_command_line_arguments_that_are_not_utf8(submit):
-    assert submit("--overrides=a=\udcff").is_refusal(
-        "--overrides=a=\\udcff on the command line is not UTF-8: write it in UTF-8."
-    )
-
-
 def test_a_value_that_argparse_would_lose(submit):
     for option in ("--submission-id", "--code-id", "--overrides"):
         assert submit(f"{option}=--").is_refusal(
@@ -467,18 +420,12 @@ def test_an_override_above_128_kib_is_refused(submit, ray, by):
     assert ray.seen == []
 
 
-def test_the_longest_override_that_linux_allows_is_accepted(submit):
-    longest = f"trainer.project_name='{'x' * (131071 - 23)}'"
-    assert submit("--dry-run", "--overrides-name=o", overrides=longest.encode()).status == 0
-    assert submit("--dry-run", "--overrides-name=o", overrides=f"{longest[:-1]}é'".encode()).status == 2
-
-
 def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
     text = "".join(f"+trainer.k{number}='{'x' * 100_000}'\n" for number in range(20))
     outcome = submit("--overrides-name=o.txt", overrides=text.encode())
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
     assert re.sub(r"\b[0-9][0-9,]+", "N", outcome.err) == (
-        "error   The N overrides and N env_vars of the job have N bytes, and Linux leaves them N when it starts a process "
+        "error   The N overrides of the job have N bytes, and Linux leaves them N when it starts a process "
         f"(execve(2)): {CURE}, or set fewer.\n"
     )
 
@@ -496,19 +443,6 @@ def test_nul_in_overrides_file_is_refused(submit, ray):
     assert ray.seen == []
 
 
-@pytest.mark.parametrize("first", ["x", "$"])  # a value with a $ bypasses Ray, but each process gets it all the same
-def test_an_env_var_of_1_mb_is_refused(submit, ray, first):
-    sentence = (
-        "env_vars.BIG (from {}) has 1,000,004 bytes with its name, but Linux allows at most 131,071 in one variable (execve(2)): "
-        f"{CURE}."
-    )
-    value = first + "x" * 999_999
-    assert submit(spec=f"{SPEC}env_vars: {{BIG: {value}}}\n").is_refusal(sentence.format(FILE))
-    base = BASE.replace("env_vars: {", f"env_vars: {{BIG: {value}, ")
-    assert submit(base=base).is_refusal(sentence.format("env/ray/cpu.yaml"))
-    assert ray.seen == []
-
-
 def test_env_vars_too_large_for_ray_are_refused(submit, ray):
     """Three of 60 KB: no node ever started the job (Ray 2.60). Two work, and are accepted."""
     three = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(3))
@@ -516,7 +450,7 @@ def test_env_vars_too_large_for_ray_are_refused(submit, ray):
     assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
     assert re.sub(r"\b(18.,...|1.)\b", "N", outcome.err) == (
         "error   The job's N env_vars have N bytes as JSON, but Ray passes them in one variable, in which Linux leaves room for "
-        f"126,976 (execve(2)); the longest is A0 with 60,003 (from {FILE}): {CURE}.\n"
+        f"126,976 (execve(2)); the longest is A0 (from {FILE}): {CURE}.\n"
     )
     two = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(2))
     assert submit("--dry-run", spec=f"{SPEC}env_vars: {{{two}}}\n").status == 0

@@ -25,7 +25,7 @@ COMMANDS = {
 }
 ON_ONE = ("wait", "logs", "metrics", "stop", "debug")
 MISSING = object()
-INSTEAD = (MISSING, 7, None, True, "text", [], ["text"], {}, {"key": "value"})
+INSTEAD = (MISSING, 7, "text", [])
 
 STATES = {
     "submitted": {"accepted": True, "time": "2026-11-23T05:00:00+00:00"},
@@ -112,7 +112,7 @@ def test_no_command_ends_with_a_traceback(job, ray, shared, capsys, name, monkey
         ("state/ended", {"exit_code": True, "reason": "x"}, "exit_code must be a whole number, not True"),
         ("state/submitted", {}, "it has no accepted"),
         ("state/submitted", {"accepted": "yes\u001b"}, "accepted must be true or false, not yes\\x1b"),
-        ("state/observed", {"driver_info": ["x" * 99]}, f"driver_info must be an object, not ['{'x' * 38}…"),
+        ("state/observed", {"driver_info": ["x" * 99]}, f"driver_info must be an object, not ['{'x' * 38}… (103 characters)"),
         ("config/resolved.json", {"cluster": 7}, "cluster must be a text, not 7"),
         ("config/resolved.json", {"address": "http://x", "parent": {}}, "it has no parent.step"),
         ("config/resolved.json", {}, "it has no address"),

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from conftest import BASE, SPEC, write_checkpoint
-from streams import state_of
 
 from verl_regress.base.layout import JobDir
 
@@ -69,14 +68,6 @@ def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(sub
     assert by_ray["VERL_REGRESS_HOOKS"].split(",")[:2] == ["env_vars", "identity"]
 
 
-def test_without_the_knob_it_adds_nothing(submit, shared):
-    assert submit("--submission-id=me", base=WITH).err == "changed submitted me (ppo, code codeA, profile cpu)\n"
-    job = JobDir(shared.jobs / "me")
-    assert origins(job, "trainer.save_freq") == [("trainer.save_freq=10", "verl-regress")]
-    assert not (job.config / "env_vars.json").exists()
-    assert read(job.config / "asked.json")["said"]["deterministic"] is False
-
-
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_a_further_attempt_uses_the_setting_of_the_first(submit, run, ray, shared, command):
     submit("--submission-id=me", "--deterministic", base=WITH)
@@ -119,50 +110,3 @@ def test_a_profile_that_is_always_deterministic_adds_nothing_and_says_so(submit,
     assert names[0] == names[1]
     overrides = [read(shared.jobs / name / "config" / "resolved.json")["overrides"] for name in ("plain", "det")]
     assert overrides[0] == json.loads(json.dumps(overrides[1]).replace("/det", "/plain").replace("=det", "=plain"))
-
-
-def test_a_dry_run_shows_it_and_creates_nothing(submit, shared):
-    before = state_of(shared.path)
-    out = submit("--deterministic", "--dry-run", base=WITH).out
-    assert '"text": "trainer.save_freq=4",\n      "origin": "DETERMINISTIC=1"' in out
-    assert (
-        '# environment that the hook env_vars sets\n{\n  "CUBLAS_WORKSPACE_CONFIG": ":16:8",\n  "NCCL_ALGO": "Ring"\n}'
-        in out
-    )
-    assert state_of(shared.path) == before
-
-
-@pytest.mark.parametrize(
-    ("section", "sentence"),
-    [
-        ("deterministic: 1", "deterministic=1 in env/ray/cpu.yaml has the wrong type: it must be of type object."),
-        (
-            "deterministic: {overrides: [trainer.save_freq=1]}",
-            'deterministic.overrides=["trainer.save_freq=1"] in env/ray/cpu.yaml has the wrong type: it must be of type object.',
-        ),
-        (
-            "deterministic: {env_vars: {A: 1}}",
-            "deterministic.env_vars.A=1 in env/ray/cpu.yaml has the wrong type: it must be of type string.",
-        ),
-        (
-            "deterministic: {override: {}}",
-            "env/ray/cpu.yaml has the unknown key 'override' in deterministic: did you mean 'overrides'? known keys are "
-            "env_vars, overrides.",
-        ),
-    ],
-)
-def test_a_section_that_cannot_be_read_is_refused_also_without_the_knob(submit, section, sentence):
-    assert submit(base=f"{BASE}{section}\n").is_refusal(sentence)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "given"),
-    [
-        ("trainer.save_freq=4", "trainer.default_local_dir=/x", "The override 'trainer.default_local_dir=/x'"),
-        ("NCCL_ALGO: Ring", "VERL_FILE_LOGGER_PATH: /x", "env_vars.VERL_FILE_LOGGER_PATH='/x'"),
-    ],
-)
-def test_it_cannot_move_where_a_job_writes(submit, old, new, given):
-    assert submit("--deterministic", base=WITH.replace(old, new)).is_refusal(
-        f"{given} (from DETERMINISTIC=1) is refused: a job writes only into its own directory; leave it out."
-    )

@@ -18,8 +18,8 @@ import yaml
 from conftest import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, record, write
 from streams import tar
 
-from verl_regress.export.formats import FORMATS
 from verl_regress.export.job import name_of
+from verl_regress.submit.exporting import FORMATS
 
 pytestmark = pytest.mark.slow
 
@@ -107,14 +107,6 @@ def kuberay():
     """Checks a RayJob as KubeRay's own resource definition does."""
     schema = strict(json.loads(SCHEMA.read_text()))
     return jsonschema.Draft202012Validator(schema).validate
-
-
-def test_a_property_that_the_resource_definition_lacks_is_refused(kuberay):
-    with pytest.raises(jsonschema.ValidationError, match="entrypointResource"):
-        kuberay({"spec": {"entrypointResource": "{}"}})
-    with pytest.raises(jsonschema.ValidationError) as caught:
-        kuberay({"spec": {"backoffLimit": "0"}})
-    assert (caught.value.validator, caught.value.json_path) == ("type", "$.spec.backoffLimit")
 
 
 @pytest.mark.parametrize("profile", SITES)
@@ -205,14 +197,6 @@ def test_kuberays_init_container_makes_the_directory_that_the_launcher_reads(exp
     assert resolved["devices"]["cluster_has"] == 8
     assert "trainer.total_epochs=2" in resolved["argv"]
     assert json.loads((config / "runtime_env.json").read_text()) == yaml.safe_load(job["spec"]["runtimeEnvYAML"])
-
-
-def test_a_second_run_of_the_same_file_is_refused(export, elsewhere, shared):
-    request, _ = documents(export("kuberay"))
-    elsewhere(request["data"], "--reserve=8")
-    assert elsewhere(request["data"], "--reserve=8").is_refusal(
-        f"submission_id 'My.Job' is taken: {shared.jobs}/My.Job exists and is never reused; give another one, or leave it out to get a generated one."
-    )
 
 
 def test_the_head_of_a_compose_project_submits_the_same_request(export, elsewhere, sdk, ray, shared):
@@ -350,12 +334,6 @@ def test_the_header_says_how_it_was_made_and_what_is_lost(export, shared, to):
     assert "# - A second run: My.Job gets its directory once. Export again to run it again." in header
 
 
-def test_a_newline_in_a_word_of_the_command_stays_in_the_comment(export):
-    out = export("kuberay", "--given=OVERRIDES=a=1\nkind: Evil").out
-    assert "\nkind: Evil" not in out
-    assert "#   make export TO=kuberay 'OVERRIDES=a=1\\nkind: Evil'\n" in out
-
-
 @pytest.mark.parametrize(
     ("given", "most", "name"),
     [
@@ -390,10 +368,6 @@ def test_dstack_would_fill_in_its_own_variables(export):
     assert export("dstack", spec="workload: ppo\nenv_vars: {A: '${{ x }}'}\n").is_refusal(
         "TO=dstack cannot carry the line 'env_vars: {A: '${{ x }}'}' (of the JobSpec, RAY_BASE_CONFIG or the overrides), because dstack fills in what follows ${{: write it without."
     )
-
-
-def test_a_jobspec_that_is_invalid(export):
-    assert export("kuberay", spec="workload: dpo\n").status == 2
 
 
 def test_every_format_is_a_word_of_the_knob():

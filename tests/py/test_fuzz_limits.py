@@ -35,13 +35,11 @@ def can_be_started(texts=(), env_vars=None):
 
 @pytest.mark.parametrize("character", ["x", "é", "💥"])
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_the_kernel_agrees_on_the_longest_word_and_the_longest_variable(character, more):
+def test_the_kernel_agrees_on_the_longest_word(character, more):
     size = 131071 + more
-    text = "A=$" + character * ((size - 3) // len(character.encode()))  # with a $, so that Ray does not carry it
+    text = character * (size // len(character.encode()))
     text += "x" * (size - len(text.encode()))
     assert is_accepted([text]) is can_be_started([text]) is (more <= 0)
-    value = text[2:]
-    assert is_accepted(env_vars={"A": value}) is can_be_started(env_vars={"A": value}) is (more <= 0)
 
 
 def test_everything_accepted_fits_beside_a_nodes_own_environment():
@@ -70,4 +68,4 @@ def test_everything_accepted_can_be_started(sizes, values, character):
     if is_accepted(texts, env_vars):
         assert can_be_started(texts, env_vars)
     elif texts and not values:
-        assert not can_be_started(texts, {f"NODE{number}": "y" * 1000 for number in range(256)})
+        assert not can_be_started(texts, {f"NODE{number}": "y" * 1000 for number in range(512)})

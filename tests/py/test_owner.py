@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress.base import files
 from verl_regress.base.owner import by_mode
 
 ALICE = ("--owner=alice:00000000000000aa", "--owner-workdir=/home/a/work dir")
@@ -100,13 +99,6 @@ def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, sdk, monkey
     assert (printed, pipe.getvalue()) == ([b"mine\n"], b"mine\nmine\n")
 
 
-@pytest.mark.parametrize("text", ["alice", ":00aa", "alice:", ""])
-def test_an_owner_that_cannot_be_parsed(run, text):
-    assert run(f"--owner={text}", "jobs").is_refusal(
-        f"run.py: argument --owner: invalid parse value: '{text}' (see --help)."
-    )
-
-
 def test_jobs_as_json_name_their_owner(run, make_job):
     own(make_job("alices"))
     assert [job["owner"] for job in json.loads(run("--no-ray", "jobs", "--json").out)["jobs"]] == [RECORD]
@@ -158,14 +150,3 @@ def test_the_users_own_group_is_no_excuse_if_an_acl_names_others(mode, is_refuse
     found = by_mode(Path("/nowhere/file"), state)
     expected = "/nowhere/file can be changed by those whom its ACL names (mode 0664)" if is_refused else None
     assert (found and str(found)) == expected
-
-
-@pytest.mark.usefixtures("three")
-def test_what_a_default_acl_would_open_is_made_with_the_mode_that_it_needs(shared):
-    """A default ACL takes the place of the umask: only the mode that a file is made with counts."""
-    old = os.umask(0)
-    try:
-        files.write_atomically(shared.jobs / "alices" / "config" / "resolved.json", "{}")
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((shared.jobs / "alices" / "config" / "resolved.json").stat().st_mode) == 0o644

@@ -1,8 +1,5 @@
-import errno
 import json
 import os
-import shlex
-from pathlib import Path
 
 import pytest
 from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
@@ -13,7 +10,7 @@ from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
-from verl_regress.spec import plan, remote_code
+from verl_regress.spec import plan
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import Override, merge
 from verl_regress.spec.request import Attempt, CommandLine, Defaults, Request
@@ -111,11 +108,6 @@ def test_only_the_first_layer_sets_where_a_job_writes():
     )
 
 
-def test_an_override_keeps_the_place_of_its_first_mention(planned):
-    usual, changed = planned(), planned(said={"overrides": ("trainer.total_epochs=2", "+new.key=1")})
-    assert list(overrides_of(changed)) == [*overrides_of(usual), "new.key"]
-
-
 @pytest.mark.parametrize("text", ["trainer.device=cuda", "++trainer.device=cuda", "~trainer.device"])
 def test_what_the_base_config_fixes_stays(planned, text):
     base = BASE.replace("trainer.device=cpu", "'!trainer.device=cpu'")
@@ -187,13 +179,6 @@ def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
     job = planned()
     assert (job.driver.address, job.driver.num_cpus, job.driver.resources) == ("http://ray:1", 1, {"worker_node": 1})
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
-
-
-@pytest.mark.parametrize("amount", [0, 1_000_000])
-def test_the_least_and_the_most_that_a_driver_may_ask_for(planned, amount):
-    resources = f"{{entrypoint_num_cpus: {amount}, entrypoint_resources: {{more: {amount}}}}}"
-    driver = planned(spec=f"{SPEC}resources: {resources}\n").driver
-    assert (driver.num_cpus, driver.resources) == (amount, {"worker_node": 1, "more": amount})
 
 
 def test_the_folders_on_pythonpath_whose_code_the_launcher_checks(planned, shared, tmp_path):
@@ -330,24 +315,6 @@ def test_only_a_profile_that_names_the_rehearsal_gets_it(planned, shared):
     assert entries == [str(shared.snapshots / "codeA"), f"{HELPER}/hooks"]
 
 
-def test_a_job_gets_its_own_paths(planned, shared):
-    env_vars = planned(said={"submission_id": "me"}).environment.variables
-    assert env_vars["VERL_REGRESS_JOB_DIR"] == f"{shared.jobs}/me"
-    assert env_vars["VERL_FILE_LOGGER_PATH"] == f"{shared.jobs}/me/logs/metrics.jsonl"
-    assert env_vars["HF_HOME"] == f"{shared.path}/hf"
-    assert env_vars["HF_MODULES_CACHE"] == f"{shared.jobs}/me/hf_modules"
-
-
-def test_the_command_line_comes_back_whole_from_a_shell(planned):
-    job = planned(spec=f"{SPEC}env_vars: {{QUOTES: 'it''s \"HOME\" \\ new\n\n  line'}}\n")
-    argv = job.command_line()
-    assert shlex.split(shlex.join(argv)) == argv
-    assert json.loads(argv[argv.index("--runtime-env-json") + 1]) == job.environment.runtime_env()
-    assert json.loads(argv[argv.index("--entrypoint-resources") + 1]) == {"worker_node": 1}
-    assert argv[argv.index("--submission-id") + 1] == job.job.submission_id
-    assert argv[argv.index("--") + 1 :] == ["python3", f"{HELPER}/run.py", "launch", str(job.job.path)]
-
-
 def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     spec = f"{SPEC}env_vars: {{PLAIN: 'a b', HERE: '${{shared_root}}/y', PRICE: '5 $', REF: '${{HOME}}', SUB: '$(touch x)'}}\n"
     job = planned(spec=spec, base=BASE.replace("env_vars: {", "env_vars: {VERL_REGRESS_HOOKS: mine, BASE: $HOME, "))
@@ -364,12 +331,6 @@ def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     assert JobDir(shared.jobs / "mine").read_config("env_vars.json") == {"REF": "${HOME}"}
     assert submit("--submission-id=plain").status == 0
     assert JobDir(shared.jobs / "plain").read_config("env_vars.json") is None  # nor does a process look for it
-
-
-def test_a_dry_run_shows_values_that_do_not_go_through_ray(submit):
-    out = submit("--dry-run", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").out
-    assert '# environment that the hook env_vars sets\n{\n  "REF": "${HOME}"\n}\n' in out
-    assert "hook env_vars" not in submit("--dry-run").out
 
 
 def test_a_plan_creates_nothing(planned, shared):
@@ -433,49 +394,6 @@ def test_a_model_that_only_the_nodes_have_is_not_checked_and_one_that_a_link_on_
     (linked := shared.models / "linked").symlink_to(outside)
     named = [f"++trainer.a={outside}", f"++trainer.b={linked}"]
     assert set(planned(said={"overrides": named}).tokenizers) == {shared.models / "tiny", linked}
-
-
-def test_a_model_with_a_folder_that_cannot_be_listed_may_have_code_there(shared, monkeypatch):
-    model = shared.models / "mine"
-    write(model / "config.json", "{}")
-    (model / "closed").mkdir()
-    checked, scandir = [], os.scandir
-    monkeypatch.setattr(remote_code, "need_own", lambda path, *_: checked.append(path))
-    remote_code.need_own_tokenizer(model, "name another")
-    assert checked == []
-
-    def refusing(path):
-        if Path(path).name == "closed":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return scandir(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", refusing)
-        remote_code.need_own_tokenizer(model, "name another")
-    assert checked == [model]
-
-
-@pytest.mark.usefixtures("sft_trainer")
-def test_a_dataset_that_the_jobspec_names_is_taken_as_it_is(planned, shared):
-    write(shared.datasets / "mine" / "train.parquet", "")
-    write(shared.datasets / "mine" / "val.parquet", "")
-    assert planned(spec="workload: sft\ndataset: mine\n").paths.dataset == shared.datasets / "mine"
-
-
-def test_every_job_has_the_identity_hook_whatever_its_hooks(planned):
-    assert (
-        planned().environment.variables["VERL_REGRESS_HOOKS"]
-        == "identity,process_memory,job_exceptions,transfer_queue_names"
-    )
-    job = planned(spec=f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: mine}}\n")
-    assert (
-        job.environment.variables["VERL_REGRESS_HOOKS"]
-        == "identity,process_memory,job_exceptions,transfer_queue_names,mine"
-    )
-
-
-def test_ray_address_auto_is_harmless(planned):
-    assert planned(spec=f"{SPEC}env_vars: {{RAY_ADDRESS: auto}}\n").environment.variables["RAY_ADDRESS"] == "auto"
 
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo"])

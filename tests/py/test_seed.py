@@ -4,11 +4,9 @@ import json
 
 import pytest
 import yaml
-from conftest import BASE, CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write, write_checkpoint
-from streams import state_of
+from conftest import CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write, write_checkpoint
 
 from verl_regress.base.layout import JobDir
-from verl_regress.spec.request import of_job
 
 pytestmark = pytest.mark.slow
 
@@ -99,14 +97,6 @@ def test_one_line_says_which_keys_the_release_lacks(submit, shared):
     )
 
 
-def test_without_the_knob_verl_keeps_its_own_seeds(submit, shared):
-    snapshot_with(shared, *RELEASES["0.9.1"][0])
-    assert submit("--submission-id=me").err == "changed submitted me (ppo, code codeA, profile cpu)\n"
-    job = JobDir(shared.jobs / "me")
-    assert seeds_of(job) == set()
-    assert read(job, "asked.json")["said"]["seed"] is None
-
-
 def test_it_wins_over_the_jobspec_and_overrides_win_over_it(submit, shared):
     snapshot_with(shared, *RELEASES["0.8.0"][0])
     spec = f"{SPEC}trainer_overrides: [data.seed=5, actor_rollout_ref.actor.data_loader_seed=5]\n"
@@ -127,23 +117,3 @@ def test_a_further_attempt_has_the_seed_of_the_first(submit, run, ray, shared, c
     job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run(command, "me").status == 0
     assert seeds_of(job.numbered(2)) == seeds_of(job) == {f"{key}=3" for key in RELEASES["0.9.1"][0]}
-
-
-def test_a_job_that_recorded_no_seed_can_be_repeated(submit, shared):
-    submit("--submission-id=me")
-    job = JobDir(shared.jobs / "me")
-    asked = read(job, "asked.json")
-    del asked["said"]["seed"]  # as version 1.1 wrote it
-    asked["said"]["workload"] = None
-    write(job.config / "asked.json", json.dumps(asked))
-    assert of_job(job).said.seed is None
-
-
-def test_a_dry_run_shows_it_and_creates_nothing(submit, shared):
-    snapshot_with(shared, *RELEASES["0.8.0"][0])
-    before = state_of(shared.path)
-    out = submit("--seed=3", "--dry-run", base=BASE).out
-    assert '"text": "data.seed=3",\n      "origin": "TRAIN_SEED"' in out
-    assert "\ndata:\n" in out
-    assert "  seed: 3\n" in out
-    assert state_of(shared.path) == before

@@ -1,6 +1,5 @@
 """What a submission writes to the shared root and sends to Ray, and what it leaves if Ray refuses or goes away."""
 
-import errno
 import functools
 import io
 import json
@@ -8,10 +7,8 @@ import os
 import re
 import shlex
 import socket
-import struct
 import tempfile
 import time
-from pathlib import Path
 
 import pytest
 from conftest import BASE, CONFIG, SPEC, has_packages, node_row, record, write
@@ -20,7 +17,7 @@ from wording import THEIRS
 
 from verl_regress.base import layout, lock, processes, this_node
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import packages, ray_api
+from verl_regress.cluster import packages
 from verl_regress.jobs import find
 from verl_regress.jobs.status import Status, judge
 from verl_regress.store import snapshot
@@ -47,11 +44,6 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
     assert (about["submission_id"], about["asked_by"]["ray"]) == (name, ray.address)
 
 
-def test_two_submissions_get_two_directories(submit, shared):
-    assert submit().out != submit().out
-    assert len(find.ids_of(shared)) == 2
-
-
 @pytest.mark.parametrize(("container", "said"), [("c0ffee", "c0ffee"), (None, socket.gethostname())])
 def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, shared, monkeypatch, container, said):
     monkeypatch.setattr(processes, "container", lambda: container)
@@ -71,18 +63,6 @@ def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, 
     ]
     state = read(shared.jobs / "me" / "state" / "submitted")
     assert state == {"time": state["time"], "accepted": True, **sent}
-
-
-@pytest.mark.parametrize(
-    ("args", "is_loaded"), [([], True), (["--via=sdk"], True), (["--via=cli"], False), (["--dry-run"], False)]
-)
-def test_rays_sdk_takes_half_a_second_and_is_loaded_only_to_submit_with_it(
-    submit, ray_command, monkeypatch, args, is_loaded
-):
-    loaded = []
-    monkeypatch.setattr(ray_api, "load_sdk", lambda: loaded.append(True))
-    assert submit(*args).status == 0
-    assert loaded == [True] * is_loaded
 
 
 def test_a_submission_ends_if_something_keeps_the_lock_of_the_jobs(submit, shared, monkeypatch):
@@ -205,13 +185,6 @@ def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text
     assert resolved["argv"][:3] == ["python3", "-m", "verl.trainer.main_ppo"]
     assert resolved["code_path"] == str(shared.snapshots / "codeA")
     assert shlex.split((config / "submit_cmd.txt").read_text())[:3] == ["ray", "job", "submit"]
-
-
-def test_the_base_config_is_kept_verbatim(submit, ray, shared):
-    base = f"# a remark\r\n{BASE}\n\n"
-    submit("--submission-id=me", base=base)
-    kept = (shared.jobs / "me" / "config" / "ray_config.yaml").read_bytes()
-    assert kept == base.replace("ADDRESS", ray.address).encode()
 
 
 def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(submit, shared, monkeypatch):
@@ -396,28 +369,6 @@ def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
-@pytest.mark.parametrize(
-    ("device", "resource", "asked", "has"),
-    [("cuda", "GPU", 9, 8), ("cpu", "cpu", 10, 8), ("npu", "NPU", 9, 0), ("xpu", "xpu", 9, 0)],
-)
-def test_a_job_that_wants_more_devices_than_there_are_is_refused(
-    submit, shared, sdk, ray, device, resource, asked, has
-):
-    ray.has_nodes(
-        node_row("worker-0", "10.0.0.2", GPU=4.0, cpu=8.0),
-        node_row("worker-1", "10.0.0.3", GPU=4.0),
-        node_row("worker-2", "10.0.0.4", state="DEAD", GPU=4.0, cpu=8.0),
-    )
-    nodes = 2 if asked == 10 else 3
-    assert submit(
-        f"--overrides=trainer.device={device} +trainer.nnodes={nodes} +trainer.n_gpus_per_node={asked // nodes}"
-    ).is_refusal(
-        f"The job asks for {asked} {resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes "
-        f"that are up have {has}; worker-2 is down: bring it back with 'make up', or ask for less."
-    )
-    assert sdk.submitted == []
-
-
 def test_a_job_that_wants_more_devices_than_the_whole_cluster_has_is_refused(submit, sdk):
     assert submit("--overrides=trainer.device=cuda +trainer.nnodes=3 +trainer.n_gpus_per_node=3").is_refusal(
         "The job asks for 9 GPU (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
@@ -477,19 +428,6 @@ def test_a_job_whose_driver_has_no_node_is_refused_with_the_nodes_that_are_down(
     assert sdk.submitted == []
 
 
-def test_a_node_that_came_back_under_its_name_is_not_down(submit, sdk, ray):
-    worker = {"CPU": 64.0, "cpu": 4.0, "worker_node": 100.0}
-    ray.has_nodes(
-        node_row("head", "10.0.0.1"),
-        node_row("worker-0", "10.0.0.2", state="DEAD"),
-        node_row("worker-0", "10.0.0.3", **worker),
-    )
-    assert (
-        submit("--submission-id=me", spec=f"{SPEC}resources: {{entrypoint_resources: {{worker_node: 1000}}}}\n").status
-        == 0
-    )
-
-
 def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk, shared):
     sdk.on_submit = lambda **_: queued.extend(path.name for path in shared.queue("c").iterdir())
     queued = []
@@ -521,21 +459,6 @@ def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, m
     assert outcome.err == (
         f"error   Ray refused the job: no answer in 0.2 s ({shared.jobs}/me is marked as never submitted)\n"
     )
-
-
-def test_a_generated_id_that_is_taken_is_generated_again(submit, shared, monkeypatch):
-    asked = shared.path / "asked"  # a plan may be made in a child process, which can record it only in a file
-
-    def make(*_):
-        name = "ppo-free" if asked.exists() else "ppo-taken"
-        asked.touch()
-        return name
-
-    monkeypatch.setattr("verl_regress.base.ids.make", make)
-    (shared.jobs / "ppo-taken").mkdir()
-    outcome = submit()
-    assert (outcome.status, outcome.out) == (0, "ppo-free\n")
-    assert list((shared.jobs / "ppo-taken").iterdir()) == []
 
 
 def wants(shared, *requires, code_id="codeA", **others):
@@ -583,14 +506,6 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
     }
 
 
-def test_matching_packages_are_recorded_too(submit, shared):
-    wants(shared, "numpy<2", verl_version="0.8.0")
-    assert submit("--submission-id=me").err == "changed submitted me (ppo, code codeA, profile cpu)\n"
-    kept = read(shared.jobs / "me" / "config" / "packages.json")
-    assert (kept["mismatch"], kept["is_allowed"]) == ([], False)
-    assert kept["harmless"][0].startswith("numpy<2 (the nodes have 2.4.6): ")
-
-
 def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, shared):
     file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
     write(file, json.dumps({key: value for key, value in read(file).items() if key != "requirements"}))
@@ -625,11 +540,6 @@ def test_workers_with_other_packages_are_refused_and_those_that_are_down_do_not_
     )
     ray.has_nodes(*rows, {**other, "state": "DEAD"})
     assert submit().status == 0
-
-
-def test_a_dry_run_does_not_ask_the_nodes(submit, shared):
-    wants(shared, "numpy<1")
-    assert submit("--dry-run").status == 0
 
 
 def test_the_debugger_needs_debugpy_on_the_workers(submit, shared, ray, sdk):
@@ -774,32 +684,6 @@ def test_a_folder_on_pythonpath_whose_mode_lets_others_change_it_is_refused(subm
 
 
 @as_root
-@pytest.mark.parametrize("said", ["", "env_vars: {PYTHONPATH: '${shared_root}/user/code/mine'}\n"])
-def test_a_folder_that_the_nodes_themselves_have_on_pythonpath_is_refused_as_theirs(submit, shared, monkeypatch, said):
-    """Before: the message named the JobSpec if that had a PYTHONPATH too, and said to name another folder."""
-    theirs = shared.user_code / "theirs"
-    for folder in (theirs, shared.user_code / "mine"):
-        folder.mkdir(parents=True)
-    os.chown(theirs, 4242, 4242)
-    monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{theirs}/")
-    assert submit(spec=SPEC + said).is_refusal(
-        of_another(
-            f"PYTHONPATH={theirs} (from the nodes' own environment)",
-            theirs,
-            "remove it there, in their image or on their host",
-        )
-    )
-
-
-def test_a_folder_on_pythonpath_whose_owner_cannot_be_read_is_refused(submit, shared):
-    folder = f"{shared.user_code}/{'x' * 256}"
-    assert submit(spec=f"{SPEC}env_vars: {{PYTHONPATH: {folder}}}\n").is_refusal(
-        f"PYTHONPATH={folder[:200]}… ({len(folder)} characters) (from my/ppo.yaml) is not usable, because {folder} cannot be read (File "
-        "name too long): make it readable, or name a folder of your own."
-    )
-
-
-@as_root
 @pytest.mark.parametrize(
     ("args", "spec", "origin"),
     [
@@ -854,22 +738,6 @@ def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_
     os.chown(theirs, 0, 0)
     assert submit("--submission-id=mine").status == 0
     assert read(shared.jobs / "mine" / "config" / "resolved.json")["tokenizers"] == [str(model)]
-
-
-def test_a_name_that_is_too_long_for_a_file_is_no_model_and_one_that_the_server_lost_is_an_error(
-    submit, shared, monkeypatch
-):
-    place = shared.models / ("x" * 300)
-    assert submit("--submission-id=me", f"--overrides=++trainer.x={place}").status == 0
-    assert str(place) not in read(shared.jobs / "me" / "config" / "resolved.json")["tokenizers"]
-
-    def glob(path, pattern):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-
-    monkeypatch.setattr(Path, "glob", glob)
-    outcome = submit("--dry-run")
-    assert outcome.status == 1
-    assert "Stale file handle" in outcome.err
 
 
 @pytest.mark.slow
@@ -960,27 +828,6 @@ def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(s
     assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
 
 
-def test_a_job_goes_on_from_what_another_saved_where_a_default_acl_lets_others_write(submit, shared):
-    """Before: what verl saved was open to those whom the ACL names, and refused. This needs a file system with ACLs."""
-    entries = ((1, 7, -1), (2, 7, 4242), (4, 5, -1), (16, 7, -1), (32, 5, -1))  # u::rwx u:4242:rwx g::r-x m::rwx o::r-x
-    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
-    os.setxattr(shared.jobs, "system.posix_acl_default", acl)
-    assert submit("--submission-id=first").status == 0
-    saved = write(shared.jobs / "first" / "checkpoints" / "global_step_4" / "actor" / "model.pt", "")
-    assert submit("--dry-run", f"--overrides=++trainer.resume_from_path={saved.parents[1]}").status == 0
-    code = write(shared.jobs / "first" / "hf_modules" / "model.py", "")
-    assert "system.posix_acl_access" not in os.listxattr(code)
-    assert "system.posix_acl_default" in os.listxattr(shared.jobs / "first" / "debug")
-
-
-def test_a_shared_root_needs_no_acls(submit, monkeypatch):
-    def removexattr(path, name):
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
-
-    monkeypatch.setattr(os, "removexattr", removexattr)
-    assert submit().status == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_code_that_verls_config_names_in_a_folder_that_others_can_change_is_refused(submit, shared, prefix):
@@ -993,21 +840,6 @@ def test_code_that_verls_config_names_in_a_folder_that_others_can_change_is_refu
     )
     file.parent.chmod(0o1777)
     assert submit("--dry-run", f"--overrides=++data.custom_cls.path={prefix}{file}").status == 0
-
-
-@as_root
-def test_code_that_verls_config_names_in_a_folder_of_another_user_is_refused(submit, shared):
-    """Its owner could put another file there after the check, also in the place of ours or of a link to ours."""
-    mine = write(shared.user_code / "mine" / "data.py", "")
-    theirs = shared.user_code / "theirs"
-    for make in (lambda: write(theirs / "data.py", ""), lambda: (theirs / "data.py").symlink_to(mine)):
-        theirs.mkdir(exist_ok=True)
-        (theirs / "data.py").unlink(missing_ok=True)
-        make()
-        os.chown(theirs, 4242, 4242)
-        assert submit(f"--overrides=++data.custom_cls.path={theirs}/data.py").is_refusal(
-            of_another(f"data.custom_cls.path={theirs}/data.py (from OVERRIDES)", theirs, "name one of your own")
-        )
 
 
 @as_root

@@ -156,13 +156,6 @@ def test_the_first_user_opens_the_shared_root_to_the_group(both):
     assert mode(both.root.secrets) == f"{ANN}:{TEAM} 3770"
 
 
-def test_directories_of_an_earlier_version_are_opened_by_their_owner(team):
-    assert team.helper(ANN, "layout", group=None) == (0, "examples\n", "")
-    assert mode(team.root.jobs) == f"{ANN}:{ANN} 0755"
-    assert team.helper(ANN, "layout") == (0, "examples\n", "")
-    assert (mode(team.root.jobs), mode(team.root.snapshots)) == (f"{ANN}:{TEAM} 3775",) * 2
-
-
 def test_without_a_group_the_second_user_is_given_the_one_command_that_opens_it(team):
     team.helper(ANN, "layout", group=None)
     status, out, err = team.helper(BOB, "layout")
@@ -257,25 +250,6 @@ def test_each_job_that_cannot_be_read_is_one_line(damaged):
     ]
 
 
-def test_a_job_whose_attempts_can_be_listed_and_not_entered_is_one_line(both):
-    """Before: it was the end of every list."""
-    attempts = both.submits(ANN, "half-closed", "a") / "attempts"
-    (attempts / "2").mkdir(parents=True)
-    attempts.chmod(0o744)
-    assert both.table(BOB, "--cluster=b") == ["half-closed ? ? UNKNOWN 2 - cannot be read: owned by uid 0, mode 0744"]
-
-
-def test_status_says_the_same_and_prints_the_rest(damaged):
-    status, out, _ = damaged.helper(BOB, "status", "--profile=cpu", "--cluster=b")
-    lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert status == 0
-    assert f"closed ? UNKNOWN - cannot be read: owned by uid {ANN}, mode 0700" in lines
-    assert "cut codeA UNKNOWN - cannot be read: state/ended is cut off, or no JSON object" in lines
-    assert "good codeA SUCCEEDED -" in lines
-    status, out, _ = damaged.helper(BOB, "status", "--profile=cpu", "--cluster=b", "--json")
-    assert (status, json.loads(out)["jobs_total"]) == (0, 9)
-
-
 def test_a_command_on_one_of_them_is_one_sentence(damaged):
     sentence = f"error   {damaged.root.jobs}/closed cannot be read: owned by uid {ANN}, mode 0700: ask that user to let you read it.\n"
     for words in (("logs", "closed"), ("where", "closed"), ("stop", "closed", "--deadline=1")):
@@ -307,10 +281,6 @@ def test_a_further_attempt_of_another_users_job_is_refused(both):
         f"error   anns belongs to uid {ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit "
         f"JOBSPEC=/here/jobs/{job.name}/config/job_spec.json'.\n",
     )
-
-
-def test_what_is_live_on_a_cluster_is_known_in_spite_of_them(damaged):
-    assert damaged.helper(BOB, "live", "--cluster=b")[0] == 0
 
 
 def test_gc_of_one_user_leaves_what_the_other_has(damaged):

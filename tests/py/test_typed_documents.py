@@ -68,12 +68,6 @@ def test_a_jobspec_with_every_field():
     assert job_spec("{workload: ppo, code_path: /private/common/code/verl/codeA}").code_path.endswith("/codeA")
 
 
-def test_a_jobspec_with_only_the_required_fields():
-    spec = job_spec("workload: ppo\n")
-    given = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "document"}
-    assert {name: value for name, value in given.items() if value} == {"workload": "ppo"}
-
-
 def test_a_base_config_with_every_field():
     base = base_config(BASE_CONFIG)
     assert base == BaseConfig(
@@ -87,14 +81,6 @@ def test_a_base_config_with_every_field():
         deterministic=Deterministic({"rl": ["b=2"]}, {"B": "b"}),
     )
     assert (base.origin, base.always_deterministic) == ("cpu.yaml", False)
-
-
-def test_a_base_config_with_only_the_required_fields():
-    required = "".join(BASE_CONFIG.splitlines(keepends=True)[:3])
-    base = base_config(required)
-    assert (base.python_layers, base.env_vars, base.trainer_overrides) == ((), {}, {})
-    assert (base.deterministic, base.always_deterministic) == (None, False)
-    assert base_config(f"{required}deterministic: {{}}\n").always_deterministic
 
 
 @pytest.mark.parametrize(

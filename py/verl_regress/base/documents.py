@@ -16,38 +16,11 @@ import yaml
 from verl_regress.base.errors import BadInput, shown
 
 _DEEPEST = 20
-_MOST_REFERENCES = 100
+_MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader without tags, and without nested references: a few lines of those make gigabytes.
-
-    Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused.
-    """
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._references = 0
-        self._with_references: set[str] = set()
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        problem = None
-        if isinstance(event, yaml.AliasEvent):
-            self._references += 1
-            if event.anchor in self._with_references or self._references > _MOST_REFERENCES:
-                problem = (
-                    f"at most {_MOST_REFERENCES} YAML aliases are allowed, and none inside what an alias refers to"
-                )
-        elif event.tag is not None:
-            problem = "YAML tags like !name are not supported"
-        if problem is not None:
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        before = self._references
-        node = super().compose_node(parent, index)
-        if not isinstance(event, yaml.AliasEvent) and self._references > before:
-            self._with_references.add(event.anchor)
-        return node
+    """YAML's safe loader. Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -119,22 +92,32 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _check_values(value: object, origin: str, depth: int = 0, *, of_secrets: bool = False) -> None:
-    """Refuse values that no file, environment or argv can hold, and values too deep or too large to show.
+def _check_values(document: object, origin: str) -> None:
+    """Refuse values that no file, environment or argv can hold, and values too deep or too many to show.
 
     Values under `secrets` are never repeated: the user may have put a secret's value there.
     """
-    if depth > _DEEPEST:
-        raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
-    if isinstance(value, str) and ("\0" in value or not _is_text(value)):
-        problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is not text"
-        where = "secrets" if of_secrets else f"'{shown(value, 80)}'"
-        raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
-    if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
-        raise BadInput(f"{origin} has a whole number of more than 64 bits: no value of it needs that.")
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
-        _check_values(key, origin, depth + 1, of_secrets=of_secrets)
-        _check_values(inner, origin, depth + 1, of_secrets=of_secrets or (depth == 0 and key == "secrets"))
+    rest: list[tuple[object, int, bool]] = [(document, 0, False)]
+    for count, (value, depth, is_secret) in enumerate(rest):
+        if count > _MOST:
+            raise BadInput(f"{origin} has more than {_MOST:,} values: no document of its kind needs that.")
+        if depth > _DEEPEST:
+            raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
+        if isinstance(value, str) and ("\0" in value or not _is_text(value)):
+            problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is not text"
+            where = "secrets" if is_secret else f"'{shown(value, 80)}'"
+            raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
+        if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
+            raise BadInput(f"{origin} has a whole number of more than 64 bits: no value of it needs that.")
+        inner = (
+            value.items()
+            if isinstance(value, dict)
+            else [(0, each) for each in value]
+            if isinstance(value, list)
+            else ()
+        )
+        for key, each in inner:
+            rest += [(key, depth + 1, is_secret), (each, depth + 1, is_secret or (depth, key) == (0, "secrets"))]
 
 
 def _is_text(value: str) -> bool:

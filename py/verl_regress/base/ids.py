@@ -1,4 +1,4 @@
-"""Makes and checks submission ids. Ray does not validate them (2.60: a `/` leaves an unremovable record)."""
+"""Submission ids, which Ray does not validate (2.60: a `/` leaves an unremovable record), and names of directories on the shared root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 
 from verl_regress.base.errors import BadInput, shown
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+SFT_SUFFIX = "_sft"  # ends a data set's name: the same data in the form that SFT reads
 SUBMISSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 # `<submission_id>.aN` is Ray's id of a job's attempt N.
 ATTEMPT = re.compile(r"(?P<submission_id>.+)\.a(?P<number>[0-9]+)")
@@ -38,3 +40,13 @@ def check_job(submission_id: str) -> str:
 def make(workload: str, code_id: str) -> str:
     """`<workload>-<code_id>-<UTC yyyymmddThhmmssZ>-<4 hex>`."""
     return f"{workload}-{code_id}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def check_name(name: str, knob: str) -> str:
+    """Return a name that becomes a directory unchanged, or raise BadInput; `knob` is where it was given."""
+    if NAME.fullmatch(name) is None:
+        raise BadInput(
+            f"{knob}='{shown(name, 40)}' cannot be used as a name: it must match ^{NAME.pattern}$ "
+            "(letters, digits, '_', '.', '-'; at most 64)."
+        )
+    return name

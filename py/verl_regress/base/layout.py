@@ -126,8 +126,6 @@ class SharedRoot:
             found = directory.stat()
             if found.st_uid == os.getuid() and not _is_so(found, mode, group):
                 _open(directory, mode, group)
-        if self._is_hf_open(group):  # the umask of an earlier version, or a default ACL
-            self._hf_home.chmod(self._hf_home.stat().st_mode & ~0o022)
         if not self.jobs_lock.exists() and os.access(self.jobs, os.W_OK):
             self.jobs_lock.touch()
         if group is not None and self.jobs_lock.exists() and self.jobs_lock.stat().st_uid == os.getuid():
@@ -161,16 +159,6 @@ class SharedRoot:
     @property
     def _own_hf(self) -> Path:
         return self._hf_home / f"uid-{os.getuid()}"
-
-    def _is_hf_open(self, group: int | None) -> bool:
-        """Can others write in this user's cache, without a group that shares the root? Then it is refused (`plan.make`)."""
-        found = self._hf_home.stat()
-        return (
-            group is None
-            and found.st_uid == os.getuid()
-            and not found.st_mode & stat.S_ISVTX
-            and bool(found.st_mode & 0o022)
-        )
 
     def _all(self, group: int | None) -> list[Path]:
         return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]

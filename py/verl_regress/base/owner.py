@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import glob
-import hashlib
 import os
 import shlex
 import stat
@@ -40,22 +39,10 @@ class Owner:
         """The owner as `config/resolved.json` records it."""
         return {"user": self.user, "workdir": self.workdir, "id": self.id}
 
-    @property
-    def key(self) -> str:
-        """Its `key_of`."""
-        return key_of({"owner": self.recorded()})
-
     def has(self, plan: Mapping[str, Any] | None) -> bool:
-        """Does this owner own the job with that plan? Older versions recorded no owner: nobody owns those jobs."""
+        """Does this owner own the job with that plan?"""
         recorded = (plan or {}).get("owner") or {}
         return (recorded.get("user"), recorded.get("id")) == (self.user, self.id)
-
-
-def key_of(plan: Mapping[str, Any]) -> str:
-    """The owner of the job with that plan, in a few plain characters that fit into a file's name; jobs without an owner have a key, too."""
-    recorded = plan.get("owner") or {}
-    named = f"{recorded.get('user')}\0{recorded.get('id')}"
-    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def described(plan: Mapping[str, Any] | None) -> str:

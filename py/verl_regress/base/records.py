@@ -6,71 +6,31 @@ A file that was edited by hand, or that another version wrote, ends a command on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import Unreadable, printable
+from verl_regress.base.errors import Unreadable, shown
 
-_WORDS = {
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    dict: "an object",
-    list: "a list",
-}
+_WORDS = {str: "a text", bool: "true or false", int: "a whole number", dict: "an object", list: "a list"}
 
 
-@dataclass(frozen=True)
-class _Key:
-    """One key of an object: its type, and what is in it. An optional one may be null, too."""
-
-    type: type
-    required: bool = False
-    inner: Mapping[str, _Key] = field(default_factory=dict)
-
-
-def _must(type: type, **inner: _Key) -> _Key:
-    return _Key(type, required=True, inner=inner)
-
-
-_CAUSE = {
-    "type": _must(str),
-    "message": _must(str),
-    **dict.fromkeys(("also", "where", "hint"), _Key(str)),
-    "step": _Key(int),
-}
-_DETAILS = {"status": _Key(str), "message": _Key(str), "driver_info": _Key(dict)}  # of a job, by Ray (2.60)
-_SHAPES: dict[str, Mapping[str, _Key]] = {
-    "state/submitted": {"accepted": _must(bool), "error": _Key(str)},
-    "state/queued": {"reason": _must(str)},
-    "state/ended": {
-        "exit_code": _must(int),
-        "reason": _must(str),
-        "lost_nodes": _Key(list),
-        "cause": _Key(dict, inner=_CAUSE),
-    },
-    "state/observed": _DETAILS,
-    "state/collected": {"time": _must(str)},
+_CAUSE = {"type": str, "message": str, "also?": str, "where?": str, "hint?": str, "step?": int}
+# By key: its type, or what is in it. A key that ends in ? may be missing or null.
+_SHAPES: dict[str, dict[str, Any]] = {
+    "state/submitted": {"accepted": bool, "error?": str},
+    "state/queued": {"reason": str},
+    "state/ended": {"exit_code": int, "reason": str, "lost_nodes?": list, "cause?": _CAUSE},
+    "state/observed": {"status?": str, "message?": str, "driver_info?": dict},  # of a job, by Ray (2.60)
+    "state/collected": {"time": str},
     "config/resolved.json": {
-        "address": _Key(str),
-        "cluster": _Key(str),
-        "code_id": _Key(str),
-        "workload": _Key(str),
-        "profile": _Key(str),
-        "code_path": _Key(str),
-        "devices": _Key(dict, inner={"count": _must(int)}),
-        "parent": _Key(dict, inner={"step": _must(int), "attempt": _Key(int)}),
-        "overrides": _Key(list),
-        "owner": _Key(dict),
-        "entrypoint_resources": _Key(dict),
-        "trusted_uids": _Key(list),
-        "code_dirs": _Key(list),
-        "caches": _Key(list),
-        "tokenizers": _Key(list),
+        **dict.fromkeys(("address?", "cluster?", "code_id?", "workload?", "profile?", "code_path?"), str),
+        **dict.fromkeys(("overrides?", "trusted_uids?", "code_dirs?", "caches?", "tokenizers?"), list),
+        "devices?": {"count": int},
+        "parent?": {"step": int, "attempt?": int},
+        "owner?": dict,
+        "entrypoint_resources?": dict,
     },
-    "config/runtime_env.json": {"env_vars": _Key(dict)},
+    "config/runtime_env.json": {"env_vars?": dict},
 }
 
 
@@ -96,18 +56,16 @@ def need(path: Path, content: Mapping[str, Any], *keys: str) -> None:
             raise not_as_written(path, f"it has no {key}")
 
 
-def _wrong(shape: Mapping[str, _Key], content: Mapping[str, Any], home: str) -> str | None:
-    for name, key in shape.items():
-        value = content.get(name)
+def _wrong(shape: Mapping[str, Any], content: Mapping[str, Any], home: str) -> str | None:
+    for key, kind in shape.items():
+        name, inner = key.removesuffix("?"), kind if isinstance(kind, dict) else None
+        value, wanted = content.get(name), dict if inner is not None else kind
         if value is None:
-            if key.required:
+            if name == key:
                 return f"it has no {home}{name}"
-            continue
-        if not _is(value, key.type):
-            shown = printable(str(value))
-            return f"{home}{name} must be {_WORDS[key.type]}, not {shown if len(shown) <= 40 else f'{shown[:40]}…'}"
-        found = _wrong(key.inner, value, f"{home}{name}.") if key.inner else None
-        if found is not None:
+        elif not _is(value, wanted):
+            return f"{home}{name} must be {_WORDS[wanted]}, not {shown(str(value), 40)}"
+        elif inner is not None and (found := _wrong(inner, value, f"{home}{name}.")) is not None:
             return found
     return None
 

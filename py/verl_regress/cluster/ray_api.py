@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import importlib
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,12 +51,6 @@ class Unreachable(RegressError):
             f"Ray does not answer at {address} as seen from the head ({problem}): bring the cluster up with 'make up'.",
             Exit.UNREACHABLE,
         )
-
-
-def load_sdk() -> None:
-    """Load Ray's SDK (2.60: half a second) before `RayApi.submit` needs it; if it is missing, `submit` reports that."""
-    with suppress(ImportError):
-        importlib.import_module("ray.job_submission")
 
 
 @dataclass(frozen=True)

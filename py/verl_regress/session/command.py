@@ -14,8 +14,8 @@ from typing import Any
 import deps
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, RegressError, shown
+from verl_regress.base.ids import SFT_SUFFIX
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.naming import SFT_SUFFIX
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, status

@@ -59,7 +59,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
         while True:
             try:
                 config = _compose(name, kept)
-                strays = _strays(name, config, kept)
+                strays = _strays(name, kept)
                 if strays:
                     kept = [override for override in kept if override not in strays]
                     left_out += strays
@@ -159,23 +159,14 @@ def _compose(name: str, overrides: Sequence[Override]) -> Any:
         raise _HydraRefused(error, _culprit(said, overrides)) from error
 
 
-def _strays(name: str, config: Any, overrides: Sequence[Override]) -> list[Override]:
+def _strays(name: str, overrides: Sequence[Override]) -> list[Override]:
     """Optional overrides that add a key (+, ++) to a mapping that the config lacks without them."""
-    additions = {override.parts()[1]: override for override in overrides if override.is_optional_addition}
-    # A mapping with other keys existed before. That is nearly always so, and composing again takes half a second.
-    alone = {
-        key: above
-        for key in additions
-        if (above := key.rpartition(".")[0])
-        and all(
-            any(f"{added}.".startswith(f"{above}.{other}.") for added in additions)
-            for other in _mapping(config, above) or ()
-        )
-    }
-    if not alone:
+    additions = [override for override in overrides if override.is_optional_addition]
+    if not additions:
         return []
-    without = _compose(name, [override for override in overrides if not override.is_optional_addition])
-    return [additions[key] for key, above in alone.items() if _mapping(without, above) is None]
+    without = _compose(name, [override for override in overrides if override not in additions])
+    above = {override: override.parts()[1].rpartition(".")[0] for override in additions}
+    return [override for override, key in above.items() if key and _mapping(without, key) is None]
 
 
 def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:

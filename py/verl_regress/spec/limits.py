@@ -14,8 +14,8 @@ from verl_regress.spec.overrides import Override
 
 _ONE = 131072  # MAX_ARG_STRLEN, 32 pages of 4 KiB: one argument or one NAME=VALUE, with its NUL
 _ALL = 2097152  # argv and environment together: a quarter of RLIMIT_STACK, which is 8 MiB by default
-_OTHERS = 262144  # of _ALL: the node's own environment and Ray's variables
-_POINTER = 8  # each argument and each variable has a pointer, which counts too
+_OTHERS = 524288  # of _ALL: the job's variables, alone and as JSON, those of the node and Ray's
+_POINTER = 8  # each argument has a pointer, which counts too
 # Part of _ONE: Ray's own text around the env_vars, RAY_JOB_CONFIG_JSON_ENV_VAR={"runtime_env": …, "metadata": …} of the
 # driver (dashboard/modules/job/job_supervisor.py), --serialized-runtime-env-context={…} of a worker
 # (_private/services.py).
@@ -26,38 +26,25 @@ _CURE = "put long values into files on the shared root, and give their paths ins
 def check(overrides: Sequence[Override], env_vars: Mapping[str, str], origins: Mapping[str, str]) -> None:
     """Refuse a job whose processes could not be started. `origins` says who asked for a variable. Raises BadInput."""
     for override in overrides:
-        _check_override(override)
-    sizes = {name: _size(f"{name}={value}") for name, value in env_vars.items()}
-    for name, size in sizes.items():
-        if size > _ONE:
+        if "\0" in override.text:
+            raise BadInput(f"{override.shown} has a NUL character, which no command line can contain: leave it out.")
+        if _size(override.text) > _ONE:
             raise BadInput(
-                f"env_vars.{shown(name)} (from {origins.get(name, 'verl-regress')}) has {size - 1:,} bytes with its name, but Linux allows at most {_ONE - 1:,} in one variable (execve(2)): {_CURE}."
+                f"{override.shown} has {_size(override.text) - 1:,} bytes, but Linux allows at most {_ONE - 1:,} in one word of a command "
+                f"line (execve(2)): {_CURE}."
             )
-    by_ray = {name: value for name, value in env_vars.items() if "$" not in value}
-    as_json, most = len(json.dumps(by_ray)), _ONE - _RAYS_WORDS
+    as_json, most = len(json.dumps(env_vars)), _ONE - _RAYS_WORDS
     if as_json > most:
-        longest = max(by_ray, key=lambda name: sizes[name])
+        longest = max(env_vars, key=lambda name: len(env_vars[name]))
         raise BadInput(
-            f"The job's {len(by_ray):,} env_vars have {as_json:,} bytes as JSON, but Ray passes them in one variable, in which Linux leaves room for {most:,} (execve(2)); the longest is {shown(longest)} with {sizes[longest] - 1:,} "
-            f"(from {origins.get(longest, 'verl-regress')}): {_CURE}."
+            f"The job's {len(env_vars):,} env_vars have {as_json:,} bytes as JSON, but Ray passes them in one variable, in which Linux leaves "
+            f"room for {most:,} (execve(2)); the longest is {shown(longest)} (from {origins.get(longest, 'verl-regress')}): {_CURE}."
         )
-    words = [_size(override.text) + _POINTER for override in overrides]
-    total = sum(words) + sum(size + _POINTER for size in sizes.values()) + as_json
+    total = sum(_size(override.text) + _POINTER for override in overrides)
     if total > _ALL - _OTHERS:
         raise BadInput(
-            f"The {len(words):,} overrides and {len(sizes):,} env_vars of the job have {total:,} bytes, and Linux leaves them "
-            f"{_ALL - _OTHERS:,} when it starts a process (execve(2)): {_CURE}, or set fewer."
-        )
-
-
-def _check_override(override: Override) -> None:
-    if "\0" in override.text:
-        raise BadInput(f"{override.shown} has a NUL character, which no command line can contain: leave it out.")
-    size = _size(override.text)
-    if size > _ONE:
-        raise BadInput(
-            f"{override.shown} has {size - 1:,} bytes, but Linux allows at most {_ONE - 1:,} in one word of a command line "
-            f"(execve(2)): {_CURE}."
+            f"The {len(overrides):,} overrides of the job have {total:,} bytes, and Linux leaves them {_ALL - _OTHERS:,} when it starts a "
+            f"process (execve(2)): {_CURE}, or set fewer."
         )
 
 

@@ -124,11 +124,13 @@ def of_job(job: JobDir) -> Request:
     Secrets that only the command line named are left out: their values are no longer available. So is the debugger: it is
     on only for the attempt that it was asked for.
     """
-    if job.read_config("asked.json") is None:
+    try:
+        return of_files(job.config)
+    except (FileNotFoundError, KeyError, TypeError) as error:
         raise RegressError(
-            f"{job.config}/asked.json is missing, so the request cannot be repeated (an older verl-regress wrote the job, or its submitter died): submit it again with 'make submit'."
-        )
-    return of_files(job.config)
+            f"The request in {job.config} cannot be repeated, because an earlier version wrote it or its submitter died: submit the job again "
+            "with 'make submit'."
+        ) from error
 
 
 def of_files(directory: Path) -> Request:
@@ -136,7 +138,6 @@ def of_files(directory: Path) -> Request:
     asked = json.loads((directory / "asked.json").read_text(encoding="utf-8"))
     given = directory / "job_spec.yaml"
     origins, said = asked["origins"], {**asked["said"], "secrets": (), "debugger": None, "debugger_host": None}
-    said.pop("workload", None)  # what version 1.1 records of an option that nothing passed
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(

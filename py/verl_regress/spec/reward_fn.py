@@ -5,13 +5,14 @@ The file is parsed and never run.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import errno
 import os
+import re
+import symtable
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,8 +33,8 @@ _KEYS = (
 )
 
 _NEW, _LEGACY = (key.removesuffix(".path") for key, _, _ in _KEYS)
-# With one of these, a module may have names that its syntax does not show.
-_DYNAMIC = frozenset({"*", "__getattr__", "exec", "globals", "locals", "setattr", "vars"})
+# With one of these, a module may have names that its top level does not show.
+_DYNAMIC = re.compile(rb"\bimport \*|\b(__getattr__|exec|global|globals|locals|setattr|vars)\b")
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,12 @@ def check_function(
         )
     try:
         source, foreign = _read(path)
-        names = _names_in(path, source) if foreign is None else set()
+        names = _names_in(path, source) if foreign is None else set[str]()
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadInput(f"{named} is not usable, because {_problem(error)}.") from None
     if foreign is not None:
         raise BadInput(f"{named} is refused, {foreign}.")
-    if names & {function.name, *_DYNAMIC}:
+    if function.name in names or _DYNAMIC.search(source):
         return path
     near = difflib.get_close_matches(function.name, names, n=1)
     hint = f" (did you mean {shown(near[0], 80)}?)" if near else ""
@@ -150,14 +151,15 @@ def _read(path: Path) -> tuple[bytes, str | None]:
 
 
 def _names_in(path: Path, source: bytes) -> set[str]:
-    """The names that the file with this source defines; it is compiled as an import would, and not run.
+    """The names that the file with this source binds at its top level; it is compiled as an import would, and not run.
 
     Raises SyntaxError, and whatever else Python raises for a file that is not source code.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the job's log shows them
         compile(source, str(path), "exec", dont_inherit=True)
-        return set(_defined(ast.parse(source)))
+        top = symtable.symtable(source, str(path), "exec")  # type: ignore[arg-type]  # bytes, too
+    return {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
 
 
 def _problem(error: Exception) -> str:
@@ -166,24 +168,6 @@ def _problem(error: Exception) -> str:
     line = f"line {error.lineno} of it" if isinstance(error, SyntaxError) and error.lineno else "it"
     said = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
     return f"{line} cannot be parsed by the head's Python {sys.version_info[0]}.{sys.version_info[1]} ({shown(said)}): fix it"
-
-
-def _defined(module: ast.Module) -> Iterator[str]:
-    """The names that a module binds at its top level, in any block; and those of _DYNAMIC that it uses anywhere."""
-    nodes: list[tuple[ast.AST, bool]] = [(module, True)]
-    while nodes:
-        node, is_top = nodes.pop()
-        names, is_bound, is_scope = list[str](), is_top, isinstance(node, ast.Lambda)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names, is_scope = [node.name], True
-        elif isinstance(node, ast.alias):
-            names = [node.asname or node.name.partition(".")[0]]
-        elif isinstance(node, ast.Name):
-            names, is_bound = [node.id], is_top and isinstance(node.ctx, ast.Store)
-        elif isinstance(node, ast.Global):
-            names, is_bound = node.names, True
-        yield from (name for name in names if is_bound or name in _DYNAMIC)
-        nodes += [(child, is_top and not is_scope) for child in ast.iter_child_nodes(node)]
 
 
 def key_of(code_path: Path) -> str:

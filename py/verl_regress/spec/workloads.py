@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verl_regress.base.ids import SFT_SUFFIX
 from verl_regress.base.layout import JobDir
-from verl_regress.base.naming import SFT_SUFFIX
 
 
 @dataclass(frozen=True)

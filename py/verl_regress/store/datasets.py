@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from verl_regress.base import naming
+from verl_regress.base import ids
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store import artefact, tarball
@@ -169,12 +169,12 @@ def _ensure(target: Path, source: Source, make_rows: Callable[[], Mapping[str, l
             write_parquet(conversations(rows[split]), directories[1] / f"{sft_split}.parquet")
         return {f"{split}_rows": len(rows[split]) for split in SPLITS}
 
-    sft_target = target.with_name(target.name + naming.SFT_SUFFIX)
+    sft_target = target.with_name(target.name + ids.SFT_SUFFIX)
     return artefact.ensure_all([target, sft_target], source, build, knob=KNOB)[0]
 
 
 def _checked_name(name: str, source: str) -> str:
-    naming.check(name, KNOB)
+    ids.check_name(name, KNOB)
     # A run on generated data must never be mistaken for one on GSM8K, nor the other way round.
     if name == GSM8K_NAME and source == "synthetic":
         raise BadInput(

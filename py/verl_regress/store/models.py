@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from verl_regress.base import naming, pulse
+from verl_regress.base import ids, pulse
 from verl_regress.base.errors import BadInput, RegressError, last_line
 from verl_regress.base.layout import HELPER_DIR, SharedRoot
 from verl_regress.base.owner import by_owner
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the model that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
     root = SharedRoot(Path(args.shared_root))
     if args.check:
-        target = root.models / naming.check(args.name or default_name(args.source), KNOB)
+        target = root.models / ids.check_name(args.name or default_name(args.source), KNOB)
         print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
     else:
         prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
@@ -83,7 +83,7 @@ def prepare(
         raise BadInput(
             f"MODEL_SOURCE={source!r} is not a source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
         )
-    name = naming.check(name or default_name(source), KNOB)
+    name = ids.check_name(name or default_name(source), KNOB)
     target = root.models / name
     if kind == "tiny":
         return _prepare_tiny([target, root.models / critic_name(name)], seed)

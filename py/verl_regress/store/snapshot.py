@@ -17,7 +17,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any, BinaryIO
 
-from verl_regress.base import naming, say
+from verl_regress.base import ids, say
 from verl_regress.base.errors import BadInput, Exit, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import Foreign, by_mode, by_owner
@@ -163,7 +163,7 @@ def list_snapshots(root: SharedRoot) -> list[str]:
     return sorted(
         path.name
         for path in root.snapshots.iterdir()
-        if naming.NAME.fullmatch(path.name) and (path / RECORD_FILE).is_file()
+        if ids.NAME.fullmatch(path.name) and (path / RECORD_FILE).is_file()
     )
 
 
@@ -301,7 +301,7 @@ def need_unchanged(
 
 
 def _directory(root: SharedRoot, code_id: str) -> Path:
-    return root.snapshots / naming.check(code_id, KNOB)
+    return root.snapshots / ids.check_name(code_id, KNOB)
 
 
 def _read_record(target: Path) -> Record:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.cluster import ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import plan, request
 from verl_regress.store.removal import uncollected
-from verl_regress.submit import beside, submit
+from verl_regress.submit import submit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +36,10 @@ def run(args: argparse.Namespace) -> int:
     asked = request.of_files(args.directory)
     root.ensure()
     with uncollected(root):
-        make = partial(plan.make, root, asked)
+        planned = plan.make(root, asked)
         if args.reserve is not None:
-            planned = replace(make(), cluster_has=args.reserve)
-            submit.reserve(planned, values)
+            submit.reserve(replace(planned, cluster_has=args.reserve), values)
         else:
-            planned = beside.in_child(make, ray_api.load_sdk)
             submit.send(
                 planned,
                 RayApi(planned.driver.address),

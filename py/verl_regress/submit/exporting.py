@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.export.formats import FORMATS
+from verl_regress.export import compose, dstack, kuberay
 from verl_regress.export.job import Export
 from verl_regress.export.site import Site
 from verl_regress.spec import plan
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 
+# To add a format: a module with LONGEST, how many characters its names have at most, and render().
+FORMATS = {"compose": compose, "dstack": dstack, "kuberay": kuberay}
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # Kubernetes: a DNS subdomain
 
 
@@ -28,20 +31,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--volume", required=True, help="the knob EXPORT_VOLUME, or its default")
     parser.add_argument("--image", required=True, help="the node image")
     parser.add_argument("--user", required=True, help="uid:gid of the nodes")
-    parser.add_argument("--worker", action="append", required=True, help="the ids of a worker's GPUs, one option each")
+    parser.add_argument(
+        "--worker", dest="workers", action="append", required=True, help="the ids of a worker's GPUs, one option each"
+    )
     parser.add_argument("--gpus-per-worker", type=int, required=True)
-    parser.add_argument("--worker-cpus", type=int)
-    parser.add_argument("--worker-gpus", type=int)
-    parser.add_argument("--worker-resources", type=json.loads, required=True)
-    parser.add_argument("--worker-env", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--worker-cpus", dest="cpus", type=int)
+    parser.add_argument("--worker-gpus", dest="gpus", type=int)
+    parser.add_argument("--worker-resources", dest="resources", type=json.loads, required=True)
+    parser.add_argument(
+        "--worker-env",
+        dest="variables",
+        action="append",
+        default=[],
+        type=lambda text: text.split("=", 1),
+        metavar="NAME=VALUE",
+    )
     parser.add_argument("--shm-size", required=True)
     parser.add_argument("--object-store-bytes", type=int, required=True)
     parser.add_argument("--gcs-port", type=int, required=True)
-    parser.add_argument("--devices", default="", help="the knob WORKER_DEVICES")
-    parser.add_argument("--unset", default="", help="variables that Ray is started without")
+    parser.add_argument("--devices", type=_words, default=(), help="the knob WORKER_DEVICES")
+    parser.add_argument("--unset", type=_words, default=(), help="variables that Ray is started without")
     parser.add_argument("--cluster-timeout", type=int, required=True)
     parser.add_argument("--pull-timeout", type=int, required=True, help="seconds for pulling the image")
     parser.add_argument("--deadlines", required=True)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,32 +67,15 @@ def run(args: argparse.Namespace) -> int:
     with uncollected(root):
         planned = plan.make(root, request)
     submit.say_left_out(planned)
-    export = Export.of(planned, site, args.given, metadata.version("ray"), chosen.longest_name)
+    export = Export.of(planned, site, args.given, metadata.version("ray"), chosen.LONGEST)
     print(chosen.render(export), end="")
     return 0
 
 
 def _site(args: argparse.Namespace) -> Site:
     _check_volume(args.to, args.volume)
-    return Site(
-        image=args.image,
-        user=args.user,
-        workers=tuple(args.worker),
-        gpus_per_worker=args.gpus_per_worker,
-        resources=args.worker_resources,
-        cpus=args.worker_cpus,
-        gpus=args.worker_gpus,
-        shm_size=args.shm_size,
-        object_store_bytes=args.object_store_bytes,
-        gcs_port=args.gcs_port,
-        devices=tuple(args.devices.split()),
-        unset=tuple(args.unset.split()),
-        environment=dict(entry.split("=", 1) for entry in args.worker_env),
-        volume=args.volume,
-        cluster_timeout=args.cluster_timeout,
-        pull_timeout=args.pull_timeout,
-        deadlines=args.deadlines,
-    )
+    given = {**vars(args), "environment": dict(args.variables)}
+    return Site(**{field.name: given[field.name] for field in fields(Site)})
 
 
 def _check_volume(to: str, volume: str) -> None:

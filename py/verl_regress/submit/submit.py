@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from verl_regress.base import documents, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
@@ -22,7 +21,7 @@ from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import trusted_uids
-from verl_regress.cluster import nodes, packages, ray_api
+from verl_regress.cluster import nodes, packages
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
@@ -31,7 +30,6 @@ from verl_regress.spec import overrides, plan
 from verl_regress.spec.request import CommandLine, Defaults, Request
 from verl_regress.store import mismatch
 from verl_regress.store.removal import uncollected
-from verl_regress.submit import beside
 from verl_regress.worker import queue
 
 # The members of the stream that scripts/lib/job.bash sends.
@@ -80,25 +78,15 @@ def run(args: argparse.Namespace) -> int:
     root = SharedRoot(args.shared_root)
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     request = read_request(args)
-    is_given = args.submission_id is not None or request.spec.submission_id is not None
-    while True:
-        try:
-            with uncollected(root):
-                make = partial(plan.make, root, request)
-                # Composing the config and loading Ray's SDK take half a second each, so both run at the same time.
-                needs_sdk = args.via == "sdk" and not args.dry_run
-                planned = beside.in_child(make, ray_api.load_sdk) if needs_sdk else make()
-                say_left_out(planned)
-                if args.dry_run:
-                    print_plan(planned)
-                    return 0
-                api = RayApi(planned.driver.address)
-                _need_new(planned, api)
-                send(planned, api, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
-            break
-        except IdTaken:
-            if is_given:
-                raise  # a generated id is generated again: many submit in the same second
+    with uncollected(root):
+        planned = plan.make(root, request)
+        say_left_out(planned)
+        if args.dry_run:
+            print_plan(planned)
+            return 0
+        api = RayApi(planned.driver.address)
+        _need_new(planned, api)
+        send(planned, api, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
     print(planned.job.submission_id)
     return 0
 
