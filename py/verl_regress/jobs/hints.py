@@ -63,7 +63,7 @@ HINTS = (
     Hint(
         r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc|out of memory: the kernel|memory monitor killed",
         "a node has too little memory: lower the micro batch sizes and lengths, or use nodes with more",
-        "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 140737488355328 bytes. (torch 2.9)",
+        "out_of_memory",
     ),
     Hint(
         r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed|inline_container\.cc",
@@ -118,7 +118,7 @@ HINTS = (
     Hint(
         r"inf.*nan|\b[Nn]a[Nn]\b",
         "the numbers overflowed: lower the learning rate, or check rewards and data for values that are not finite",
-        "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0 (torch 2.9)",
+        "nan_probabilities",
     ),
     Hint(
         r"adv_estimator|AdvantageEstimator|[Aa]dvantage estimator",
