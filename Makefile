@@ -43,7 +43,7 @@ down: ## remove the cluster: exactly what bears its label; the shared directory 
 	@scripts/02_down.sh
 dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
 	@scripts/64_dashboard.sh
-tunnel: ## the ssh command that forwards the dashboard to the machine in front of you, with JOB also that job's breakpoints [JOB, OPEN=1, TUNNEL_VIA, TUNNEL_PORT]
+tunnel: ## the ssh command that forwards the dashboard to the machine in front of you, with JOB also that job's breakpoints [JOB, TUNNEL_VIA, TUNNEL_PORT]
 	@scripts/65_tunnel.sh
 status: ## profile, nodes, jobs [JSON=1]
 	@scripts/50_status.sh
@@ -86,7 +86,7 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 	@scripts/62_bisect.sh --check
 verify: .verify-check up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
-bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, METRIC, STEP, BISECT]
+bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, METRIC, BISECT]
 	@scripts/62_bisect.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh

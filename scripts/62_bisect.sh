@@ -8,12 +8,12 @@
 #   scripts/62_bisect.sh --check             only looks whether VERL_REPO, GOOD, BAD and SUITE are there; needs no cluster
 #
 # GOOD and BAD are commits, branches or tags of VERL_REPO. Commits that change nothing in verl/ are left out, and one whose verl/
-# equals that of a commit that was tried is not run. SUITE and CASE choose what is trained, METRIC and STEP what tells a bad commit;
+# equals that of a commit that was tried is not run. SUITE and CASE choose what is trained, METRIC what tells a bad commit;
 # without them it is the first case, metric and step that differ. A run ends after that step. A commit that cannot be judged (it does
 # not run at all, or a node was lost) is skipped, with the reason. The answer is stored in ${SHARED_ROOT}/bisect/<time>/: report.md,
 # report.html, report.json.
 #
-# Knobs: VERL_REPO GOOD BAD SUITE CASE METRIC STEP BISECT DETERMINISTIC ALLOW_MISMATCH
+# Knobs: VERL_REPO GOOD BAD SUITE CASE METRIC BISECT DETERMINISTIC ALLOW_MISMATCH
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load

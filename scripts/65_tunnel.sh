@@ -5,17 +5,12 @@
 #   scripts/65_tunnel.sh          TUNNEL_VIA=me@bastion JOB=latest scripts/65_tunnel.sh
 #
 # JOB=<submission id> adds the ports of the breakpoints in which that job waits: 5678 for the first, and the next ones.
-# OPEN=1 (TRANSPORT=ssh) holds the forward itself, says when the dashboard answers, and ends with status 130 on Ctrl-C.
 #
-# Knobs: JOB OPEN TUNNEL_VIA TUNNEL_PORT DASHBOARD_PORT
+# Knobs: JOB TUNNEL_VIA TUNNEL_PORT DASHBOARD_PORT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 owner::need_own head
 forwards=()
 tunnel::list forwards
-if [[ $OPEN == 1 ]]; then
-  tunnel::hold "${forwards[@]}"
-else
-  nodes::show_forwards "${forwards[@]}"
-fi
+nodes::show_forwards "${forwards[@]}"

@@ -7,7 +7,6 @@
 bisect::check() {
   verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   bisect::_need VERL_REPO GOOD BAD
-  [[ -z $STEP || -n $METRIC ]] || cli::die 2 "STEP='${STEP}' (from ${ENV_ORIGIN[STEP]}) needs a METRIC to compare at that step: set METRIC, or leave STEP empty."
   BISECT_SUITE=$(verify::suite_file)
   bisect::_clone "$VERL_REPO" "$GOOD" "$BAD"
   bisect::_check_range
@@ -19,7 +18,6 @@ bisect::begin() {
   bisect::check
   args=("--name=${SUITE}" "--case=${CASE}" "--metric=${METRIC}" --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" --good "$BISECT_GOOD" --bad "$BISECT_BAD")
   args+=(--good-tree "$(bisect::_tree "$BISECT_GOOD")" --bad-tree "$(bisect::_tree "$BISECT_BAD")")
-  [[ -z $STEP ]] || args+=(--step "$STEP")
   BISECT_SEARCH=$(helper::run_in head bisect begin "${args[@]}" <"$BISECT_SUITE")
   bisect::_tell_cost
 }
@@ -27,7 +25,7 @@ bisect::begin() {
 # bisect::open: goes on with BISECT, whose repository and ends are recorded. Sets the same variables.
 bisect::open() {
   local words=()
-  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC STEP DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
+  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   answer::words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
   BISECT_SEARCH=${words[0]}
   bisect::_clone "${words[@]:1}"

@@ -4,6 +4,7 @@
 # Asks HOST PORT for PATH with the token in TOKEN_FILE (without it, that of the node), and prints the HTTP status, or nothing if
 # nothing answers. Bash alone, because a node may have no curl; the token is in the request only, not in an argument.
 # shellcheck disable=SC2016  # expanded by the shell that runs it
+# shellcheck disable=SC2034  # scripts/lib/lifecycle/*.bash read it
 readonly DASHBOARD_ASK='
   { exec 3<>"/dev/tcp/$1/$2"; } 2>/dev/null || exit 0
   token=$(cat -- "${4:-$RAY_AUTH_TOKEN_PATH}") || exit
@@ -49,7 +50,3 @@ dashboard::check() {
     *) cli::die 8 "What answers where the dashboard of ${CLUSTER_NAME} should be is not Ray (HTTP ${status}): check what listens there, then 'make up'." ;;
   esac
 }
-
-# dashboard::is_forwarded PORT: it answers at that port of this host, which is forwarded to it. Asks for its first page, which needs
-# no token: none is sent.
-dashboard::is_forwarded() { [[ $(bash -c "$DASHBOARD_ASK" ask 127.0.0.1 "$1" / /dev/null) == 200 ]]; }

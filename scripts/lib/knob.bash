@@ -15,9 +15,11 @@ declare -grA KNOB_GONE=(
   [IMAGE_PULL_TIMEOUT]='it is always 7200'
   [IMAGE_VERL_VERSION]='the image always has verl 0.7.1'
   [LEGACY]='use DEBUGGER=legacy'
+  [OPEN]='run the line that make tunnel prints'
   [PERTURBED]='make verify makes such runs where it needs them'
   [PROFILE_TITLE]='the profile is shown by its name'
   [RAY_UNSET]='it follows from the profile'
+  [STEP]='METRIC is compared at the first step at which it differs'
   [STOP_TIMEOUT]='it is always 60'
 )
 

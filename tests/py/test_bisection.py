@@ -30,7 +30,7 @@ def search_in(root, case="ppo", suite=SUITE):
     content = bisection.of_case(suites.parse(suite, "my.yaml"), case)
     begin = {
         "suite": {"name": "my.yaml", "content": content}, "cluster": "mine", "repo": "path:/r", "good": "a" * 40, "bad": "b" * 40,
-        "good_tree": "1" * 40, "bad_tree": "2" * 40, "case": case, "metric": "", "step": None,
+        "good_tree": "1" * 40, "bad_tree": "2" * 40, "case": case, "metric": "",
     }  # fmt: skip
     return Bisection.begin(root, begin)
 
@@ -63,7 +63,7 @@ def crash(step, data):
 
 def test_the_first_step_and_metric_that_differ_tell(root):
     _, session = ends(root, made.sign)
-    found = bisection.found_at_the_ends(session, "ppo", "", None)
+    found = bisection.found_at_the_ends(session, "ppo", "")
     assert (found.case, found.kind, found.step) == ("ppo", "value", 1)
     assert found.metric.startswith("critic/advantages/")
     assert found.good == pytest.approx(-found.bad, rel=0.5) or found.good != found.bad
@@ -73,31 +73,27 @@ def test_a_report_of_an_earlier_version_is_read(root):
     """Its checks are `lines` that `hold`."""
     _, session = ends(root, made.sign)
     shutil.copy(RECORDED / "21d7bbe.json", session.path / "report.json")
-    found = bisection.found_at_the_ends(session, "ppo", "", None)
+    found = bisection.found_at_the_ends(session, "ppo", "")
     assert found == Signature("ppo", "value", 1, "critic/advantages/max", 2.0653388500213623, -0.5)
 
 
-def test_the_metric_and_the_step_that_the_user_names_tell(root):
+def test_the_metric_that_the_user_names_tells_at_the_first_step_that_differs(root):
     _, session = ends(root, made.sign)
-    found = bisection.found_at_the_ends(session, "", "critic/advantages/min", 2)
-    assert (found.metric, found.step) == ("critic/advantages/min", 2)
-    first = bisection.found_at_the_ends(session, "ppo", "critic/advantages/min", None)
-    assert first.step == 1
+    found = bisection.found_at_the_ends(session, "", "critic/advantages/min")
+    assert (found.metric, found.step) == ("critic/advantages/min", 1)
 
 
 @pytest.mark.parametrize(
-    ("metric", "step", "sentence"),
+    ("metric", "sentence"),
     [
-        ("critic/nope", None, "METRIC=critic/nope does not appear in the run of ppo with GOOD and BAD: name a metric of its metrics.jsonl."),
-        ("critic/advantages/max", 99, "STEP=99 is not a step at which ppo records critic/advantages/max: use one of 1 to "),
-        ("critic/score/mean", None, "METRIC=critic/score/mean is the same with GOOD and BAD at steps 1 to "),
-        ("critic/score/mean", 1, "METRIC=critic/score/mean is the same with GOOD and BAD at step 1 of ppo: name one that differs, or leave it empty."),
+        ("critic/nope", "METRIC=critic/nope does not appear in the run of ppo with GOOD and BAD: name a metric of its metrics.jsonl."),
+        ("critic/score/mean", "METRIC=critic/score/mean is the same with GOOD and BAD at steps 1 to "),
     ],
 )  # fmt: skip
-def test_a_metric_or_a_step_that_does_not_tell_is_refused(root, metric, step, sentence):
+def test_a_metric_that_does_not_tell_is_refused(root, metric, sentence):
     _, session = ends(root, made.sign)
     with pytest.raises(BadInput) as error:
-        bisection.found_at_the_ends(session, "ppo", metric, step)
+        bisection.found_at_the_ends(session, "ppo", metric)
     assert sentence in str(error.value)
 
 
@@ -108,7 +104,7 @@ def test_a_metric_is_not_followed_where_good_does_not_repeat_itself(root):
     content["cases"][0] |= {"deterministic": False}
     (session.path / "report.json").write_text(json.dumps(content))
     with pytest.raises(BadInput) as error:
-        bisection.found_at_the_ends(session, "ppo", "critic/advantages/max", None)
+        bisection.found_at_the_ends(session, "ppo", "critic/advantages/max")
     assert str(error.value) == (
         "METRIC=critic/advantages/max cannot be followed in ppo, whose runs with GOOD do not repeat themselves: leave METRIC empty, and the verdict on all pairs decides."
     )
@@ -121,7 +117,7 @@ def test_a_good_end_that_fails_is_refused(root, case, metric):
     with pytest.raises(
         BadInput, match=r"^GOOD itself fails in ppo \(.+\), so nothing says what is bad: name a commit "
     ):
-        bisection.found_at_the_ends(session, case, metric, None)
+        bisection.found_at_the_ends(session, case, metric)
 
 
 def test_ends_that_train_alike_leave_nothing_to_find(root):
@@ -129,7 +125,7 @@ def test_ends_that_train_alike_leave_nothing_to_find(root):
     with pytest.raises(
         BadInput, match=r"BAD trains as GOOD does \(ppo is identical: .*\), so there is nothing to find: "
     ):
-        bisection.found_at_the_ends(session, "ppo", "", None)
+        bisection.found_at_the_ends(session, "ppo", "")
 
 
 def test_ends_that_cannot_be_compared_say_so(root):
@@ -142,12 +138,12 @@ def test_ends_that_cannot_be_compared_say_so(root):
         RegressError,
         match=r"It is unclear whether BAD differs from GOOD \(ppo is incomparable: another image\): see .*",
     ):
-        bisection.found_at_the_ends(session, "ppo", "", None)
+        bisection.found_at_the_ends(session, "ppo", "")
 
 
 def test_a_bad_end_that_fails_is_found_by_where_it_fails(root):
     _, session = ends(root, made.sign, bad_exit=1)
-    found = bisection.found_at_the_ends(session, "ppo", "", None)
+    found = bisection.found_at_the_ends(session, "ppo", "")
     assert found.kind == "failure"
     assert found.step > 1
 
@@ -163,7 +159,7 @@ def test_a_commit_is_what_its_value_is_nearer_to(value, word):
 
 def test_a_job_says_good_or_bad_by_its_value(root):
     _, session = ends(root, made.sign)
-    signature = bisection.found_at_the_ends(session, "ppo", "", None)
+    signature = bisection.found_at_the_ends(session, "ppo", "")
     good = JobDir(root.jobs / "a-20261122T100000Z")
     assert bisection.of_job(signature, JobDir(root.jobs / "again-20261122T100000Z"), good)[0] == GOOD
     word, why = bisection.of_job(signature, JobDir(root.jobs / "b-20261122T100000Z"), good)
@@ -217,7 +213,7 @@ def test_where_runs_are_noisy_the_verdict_on_all_pairs_says_it(root, word, expec
 def test_a_session_whose_checks_failed_tells_nothing(root):
     search, session = ends(root, made.sign)
     confirm = session_in(root, search, "confirm", made.sign, name="20261122T110000Z")
-    signature = bisection.found_at_the_ends(session, "ppo", "", None)
+    signature = bisection.found_at_the_ends(session, "ppo", "")
     assert bisection.confirmed(signature, confirm)[0]
     for each in (session, confirm):
         content = json.loads((each.path / "report.json").read_text())
@@ -225,7 +221,7 @@ def test_a_session_whose_checks_failed_tells_nothing(root):
         (each.path / "report.json").write_text(json.dumps(content))
     doubt = "1 check of the session 20261122T100000Z failed, so its runs may not be of the code that was asked for"
     with pytest.raises(RegressError, match=f"^{doubt}: read .*/report.md for what to fix, and start a new search.$"):
-        bisection.found_at_the_ends(session, "ppo", "", None)
+        bisection.found_at_the_ends(session, "ppo", "")
     assert bisection.of_session(Signature("ppo", "verdict"), session) == (SKIP, doubt)
     assert not bisection.confirmed(signature, confirm)[0]
 
@@ -302,7 +298,7 @@ def test_only_skipped_commits_left_are_named(root, capsys):
 
 
 def _ends_of(session):
-    found = bisection.found_at_the_ends(session, "ppo", "critic/advantages/max", 1)
+    found = bisection.found_at_the_ends(session, "ppo", "critic/advantages/max")
     return {"good": found.good, "bad": found.bad}
 
 

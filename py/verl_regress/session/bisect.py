@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         begin.add_argument(f"--{option}", required=True, help=text)
     begin.add_argument("--case", default="", help="the suite's case; empty: the first one that differs")
     begin.add_argument("--metric", default="", help="the metric that tells; empty: the first one that differs")
-    begin.add_argument("--step", type=int, help="the step at which it tells; without it: the first one that differs")
     opened = steps.add_parser(
         "open", help="print an unfinished search's directory, repository and ends, each ended by a NUL"
     )
@@ -112,7 +111,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
         raise BadInput(
             f"The folder verl of GOOD={args.good[:12]} and of BAD={args.bad[:12]} is the same (tree {args.good_tree[:12] or 'none'}), so no commit between them can have changed training: name commits that differ in it."
         )
-    kept = ("cluster", "repo", "good", "bad", "good_tree", "bad_tree", "case", "metric", "step")
+    kept = ("cluster", "repo", "good", "bad", "good_tree", "bad_tree", "case", "metric")
     search = bisection.Bisection.begin(
         root, {"suite": {"name": suite.name, "content": content}, **{name: getattr(args, name) for name in kept}}
     )
@@ -141,7 +140,7 @@ def _signature(root: SharedRoot, search: Bisection) -> None:
     """Record and print what tells GOOD from BAD. Raises BadInput if GOOD and BAD do not differ in it."""
     if not search.knows_signature:
         begin, session = search.read("begin"), search.session_of(root, bisection.ENDS)
-        found = bisection.found_at_the_ends(session, begin["case"], begin["metric"], begin["step"])
+        found = bisection.found_at_the_ends(session, begin["case"], begin["metric"])
         # JSON has no NaN.
         content = {
             name: value for name, value in asdict(found).items() if not (isinstance(value, float) and math.isnan(value))

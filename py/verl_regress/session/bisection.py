@@ -152,7 +152,7 @@ def _with_its_source(cases: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**(_with_its_source(cases, source) if source else {}), name: cases[name]}
 
 
-def found_at_the_ends(session: Session, case: str, metric: str, step: int | None) -> Signature:
+def found_at_the_ends(session: Session, case: str, metric: str) -> Signature:
     """What GOOD (A) and BAD (B) of a session that is over differ in.
 
     Raises BadInput if GOOD fails, if they do not differ, or not in `metric`; RegressError if the session does not tell.
@@ -171,7 +171,7 @@ def found_at_the_ends(session: Session, case: str, metric: str, step: int | None
             raise BadInput(
                 f"METRIC={shown(metric)} cannot be followed in {chosen['case']}, whose runs with GOOD do not repeat themselves: leave METRIC empty, and the verdict on all pairs decides."
             )
-        return _of_metric(evidence, chosen["case"], metric, step)
+        return _of_metric(evidence, chosen["case"], metric)
     if differing is None:
         summary = "; ".join(f"{each['case']} is {each['word']}: {each['reason']}" for each in cases)
         if all(each["word"] in _EQUAL for each in cases):
@@ -201,23 +201,19 @@ def _need_good(evidence: Mapping[str, Any], cases: Sequence[str]) -> None:
             )
 
 
-def _of_metric(evidence: Mapping[str, Any], case: str, metric: str, step: int | None) -> Signature:
-    """The signature that the user named: that metric, at that step or at the first one that differs."""
+def _of_metric(evidence: Mapping[str, Any], case: str, metric: str) -> Signature:
+    """The signature that the user named: that metric, at the first step at which it differs."""
     good, bad = (_first_run(evidence, case, side).series.get(metric, {}) for side in "AB")
     if not good or not bad:
         lacks = " and ".join(side for side, values in (("GOOD", good), ("BAD", bad)) if not values)
         raise BadInput(
             f"METRIC={shown(metric)} does not appear in the run of {case} with {lacks}: name a metric of its metrics.jsonl."
         )
-    steps = [step] if step is not None else sorted(good.keys() & bad.keys())
-    for each in steps:
-        if each not in good or each not in bad:
-            raise BadInput(f"STEP={each} is not a step at which {case} records {metric}: use one of {_range(good)}.")
-        if abs(good[each] - bad[each]) > ROUNDING * max(abs(good[each]), abs(bad[each])):
-            return Signature(case, "value", each, metric, good[each], bad[each])
-    where = f"at step {step}" if step is not None else f"at steps {_range(good)}"
+    for step in sorted(good.keys() & bad.keys()):
+        if abs(good[step] - bad[step]) > ROUNDING * max(abs(good[step]), abs(bad[step])):
+            return Signature(case, "value", step, metric, good[step], bad[step])
     raise BadInput(
-        f"METRIC={shown(metric)} is the same with GOOD and BAD {where} of {case}: name one that differs, or leave it empty."
+        f"METRIC={shown(metric)} is the same with GOOD and BAD at steps {_range(good)} of {case}: name one that differs, or leave it empty."
     )
 
 

@@ -95,13 +95,6 @@ nodes::show_forwards() {
   word::typed "${argv[@]}"
 }
 
-# nodes::need_holdable: OPEN=1 is refused, because this host's own 127.0.0.1 is one end of the forward.
-nodes::need_holdable() {
-  ! hosts::are_several ||
-    cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) opens no tunnel with HOSTS_FILE=${HOSTS_FILE}: on the machine in front of you, type the line that 'make tunnel' prints."
-  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) opens no tunnel with TRANSPORT=container, because the dashboard is already on this host ($(nodes::dashboard_address)): on the machine in front of you, type the line that 'make tunnel' prints."
-}
-
 # nodes::owners: the owners of the containers with our names, as ID|USER|WORKDIR, seen when the script started.
 nodes::owners() { ((${#_TRANSPORT_OWNERS[@]} == 0)) || printf '%s\n' "${!_TRANSPORT_OWNERS[@]}"; }
 

@@ -1,7 +1,7 @@
 # lifecycle/existing: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
 # nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_token_shown,
-# nodes::_leave NODE (after Ray has ended there), nodes::shown, nodes::need_holdable; and in the transport existing::environment NODE,
+# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing::environment NODE,
 # existing::need_all (every node can be reached) and existing::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this
 # host to the node, as a user can type it.
 # shellcheck shell=bash

@@ -7,11 +7,6 @@ source "${REPO_DIR}/scripts/lib/lifecycle/existing.bash"
 # nodes::shown PATH: a path of the nodes, as the user can use it: a cluster's file systems have the same paths everywhere.
 nodes::shown() { printf '%s\n' "$1"; }
 
-# nodes::need_holdable: whether hosts of an allocation accept ssh is the site's decision, and how is the user's.
-nodes::need_holdable() {
-  cli::die 2 "OPEN=1 (from ${ENV_ORIGIN[OPEN]}) opens no tunnel with TRANSPORT=srun: on the machine in front of you, type the line that 'make tunnel' prints."
-}
-
 nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }
 nodes::_where() { allocation::where "$1"; }
 nodes::_token_shown() { printf '%s/ray.token\n' "$(srun::directory)"; }

@@ -9,26 +9,6 @@ nodes::shown() {
   if [[ $1/ == "${SHARED_ROOT}"/* ]]; then printf 'head:%s\n' "$1"; else printf '%s\n' "$1"; fi
 }
 
-# nodes::need_holdable: this host can hold forwards.
-nodes::need_holdable() { :; }
-
-# nodes::open_forwards FORWARD...: opens them, a part of the script for each node; a forward that ends says so, and ends the script.
-nodes::open_forwards() {
-  local node specs
-  nodes::_need_ports "$@"
-  for node in $(nodes::_ends "$@"); do
-    mapfile -t specs < <(nodes::_specs "$node" "$@")
-    cli::part nodes::_hold "$node" "${specs[@]}"
-  done
-}
-
-nodes::_hold() {
-  local said
-  cli::temp_dir said
-  ssh::hold "$@" 2>"${said}/ssh" || true
-  cli::die 8 "The forward to $1 ($(ssh::_target "$1")) has ended ($(login::last_words "${said}/ssh")): check the node, then run this again."
-}
-
 nodes::_source() { printf '%s\n' "$NODES_FILE"; }
 nodes::_where() { ssh::_target "$1"; }
 # shellcheck disable=SC2088  # for a message

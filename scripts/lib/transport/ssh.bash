@@ -87,14 +87,6 @@ existing::forward() {
   login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"
 }
 
-# ssh::hold NODE LOCAL:HOST:PORT...: runs it until it ends: if ssh cannot listen, or if the node is gone. It never asks.
-ssh::hold() {
-  local argv=()
-  existing::forward argv "$@"
-  "${argv[0]}" -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR -o ExitOnForwardFailure=yes \
-    -o GatewayPorts=no -o ForwardAgent=no -o ForwardX11=no -o RemoteCommand=none -o ControlMaster=no -o ControlPath=none "${argv[@]:1}"
-}
-
 # existing::environment NODE: the lines of sh that give a command there its environment.
 existing::environment() {
   printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" RAY_USAGE_STATS_ENABLED=0

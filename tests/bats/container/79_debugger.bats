@@ -64,9 +64,6 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   SSH_CONNECTION='192.0.2.1 50000 192.0.2.2 2222' run make --no-print-directory tunnel TUNNEL_VIA=me@bastion TUNNEL_PORT=9265
   assert_status 0
   assert_line "ssh -N -J me@bastion -p 2222 -L 9265:127\.0\.0\.1:${DASHBOARD_PORT} $(id -un)@192\.0\.2\.2"
-  OPEN=1 run scripts/65_tunnel.sh
-  assert_status 2
-  assert_line "error   OPEN=1 \(from the command line or environment\) opens no tunnel with TRANSPORT=container, because the dashboard is already on this host \(http://127\.0\.0\.1:${DASHBOARD_PORT}\): on the machine in front of you, type the line that 'make tunnel' prints\."
 }
 
 @test "a breakpoint in a reward function: reported, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {

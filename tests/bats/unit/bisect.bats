@@ -143,7 +143,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
     [[ ${lines[-2]} == "error   "$sentence ]]
     [[ ! -e ${BATS_TEST_TMPDIR}/bisect ]]
     # shellcheck disable=SC2031  # the same
-    export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' METRIC='' STEP='' OVERRIDES=''
+    export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' METRIC='' OVERRIDES=''
     count=$((count + 1))
   done <<EOF
 GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
@@ -154,10 +154,9 @@ GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: swap them; the 
 GOOD=aside|There is no path from GOOD='aside' to BAD='main' in path:*: both come from *, so try GOOD=*, or name commits of one branch.
 BAD=good|GOOD and BAD are the same commit, *: name two.
 GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl/ in path:*: name another range.
-STEP=3|STEP='3' (from the command line or environment) needs a METRIC to compare at that step: set METRIC, or leave STEP empty.
 CASE=pppo|CASE=pppo is not a case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
 OVERRIDES=a=b|OVERRIDES='a=b' (from the command line or environment) is not for this session: both ends and every commit run the case as the suite has it; leave it out.
 EOF
-  ((count == 12))
+  ((count == 11))
 }
