@@ -3,21 +3,16 @@
 import fcntl
 import io
 import json
-import os
 import signal
 import stat
-import subprocess
-import sys
 import time
-import types
 from pathlib import Path
 
 import pytest
-from conftest import SPEC, Outcome, write
+from conftest import SPEC, write
 from streams import tar
 from test_launcher import Launched
 
-from verl_regress import cli
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs.sweep import sweep
@@ -79,14 +74,6 @@ def test_a_submission_that_ray_refuses_leaves_no_file(submit_with, shared, sdk):
     sdk.on_submit = refuse
     assert submit_with().status == 1
     assert list((shared.secrets / "mine").iterdir()) == []
-
-
-def test_values_that_are_not_utf8_arrive_unchanged(submit_with, shared):
-    front = b"API_KEY=\xff\xfe12345678\nline\0HF_TOKEN=a=b=c=d=e\0\0"
-    assert submit_with(front=front).status == 0
-    values = json.loads((shared.secrets / "mine" / "me").read_text())
-    assert os.fsencode(values["API_KEY"]) == b"\xff\xfe12345678\nline"
-    assert values["HF_TOKEN"] == "a=b=c=d=e"
 
 
 def test_a_dry_run_prints_their_names_and_needs_no_values(submit, shared):
@@ -154,17 +141,6 @@ def test_a_jobspec_cannot_set_the_path_of_the_file(submit):
     assert submit(spec=f"{SPEC}env_vars: {{VERL_REGRESS_SECRETS: /etc/passwd}}\n").is_refusal(
         f"env_vars.VERL_REGRESS_SECRETS='/etc/passwd' (from {FILE}) is refused: a job names its secrets under secrets; leave it out."
     )
-
-
-def asked(monkeypatch, capsys, text):
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(text)))
-    status = cli.main(["secrets", "--spec-name", FILE])
-    return Outcome(status, capsys.readouterr(), [])
-
-
-def test_the_scripts_get_names_and_files(monkeypatch, capsys):
-    outcome = asked(monkeypatch, capsys, NAMED.encode())
-    assert (outcome.status, outcome.out, outcome.err) == (0, "API_KEY\0\0HF_TOKEN\0~/token\0", "")
 
 
 @pytest.fixture
@@ -283,12 +259,6 @@ def test_secrets_held_by_a_launcher_or_submitter_stay_without_asking_ray(swept, 
         assert len(ray.seen) == seen
 
 
-def test_other_clusters_secrets_are_ignored(swept, shared):
-    other = write(shared.secrets / "theirs" / "job", "{}")
-    assert swept("never")[1] is False
-    assert other.exists()
-
-
 @pytest.mark.parametrize("status", ["FAILED", "RUNNING"])
 def test_stopping_a_finished_job_removes_them(run, shared, ray, make_job, status):
     job = make_job("over", started={}, ended={"exit_code": 1, "reason": "x"} if status == "FAILED" else None)
@@ -299,19 +269,6 @@ def test_stopping_a_finished_job_removes_them(run, shared, ray, make_job, status
     ray.answers["/api/jobs/over/stop"] = (200, {})
     run("stop", "over", "--deadline=0")
     assert file.exists() == (status == "RUNNING")
-
-
-def test_secrets_that_are_held_are_not_forgotten(shared, make_job, capsys):
-    job = make_job("held")
-    file = write(shared.secrets / "mine" / "held", "{}")
-    write(job.config / "runtime_env.json", json.dumps({"env_vars": {"VERL_REGRESS_SECRETS": str(file)}}))
-    with file.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_SH)
-        job_secrets.forget(job)
-        assert file.exists()
-    job_secrets.forget(job)
-    assert not file.exists()
-    assert capsys.readouterr().err == "changed removed the secrets of the job held, which is over\n"
 
 
 def test_a_launcher_does_not_follow_a_link_to_its_secrets(shared, tmp_path, monkeypatch):
@@ -345,11 +302,3 @@ def test_a_debug_bundle_hides_what_a_log_shows(run, shared, ray, make_job):
     assert outcome.status == 0
     log = Path(outcome.out.strip()) / "logs" / "driver.log"
     assert log.read_text().splitlines()[-1] == "key <secret API_KEY> <secret HF_TOKEN>"
-
-
-def test_the_keeper_ends_with_the_job(launched):
-    launched.start("").finish()
-    end = time.monotonic() + 5
-    while subprocess.run(["pgrep", "-f", f"keeper {launched.file}"], check=False, capture_output=True).stdout:
-        assert time.monotonic() < end, "the keeper is there still"
-        time.sleep(0.01)

@@ -86,13 +86,6 @@ EOT
   assert_called "apt-get install --yes --no-install-recommends jq parallel"
 }
 
-@test "without --engine, the engine is not touched" {
-  no_engine
-  bootstrap scripts/dev/bootstrap_host.sh
-  assert_status 0
-  refute_called "docker "
-}
-
 @test "on another distribution it prints the exact list and changes nothing" {
   printf 'ID=fedora\n' >"${BOX}/root/etc/os-release"
   rm "${BOX}/bin/jq"
@@ -210,15 +203,6 @@ SH
   assert_line "        will start podman's socket"
   assert_line "changed container engine started (podman, version 4.3.1)"
   assert_called "systemctl --user start podman.socket"
-}
-
-@test "CONTAINER_ENGINE=podman: without root and systemd it says what to run, and changes nothing" {
-  no_engine
-  user_id 1000
-  bootstrap CONTAINER_ENGINE=podman scripts/dev/bootstrap_host.sh --engine
-  assert_status 1
-  assert_line "error   podman does not answer at unix:///run/user/1000/podman/podman.sock, and without systemd only root's is started here: run 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock' as alice, then run this again. Nothing was changed."
-  refute_called "apt-get"
 }
 
 @test "clusters that are here: those with a container, and those of which only a network is left" {

@@ -132,14 +132,6 @@ SH
   assert_line "error   NODE_IMAGE=mine:1 is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
 }
 
-@test "no registry, and a distribution without Python 3.11" {
-  rm "${BOX}/registry"
-  stub apt-cache 'echo "python3-venv | 3.12.3-0 | somewhere"'
-  build scripts/10_build_image.sh
-  assert_status 1
-  [[ $output == *"error   BASE_IMAGE=python:3.11-slim-bookworm could not be pulled, and python3 of this machine's distribution ("*") is not 3.11, so none can be made from its packages. Set BASE_IMAGE to an image with Python 3.11 that this machine has, or make a registry reachable."* ]]
-}
-
 # A machine that can make a base from its own packages, as root.
 debian_12() {
   rm "${BOX}/registry"
