@@ -55,12 +55,15 @@ def record(case: Mapping[str, Any]) -> list[str]:
     if JOB_FAILED not in said:
         return [f"{name} did not fail: {said.strip().splitlines()[-1:]}"]
     cause = json.loads((job / "state" / "ended").read_text(encoding="utf-8"))["cause"]
-    kept = [
-        {**one, "lines": one["lines"][-1:]}
-        for path in sorted((job / "state" / "reports").glob("exceptions-*.json"))
-        for one in json.loads(path.read_text(encoding="utf-8"))["exceptions"]
-    ]
-    (HOME / f"{name}.json").write_text(json.dumps({"exceptions": kept}, indent=1) + "\n", encoding="utf-8")
+    kept = []
+    for path in sorted((job / "state" / "reports").glob("exceptions-*.json")):
+        for one in json.loads(path.read_text(encoding="utf-8"))["exceptions"]:
+            for each in one[
+                "chain"
+            ]:  # the last frames in verl's or the user's code; a file of the case should be small
+                each["frames"] = [frame for frame in each["frames"] if frame[0].startswith("/private/")][-2:]
+            kept.append(json.dumps({**one, "lines": one["lines"][-1:]}))
+    (HOME / f"{name}.json").write_text('{"exceptions": [\n' + ",\n".join(kept) + "\n]}\n", encoding="utf-8")
     print(f"- name: {name}\n  cause:", *(f"    {key}: {json.dumps(value)}" for key, value in cause.items()), sep="\n")
     return []
 
