@@ -345,10 +345,10 @@ class TestPage:
         assert str(trends.svg(group, trend, "x")).startswith("<svg")
 
 
-def checked(root, name, *problems, key="checks"):
+def checked(root, name, *problems):
     """The session is over; each of these is what one check found."""
     found = [{"name": "head", "claim": "…", "skipped": None, "problems": each} for each in problems]
-    write(root.sessions / name / "report.json", json.dumps({"passed": not any(problems), key: found}))
+    write(root.sessions / name / "report.json", json.dumps({"passed": not any(problems), "checks": found}))
 
 
 @pytest.fixture(scope="module")
@@ -366,12 +366,11 @@ class TestFailedChecks:
 
     WORDS = "1 check failed, so this may not be about the code that was asked for"
 
-    @pytest.mark.parametrize("key", ["checks", "lines"])  # "lines" before version 1.2
-    def test_are_counted_for_each_run_that_its_session_made(self, tmp_path, key):
+    def test_are_counted_for_each_run_that_its_session_made(self, tmp_path):
         root = SharedRoot(tmp_path)
         made.make(root, days=3)
-        checked(root, made.NAMES[1], ["no"], [], ["no", "no"], key=key)
-        checked(root, made.NAMES[2], [], [], key=key)
+        checked(root, made.NAMES[1], ["no"], [], ["no", "no"])
+        checked(root, made.NAMES[2], [], [])
         points, left = past.of(root)
         assert left == []
         assert {each.session: each.failed_checks for each in points} == dict(zip(made.NAMES, (0, 2, 0), strict=False))

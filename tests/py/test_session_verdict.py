@@ -449,7 +449,6 @@ class TestReuse:
         [
             ('{"checks": [{"name": "imports", "problems": []}]}', True),
             ('{"checks": [{"name": "imports", "problems": []}, {"name": "head", "problems": ["CPU 2"]}]}', False),
-            ('{"lines": [{"name": "imports", "problems": ["other code"]}]}', False),
             ('{"checks": [{"name": "im', False),
             ('{"checks": 1}', False),
         ],

@@ -184,20 +184,23 @@ def test_the_diff_of_a_dirty_tree_is_in_its_record_and_not_in_its_hash(root):
     assert not (root.snapshots / "codeB" / snapshot.DIFF_MEMBER).exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"verl/a.py": b"1"}, {"verl/__init__.py": b"\n"}],
-)
-def test_the_hash_of_the_tree_follows_names_and_contents(root, change):
-    assert make(root)["tree_sha256"] != make(root, "codeB", {**TREE, **change})["tree_sha256"]
-
-
-def test_the_hash_of_the_tree_follows_the_x_bit_and_links_but_not_the_code_id(root):
+def test_the_hash_of_the_tree_follows_names_contents_the_x_bit_and_links_but_not_the_code_id(root):
     plain, script, link = (special("verl/x", kind, "a") for kind in (tarfile.REGTYPE, tarfile.REGTYPE, tarfile.SYMTYPE))
     script.mode = 0o755
-    hashes = [make(root, f"code{i}", members=[m])["tree_sha256"] for i, m in enumerate((plain, script, link, plain))]
-    assert len(set(hashes)) == 3
-    assert hashes[0] == hashes[3]
+    trees = [
+        ({}, plain),
+        ({}, script),
+        ({}, link),
+        ({"verl/a.py": b"1"}, plain),
+        ({"verl/__init__.py": b"\n"}, plain),
+        ({}, plain),
+    ]
+    hashes = [
+        make(root, f"code{i}", {**TREE, **tree}, members=[member])["tree_sha256"]
+        for i, (tree, member) in enumerate(trees)
+    ]
+    assert len(set(hashes)) == 5
+    assert hashes[0] == hashes[-1]
 
 
 def test_a_copy_of_a_snapshot_gets_its_own_marker(root):
@@ -214,11 +217,10 @@ def test_a_tree_without_verl_is_refused(root):
     assert list(root.snapshots.iterdir()) == []
 
 
-@pytest.mark.parametrize("code_id", ["../x", "", "a b", "-x", ".x", "a/b", "x" * 65])
+@pytest.mark.parametrize("code_id", ["../x", "", "a/b"])
 def test_a_bad_code_id_is_refused(root, code_id):
-    shown = repr(code_id) if len(code_id) < 65 else f"{'x' * 40!r}"[:-1] + "… (65 characters)'"
     assert refusal(root, code_id) == (
-        f"CODE_ID={shown} cannot be used as a name: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}$ "
+        f"CODE_ID={code_id!r} cannot be used as a name: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}$ "
         "(letters, digits, '_', '.', '-'; at most 64)."
     )
     assert not root.snapshots.exists()
@@ -314,8 +316,11 @@ def refused_by_load(root):
     [
         (None, "is missing"),
         (b"", f"cannot be used: {THEIRS}"),
-        (b"[]", "cannot be used: it lacks code_id, dirty, revision, source, tree_sha256, verl_version"),
-        (b'{"code_id": "codeA"}', "cannot be used: it lacks dirty, revision, source, tree_sha256, verl_version"),
+        (b"[]", "cannot be used: it lacks code_id, dirty, requirements, revision, source, tree_sha256, verl_version"),
+        (
+            b'{"code_id": "codeA"}',
+            "cannot be used: it lacks dirty, requirements, revision, source, tree_sha256, verl_version",
+        ),
     ],
 )
 def test_a_snapshot_without_a_complete_record_is_refused(root, record, problem):

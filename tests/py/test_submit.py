@@ -508,11 +508,11 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
 
 def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, shared):
     file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
-    write(file, json.dumps({key: value for key, value in read(file).items() if key != "requirements"}))
+    write(file, json.dumps({**read(file), "requirements": {"from": None, "problem": "it has no setup.py"}}))
     outcome = submit("--submission-id=me")
     assert (outcome.status, outcome.err) == (
         0,
-        "warning verl 0.7.1 (CODE_ID=codeA) does not say which packages it needs (its snapshot was made by an older verl-regress): it was "
+        "warning verl 0.7.1 (CODE_ID=codeA) does not say which packages it needs (it has no setup.py): it was "
         "not compared with what the nodes have.\nchanged submitted me (ppo, code codeA, profile cpu)\n",
     )
 

@@ -69,8 +69,7 @@ class Session:
     def failed_checks(self) -> int:
         """How many of its checks failed; they are made when it ends. Raises one of DAMAGED."""
         report = read_json(self.path / _REPORT) or {}
-        checks = report.get("checks", report.get("lines", []))  # "lines" before version 1.2
-        return sum(bool(check["problems"]) for check in checks)
+        return sum(bool(check["problems"]) for check in report.get("checks", []))
 
     @property
     def is_doubtful(self) -> bool:
@@ -89,24 +88,12 @@ class Session:
             raise ValueError(f"{self.path} has evidence of a job without its submission_id")
         return set(texts)
 
-    def job_ids_if_readable(self) -> set[str]:
-        """The same; nothing as above."""
-        try:
-            return self.job_ids()
-        except UNREADABLE:
-            return set()
-
     def begin_if_readable(self) -> dict[str, Any]:
-        """What was recorded first; nothing as above."""
+        """What was recorded first; nothing if that is cut off, or another user closed the session."""
         try:
             return self.read("begin") or {}
         except Unreadable:
             return {}
-
-    def codes_if_readable(self) -> set[str]:
-        """The code ids of A and B, as they were recorded first; nothing as above."""
-        codes = self.begin_if_readable().get("codes")
-        return {str(code) for code in codes.values()} if isinstance(codes, dict) else set()
 
     def write_job(self, run: str, content: Mapping[str, Any]) -> None:
         """Record the evidence of the job of a run."""

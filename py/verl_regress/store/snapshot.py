@@ -39,11 +39,12 @@ _TREE_DIGITS = 8
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 
-_NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version"}  # what others read of a record
+# What others read of a record.
+_NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version", "requirements"}
 
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, diff, tree_sha256, file_count, verl_version, created,
-requirements (verl_regress.store.requirements; older records lack it)."""
+requirements (verl_regress.store.requirements)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
