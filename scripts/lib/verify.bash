@@ -41,53 +41,22 @@ verify::open() {
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }
 
-# verify::hold: no other shell drives this session as long as this script lives, however it ends; or ends it with one sentence. The
-# lock is held on the head, so it ends with the head, too: called again, this takes it again, and finds the head that there is now.
+# verify::hold: no other shell drives this session as long as this script lives; or ends it with one sentence.
 verify::hold() {
-  local dir identity address status=0
-  if [[ -n $VERIFY_HOLDER ]]; then
-    ! kill -0 "$VERIFY_HOLDER" 2>/dev/null || return 0
-    transport::load
-  else
-    cli::on_exit verify::_tell_open
-    printf -v VERIFY_DRIVER 'pid %d of %s on %s since %(%F %T %z)T' "$$" "$OWNER_USER" "$HOSTNAME" -1
-  fi
-  address=$(node::address head) || exit "$?" # errexit is off behind `while`
-  identity=$(node::identity head) || exit "$?"
-  cli::temp_dir dir
-  set -m # a separate process group: Ctrl-C reaches it only through us
-  verify::_hold "$dir" --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}" --head-identity "$identity" --head-address "$address" \
-    >"${dir}/held" 2>"${dir}/said" &
-  VERIFY_HOLDER=$!
-  set +m
-  log::while 'locking the session' -- wait::until 60 verify::_has_holder_ended test -s "${dir}/held" || status=$?
-  ((status != 0)) || return 0
-  ((status == 2)) || cli::die 8 "The head did not lock the session ${VERIFY_SESSION##*/} within 60 s: see 'make status', then continue the session."
-  wait "$VERIFY_HOLDER" || status=$?
-  ((status != 2)) || VERIFY_IS_OPEN=''
-  cat "${dir}/said" >&2
-  exit "$status"
+  local file="${WORKDIR}/locks/session-${VERIFY_SESSION##*/}" descriptor
+  printf -v VERIFY_DRIVER 'pid %d of %s on %s since %(%F %T %z)T' "$$" "$OWNER_USER" "$HOSTNAME" -1
+  owner::need_workdir
+  mkdir -p "${file%/*}"
+  exec {descriptor}>>"$file"
+  flock --wait 5 "$descriptor" ||
+    cli::die 2 "The session ${VERIFY_SESSION##*/} is driven by $(lock::holder "$file"): wait until that process ends, or stop it, then run this again."
+  lock::sign "$file" "of user ${OWNER_USER}"
+  cli::on_exit verify::_tell_open
 }
-VERIFY_HOLDER='' # the process that has the head hold the lock
 VERIFY_DRIVER='' # this script, in words
 VERIFY_IS_OPEN=1 # what ends this script leaves a session that can be continued
 
 verify::_tell_open() { [[ -z $VERIFY_IS_OPEN ]] || log::info "the session can be continued: 'make verify SESSION=${VERIFY_SESSION##*/}'"; }
-
-# verify::_hold DIR WORDS...: writes to the head until we are gone: killed, or done, so that DIR is removed.
-verify::_hold() {
-  local dir=$1 never
-  shift
-  exec {never}<> <(true) # nobody writes into it: reading is a wait
-  until verify::_is_driver_gone "$dir"; do
-    printf '.\n' 2>/dev/null || break
-    read -r -t 1 -u "$never" || true
-  done | helper::run_in head verify hold "$@"
-}
-
-verify::_is_driver_gone() { [[ ! -d $1 ]] || ! kill -0 "$$" 2>/dev/null; }
-
-verify::_has_holder_ended() { ! kill -0 "$VERIFY_HOLDER" 2>/dev/null; }
 
 # verify::refuse_knobs WHY KNOB...: the user must not have set these.
 verify::refuse_knobs() {
@@ -151,7 +120,7 @@ verify::run_jobs() {
   # shellcheck disable=SC2034  # verify::_next fills it by its name
   local next=()
   cli::on_interrupt log::info 'the job that runs keeps running'
-  while verify::hold && verify::_next next; do verify::_run "${next[@]}"; done
+  while verify::_next next; do verify::_run "${next[@]}"; done
 }
 
 # verify::_run NAME submit|follow SPEC SIDE ID SEED PERTURBED OVERRIDES...
@@ -230,8 +199,12 @@ verify::judge() {
 # verify::_next NAME: puts the next run's words into the array NAME; false if none is left.
 verify::_next() {
   local -n _words=$1
-  local args=(--session "$VERIFY_SESSION")
+  local identity address args=(--session "$VERIFY_SESSION")
+  transport::load # the head may be another one than before
+  address=$(node::address head) || exit "$?" # errexit is off behind `while`
+  identity=$(node::identity head) || exit "$?"
+  args+=(--head-identity "$identity" --head-address "$address")
   verify::_budget args
-  answer::words _words helper::run head verify next "${args[@]}" || exit "$?" # errexit is off behind `while`
+  answer::words _words helper::run head verify next "${args[@]}" || exit "$?"
   ((${#_words[@]} > 0))
 }

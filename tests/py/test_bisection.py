@@ -2,8 +2,6 @@
 
 import json
 import math
-import shutil
-from pathlib import Path
 
 import pytest
 import test_session_verdict as made
@@ -14,7 +12,6 @@ from verl_regress.session import bisect, bisect_report, bisection, report, suite
 from verl_regress.session.bisection import BAD, GOOD, SKIP, Bisection, Signature
 from verl_regress.session.checks import Verdict as Checked
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "reports"
 pytestmark = pytest.mark.slow
 
 SUITE = "title: mine\npairs: 1\ncases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n  resume: {continues: ppo, steps: 2}\n"
@@ -67,14 +64,6 @@ def test_the_first_step_and_metric_that_differ_tell(root):
     assert (found.case, found.kind, found.step) == ("ppo", "value", 1)
     assert found.metric.startswith("critic/advantages/")
     assert found.good == pytest.approx(-found.bad, rel=0.5) or found.good != found.bad
-
-
-def test_a_report_of_an_earlier_version_is_read(root):
-    """Its checks are `lines` that `hold`."""
-    _, session = ends(root, made.sign)
-    shutil.copy(RECORDED / "21d7bbe.json", session.path / "report.json")
-    found = bisection.found_at_the_ends(session, "ppo", "")
-    assert found == Signature("ppo", "value", 1, "critic/advantages/max", 2.0653388500213623, -0.5)
 
 
 def test_the_metric_that_the_user_names_tells_at_the_first_step_that_differs(root):

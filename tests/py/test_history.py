@@ -144,8 +144,6 @@ class TestSessions:
         job = root.sessions / made.NAMES[2] / "evidence/job-sft_a.json"
         job.write_text(json.dumps({name: each for name, each in json.loads(job.read_text()).items() if name != "plan"}))
         sessions.make(root, "20261201T100000Z")
-        old = sessions.make(root, "20261202T100000Z")
-        old.write("begin", {"codes": {}, "cluster": "mine"})
         (root.sessions / "notes").mkdir()
         page = made.page(root)
         left = [str(each) for each in page.all_left]
@@ -155,7 +153,6 @@ class TestSessions:
             f"sft_a of {made.NAMES[2]}: its evidence is damaged (KeyError: 'plan')",
             f"sft_b of {made.NAMES[2]}: Line 1 of '{root.jobs}/sft-b-{made.NAMES[2]}/logs/metrics.jsonl' is not JSON ('no'): give a metrics.jsonl of verl's file logger.",
             "20261201T100000Z: it has recorded no run",
-            "20261202T100000Z: it is of an earlier version, which had no suites",
             "notes: it has no evidence/begin.json: it is not a session, or was cut off",
             f"sft_b of {made.NAMES[0]} (v2-0): the record is cut off after step 1, in line 2",
         ]

@@ -1,25 +1,20 @@
 """`report`: where a session's report is, and its verdict."""
 
 import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import write
 
 import deps
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "reports"
 
-
-def session(shared, name, headline="same: B trains as A does (ppo of 1 cases)", page="report.html"):
+def session(shared, name, headline="same: B trains as A does (ppo of 1 cases)", is_over=True):
     directory = shared.sessions / name
     (directory / "evidence").mkdir(parents=True)
-    if page:
-        write(directory / "report.json", json.dumps({"status": 0, **({"headline": headline} if headline else {})}))
-        write(directory / page, "")
+    if is_over:
+        write(directory / "report.json", json.dumps({"status": 0, "headline": headline}))
     return directory
 
 
@@ -40,17 +35,10 @@ def report(shared):
 def test_the_newest_session_that_has_one(shared, report, words):
     session(shared, "20261122T100000Z", "regressed: no")
     session(shared, "20261122T110000Z")
-    session(shared, "20261122T120000Z", page=None)
+    session(shared, "20261122T120000Z", is_over=False)
     said = "        20261122T120000Z is not over, so it has no report: 'make verify SESSION=20261122T120000Z' continues it\n"
     said += "        20261122T110000Z: same: B trains as A does (ppo of 1 cases)\n"
     assert report(*words) == (0, "/mine/verify/20261122T110000Z/report.html\n", said)
-
-
-def test_a_session_by_name_also_one_of_an_earlier_version(shared, report):
-    session(shared, "20261122T100000Z", headline=None, page="report.md")
-    session(shared, "20261122T110000Z")
-    found = report("--name=20261122T100000Z")
-    assert found == (0, "/mine/verify/20261122T100000Z/report.md\n", "        20261122T100000Z: exit status 0\n")
 
 
 def test_a_headline_cannot_act_on_the_terminal(shared, report):
@@ -58,22 +46,10 @@ def test_a_headline_cannot_act_on_the_terminal(shared, report):
     assert report()[2] == "        20261122T110000Z: no answer: \\x1b[2J\\nok\\x9b\n"
 
 
-def test_a_report_whose_checks_have_the_names_of_an_earlier_version(shared, report):
-    """`lines`, not `checks`; each `holds`, where it now `passed`."""
-    directory = session(shared, "20261122T100000Z")
-    shutil.copy(RECORDED / "21d7bbe.json", directory / "report.json")
-    code, printed, said = report("--name=20261122T100000Z")
-    assert (code, printed) == (0, "/mine/verify/20261122T100000Z/report.html\n")
-    assert said == (
-        "        20261122T100000Z: changed: B does not train as A does, and no metric tells whether that is better or worse "
-        "(ppo; 1 cases)\n"
-    )
-
-
 def test_what_has_no_report_is_said(shared, report):
     none = "error   No session in /mine/verify has a report: 'make verify' makes one.\n"
     assert report() == (2, "", none)
-    session(shared, "20261122T100000Z", page=None)
+    session(shared, "20261122T100000Z", is_over=False)
     going = "error   The session 20261122T100000Z has no report, because it is not over: continue it with 'make verify SESSION=20261122T100000Z'.\n"
     assert report("--name=20261122T100000Z") == (2, "", going)
     unknown = "error   SESSION=x is not a session (20261122T100000Z): name one, or leave it empty for the newest.\n"

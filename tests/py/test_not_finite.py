@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_is_regressed_exit_9(tmp_path):
     known = session.evidence()
     outcome = report.Outcome(session, known, [], verdict.of_session(known))
     assert (outcome.word, outcome.status) == ("regressed", 9)
-    assert "| 2 | - | - | - | " in "\n".join(report.as_markdown(outcome))
+    assert "| 2 | - | - | - | " in report.as_markdown(outcome)
 
 
 @pytest.mark.parametrize(

@@ -272,36 +272,15 @@ class TestCodes:
 class TestComment:
     """report.md fits a comment on GitHub."""
 
-    def test_what_fits_is_whole(self, outcome):
-        lines = report.as_markdown(outcome)
-        assert any(line.startswith("## sft with A") for line in lines)
-        assert not any("Left out" in line for line in lines)
-
-    @pytest.mark.parametrize(
-        ("steps", "left"),
-        [
-            (400, "the steps of sft"),
-            (700, "the steps of grpo, the steps of sft"),
-            (5000, "the steps of ppo, the steps of grpo, the steps of sft"),
-        ],
-    )
-    def test_the_last_steps_are_left_out_first(self, outcome, steps, left):
-        numbers = list(range(steps))
-        longer = {"steps": numbers, "scores": [0.5] * steps, "losses": [0.25] * steps}
+    @pytest.mark.parametrize(("steps", "is_cut"), [(3, False), (5000, True)])
+    def test_the_last_steps_are_cut(self, outcome, steps, is_cut):
+        longer = {"steps": list(range(steps)), "scores": [0.5] * steps, "losses": [0.25] * steps}
         evidence = {name: {**each, **longer} if name.startswith("job-") else each for name, each in outcome.evidence.items()}  # fmt: skip
-        lines = report.as_markdown(report.Outcome(outcome.session, evidence, outcome.checks, outcome.verdicts))
-        assert sum(len(line) + 1 for line in lines) <= 65536
-        assert (
-            lines[-1] == f"Left out, because a comment may have 65536 characters: {left}. report.html has everything."
-        )
-
-    def test_even_checks_that_are_too_long_are_cut(self, outcome):
-        many = [page_sessions.Checked("x", "y" * 500, "z", []) for _ in range(300)]
-        outcome = report.Outcome(outcome.session, outcome.evidence, many, outcome.verdicts)
-        lines = report.as_markdown(outcome)
-        assert sum(len(line) + 1 for line in lines) <= 65536
-        assert lines[0] == f"# {outcome.headline}"
-        assert "the last lines above. report.html has everything." in lines[-1]
+        text = report.as_markdown(report.Outcome(outcome.session, evidence, outcome.checks, outcome.verdicts))
+        assert len(text) <= 65536
+        assert text.startswith(f"# {outcome.headline}\n")
+        cut = "\nCut here, because a comment may have 65536 characters: report.html has everything.\n"
+        assert (text.endswith(cut), "## sft with A" in text) == (is_cut, not is_cut)
 
 
 def test_the_memory_of_the_processes_is_shown_where_it_was_recorded():

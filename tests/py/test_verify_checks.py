@@ -171,7 +171,7 @@ MUTATIONS = [
     ("imports", other_marker),
     ("imports", same_bytes),
     ("imports", put("job-grpo_a/state/identity", None)),
-    ("imports", put("job-sft_a/state/identity/holds", False)),
+    ("imports", put("job-sft_a/state/identity/passed", False)),
     ("imports", put("job-sft_a/state/identity/problems", ["process 7 loaded verl from elsewhere"])),
     ("imports", put("job-sft_a/state/identity/processes", 1)),
     ("workloads", put("job-sft_a/ray/status", "FAILED")),
@@ -481,7 +481,7 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
     assert report.about_packages(evidence) == said
     outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
     assert all(check.passed for check in outcome.checks)
-    assert set(said) <= set(report.as_markdown(outcome))
+    assert set(said) <= set(report.as_markdown(outcome).splitlines())
     assert report.as_json(outcome)["packages"] == said
     for case in ("ppo", "grpo", "sft", "resume"):
         del evidence[f"job-{case}_b"]

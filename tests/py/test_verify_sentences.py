@@ -266,15 +266,13 @@ def test_a_proof_of_identity_is_of_processes_modules_and_actors(evidence, key, v
     assert problems(evidence, "imports") == []
 
 
-@pytest.mark.parametrize("key", ["passed", "holds"])  # version 1.2 and before wrote "holds"
-def test_a_proof_of_identity_is_of_the_snapshot_that_was_asked_for(evidence, key):
+def test_a_proof_of_identity_is_of_the_snapshot_that_was_asked_for(evidence):
     identity, path = job(evidence, "grpo_b")["state"]["identity"], job(evidence, "grpo_b")["plan"]["code_path"]
-    identity[key] = identity.pop("holds")
     put("code_path", "/elsewhere")(identity)
     assert problems(evidence, "imports") == [f"grpo_b: the proof is of /elsewhere, {path} was asked for"]
-    identity |= {"code_path": path, key: False}
+    identity |= {"code_path": path, "passed": False}
     assert problems(evidence, "imports") == [f"grpo_b: the proof is of {path}, {path} was asked for"]
-    identity |= {key: True, "problems": ["process 7 loaded verl from elsewhere"]}
+    identity |= {"passed": True, "problems": ["process 7 loaded verl from elsewhere"]}
     assert problems(evidence, "imports") == ["grpo_b: process 7 loaded verl from elsewhere"]
     job(evidence, "grpo_b")["state"]["identity"] = None
     assert problems(evidence, "imports") == ["grpo_b has no state/identity"]

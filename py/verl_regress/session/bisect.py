@@ -16,7 +16,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import status
-from verl_regress.session import bisection, schedule, spelling, suites
+from verl_regress.session import bisection, schedule, suites
 from verl_regress.session.bisection import Bisection
 from verl_regress.store.sessions import Session, named, need_unfinished
 
@@ -106,7 +106,6 @@ def run(args: argparse.Namespace) -> int:
 def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
     content = bisection.of_case(suite, args.case)
-    spelling.need_known(root, suite, args.metric)
     if args.good_tree == args.bad_tree:
         raise BadInput(
             f"The folder verl of GOOD={args.good[:12]} and of BAD={args.bad[:12]} is the same (tree {args.good_tree[:12] or 'none'}), so no commit between them can have changed training: name commits that differ in it."

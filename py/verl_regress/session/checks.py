@@ -104,7 +104,6 @@ def may_be_reused(job: Mapping[str, Any], tree: str, taken: Collection[str]) -> 
     """Whether a later session, which has `taken` these jobs already, may take this one over as a run of that tree."""
     return (
         "reused_from" not in job
-        and "artefacts" in job  # older versions recorded none
         and job["submission_id"] not in taken
         and (job.get("code") or {}).get("tree_sha256") == tree
         and has_succeeded(job)
@@ -320,8 +319,7 @@ def _import_origin(evidence: Evidence) -> list[str]:
             yield f"{name} has no state/identity"
             return
         yield from (f"{name}: {problem}" for problem in identity["problems"])
-        passed = identity.get("passed", identity.get("holds"))  # "holds" in records of version 1.2 and before
-        if not passed or identity["code_path"] != code_path:
+        if not identity["passed"] or identity["code_path"] != code_path:
             yield f"{name}: the proof is of {identity['code_path']}, {code_path} was asked for"
         if identity["processes"] <= 1 or identity["modules"] == 0 or identity["actors"] == 0:
             yield f"{name}: only {identity['processes']} processes with {identity['modules']} modules and {identity['actors']} actors reported"

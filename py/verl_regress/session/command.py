@@ -1,4 +1,4 @@
-"""`verify suite | begin | open | hold | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
+"""`verify suite | begin | open | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, status
-from verl_regress.session import checks, cost, driver, evidence, schedule, spelling, suites
+from verl_regress.session import checks, cost, evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import datasets, models, snapshot
@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     opened.add_argument("--name", required=True, help="its name, or latest")
     opened.add_argument("--cluster", required=True)
     for name, text in (
-        ("hold", "keep other shells from driving the session, as long as stdin is open and not silent"),
         ("cost", "say what the session will cost at most"),
         ("prepared", "keep what the second prepare said (stdin) and left"),
         (
@@ -62,14 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--session", type=Path, required=True)
-    for each in (begin, steps.choices["hold"]):
+    for each in (begin, steps.choices["next"]):
         each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
         each.add_argument("--head-address", required=True)
     for each in (begin, opened, steps.choices["prepared"]):
         for knob in ("dataset", "model"):
             each.add_argument(f"--{knob}", required=True, help=f"the knob {knob.upper()}")
             each.add_argument(f"--{knob}-source", required=True, help=f"the knob {knob.upper()}_SOURCE")
-    steps.choices["hold"].add_argument("--driver", required=True, help="the shell that asks, in words")
     for name in ("cost", "next", "judge"):
         steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
     for name in ("record", "refused"):
@@ -92,23 +90,20 @@ def run(args: argparse.Namespace) -> int:
     """Run one step; `judge` returns the session's exit status: 9 if a check failed, else what the verdicts say."""
     root, api = SharedRoot(args.shared_root), RayApi(nodes.ADDRESS)
     if args.step == "suite":
-        suite = _suite(args)
-        spelling.need_known(root, suite)
-        sys.stdout.write("".join(f"{spec}\0" for spec in suite.specs))
+        sys.stdout.write("".join(f"{spec}\0" for spec in _suite(args).specs))
         return 0
     if args.step == "begin":
         return _begin(root, api, args)
     if args.step == "open":
         return _open(root, args)
     session = Session(args.session)
-    if args.step == "hold":
-        return driver.hold(session, args.driver, {"identity": args.head_identity, "address": args.head_address})
     deps.use("judge")  # only the head has them
     if args.step == "cost":
         say.info(cost.described(root, session.evidence(), args.budget))
     elif args.step == "prepared":
         _prepared(root, session, args)
     elif args.step == "next":
+        _see_head(session, {"identity": args.head_identity, "address": args.head_address})
         _next(root, api, session, args.budget)
     elif args.step == "record":
         _record(root, api, session, args)
@@ -177,10 +172,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
 
 
 def _prepared(root: SharedRoot, session: Session, args: argparse.Namespace) -> None:
-    """Record the second prepare: of what there was before, and of what it may have made.
-
-    A session of an earlier version recorded every prepared directory of the shared root.
-    """
+    """Record the second prepare: of what there was before, and of what it may have made."""
     before = map(Path, (session.read("begin") or {})["artefacts"])
     found = evidence.artefacts(root, dict.fromkeys([*before, *_made_by_prepare(root, args)]))
     session.write("prepare", {"log": sys.stdin.read(), "artefacts": found})
@@ -206,7 +198,7 @@ def _names(args: argparse.Namespace) -> dict[str, str]:
 def _need_same_names(session: Session, begun: Mapping[str, str], args: argparse.Namespace) -> None:
     """A session goes on with the data set and the model that it began with. Raises BadInput."""
     for kind, name in _names(args).items():
-        if name != begun.get(kind, name):  # an earlier version recorded none
+        if name != begun[kind]:
             knob, given = kind.upper(), getattr(args, kind)
             says = f"{knob}={shown(given)}" if given else f"{knob}_SOURCE={shown(getattr(args, f'{kind}_source'))}"
             raise BadInput(
@@ -221,11 +213,7 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     session = Session(named(mine, "SESSION", args.name, f"a session of the cluster {args.cluster}", "a new one"))
     need_unfinished(session.path, "SESSION", args.name)
     begin = session.read("begin") or {}
-    if "suite" not in begin:
-        raise BadInput(
-            f"SESSION={shown(args.name)} ({session.path.name}) is of an earlier version, which had no suites: leave SESSION empty for a new one."
-        )
-    _need_same_names(session, begin.get("prepared", {}), args)
+    _need_same_names(session, begin["prepared"], args)
     codes = begin["codes"]
     sys.stdout.write("".join(f"{word}\0" for word in (session.path, codes["A"], codes["B"])))
     return 0
@@ -233,6 +221,13 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
 
 def _only(session: Session) -> set[str]:
     return set((session.read("begin") or {}).get("only", []))
+
+
+def _see_head(session: Session, head: dict[str, str]) -> None:
+    """Record the head from which the next job is submitted, if it was made again: then its container has another id."""
+    heads = (session.read("heads") or {}).get("heads", [])
+    if head not in ((session.read("begin") or {})["head"], *heads):
+        session.write("heads", {"heads": [*heads, head]})
 
 
 def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -> None:

@@ -20,11 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report's path; its verdict is a message. Reads files only."""
     session, report = _find(SharedRoot(args.shared_root), args.name)
-    # Sessions of version 1.1 have neither the sentence nor the page.
-    name = next(name for name in ("report.html", "report.md", "report.json") if (session.path / name).is_file())
-    status = report.get("status", "unknown")
-    say.info(printable(f"{session.path.name}: {report.get('headline') or f'exit status {status}'}"))
-    print(say.shown(session.path / name))
+    say.info(printable(f"{session.path.name}: {report.get('headline')}"))
+    print(say.shown(session.path / "report.html"))
     return 0
 
 

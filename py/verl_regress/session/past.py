@@ -59,8 +59,6 @@ def _why_not(evidence: Evidence) -> str | None:
     """Why a session cannot be used at all."""
     if "begin" not in evidence:
         return "it has no evidence/begin.json: it is not a session, or was cut off"
-    if "suite" not in evidence["begin"]:
-        return "it is of an earlier version, which had no suites"
     return None if jobs_of(evidence) else "it has recorded no run"
 
 

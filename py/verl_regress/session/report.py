@@ -24,7 +24,6 @@ from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import report as judged
 from verl_verdict import verdicts
-from verl_verdict.diagnosis import listed
 from verl_verdict.verdicts import Verdict, Word
 
 _MEANING = {
@@ -38,7 +37,6 @@ _MEANING = {
 }
 
 _COMMENT = 65536  # characters of a comment on GitHub
-_REST = "the last lines above"
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Outcome:
 def write(outcome: Outcome) -> None:
     """Write the four reports into the session's directory."""
     directory = outcome.session.path
-    write_atomically(directory / "report.md", "\n".join(as_markdown(outcome)) + "\n")
+    write_atomically(directory / "report.md", as_markdown(outcome))
     write_atomically(directory / "junit.xml", as_junit(outcome))
     write_atomically(directory / "report.html", as_html(outcome))
     # The last one: it says that the session is over.
@@ -207,66 +205,47 @@ def _pairs(evidence: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
     return [(name, (a, b)) for name, (a, b) in firsts.items() if a and b]
 
 
-def as_markdown(outcome: Outcome) -> list[str]:
-    """The report for people: the answer, the cases, A and B step by step, then every check and every job.
+def as_markdown(outcome: Outcome) -> str:
+    """The report for people: the answer, the cases, every check and every job, then A and B step by step.
 
-    GitHub takes no longer comment: what is too long is left out, the last steps first, and a sentence says what.
+    GitHub takes no longer comment, so what is too long is cut at its end.
     """
-    parts, left = _parts(outcome), list[str]()
-    for name in [name for name, _ in reversed(parts) if name]:
-        if _length(parts, left) <= _COMMENT:
-            break
-        parts = [part for part in parts if part[0] != name]
-        left.insert(0, name)
-    lines = [line for _, part in parts for line in part]
-    while _length([("", lines)], left) > _COMMENT:  # even the answer and the checks are too long
-        lines.pop()
-        left = left if _REST in left else [*left, _REST]
-    return [*lines, *(_left_out(left) if left else [])]
+    text = "\n".join(_lines(outcome)) + "\n"
+    if len(text) <= _COMMENT:
+        return text
+    cut = f"\n\nCut here, because a comment may have {_COMMENT} characters: report.html has everything.\n"
+    return text[: _COMMENT - len(cut)].rpartition("\n")[0] + cut
 
 
-def _length(parts: Sequence[tuple[str, Sequence[str]]], left: Sequence[str]) -> int:
-    lines = [line for _, part in parts for line in part] + (_left_out(left) if left else [])
-    return sum(len(line) + 1 for line in lines)
-
-
-def _left_out(left: Sequence[str]) -> list[str]:
-    """The last lines of a report that was cut."""
-    shown = listed(left, 10)
-    return ["", f"Left out, because a comment may have {_COMMENT} characters: {shown}. report.html has everything."]
-
-
-def _parts(outcome: Outcome) -> list[tuple[str, list[str]]]:
-    """The parts of report.md in their order; those with a name may be left out."""
+def _lines(outcome: Outcome) -> list[str]:
     evidence = outcome.evidence
     begin = evidence["begin"]
-    top = [
+    lines = [
         f"# {outcome.headline}",
         "",
         f"A is `{begin['codes']['A']}`, B is `{begin['codes']['B']}`. Suite {begin['suite']['name']}, profile {begin['profile']}, "
         f"cluster {begin['cluster']}, {begin['time']}.",
     ]
     if outcome.verdicts:
-        top += ["", "| case | verdict | why | first difference |", "| --- | --- | --- | --- |"]
-    top += [
+        lines += ["", "| case | verdict | why | first difference |", "| --- | --- | --- | --- |"]
+    lines += [
         f"| {verdict.case} | **{verdict.word.value}** | {verdict.reason} | {verdict.first or '-'} |"
         for verdict in outcome.verdicts
     ]
-    parts = [("", top)]
     for verdict in outcome.verdicts:
-        lines = judged.text([verdict], ()).splitlines()[1:-2]
+        how = judged.text([verdict], ()).splitlines()[1:-2]
         summary = f"<details><summary>{verdict.case}: how it was decided</summary>"
-        parts.append((f"how {verdict.case} was decided", ["", summary, "", "```", *lines, "```", "</details>"]))
-    checks = [line for about in about_packages(evidence) for line in ("", about)]
-    checks += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
+        lines += ["", summary, "", "```", *how, "```", "</details>"]
+    lines += [line for about in about_packages(evidence) for line in ("", about)]
+    lines += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
     for check in outcome.checks:
         problems = "".join(f"<br>**{problem}**" for problem in check.problems)
         word = "**FAIL**" if check.failed else check.word
-        checks.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
-    parts.append(("", checks))
-    parts.append(("the jobs", _jobs(evidence)))
-    steps = [(f"the steps of {name}", ["", *_side_by_side(name, a, b)]) for name, (a, b) in _pairs(evidence)]
-    return [*parts, *steps]
+        lines.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
+    lines += _jobs(evidence)
+    for name, (a, b) in _pairs(evidence):
+        lines += ["", *_side_by_side(name, a, b)]
+    return lines
 
 
 def _jobs(evidence: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, Unreadable, shown
-from verl_regress.base.files import LONGEST, now, opened, read_json, reserve, write_reserved
+from verl_regress.base.files import LONGEST, now, opened, read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.jobs.status import DAMAGED
 
@@ -43,13 +42,7 @@ class Session:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Record one piece of evidence, stamped with the time."""
-        write_reserved(self._file(name), json.dumps({**content, "time": now()}, indent=1, ensure_ascii=False) + "\n")
-
-    def reserve(self, *names: str) -> None:
-        """Take the space of these pieces now: a disk that is full at the end of a session must not lose its answer."""
-        with contextlib.suppress(OSError):
-            for name in names:
-                reserve(self._file(name))
+        write_atomically(self._file(name), json.dumps({**content, "time": now()}, indent=1, ensure_ascii=False) + "\n")
 
     def read(self, name: str) -> dict[str, Any] | None:
         """One piece of evidence, or None if it was not gathered."""
