@@ -200,7 +200,7 @@ verify::judge() {
 verify::_next() {
   local -n _words=$1
   local identity address args=(--session "$VERIFY_SESSION")
-  transport::load # the head may be another one than before
+  transport::load                            # the head may be another one than before
   address=$(node::address head) || exit "$?" # errexit is off behind `while`
   identity=$(node::identity head) || exit "$?"
   args+=(--head-identity "$identity" --head-address "$address")

@@ -25,7 +25,7 @@ SH
 }
 
 # head_of ID WORKDIR: the head runs, and has that owner.
-head_of() { printf '/mine-head|true|since|10.0.0.1 |mine|%s|me|%s||%s/shared|/other|\n' "$1" "$2" "$2" >"${BOX}/containers"; }
+head_of() { printf '/mine-head|true|since|10.0.0.1 |mine|%s|me|%s\n' "$1" "$2" >"${BOX}/containers"; }
 ours() { head_of 00000000000000aa "$WORK"; }
 
 history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_history.sh; }

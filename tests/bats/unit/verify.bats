@@ -11,7 +11,7 @@ setup() {
   SESSION="${SHARED}/verify/20261122T100000Z"
   mkdir -p "${SESSION}/evidence" "${SHARED}/common/code/verl_regress"
   mkfifo "${BOX}/never"
-  printf '/vr-head|true|since|10.0.0.1 |vr|||||\n' >"${BOX}/containers"
+  printf '/vr-head|true|since|10.0.0.1 |vr|||\n' >"${BOX}/containers"
   stub docker - <<SH
     case "\$*" in
       'inspect --format {{.Name}}|'*) cat "\${BOX}/containers" ;;
