@@ -6,7 +6,6 @@ import zipfile
 import pytest
 from conftest import write, write_checkpoint
 
-from verl_regress.base.errors import Unreadable
 from verl_regress.jobs import checkpoints
 
 RANKS = ("model_world_size_2_rank_0", "model_world_size_2_rank_1")
@@ -164,71 +163,11 @@ def test_a_part_without_weights_is_not_whole(job, part, files, is_whole):
     assert newest(job) == ("global_step_2" if is_whole else "global_step_1")
 
 
-@pytest.mark.parametrize("text", ["algorithm: {", "[]\n", "", "a: 2001-99-99\n", "[" * 10_000])
-def test_a_config_that_verl_did_not_write_is_named(job, text):
-    """Before: a traceback."""
-    write_checkpoint(job, 1, latest=1)
-    file = write(job.config / "verl_config.yaml", text)
-    with pytest.raises(Unreadable) as refused:
-        newest(job)
-    assert str(refused.value) == (
-        f"{file} cannot be read: it is cut off, or no YAML mapping: restore it from a backup."
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "limit", "longest"),
-    [
-        ("config/verl_config.yaml", "_LONGEST_CONFIG", 100),
-        ("checkpoints/latest_checkpointed_iteration.txt", "_LONGEST_NUMBER", 64),
-    ],
-)
-def test_a_file_that_is_too_long_is_not_read(job, monkeypatch, name, limit, longest):
-    """Before: all of it was read into memory."""
-    monkeypatch.setattr(checkpoints, limit, longest)
-    write_checkpoint(job, 1, latest=1)
-    file = job.path / name
-    text = file.read_text()
-    file.write_text(text.ljust(longest))
-    assert newest(job) == "global_step_1"
-    file.write_text(text.ljust(longest + 1))
-    with pytest.raises(Unreadable) as refused:
-        newest(job)
-    assert str(refused.value) == (
-        f"{file} cannot be read: it has {longest + 1} bytes, far more than the program writes there: restore it from a backup."
-    )
-
-
-def test_an_empty_checkpoint_is_not_whole(job):
-    write_checkpoint(job, 1, parts="", latest=1)
-    assert newest(job) is None
-
-
 def test_why_there_is_none(make_job):
     assert checkpoints.why_none(make_job()) == "no checkpoint"
     collected = make_job("collected", collected={})
     moment = collected.read_state("collected")["time"]
     assert checkpoints.why_none(collected) == f"no checkpoint any more ('make gc' removed them at {moment})"
-
-
-def test_a_trainer_continues_from_one_by_two_overrides(tmp_path):
-    assert checkpoints.continuing(tmp_path) == [
-        "trainer.resume_mode=resume_path",
-        f"trainer.resume_from_path={tmp_path}",
-    ]
-
-
-def test_the_hash_of_the_weights_has_their_paths_and_is_the_same_in_every_version(tmp_path):
-    """A session compares it with what an earlier version recorded of a run of A."""
-    whole = save(tmp_path / "a")
-    assert whole == "70bb20475d829617"
-    assert save(tmp_path / "a", part="critic") not in (whole, save(tmp_path / "b", part="critic"))
-
-
-def test_a_checkpoint_of_which_one_file_cannot_be_read_has_no_hash(tmp_path):
-    save(tmp_path)
-    (tmp_path / "actor" / f"{RANKS[1]}.pt").write_bytes(b"half a zip")
-    assert checkpoints.weights_hash(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from conftest import write
 from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import liveness
-from verl_regress.jobs.status import Judgement, Status, judge, judge_among, judge_for, observe, submission_of
+from verl_regress.jobs.status import Judgement, Status, judge, judge_for, observe, submission_of
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -178,16 +178,6 @@ def test_rays_answers_are_recorded_and_the_final_one_stays(make_job):
     assert "runtime_env" not in job.read_state("observed")
 
 
-def test_an_unchanged_answer_is_not_written_again(make_job):
-    job = make_job()
-    observe(job, {"status": "RUNNING"})
-    before = (job.state / "observed").stat().st_ino
-    observe(job, {"status": "RUNNING"})
-    assert (job.state / "observed").stat().st_ino == before
-    observe(job, {"status": "RUNNING", "driver_info": {"node_ip_address": "10.0.0.2"}})
-    assert (job.state / "observed").stat().st_ino != before
-
-
 def test_a_full_disk_does_not_hide_the_status(make_job, monkeypatch):
     job = make_job()
     monkeypatch.setattr(JobDir, "write_state", Full())
@@ -292,68 +282,7 @@ def test_what_a_job_of_another_cluster_recorded_counts(make_job, state, status, 
     assert (judgement.status, judgement.reason) == (status, reason)
 
 
-def test_a_job_without_a_plan_is_of_the_cluster_that_is_asked(make_job):
-    job = make_job(**STARTED)
-    (job.config / "resolved.json").unlink()
-    assert judge_for("ours", job, {}).status is Status.LOST
-
-
-def test_a_job_of_which_a_later_attempt_may_be_lost_is_not_judged_by_its_first(make_job, monkeypatch):
-    job = make_job(ended=OK)
-    later = JobDir(job.path / "attempts" / "2")
-    later.state.mkdir(parents=True)
-    later.write_state("ended", OK)
-    assert judge_for("ours", job, {}).status is Status.SUCCEEDED
-
-    def list_attempts(_job):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
-    monkeypatch.setattr(JobDir, "list_attempts", list_attempts)
-    with pytest.raises(OSError, match="Stale file handle"):
-        judge_for("ours", job, {})
-    assert judge_for("ours", later, {}).status is Status.SUCCEEDED
-
-
-def test_a_job_among_those_that_ray_lists(make_job):
-    job = make_job(**STARTED)
-    assert judge_among(job, {"job": {"status": "PENDING"}}).status is Status.PENDING
-    assert judge_among(job, {"other": {"status": "PENDING"}}).status is Status.LOST
-    assert judge_among(job, None).status is Status.UNKNOWN
-
-
 # --- the rest of a judgement
-
-
-@pytest.mark.parametrize(
-    ("state", "ray", "status"),
-    [
-        ({}, "RUNNING", Status.RUNNING),
-        ({}, "PENDING", Status.PENDING),
-        ({}, "STOPPED", Status.STOPPED),
-        ({}, "FAILED", Status.FAILED),
-        (STARTED, "FAILED", Status.LOST),
-        ({**STARTED, "ended": KILLED}, "RUNNING", Status.RUNNING),
-        ({**STARTED, "ended": OK}, "SUCCEEDED", Status.SUCCEEDED),
-        ({**STARTED, "ended": ASKED_TO_STOP}, None, Status.LOST),
-        ({**STARTED, "ended": ASKED_TO_STOP}, "gone", Status.UNKNOWN),
-        (STARTED, None, Status.LOST),
-        (STARTED, "gone", Status.UNKNOWN),
-    ],
-)
-def test_every_judgement_says_where_the_driver_was(make_job, state, ray, status):
-    info = {"driver_info": {"node_ip_address": "10.0.0.7"}}
-    job = make_job(**state, observed={"status": "RUNNING", **info})
-    details = None if ray in (None, "gone") else {"status": ray, **info}
-    judgement = judge(job, details, reachable=ray != "gone")
-    assert (judgement.status, judgement.driver_ip) == (status, "10.0.0.7")
-
-
-def test_a_queued_job_says_where_its_driver_waits(make_job):
-    job = make_job(**QUEUED)
-    lock = liveness.hold(job)
-    judgement = judge(job, {"status": "RUNNING", "driver_info": {"node_ip_address": "10.0.0.7"}})
-    os.close(lock)
-    assert judgement == Judgement(Status.QUEUED, "position 2 of 5: behind other", "10.0.0.7")
 
 
 def test_a_running_job_says_in_which_breakpoint_it_waits(make_job):
@@ -401,10 +330,6 @@ def test_a_reason_in_a_table_is_one_line_of_100_characters():
     assert why("a\n b\t c") == "a b c"
     assert why("x" * 100) == "x" * 100
     assert why("x" * 101) == "x" * 99 + "…"
-
-
-def test_ray_is_reachable_unless_it_is_said_not_to_be(make_job):
-    assert judge(make_job(**STARTED), None).status is Status.LOST
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,6 @@ def test_a_gpu_run_is_not_called_a_rehearsal_and_earlier_jobs_are_counted(run):
     assert not any(line.startswith("a-done") for line in out)
 
 
-def test_without_a_job(run, ray):
-    ray.has_nodes()
-    assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").out.endswith(
-        "no job yet: submit one with 'make submit'\n"
-    )
-
-
 @pytest.mark.parametrize("refused", [False, True])
 def test_without_an_answer_from_ray(run, cluster, refused):
     if refused:
@@ -139,11 +132,6 @@ def test_without_an_answer_from_ray(run, cluster, refused):
         "b-refused  codeA  NOT_SUBMITTED  -       never submitted: Ray refused the job: no\n"
         "a-done     codeA  SUCCEEDED      -\n"
     )
-
-
-@pytest.mark.usefixtures("cluster")
-def test_asking_writes_nothing(run):
-    assert run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=c").created == []
 
 
 def logs(shared, *args, stdout=subprocess.PIPE):

@@ -219,14 +219,6 @@ def test_a_job_that_failed_without_an_exception_shows_the_end_of_its_log(follow)
     assert lines[-40:] == [f"| line {n}" for n in range(59, 99)]
 
 
-@pytest.mark.parametrize("status", ["SUCCEEDED", "STOPPED"])
-def test_a_job_that_did_not_fail_shows_no_log(follow, make_job, status):
-    job = make_job()
-    job.driver_log.write_text(LOG)
-    _, lines = follow(["RUNNING", status], job, then={1: ends(0)})
-    assert not [line for line in lines if line.startswith(("|", "hint"))]
-
-
 @pytest.mark.parametrize(
     ("script", "then", "bundles"),
     [
@@ -241,14 +233,6 @@ def test_a_job_that_did_not_fail_shows_no_log(follow, make_job, status):
 def test_wait_takes_the_bundle_that_no_launcher_took(follow, script, then, bundles):
     follow(script, then=then)
     assert follow.bundles == bundles
-
-
-def test_a_job_whose_driver_never_came_to_ray(follow):
-    _, lines = follow([None])
-    assert lines[1:3] == [
-        "driver_info.node_ip_address: none was seen (Ray was not asked in time, or the driver never called ray.init)",
-        "0 of ? training steps, no checkpoint",
-    ]
 
 
 def test_a_job_that_stays_pending(follow):
@@ -277,16 +261,6 @@ def test_a_job_without_a_new_step(follow, make_job):
         ),
     ]
     assert 35 < follow.clock.now <= 37
-
-
-def test_each_step_restarts_the_clock(follow):
-    then = {second: step(second) for second in range(15, 100, 15)} | {100: ends(0)}
-    assert follow(["RUNNING"] * 100 + ["SUCCEEDED"], then=then)[0] is Exit.SUCCEEDED
-
-
-def test_time_pending_does_not_count_as_time_without_a_step(follow):
-    ended, _ = follow(["PENDING"] * 9 + ["RUNNING"] * 19 + ["SUCCEEDED"], then={28: ends(0)})
-    assert ended is Exit.SUCCEEDED
 
 
 def test_a_ray_that_does_not_answer(follow):
@@ -340,13 +314,6 @@ def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch, words, 
     assert outcome.err.endswith("error   job STOPPED (by hand): read 'make logs JOB=job'.\n")
 
 
-def test_deadlines_that_cannot_be_parsed(run, make_job):
-    make_job()
-    assert run("wait", "job", "--deadlines=1,2").is_refusal(
-        "run.py wait: argument --deadlines: invalid parse value: '1,2' (see --help)."
-    )
-
-
 def test_a_submission_that_is_under_way_is_waited_for(follow, make_job):
     job = make_job(submitted=None)
     lock = submission_of(job)
@@ -390,14 +357,6 @@ def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_jo
     assert lines[-1].startswith(
         "error   job has written nothing (its trainer.logger=[wandb] tells no steps) for 20 s (STALL_TIMEOUT), after step 0, "
     )
-
-
-def test_output_without_a_new_step_is_a_stall_if_steps_are_logged(follow, make_job):
-    job = make_job()
-    asked_for_logger(job, "trainer.logger=[console,file]")
-    grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
-    assert follow(["RUNNING"], job, then=grows)[0] is Exit.STALLED
-    assert follow.clock.now == DEADLINES.stall + 1
 
 
 def test_waiting_in_the_queue_is_no_error_however_long_it_takes(follow, make_job):
@@ -455,13 +414,6 @@ def test_between_running_and_the_first_step_no_ten_seconds_are_silent(follow, ma
     assert lines[1] == "step 1 of 2, 4.2 s a step"
 
 
-def test_a_long_step_and_a_long_wait_show_signs_of_life(follow, make_job):
-    follow(["RUNNING"], then={1: lambda job: (started(job), step(1)(job))})
-    assert follow.phases[-2:] == ["… training step 2, 9 s", "… training step 2, 18 s"]
-    follow(["PENDING"], make_job("other"))
-    assert follow.phases == ["… waiting for Ray to start its launcher, 9 s"]
-
-
 def test_the_steps_of_a_job_without_the_file_logger_come_from_its_log(follow, make_job):
     job = make_job()
     asked_for_logger(job, "trainer.logger=[console]")
@@ -474,14 +426,6 @@ def test_the_steps_of_a_job_without_the_file_logger_come_from_its_log(follow, ma
     assert ended is Exit.SUCCEEDED
     assert [line.partition(",")[0] for line in lines if line.startswith("step ")] == ["step 1 of 2", "step 2 of 2"]
     assert "2 of 2 training steps, no checkpoint" in lines
-
-
-def test_a_job_whose_loggers_write_no_steps_is_not_reported_as_zero_steps(follow, make_job):
-    job = make_job()
-    asked_for_logger(job, "trainer.logger=[wandb]")
-    ended, lines = follow(["RUNNING", "SUCCEEDED"], job, {1: ends(0)})
-    assert ended is Exit.SUCCEEDED
-    assert "its loggers write no steps here (trainer.logger=[wandb]), no checkpoint" in lines
 
 
 def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(follow, make_job, monkeypatch):

@@ -15,9 +15,6 @@ from verl_regress.base import records
 from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir
 
-_LONGEST_NUMBER = 64  # bytes of verl's file with the number of a step
-_LONGEST_CONFIG = 1 << 20  # bytes of verl's config, which has 30 thousand
-
 
 def names(job: JobDir) -> list[str]:
     """The names `global_step_N`, in order of N."""
@@ -43,7 +40,7 @@ def newest(job: JobDir) -> Path | None:
     fewer critics than actors (max_critic_ckpt_to_keep), so the remaining ones are checked too.
     """
     try:
-        latest = int(read_text(job.checkpoints / "latest_checkpointed_iteration.txt", _LONGEST_NUMBER))
+        latest = int(read_text(job.checkpoints / "latest_checkpointed_iteration.txt"))
     except (FileNotFoundError, ValueError):
         return None
     saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
@@ -99,7 +96,7 @@ def config_of(job: JobDir) -> dict[str, Any]:
     """The config that Hydra composed for the trainer, `config/verl_config.yaml`. Raises OSError and Unreadable."""
     file = job.config / "verl_config.yaml"
     with contextlib.suppress(yaml.YAMLError, RecursionError, ValueError):
-        config = yaml.safe_load(read_text(file, _LONGEST_CONFIG))
+        config = yaml.safe_load(read_text(file))
         if isinstance(config, dict):
             return config
     raise records.not_as_written(file, "it is cut off, or no YAML mapping")

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import json
 import os
-from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
@@ -47,7 +46,7 @@ def hold(job: JobDir) -> int:
     try:
         os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _link(young, job.launcher)
+        os.link(young, job.launcher)
     except FileExistsError:
         os.close(descriptor)
         raise LaunchedBefore(
@@ -65,15 +64,6 @@ def hold(job: JobDir) -> int:
     finally:
         young.unlink()
     return descriptor
-
-
-def _link(young: Path, name: Path) -> None:
-    """Give a file a second name. Raises OSError."""
-    try:
-        os.link(young, name)
-    except FileExistsError:
-        if not young.samefile(name):  # NFS repeats a call whose answer it lost: then the name is there, and is ours
-            raise
 
 
 def launcher_of(job: JobDir) -> Launcher:
