@@ -44,31 +44,11 @@ def driver_on_head(evidence):
     evidence["job-grpo_a"]["ray"]["driver_info"]["node_ip_address"] = head_address(evidence)
 
 
-def driver_nowhere(evidence):
-    evidence["job-sft_a"]["ray"]["driver_info"]["node_ip_address"] = "192.0.2.1"
-
-
 def head_with(kind, moment):
     def mutate(evidence):
         next(node for node in evidence[moment]["nodes"] if node["is_head"])["resources"][kind] = 1.0
 
     return mutate
-
-
-def without_head(evidence):
-    evidence["end"]["nodes"] = [node for node in evidence["end"]["nodes"] if not node["is_head"]]
-
-
-def shared_directory(evidence):
-    evidence["job-ppo_b"]["job_dir"] = evidence["job-ppo_a"]["job_dir"]
-
-
-def overwritten(evidence):
-    evidence["end"]["digests"][evidence["job-ppo_a"]["submission_id"]] = "0" * 64
-
-
-def removed(evidence):
-    del evidence["end"]["digests"][evidence["job-ppo_a"]["submission_id"]]
 
 
 def there_before(evidence):
@@ -81,120 +61,24 @@ def artefact_touched(evidence):
     next(iter(files.values()))[0] += 1
 
 
-def artefact_rewritten(evidence):
-    files = next(iter(evidence["prepare"]["artefacts"].values()))
-    next(iter(files.values()))[1] = "0" * 64
-
-
-def prepare_silent(evidence):
-    evidence["prepare"]["log"] = "ok      nothing to say\n"
-
-
-def prepare_changed(evidence):
-    evidence["prepare"]["log"] += "changed /private/datasets/sums made from synthetic\n"
-
-
-def no_artefacts(evidence):
-    evidence["begin"]["artefacts"] = {}
-
-
-def every_step(evidence):
-    evidence["job-ppo_a"]["checkpoints"] = [f"global_step_{step}" for step in range(1, 11)]
-
-
 def one_moment(evidence):
     job = evidence["job-ppo_b"]
     job["bundles"] = job["bundles"][:1]
 
 
-def three_kinds(evidence):
-    for bundle in evidence["job-sft_a"]["bundles"]:
-        bundle["files"] = bundle["files"][:3]
-
-
-def sources_failed(evidence):
-    for bundle in evidence["job-sft_a"]["bundles"]:
-        bundle["errors"] = dict.fromkeys(bundle["files"], "no answer")
-
-
-def not_stamped(evidence):
-    for bundle in evidence["job-grpo_a"]["bundles"]:
-        bundle["asked"] = None
-
-
-def other_marker(evidence):
-    evidence["job-ppo_a"]["prechecks"] = [
-        line.replace("MARKER: ", "MARKER: x") for line in evidence["job-ppo_a"]["prechecks"]
-    ]
-
-
-def same_bytes(evidence):
-    for case in ("ppo", "grpo", "sft", "resume"):
-        loaded = evidence[f"job-{case}_a"]["state"]["identity"]["files_sha256"]
-        evidence[f"job-{case}_b"]["state"]["identity"]["files_sha256"] = loaded
-
-
-def never_running(evidence):
-    job = evidence["job-sft_a"]
-    job["bundles"] = [bundle for bundle in job["bundles"] if bundle["phase"] != "running"] * 2
-
-
-def short(evidence):
-    evidence["job-grpo_a"]["steps"].pop()
-
-
-MUTATIONS = [
+MUTATIONS = [  # one for each check: test_verify_sentences.py breaks each part of each
     ("submission", put("job-grpo_a/ray/metadata/submitted_from_container", "f" * 64)),
-    ("submission", put("job-resume_b/ray/metadata/submitted_from_ip", "192.0.2.1")),
-    ("placement", driver_on_head),
-    ("placement", driver_nowhere),
     ("placement", put("job-ppo_b/ray/driver_info", None)),
     ("head", head_with("CPU", "begin")),
-    ("head", head_with("GPU", "end")),
-    ("outputs", shared_directory),
-    ("outputs", overwritten),
-    ("outputs", removed),
     ("outputs", there_before),
     ("prepare", artefact_touched),
-    ("prepare", artefact_rewritten),
-    ("prepare", prepare_silent),
-    ("prepare", prepare_changed),
-    ("prepare", no_artefacts),
-    ("checkpoints", every_step),
     ("checkpoints", put("job-sft_a/checkpoints", [])),
     ("further", put("job-resume_b/steps", [1])),
-    ("further", put("job-resume_b/plan/overrides", [{"text": "trainer.save_freq=10", "origin": "x"}])),
     ("debug", one_moment),
-    ("debug", three_kinds),
-    ("debug", sources_failed),
-    ("debug", not_stamped),
-    ("imports", other_marker),
-    ("imports", same_bytes),
     ("imports", put("job-grpo_a/state/identity", None)),
-    ("imports", put("job-sft_a/state/identity/passed", False)),
-    ("imports", put("job-sft_a/state/identity/problems", ["process 7 loaded verl from elsewhere"])),
-    ("imports", put("job-sft_a/state/identity/processes", 1)),
     ("workloads", put("job-sft_a/ray/status", "FAILED")),
-    ("workloads", put("job-ppo_b/state/started", None)),
-    ("workloads", never_running),
-    ("workloads", short),
     ("rules", put("job-sft_a/entries", ["config", "logs"])),
-    ("rules", put("job-grpo_a/config", ["resolved.json"])),
     ("token", put("end/token/found_in", ["/private/jobs/x/logs/driver.log"])),
-    ("token", put("end/token/files", 0)),
-    ("secrets", put("canary/found_in", ["/private/jobs/x/logs/driver.log"])),
-    ("secrets", put("canary/found_in", ["Ray's answer about the log of x"])),
-    ("secrets", put("canary-worker-1/found_in", ["the command line of process 7"])),
-    ("secrets", put("canary-head/found_in", ["/tmp/ray/session_1/logs/raylet.out"])),
-    ("secrets", put("canary/files", 0)),
-    ("secrets", put("canary/answers", 0)),
-    ("secrets", put("canary/unanswered", ["the runtime_envs"])),
-    ("secrets", put("canary/canary_characters", 0)),
-    ("secrets", put("canary-worker-0/files", 0)),
-    ("secrets", put("canary-worker-0/processes", 0)),
-    ("secrets", put("canary-worker-0/canary_characters", 0)),
-    ("secrets", put("job-sft_a/secrets/-1/names", [])),
-    ("secrets", put("job-grpo_a/secrets", [])),
     ("secrets", put("end/nodes", [])),
 ]
 
