@@ -211,14 +211,6 @@ def test_a_job_that_failed_says_why_then_what_to_do_then_its_log(follow):
     ]
 
 
-def test_a_job_that_failed_without_an_exception_shows_the_end_of_its_log(follow):
-    _, lines = follow(
-        ["RUNNING", "FAILED"], then={0: started, 1: fails(None, "".join(f"line {n}\n" for n in range(99)))}
-    )
-    assert lines[-41].startswith("error   job FAILED (")
-    assert lines[-40:] == [f"| line {n}" for n in range(59, 99)]
-
-
 @pytest.mark.parametrize(
     ("script", "then", "bundles"),
     [
@@ -272,12 +264,6 @@ def test_a_ray_that_does_not_answer(follow):
         last("Ray has not answered for 5 s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."),
     ]
     assert 5 < follow.clock.now <= 7
-
-
-def test_a_ray_that_comes_back(follow):
-    ended, lines = follow(["RUNNING", GONE, GONE, GONE, GONE, "RUNNING", "SUCCEEDED"], then={6: ends(0)})
-    assert ended is Exit.SUCCEEDED
-    assert lines[:4] == ["job is RUNNING", "job is UNKNOWN", "job is RUNNING", "job is SUCCEEDED"]
 
 
 def test_outages_do_not_hide_a_stall(follow):
