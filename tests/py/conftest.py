@@ -310,27 +310,3 @@ def submit(run, ray, sdk, shared, monkeypatch):
         )  # fmt: skip
 
     return submit
-
-
-def pytest_sessionfinish(session):
-    """Each worker of pytest-xdist ran its share of the cases, and sends the counts to the main process."""
-    import fuzzing
-
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["tried"] = fuzzing.tried
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    import fuzzing
-
-    for name, count in getattr(node, "workeroutput", {}).get("tried", {}).items():
-        fuzzing.tried[name] += count
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print what the property tests tried, with the seed to repeat it."""
-    import fuzzing
-
-    if any(fuzzing.tried.values()):
-        terminalreporter.write_line(fuzzing.write_report())

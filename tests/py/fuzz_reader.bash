@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# words_reader: what scripts are given, over many cases in one process. A request on stdin is a kind, a count and as many fields,
+# fuzz_reader: what scripts are given, over many cases in one process. A request on stdin is a kind, a count and as many fields,
 # each ended by a NUL:
-#   knobs NAME=VALUE...            environment variables, checked as env::check does
+#   files KNOB...                  the env files as they are now: answers KNOB=VALUE of each
+#   knobs NAME=VALUE...            as variables from make's command line, checked as env::check does
 #   arguments WORDS ARGUMENT...    arguments of scripts/70_gc.sh, if it took WORDS
-#   made NAME=VALUE...             the environment that make gives to a script without arguments
 # For each, the answer on stdout is the exit status, ended by a NUL. The fields as the script has them from then on are in the file
 # $SAID.out, and what it said in $SAID.
 # shellcheck source-path=SCRIPTDIR/../../scripts
 source "$(dirname "$0")/lib/regress.bash"
-unset PROFILE
 knob::read
+
+reader::files() {
+  local knob
+  export PROFILE=cpu
+  env::load
+  for knob in "$@"; do printf '%s=%s\0' "$knob" "${!knob-}"; done
+}
 
 reader::knobs() {
   local pair name
@@ -25,12 +31,6 @@ reader::arguments() {
   cli::accept "$@"
   shift
   (($# == 0)) || printf '%s\0' "$@"
-}
-
-reader::made() {
-  local pair
-  for pair in "$@"; do export "${pair?}"; done
-  cli::accept ''
 }
 
 while IFS= read -r -d '' kind && IFS= read -r -d '' count; do

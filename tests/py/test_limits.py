@@ -4,8 +4,6 @@ import errno
 import subprocess
 
 import pytest
-from fuzzing import fuzz
-from hypothesis import strategies as st
 
 from verl_regress.base.errors import BadInput
 from verl_regress.spec import limits
@@ -54,18 +52,3 @@ def test_rays_env_vars_json_is_measured_as_ray_writes_it():
     assert is_accepted(env_vars={"A": "x" * 100_000})
     assert not is_accepted(env_vars={"A": "é" * 25_000})
     assert is_accepted(env_vars={"A": "é" * 20_000})
-
-
-@fuzz(
-    "sizes of overrides and env_vars",
-    sizes=st.lists(st.integers(0, 140_000), max_size=24),
-    values=st.lists(st.integers(0, 140_000), max_size=4),
-    character=st.sampled_from("xé💥\n\x7f"),
-)
-def test_everything_accepted_can_be_started(sizes, values, character):
-    texts = ["a=" + character * (size // len(character.encode())) for size in sizes]
-    env_vars = {f"A{number}": character * (size // len(character.encode())) for number, size in enumerate(values)}
-    if is_accepted(texts, env_vars):
-        assert can_be_started(texts, env_vars)
-    elif texts and not values:
-        assert not can_be_started(texts, {f"NODE{number}": "y" * 1000 for number in range(512)})
