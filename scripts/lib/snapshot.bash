@@ -104,6 +104,7 @@ snapshot::_from_git() {
   [[ $url != *://*@* || $url == ssh://* ]] ||
     cli::die 2 "The URL in ${SNAPSHOT_KNOB} holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
   snapshot::need_git "${SNAPSHOT_KNOB}=${source} names a git repository"
+  [[ $url == /* || ! -d ${CALLER_DIR}/${url} ]] || url=${CALLER_DIR}/${url} # a path is relative to where it was typed
   [[ ! -d $url ]] || url=$(realpath -- "$url")
   snapshot::ensure_clone "$clone" "$url" "$source"
   commit=$(snapshot::commit "$clone" "$url" "$ref")
