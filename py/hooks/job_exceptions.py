@@ -4,8 +4,7 @@ They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last
 traceback, and its `chain`, the root first: `type`, `message`, `frames` (file and line, the deepest last), `link` (how the one before
 led to it: cause, context or none), and `came_from_ray`: then type and message are those of the exception in another process.
 
-Ray gives the caller of a task only text. But where the task fails, Ray 2.60 calls ``RayTaskError(function_name, traceback_str, cause)``
-with the exception itself. Hydra lets a driver's exception through to ``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
+Ray gives the caller of a task only text, so the exception is taken where the task fails. Hydra lets a driver's exception through to ``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
 """
 
 import json
@@ -14,13 +13,13 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import job_report
 import job_secrets
 import proof
-from on_import import on_import
+import ray_private
 from redaction import Redactor
 
 _MOST = 20  # a reward function may fail for each answer of a run that goes on
@@ -32,20 +31,9 @@ _recorded: list[dict[str, Any]] = []
 def install() -> None:
     """Watch the tasks of this process, and the process itself if it is the driver; does nothing outside a job."""
     if os.environ.get(job_report.JOB_DIR_VARIABLE):
-        on_import("ray.exceptions", _watch_tasks)
+        ray_private.on_task_error(lambda error: _record(error, is_driver=False))
         if proof.VARIABLE in os.environ:
             sys.excepthook = _at_the_end
-
-
-def _watch_tasks(exceptions: ModuleType) -> None:
-    begin = exceptions.RayTaskError.__init__
-
-    def recorded(self: Any, function_name: str, traceback_str: str, cause: Any, *more: Any, **options: Any) -> None:
-        begin(self, function_name, traceback_str, cause, *more, **options)
-        if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
-            _record(cause, is_driver=False)
-
-    exceptions.RayTaskError.__init__ = recorded
 
 
 def _at_the_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -75,6 +75,22 @@ def around_legacy_debugger(waiting: Callable[[tuple[str, int]], AbstractContextM
     on_import("ray.util.rpdb", change)
 
 
+def on_task_error(then: Callable[[BaseException], None]) -> None:
+    """Call `then` with each exception that ends a task of Ray in this process: Ray makes a RayTaskError of it."""
+
+    def change(exceptions: ModuleType) -> None:
+        begin: Callable[..., None] = exceptions.RayTaskError.__init__
+
+        def recorded(self: Any, function_name: str, traceback_str: str, cause: Any, *more: Any, **options: Any) -> None:
+            begin(self, function_name, traceback_str, cause, *more, **options)
+            if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
+                then(cause)
+
+        exceptions.RayTaskError.__init__ = recorded
+
+    on_import("ray.exceptions", change)
+
+
 def process_title() -> str:
     """What Ray calls this process, such as ``ray::AgentLoopWorker.generate_sequences``. Raises where Ray is not loaded."""
     return str(sys.modules["ray._raylet"].getproctitle())
