@@ -98,8 +98,9 @@ history: ## one page over all sessions: each metric and the speed by date and co
 quickstart: export PROFILE := $(if $(filter PROFILE,$(given)),$(value PROFILE),cpu)
 quickstart: export WAIT := $(if $(filter WAIT,$(given)),$(value WAIT),1)
 quickstart: export PHASES_FILE := build/phases-$(shell date +%s).tsv
-quickstart: ## from a bare machine to a trained PPO job on a three-container cluster
+.quickstart-host:
 	@scripts/dev/bootstrap_host.sh --engine
+quickstart: .quickstart-host ## from a bare machine to a trained PPO job on a three-container cluster
 	@scripts/10_build_image.sh
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
@@ -132,4 +133,4 @@ export REGRESS_SAID = $(is_said)$(eval is_said := 1)
 	@scripts/dev/help.sh
 %: .not-a-target ;
 Makefile: ;
-.PHONY: .not-a-target .verify-check .bisect-check
+.PHONY: .not-a-target .verify-check .bisect-check .quickstart-host
