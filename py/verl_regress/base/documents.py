@@ -20,7 +20,13 @@ _MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader. Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused."""
+    """YAML's safe loader without tags. Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:
+            raise yaml.composer.ComposerError(None, None, "YAML tags like !name are not supported", event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
