@@ -31,7 +31,7 @@ cli::begin_with() {
   CLI_IF_INTERRUPTED=(true)
   cli::accept "$@"
   trap 'cli::_end "$?"' EXIT
-  trap 'exit 130' INT
+  trap "trap '' INT; exit 130" INT # a second Ctrl-C cuts no cleanup short, and hides no last word
   trap 'exit 143' TERM
 }
 

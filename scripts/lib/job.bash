@@ -96,7 +96,7 @@ job::_overrides() {
 # job::_begin DIR MEMBERS SUBCOMMAND ARGS...: on stdin the helper in the head gets the secrets that were read, then the files of the
 # array MEMBERS in DIR. With WAIT=1 it then follows the job that was submitted.
 job::_begin() {
-  local stream=$1 id sender secrets=()
+  local stream=$1 id secrets=()
   local -n _files=$2
   shift 2
   ! secret::are_any || secrets=(--secrets)
@@ -105,40 +105,42 @@ job::_begin() {
     return
   fi
   # A separate process group: Ctrl-C does not reach it, because a request to Ray cannot be called back.
+  : >"${stream}/said"
+  cli::on_interrupt job::_tell_interrupted "${stream}/said"
   set -m
   { secret::print_all && tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}"; } |
     helper::run_in head "$@" "${secrets[@]}" --announce >"${stream}/said" &
-  sender=$!
+  JOB_SENDER=$!
   set +m
-  cli::on_interrupt job::_tell_interrupted "$sender" "${stream}/said"
-  log::while 'submitting the job' -- wait "$sender" || return "$?"
+  log::while 'submitting the job' -- wait "$JOB_SENDER" || return "$?"
   cli::on_interrupt true
   id=$(tail -n 1 "${stream}/said")
   printf '%s\n' "$id"
   [[ $WAIT != 1 ]] || job::follow "$id"
 }
 
-# job::_tell_interrupted PID FILE: says which job comes of an interrupted submission, and waits for its end. The helper writes the id into
+# job::_tell_interrupted FILE: says which job comes of an interrupted submission, and waits for its end. The helper writes the id into
 # FILE before Ray gets the job, and again when Ray has it.
 job::_tell_interrupted() {
   local id=()
-  trap '' INT TERM # rule-ok: the script ends here, and a second Ctrl-C must not hide the id
   log::info 'interrupted while the job was being submitted: waiting for its id'
   wait::until 60 - job::_is_named_or_over "$@"
-  mapfile -t id <"$2"
+  mapfile -t id <"$1"
   if ((${#id[@]} == 0)); then
     log::info "nothing was submitted"
     return
   fi
   log::info "${id[0]} is being submitted: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it"
-  wait::until 60 - job::_is_sent "$1"
-  mapfile -t id <"$2"
+  wait::until 60 - job::_is_sent
+  mapfile -t id <"$1"
   ((${#id[@]} == 1)) || log::info "${id[0]} is submitted and keeps running"
 }
 
-job::_is_named_or_over() { [[ -s $2 ]] || job::_is_sent "$1"; }
+job::_is_named_or_over() { [[ -s $1 ]] || job::_is_sent; }
 
-job::_is_sent() { ! kill -0 "$1" 2>/dev/null; }
+JOB_SENDER='' # the process that submits
+
+job::_is_sent() { ! kill -0 "${JOB_SENDER:-$!}" 2>/dev/null; }
 
 # job::need_idle DOING CURE: no job of this cluster runs, waits or is being submitted; or FORCE=1 ends the live ones.
 job::need_idle() {
