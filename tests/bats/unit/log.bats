@@ -88,10 +88,10 @@ LINES
 }
 
 @test "our own files in a cure are named by a path that exists where the command was typed" {
-  in_log <<<"cd /; cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh --engine'.\""
-  assert_line "error   It is missing: run '${HERE}/scripts/dev/bootstrap_host.sh --engine'."
-  in_log <<<"cd '${HERE}'; cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh'.\""
+  in_log <<<"cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh'.\""
   assert_line "error   It is missing: run 'scripts/dev/bootstrap_host.sh'."
+  run env --chdir=/ -i PATH="${BOX}/bin" "${BOX}/bin/bash" "${HERE}/scripts/lines.sh"
+  assert_line "error   It is missing: run '${HERE}/scripts/dev/bootstrap_host.sh'."
 }
 
 @test "the helper gets the host's path and the terminal's width" {

@@ -200,6 +200,6 @@ in_slurm() {
   mkdir "${BOX}/dev"
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" TO=slurm scripts/46_export.sh
   assert_status 0
-  assert_line 'export PROFILE=gpu'
+  assert_line '  PROFILE=gpu'
   assert_line "        PROFILE is not set, and this machine is none of the job's hosts, so the profile is gpu; set PROFILE=cpu for a rehearsal."
 }

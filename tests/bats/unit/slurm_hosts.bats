@@ -112,7 +112,7 @@ after_need() {
   assert_status 0
   assert_line '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["4", "6"], capabilities: [gpu]}]}}}'
   on_hosts PROFILE=rocm GPUS_PER_WORKER=3
-  assert_line '    environment: {HIP_VISIBLE_DEVICES: "4,6,7", ROCR_VISIBLE_DEVICES: "4,6,7", CUDA_VISIBLE_DEVICES: "4,6,7"}'
+  for name in HIP ROCR CUDA; do assert_line "      ${name}_VISIBLE_DEVICES: \"4,6,7\""; done
   on_hosts PROFILE=gpu
   assert_status 2
   assert_line "error   Slurm gave 3 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS='4,6,7'), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate that many, for example with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
@@ -130,17 +130,20 @@ after_need() {
   sandbox::run DRY_RUN=1 HOSTS_FILE=slurm CODE_ID=codeA WORKERS=2 scripts/45_slurm.sh
   assert_status 0
   assert_line '#SBATCH --nodes=3'
-  assert_line 'export TRANSPORT=container WAIT=1'
-  assert_line 'export HOSTS_FILE=slurm'
-  assert_line 'make --no-print-directory build up prepare submit &'
+  assert_line '  TRANSPORT=container'
+  assert_line '  HOSTS_FILE=slurm'
+  # shellcheck disable=SC2016  # expanded by the batch job
+  assert_line 'make --no-print-directory build up prepare submit "${knobs[@]}" &'
   refute_text 'srun'
   echo HOSTS_FILE=slurm >"${HERE}/env/local.env"
   sandbox::run DRY_RUN=1 BATCH_DO=verify scripts/45_slurm.sh
-  assert_line 'export TRANSPORT=container WAIT=1'
-  assert_line 'make --no-print-directory build verify &'
+  assert_line '  TRANSPORT=container'
+  # shellcheck disable=SC2016  # expanded by the batch job
+  assert_line 'make --no-print-directory build verify "${knobs[@]}" &'
   sandbox::run DRY_RUN=1 HOSTS_FILE= scripts/45_slurm.sh
-  assert_line 'export TRANSPORT=srun WAIT=1'
-  assert_line 'make --no-print-directory up prepare snapshot submit &'
+  assert_line '  TRANSPORT=srun'
+  # shellcheck disable=SC2016  # expanded by the batch job
+  assert_line 'make --no-print-directory up prepare snapshot submit "${knobs[@]}" &'
   sandbox::run DRY_RUN=1 HOSTS_FILE=env/hosts scripts/45_slurm.sh
   assert_status 2
   assert_line 'error   HOSTS_FILE=env/hosts (from the command line or environment) names hosts, but a batch job gets its hosts from Slurm: set HOSTS_FILE=slurm to run our containers on them, or HOSTS_FILE= to run Ray directly on them.'
