@@ -7,7 +7,6 @@ led to it: cause, context or none), and `came_from_ray`: then type and message a
 Ray gives the caller of a task only text, so the exception is taken where the task fails. Hydra lets a driver's exception through to ``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
 """
 
-import json
 import os
 import sys
 import time
@@ -44,7 +43,9 @@ def _at_the_end(kind: type[BaseException], error: BaseException, trace: Tracebac
 def _record(error: BaseException, *, is_driver: bool) -> None:
     """Never raises: the exception itself matters more."""
     with suppress(Exception):
-        chain = _chain(error)
+        # Each text as it is: its lines, and what JSON escapes, no longer have a secret of several lines, or of a repr.
+        redact = Redactor(job_secrets.held).text
+        chain = [{**one, "message": redact(one["message"])} for one in _chain(error)]
         same = [
             one
             for one in _recorded
@@ -52,11 +53,10 @@ def _record(error: BaseException, *, is_driver: bool) -> None:
         ]
         for one in same:
             _recorded.remove(one)
-        lines = "".join(traceback.format_exception(error)).splitlines()
+        lines = redact("".join(traceback.format_exception(error))).splitlines()
         _recorded.append({"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines[-_MOST_LINES:]})
         del _recorded[:-_MOST]
-        clean = Redactor(job_secrets.held).text(json.dumps(_recorded))
-        job_report.write("exceptions", {"exceptions": json.loads(clean)})
+        job_report.write("exceptions", {"exceptions": _recorded})
 
 
 def _chain(error: BaseException | None) -> list[dict[str, Any]]:

@@ -90,14 +90,23 @@ def test_a_syntax_error_names_its_file(ends):
     assert (found.type, found.message) == ("SyntaxError", "invalid syntax")
 
 
-def test_no_secret_is_recorded(ends, tmp_path):
-    file = write(tmp_path / "secret", json.dumps({"KEY": "hf_of_mine"}))
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        ("hf_of_mine", "ValueError", "no: <secret KEY>"),
+        ("BEGIN\nof_mine\nEND", "ValueError", "no: <secret KEY>"),  # its lines are recorded one by one
+        ("its\nof_mine", "KeyError", "'no: <secret KEY>'"),  # which says repr(value)
+    ],
+)
+def test_no_secret_is_recorded(ends, tmp_path, value, kind, message):
+    file = write(tmp_path / "secret", json.dumps({"KEY": value}))
     file.chmod(0o600)
     found = ends(
-        "raise ValueError('no: hf_of_mine')", hooks="job_secrets,job_exceptions", VERL_REGRESS_SECRETS=str(file)
-    )
-    assert found.message == "no: <secret KEY>"
-    assert not [path for path in ends.job.reports.iterdir() if "hf_of_mine" in path.read_text()]
+        f"import os\nraise {kind}('no: ' + os.environ['KEY'])",
+        hooks="job_secrets,job_exceptions", VERL_REGRESS_SECRETS=str(file),
+    )  # fmt: skip
+    assert found.message == message
+    assert not [path for path in ends.job.reports.iterdir() if "of_mine" in path.read_text()]
 
 
 @pytest.mark.parametrize("program", ["pass", "raise SystemExit('usage')", "import os; os.kill(os.getpid(), 9)"])
