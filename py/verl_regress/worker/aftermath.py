@@ -128,21 +128,21 @@ def _of_crash(job: JobDir, actor: Mapping[str, Any], raylets: Mapping[str, Node]
     if raylet is not None:
         with contextlib.suppress(RegressError):
             counted = _counters_of(raylet)
-    memory = _lack_of_memory(job, counted, actor.get("pid"))
-    if memory:
-        return f", out of memory: the kernel of {node} killed its {process}{memory}"
-    is_known = counted is not None and counted["kills"] is not None
-    return (
-        f", after its {process} on {node} crashed or was killed, {_BY_NEITHER if is_known else 'not by verl-regress'}"
-    )
+    has_killed = _has_killed(job, counted)
+    if counted is not None and has_killed:
+        return f", out of memory: the kernel of {node} killed its {process}{_sizes(job, counted, actor.get('pid'))}"
+    by_whom = _BY_NEITHER if has_killed is False else "not by verl-regress"
+    return f", after its {process} on {node} crashed or was killed, {by_whom}"
 
 
 def of_sigkill(job: JobDir, pid: int) -> str:
     """Who sent SIGKILL to the trainer, the process `pid` of this node, that nobody asked to stop: the end of a sentence."""
     counted = node_memory.counters()
-    if memory := _lack_of_memory(job, counted, pid):
-        return f", out of memory: the kernel of {this_node.name() or counted['hostname']} killed it{memory}"
-    return f", sent {_BY_NEITHER}" if counted["kills"] is not None else ", which verl-regress did not send"
+    has_killed = _has_killed(job, counted)
+    if has_killed:
+        node = this_node.name() or counted["hostname"]
+        return f", out of memory: the kernel of {node} killed it{_sizes(job, counted, pid)}"
+    return f", sent {_BY_NEITHER}" if has_killed is False else ", which verl-regress did not send"
 
 
 def _counters_of(raylet: Node) -> dict[str, Any]:
@@ -152,18 +152,23 @@ def _counters_of(raylet: Node) -> dict[str, Any]:
     return ray_private.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
 
 
-def _lack_of_memory(job: JobDir, counted: Mapping[str, Any] | None, pid: int | None) -> str:
-    """` (limit 1.50 GiB, …)` if the kernel of a process's node has killed something there since the job began; else nothing."""
-    if counted is None:
-        return ""
-    try:
-        before = read_json(job.state / "nodes" / f"{counted['hostname']}.json") or {}
-        records = job.state / "memory" / f"{counted['hostname']}-{pid}.txt"
-        own = memory_records.parse(read_text(records)) if records.exists() else None
-    except (OSError, Unreadable):
-        return ""
-    if None in (counted["kills"], before.get("kills")) or counted["kills"] <= before["kills"]:
-        return ""
+def _has_killed(job: JobDir, counted: Mapping[str, Any] | None) -> bool | None:
+    """Has the kernel of a process's node killed something there for lack of memory since the job began? None if that is not known."""
+    if counted is None or counted["kills"] is None:
+        return None
+    before = None
+    with contextlib.suppress(Unreadable):
+        before = (read_json(job.state / "nodes" / f"{counted['hostname']}.json") or {}).get("kills")
+    if before is None:
+        return None if counted["kills"] else False
+    return bool(counted["kills"] > before)
+
+
+def _sizes(job: JobDir, counted: Mapping[str, Any], pid: int | None) -> str:
+    """` (limit 1.50 GiB, …)`, as far as they are known."""
+    own = None
+    with contextlib.suppress(OSError, Unreadable):
+        own = memory_records.parse(read_text(job.state / "memory" / f"{counted['hostname']}-{pid}.txt"))
     known = {"limit": counted["limit"], "peak": counted["peak"], "of which the process had": own and max(own.sizes)}
     shown = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in known.items() if size is not None)
-    return f" ({shown})" if shown else " (it tells no sizes)"
+    return f" ({shown})" if shown else ""
