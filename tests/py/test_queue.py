@@ -126,7 +126,10 @@ def test_a_killed_waiting_job_leaves_the_queue(jobs):
         assert jobs.says(job) == said
     jobs.end(c)
     assert jobs.says(d) == "position 2 of 2: behind b"
-    assert queue_of(a) == ["a", "b", "d"]
+    assert jobs.says(b) == "position 1 of 2: behind a (MAX_RUNNING=1)"
+    jobs.end(a)
+    assert jobs.says(b) == "slot"
+    assert queue_of(b) == ["b", "d"]
 
 
 def test_a_paused_launcher_keeps_its_slot(jobs):

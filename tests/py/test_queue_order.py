@@ -114,6 +114,17 @@ def test_a_job_that_was_removed_from_the_queue_comes_back_at_its_position(line):
     assert names(job) == ["1-b"]
 
 
+def test_only_who_takes_a_slot_removes_those_that_will_not_come(line):
+    """Otherwise one that comes in the same moment would have a slot, and no entry that says so."""
+    runs = line.job("runs", has_slot=True)
+    refused, job = line.job("refused", submitted={"accepted": False}), line.job("job", limit=1)
+    seen = []
+    line.on_sleep = {1: lambda: seen.extend(names(job)), 2: lambda: line.dies(runs)}
+    assert line.waits(job) == ["position 1 of 1: behind runs (MAX_RUNNING=1)", "slot"]
+    assert f"1-{refused.ray_id}" in seen
+    assert names(job) == ["1-job"]
+
+
 def test_a_slot_is_recorded_with_the_seconds_waited(line):
     first, job = line.job("first", has_slot=True), line.job("job", limit=1)
     line.on_sleep = {3: lambda: line.dies(first)}

@@ -85,7 +85,7 @@ class SharedRoot:
         return self.path / "ray" / cluster
 
     def queue(self, cluster: str) -> Path:
-        """The cluster's queue: one link per unfinished job, in order of submission (verl_regress.worker.queue)."""
+        """The cluster's queue: an empty file per unfinished job, in order of submission (verl_regress.worker.queue)."""
         return self.path / "queue" / cluster
 
     def escape_of(self, path: Path) -> str | None:

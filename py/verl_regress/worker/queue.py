@@ -109,19 +109,26 @@ class _Queue:
 
     def ask(self) -> QueuePosition | None:
         """Take a slot if we can, and return None. Otherwise return our position."""
-        # Another launcher may have removed us from the queue, if it thought us dead.
-        line_up(self._job, self._cluster, self._wanted["count"])
+        self._line_up()
         others = self._others()
         if self._in_the_way(others) is None:
             with lock.held(self._directory / ".lock", f"the launcher of {self._job.ray_id}", _LOCK_SECONDS):
-                others = self._others()  # no other job takes a slot now
+                self._line_up()  # no other job takes a slot, or removes us, now
+                others = self._others(is_locked=True)
                 if self._in_the_way(others) is None:
                     self._job.write_state("turn", {"waited_seconds": round(time.monotonic() - self._began, 1)})
                     return None
         return self._position(others)
 
-    def _others(self) -> list[_Entry]:
-        """The other jobs of the queue in order; removes those that are over, or whose launcher will not come."""
+    def _line_up(self) -> None:
+        """Another launcher may have removed us from the queue, if it thought us dead."""
+        line_up(self._job, self._cluster, self._wanted["count"])
+
+    def _others(self, *, is_locked: bool = False) -> list[_Entry]:
+        """The other jobs of the queue in order, without those that are over or whose launcher will not come.
+
+        With the queue's lock it removes these: without, one that comes just now would have a slot and no entry.
+        """
         others = []
         for path in sorted(self._directory.iterdir()):
             entry = _ENTRY.fullmatch(path.name)
@@ -133,7 +140,8 @@ class _Queue:
             ):  # it has just left the queue; or is damaged, and its own launcher cannot read it either
                 launcher = launcher_of(job)
                 if launcher is Launcher.GONE or (launcher is Launcher.NOT_YET and not self._may_come(job, path)):
-                    path.unlink(missing_ok=True)
+                    if is_locked:
+                        path.unlink(missing_ok=True)
                     continue
                 has_slot = launcher is Launcher.ALIVE and (job.state / "turn").exists()
                 debugged = breakpoints.words(job) if has_slot else None
