@@ -146,6 +146,27 @@ def test_a_commit_is_what_its_value_is_nearer_to(value, word):
     assert why.startswith("critic/advantages/max at step 1 is ")
 
 
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        (0.5, (GOOD, "train/loss at step 2 is 0.5, finite as with GOOD")),
+        (math.nan, (BAD, "train/loss at step 2 is nan, not finite as with BAD")),
+    ],
+)
+def test_a_commit_is_bad_whose_value_is_not_finite_as_bads(value, answer):
+    assert bisection.of_value(Signature("sft", "value", 2, "train/loss", 0.25), value) == answer
+
+
+def test_a_metric_that_is_not_finite_with_bad_tells(root):
+    def nan(step, data):
+        if step > 1:
+            data["critic/advantages/max"] = None  # as verl's file logger writes it
+
+    _, session = ends(root, nan)
+    found = bisection.found_at_the_ends(session, "", "critic/advantages/max")
+    assert (found.kind, found.step, math.isfinite(found.good), math.isnan(found.bad)) == ("value", 2, True, True)
+
+
 def test_a_job_says_good_or_bad_by_its_value(root):
     _, session = ends(root, made.sign)
     signature = bisection.found_at_the_ends(session, "ppo", "")

@@ -36,8 +36,8 @@ _EQUAL = (Word.IDENTICAL.value, Word.SAME.value)
 class Signature:
     """What tells a bad commit from a good one.
 
-    `kind` is value: the metric's value at that step is nearer to `bad` than to `good`; failure: the run ends after `step`, as BAD
-    does; verdict: the session's verdict on the case.
+    `kind` is value: the metric's value at that step is nearer to `bad` than to `good`, or not finite if `bad` is not; failure: the
+    run ends after `step`, as BAD does; verdict: the session's verdict on the case.
     """
 
     case: str
@@ -210,7 +210,8 @@ def _of_metric(evidence: Mapping[str, Any], case: str, metric: str) -> Signature
             f"METRIC={shown(metric)} does not appear in the run of {case} with {lacks}: name a metric of its metrics.jsonl."
         )
     for step in sorted(good.keys() & bad.keys()):
-        if abs(good[step] - bad[step]) > ROUNDING * max(abs(good[step]), abs(bad[step])):
+        is_news = math.isfinite(good[step]) and not math.isfinite(bad[step])
+        if is_news or abs(good[step] - bad[step]) > ROUNDING * max(abs(good[step]), abs(bad[step])):
             return Signature(case, "value", step, metric, good[step], bad[step])
     raise BadInput(
         f"METRIC={shown(metric)} is the same with GOOD and BAD at steps {_range(good)} of {case}: name one that differs, or leave it empty."
@@ -261,8 +262,11 @@ def of_job(signature: Signature, job: JobDir, good: JobDir) -> tuple[str, str]:
 
 
 def of_value(signature: Signature, value: float) -> tuple[str, str]:
-    """Good or bad is the value that is nearer: other changes of the range may move both a little."""
+    """Good or bad is the value that is nearer: other changes of the range may move both a little. BAD's may not be finite."""
     measured = f"{signature.metric} at step {signature.step} is {number(value)}"
+    if not math.isfinite(signature.bad):
+        is_good = math.isfinite(value)
+        return (GOOD, f"{measured}, finite as with GOOD") if is_good else (BAD, f"{measured}, not finite as with BAD")
     to_good, to_bad = abs(value - signature.good), abs(value - signature.bad)
     if not math.isfinite(value) or to_good == to_bad:
         return SKIP, f"{measured}, which is neither nearer to GOOD nor to BAD"
