@@ -39,11 +39,9 @@ def test_what_waits_and_how_vs_code_attaches(run, job):
     job.waits()
     job.waits(since="2026-11-23T01:00:02+00:00")  # another thread of the same process, which needs no second debugger
     job.waits(port=4712, node="worker-1", host="10.0.0.3", since="2026-11-23T01:00:01+00:00", attached=True)
-    outcome = run("breakpoints", "job", "--first-port=6000")
+    outcome = run("breakpoints", "job")
     assert outcome.status == 0
-    assert (
-        run("--shown-root=/of/this/host", "breakpoints", "job", "--first-port=6000").out == outcome.out
-    )  # a node's paths
+    assert run("--shown-root=/of/this/host", "breakpoints", "job").out == outcome.out  # a node's paths
     lines = outcome.out.splitlines()
     assert lines[1].split() == [
         "ray::Rewards.score", "user/code/mine.py:12", "compute_score", "worker-0", "10.0.0.2:4711", "2026-11-23T01:00:00+00:00",
@@ -51,12 +49,12 @@ def test_what_waits_and_how_vs_code_attaches(run, job):
     assert lines[2].endswith("2026-11-23T01:00:01+00:00  a debugger is attached")
     assert lines[3] == ""
     attach = [json.loads(line) for line in lines if line.startswith("{")]
-    assert [one["connect"] for one in attach] == [{"host": "127.0.0.1", "port": port} for port in (6000, 6001)]
+    assert [one["connect"] for one in attach] == [{"host": "127.0.0.1", "port": port} for port in (5678, 5679)]
     assert attach[0]["pathMappings"] == [
         {"localRoot": "${workspaceFolder}", "remoteRoot": f"{job.root.path}/user/code"}
     ]
     assert run("breakpoints", "job", "--ports").out == "worker-0 4711\nworker-1 4712\n"
-    page, *ports = run("breakpoints", "job", "--with-ports", "--first-port=6000").out.split("\0")
+    page, *ports = run("breakpoints", "job", "--with-ports").out.split("\0")
     assert (page + "\n", ports) == (outcome.out, ["worker-0 4711", "worker-1 4712", ""])
     [first, _] = json.loads(run("breakpoints", "job", "--json").out)["breakpoints"]
     assert first["place"] == "user/code/mine.py:12"

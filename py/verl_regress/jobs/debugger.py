@@ -16,16 +16,17 @@ from verl_regress.jobs.breakpoints import Breakpoint
 from verl_regress.jobs.listing import table
 from verl_regress.jobs.status import judge
 
+_FIRST_PORT = 5678  # where VS Code runs, of the first breakpoint's forward (tunnel::of_ports)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`breakpoints JOB [--json | --ports | --with-ports | --legacy-node] [--first-port P]`."""
+    """`breakpoints JOB [--json | --ports | --with-ports | --legacy-node]`."""
     find.add_job(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object, also if none waits")
     how.add_argument("--ports", action="store_true", help="print `NODE PORT` of each process, for forwards")
     how.add_argument("--with-ports", action="store_true", help="the page, then what --ports prints; NUL ends each item")
     how.add_argument("--legacy-node", action="store_true", help="print the first node that `ray debug` can reach")
-    parser.add_argument("--first-port", type=int, default=5678, help="the local port of the first breakpoint")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             )
         print("\n".join(ports))
     else:
-        page = "\n".join(printable(line) for line in _page(job, waiting, ours, args.first_port))
+        page = "\n".join(printable(line) for line in _page(job, waiting, ours))
         sys.stdout.write("".join(f"{item}\0" for item in (page, *ports)) if args.with_ports else f"{page}\n")
     return 0
 
@@ -72,7 +73,7 @@ def _debugger_of(job: JobDir) -> str:
     return str(debugger)
 
 
-def _page(job: JobDir, waiting: list[Breakpoint], ours: list[Breakpoint], first_port: int) -> list[str]:
+def _page(job: JobDir, waiting: list[Breakpoint], ours: list[Breakpoint]) -> list[str]:
     rows: list[tuple[str, ...]] = [("TASK", "WAITS IN", "FUNCTION", "NODE", "LISTENS AT", "SINCE", "")]
     for one in waiting:
         after = f"after {one.exception}" if one.exception else ""
@@ -82,7 +83,7 @@ def _page(job: JobDir, waiting: list[Breakpoint], ours: list[Breakpoint], first_
     lines = table(rows)
     if ours:
         lines += ["", "VS Code, in launch.json, once the port is forwarded (below):"]
-        lines += [json.dumps(_attach(job, one, first_port + number)) for number, one in enumerate(ours)]
+        lines += [json.dumps(_attach(job, one, _FIRST_PORT + number)) for number, one in enumerate(ours)]
     if len(ours) < len(waiting):
         lines += ["", f"In a terminal: 'make debugger DEBUGGER=legacy JOB={job.ray_id}'"]
     return lines
