@@ -526,6 +526,11 @@ class TestTheCostIsSaidBeforeTheFirstRun:
         session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"]))
         assert self.said(root, session).startswith("this session makes 1 to 2 more runs, ")
 
+    def test_an_earlier_session_that_is_damaged_says_nothing(self, root):
+        earlier = make(root, suite=TWO)
+        earlier.write("begin", {key: value for key, value in earlier.read("begin").items() if key != "suite"})
+        assert "is not known yet" in self.said(root, make(root, "20261123T100000Z", suite=TWO))
+
     def test_within_the_budget_in_which_lost_runs_count(self, root):
         session = make(root, suite=TWO)
         assert self.said(root, session, 3).startswith("this session makes 3 runs, ")

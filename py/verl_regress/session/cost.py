@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
+from verl_regress.jobs.status import DAMAGED
 from verl_regress.session import checks, schedule, suites
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case, Suite
@@ -69,17 +72,18 @@ def _next(case: Case, suite: Suite, evidence: Evidence) -> Run | None:
 
 
 def _seconds(sessions: Sequence[Evidence], profile: str) -> dict[str, float]:
-    """The median seconds of earlier runs under this profile, by the JobSpec's file."""
+    """The median seconds of earlier runs under this profile, by the JobSpec's file; a session that cannot be read says nothing."""
     found: dict[str, list[float]] = {}
     for evidence in sessions:
         begin = evidence.get("begin") or {}
         if begin.get("profile") != profile:
             continue
-        specs = {case.name: case.spec for case in suites.of_recorded(begin["suite"]).cases if not case.continues}
-        for run, job in jobs_of(evidence).items():
-            took = seconds(job)
-            if run.split("_")[0] in specs and took is not None:
-                found.setdefault(specs[run.split("_")[0]], []).append(took)
+        with suppress(*DAMAGED, RegressError):
+            specs = {case.name: case.spec for case in suites.of_recorded(begin["suite"]).cases if not case.continues}
+            for run, job in jobs_of(evidence).items():
+                took = seconds(job)
+                if run.split("_")[0] in specs and took is not None:
+                    found.setdefault(specs[run.split("_")[0]], []).append(took)
     return {spec: median(values) for spec, values in found.items()}
 
 
