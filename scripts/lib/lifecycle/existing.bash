@@ -158,17 +158,17 @@ nodes::ensure_down() {
   ((LOG_CHANGES > 0)) || log::skip "no Ray of ${CLUSTER_NAME} runs on $(node::list | paste -sd' ')"
 }
 
-# nodes::_release_if_reached NODE: prints how many processes there were; prints nothing if the node does not answer.
+# nodes::_release_if_reached NODE: prints how many processes there were; prints nothing if the node does not answer, or Ray does not end.
 nodes::_release_if_reached() { (nodes::_release "$1") || true; }
 
 nodes::_release() {
   local stopped
-  stopped=$(cluster::stop_ray "$1")
+  stopped=$(cluster::stop_ray "$1") || return # errexit is off before `||`
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$1" sh -c '
     rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
-    rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
-  nodes::_leave "$1"
+    rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}" || return
+  nodes::_leave "$1" || return
   printf '%s\n' "$stopped"
 }
 

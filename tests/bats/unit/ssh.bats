@@ -179,7 +179,7 @@ CASES
 # as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".
 as_hosts() {
   sed -i 's|^    exec bash -c|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec bash -c|' "${BOX}/bin/ssh"
-  stub python3 'cat >/dev/null; case "$*" in *stop*) echo 0 ;; *" live "*) cat "${BOX}/live" 2>/dev/null || true ;; esac'
+  stub python3 'cat >/dev/null; case "$*" in *stop*) [[ ! -e ${BOX}/stuck-on-${HOST} ]] && echo 0 ;; *" live "*) cat "${BOX}/live" 2>/dev/null || true ;; esac'
   ln -sf "$(command -v flock)" "$(command -v od)" "$(command -v rmdir)" "${BOX}/bin/"
   mkdir -p "${BOX}/work dir/secrets"
   printf token >"${BOX}/work dir/secrets/mvp11.token"
@@ -187,7 +187,7 @@ as_hosts() {
   OWNERS=("${BOX}/home of 10.0.0.1/.verl-regress/mvp11.owner" "${BOX}/home of 10.0.0.2/.verl-regress/mvp11.owner")
 }
 
-@test "make up writes the owner on every node next to the token; make down removes it" {
+@test "make up writes the owner on every node next to the token; make down removes it where Ray has ended" {
   as_hosts
   on_ssh nodes::ensure_up
   assert_status 0
@@ -196,9 +196,15 @@ as_hosts() {
   done
   on_ssh owner::need_own
   assert_status 0
+  touch "${BOX}/stuck-on-10.0.0.2"
+  on_ssh nodes::ensure_down
+  assert_status 8
+  assert_line "error   Ray may still run on worker-0 (from env/nodes): run 'make down' again when they answer."
+  [[ ! -e ${OWNERS[0]} && -e ${OWNERS[1]} && -e ${OWNERS[1]%.owner}.token ]]
+  rm "${BOX}/stuck-on-10.0.0.2"
   on_ssh nodes::ensure_down
   assert_status 0
-  [[ ! -e ${OWNERS[0]} && ! -e ${OWNERS[1]} ]]
+  [[ ! -e ${OWNERS[1]} ]]
 }
 
 @test "one node that another checkout uses under our cluster's name: check, up, down and a submission are refused, ADOPT=1 takes it" {
