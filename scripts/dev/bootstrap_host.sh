@@ -15,7 +15,7 @@
 # /var/log/verl-regress-dockerd.log (-podman.log). Needs nothing but bash and coreutils.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/host.bash
-source "$(dirname "$0")/host.bash"
+source "${REPO_DIR}/scripts/dev/host.bash"
 cli::begin_with '--engine --browser --slurm --rootless --stop-engine' "$@"
 env::check
 

@@ -7,9 +7,9 @@
 # same files always give the same bytes: order, owner, modes and times are fixed, and the time is the day of the release.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/files.bash
-source "$(dirname "$0")/files.bash"
+source "${REPO_DIR}/scripts/dev/files.bash"
 # shellcheck source=scripts/dev/release.bash
-source "$(dirname "$0")/release.bash"
+source "${REPO_DIR}/scripts/dev/release.bash"
 cli::begin "$@"
 release::need_agreement "$REPO_DIR"
 cd "$REPO_DIR"

@@ -8,7 +8,7 @@
 # .shellcheckrc.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/files.bash
-source "$(dirname "$0")/files.bash"
+source "${REPO_DIR}/scripts/dev/files.bash"
 cli::begin "$@"
 cd "$REPO_DIR"
 

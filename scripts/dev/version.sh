@@ -8,7 +8,7 @@
 # release in CHANGELOG.md is the same.
 source "$(dirname "$0")/../lib/regress.bash"
 # shellcheck source=scripts/dev/release.bash
-source "$(dirname "$0")/release.bash"
+source "${REPO_DIR}/scripts/dev/release.bash"
 cli::begin_with '[TAG]' "$@"
 [[ -z ${1:-} || $1 == "v$(release::version)" ]] || cli::die 1 "The tag is '$1', and the version is '$(release::version)': tag it v$(release::version), or change __version__ in py/verl_regress/__init__.py."
 printf 'verl-regress %s\n' "$(release::version)"

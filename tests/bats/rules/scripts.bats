@@ -15,6 +15,11 @@ setup() { load rules_helper; }
   rules::none '(^|[;&|({]|do|then|else) *sleep '
 }
 
+@test "a script sources its further files by REPO_DIR: its own name may be relative, and regress.bash changes the directory" {
+  rules::files 'scripts/*.sh'
+  rules::none 'source "\$\(dirname "\$0"\)/[a-z_]*\.bash"'
+}
+
 @test "no bare wait: it waits for every child, also for the progress lines of log::while, which end after it" {
   rules::files 'scripts/*.sh' 'scripts/*.bash'
   rules::leave_out '^scripts/dev/bench\.bash$'
