@@ -52,7 +52,7 @@ readonly HOSTS_QUESTIONS='
   echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
   if [ -n "$2" ]; then
-    echo "lock $({ set -- "$2" "${2%/*}"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
+    echo "lock $({ set -- "$2" ""; '"$SHARED_QUESTION"'; } 2>/dev/null)"
   fi
   true'
 

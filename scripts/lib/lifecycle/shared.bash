@@ -24,12 +24,13 @@ readonly SHARED_TRIAL='
   echo "held $dir/a"
   cat >/dev/null'
 
-# What asks on another node for the lock on FILE in ROOT; it prints held, or what is wrong. Whoever only reads the file may ask, too.
+# What asks on another node for the lock on FILE in ROOT; it prints held, or what is wrong. Whoever only reads the file may ask, too, with
+# an empty ROOT: on a host that is the user of its engine, who may be another one than that of the containers.
 # shellcheck disable=SC2016  # expanded where it runs
 readonly SHARED_QUESTION='
   export LC_ALL=C
   [ -e "$1" ] || { echo missing; exit; }
-  [ -w "$2" ] || { echo "not writable"; exit; }
+  [ -z "$2" ] || [ -w "$2" ] || { echo "not writable"; exit; }
   exec 4<"$1" && said=$(flock --shared --nonblock 4 2>&1) && echo free && exit
   [ -z "$said" ] && echo held || echo "${said##*: }"'
 
