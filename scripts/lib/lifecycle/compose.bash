@@ -280,7 +280,7 @@ compose::_why() {
   elif ((${#remade[@]} == 0)); then
     printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"
   else
-    printf 'docker-compose.yaml or the image has changed\n'
+    printf 'docker-compose.yaml, the image or an export in env/*.env has changed\n'
   fi
 }
 
