@@ -2,6 +2,7 @@
 # shellcheck shell=bash
 
 readonly JOB_LARGEST=262144 # bytes of a file that a user writes
+PERTURBED=''                # 1: the job changes the last bit of each gradient; what the environment has is not meant for us
 
 # job::spec_of WORKLOAD: the JobSpec file that this distribution ships for a workload.
 job::spec_of() { printf 'jobspecs/%s.yaml\n' "$1"; }
@@ -41,10 +42,13 @@ job::export() {
 job::_request() {
   # shellcheck disable=SC2178  # namerefs to arrays
   local -n _words=$1 _names=$2
-  local stream=$3 spec=$4
+  local stream=$3 spec=$4 code_id
   env::tell_unused
   _names+=(job_spec ray_config)
-  [[ $CODE_ID != auto ]] || env::give CODE_ID "$(snapshot::resolve VERL_SOURCE)"
+  if [[ $CODE_ID == auto ]]; then
+    code_id=$(snapshot::resolve VERL_SOURCE) # not an argument, whose status would be lost
+    env::give CODE_ID "$code_id"
+  fi
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
   # Each value is one word with its option, so a value may begin with a dash.
@@ -54,7 +58,7 @@ job::_request() {
   [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
   [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
-  [[ ${PERTURBED-} != 1 ]] || _words+=(--perturbed)
+  [[ $PERTURBED != 1 ]] || _words+=(--perturbed)
   ! env::is_given CODE_ID || _words+=("--code-id=${CODE_ID}")
   [[ -z $JOBSPEC || ${ENV_ORIGIN[WORKLOAD]} != "$ENV_TYPED" ]] || _words+=("--workload=${WORKLOAD}")
   ! env::is_given SUBMISSION_ID || _words+=("--submission-id=${SUBMISSION_ID}")
@@ -248,7 +252,8 @@ job::need_small() {
 }
 
 job::_take() {
-  [[ -f $1 && -r $1 ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
-  job::need_small "$2 '$(cli::shown "$1")'" "$1"
-  cp -- "$1" "$3"
+  local file=${1/#\~\//${HOME}/} # a suite may name it so
+  [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
+  job::need_small "$2 '$(cli::shown "$1")'" "$file"
+  cp -- "$file" "$3"
 }

@@ -34,6 +34,12 @@ sent() {
   [[ $(sent --code-id) == 'verl-{tree} of path:/my/verl.' ]] || fail "$(sent --code-id)"
   sandbox::run CODE_ID=auto VERL_SOURCE=path:/my/verl scripts/31_snapshot_verl_code.sh
   assert_line 'verl-{tree} of path:/my/verl'
+  # What cannot be taken is not submitted with the code of another job.
+  rm "${BOX}/words"
+  printf 'snapshot::ensure() { exit 8; }\n' >>"${HERE}/scripts/lib/snapshot.bash"
+  sandbox::run CODE_ID=auto PERTURBED=1 scripts/44_submit_sdk.sh
+  assert_status 8
+  [[ ! -e ${BOX}/words ]]
 }
 
 @test "a JobSpec of a megabyte is refused by its size, before it is sent or read" {
