@@ -85,7 +85,7 @@ verify::_check_suite() {
   answer::words specs helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$1"
   for spec in "${specs[@]}"; do
     file=${spec/#\~\//${HOME}/}
-    [[ -f $file || -f ${REPO_DIR}/${file} ]] ||
+    [[ -f $file ]] ||
       cli::die 2 "The suite $(cli::shown "$SUITE") (from ${ENV_ORIGIN[SUITE]}) names the JobSpec '$(cli::shown "$spec")', which is not a file: name one."
   done
 }

@@ -56,7 +56,7 @@ GCS_PORT=<6379> from env/defaults.env
 }
 
 @test "paths of knobs are relative to the checkout, those that a person types to where they were typed; ~ is HOME" {
-  mkdir "${BOX}/elsewhere"
+  mkdir -p "${BOX}/elsewhere/gpu" # no suite
   touch "${BOX}/elsewhere/my.yaml"
   printf '%s\n' 'CODE_A=path:~/verl' 'OVERRIDES_FILE=my.yaml' 'WHEELHOUSE=~' >"${HERE}/env/local.env"
   # shellcheck disable=SC2016  # expanded when the script runs
