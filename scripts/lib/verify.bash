@@ -43,12 +43,12 @@ verify::open() {
 
 # verify::hold: no other shell drives this session as long as this script lives; or ends it with one sentence.
 verify::hold() {
-  local file="${WORKDIR}/locks/session-${VERIFY_SESSION##*/}" descriptor
+  local file="${WORKDIR}/locks/session-${VERIFY_SESSION##*/}"
   printf -v VERIFY_DRIVER 'pid %d of %s on %s since %(%F %T %z)T' "$$" "$OWNER_USER" "$HOSTNAME" -1
   owner::need_workdir
   mkdir -p "${file%/*}"
-  exec {descriptor}>>"$file"
-  flock --wait 5 "$descriptor" ||
+  exec {VERIFY_LOCK}>>"$file"
+  flock --wait 5 "$VERIFY_LOCK" ||
     cli::die 2 "The session ${VERIFY_SESSION##*/} is driven by $(lock::holder "$file"): wait until that process ends, or stop it, then run this again."
   lock::sign "$file" "of user ${OWNER_USER}"
   cli::on_exit verify::_tell_open

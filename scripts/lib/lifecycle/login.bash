@@ -20,11 +20,11 @@ login::forget() { LOGIN_TARGET=() LOGIN_PORT=(); }
 # login::connect NAME FILE: all commands share one connection for each name; it closes five minutes after the last one. ssh's own
 # words go into FILE. `auto` removes the socket of one that was killed, which `yes` (-M) would keep, and then share nothing.
 login::connect() {
-  local _LOGIN_MASTER=auto
+  local _LOGIN_MASTER=auto lock
   login::ensure_sockets
   login::is_connected "$1" || (
     # The connection outlives this script, and would keep our locks if it inherited them.
-    [[ -z ${CLUSTER_LOCK:-} ]] || exec {CLUSTER_LOCK}>&-
+    for lock in ${CLUSTER_LOCK:-} ${VERIFY_LOCK:-}; do exec {lock}>&-; done
     login::client "$1" -E "$2" -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
   )
 }

@@ -176,6 +176,15 @@ CASES
   assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
 }
 
+@test "the connection that outlives a script keeps neither the cluster's lock nor the session's" {
+  ln -sf "$(command -v flock)" "$(command -v od)" "${BOX}/bin/"
+  on_ssh eval 'login::is_connected() { false; }; login::client() { ls -l "/proc/${BASHPID}/fd" >"${HOME}/open"; }
+    VERIFY_SESSION=/private/verify/now; cluster::lock; verify::hold; ls -l "/proc/$$/fd" >"${HOME}/held"; login::connect head "${HOME}/said"'
+  assert_status 0
+  [[ $(grep -c '/locks/' "${BOX}/home dir/held") == 2 ]] || fail "$(<"${BOX}/home dir/held")"
+  [[ $(grep -c '/locks/' "${BOX}/home dir/open") == 0 ]] || fail "$(<"${BOX}/home dir/open")"
+}
+
 # as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".
 as_hosts() {
   sed -i 's|^    exec bash -c|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec bash -c|' "${BOX}/bin/ssh"
