@@ -42,12 +42,12 @@ job::export() {
 job::_request() {
   # shellcheck disable=SC2178  # namerefs to arrays
   local -n _words=$1 _names=$2
-  local stream=$3 spec=$4 code_id
+  local stream=$3 spec=$4 made
   env::tell_unused
   _names+=(job_spec ray_config)
   if [[ $CODE_ID == auto ]]; then
-    code_id=$(snapshot::resolve VERL_SOURCE) # not an argument, whose status would be lost
-    env::give CODE_ID "$code_id"
+    made=$(snapshot::resolve VERL_SOURCE) # not an argument, whose status would be lost
+    env::give CODE_ID "$made"
   fi
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
