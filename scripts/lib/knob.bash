@@ -10,6 +10,7 @@ declare -grA KNOB_GONE=(
   [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'
   [BATCH_CPUS]='use BATCH_OPTIONS=--cpus-per-task=…'
   [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'
+  [BENCH_ROWS]='name the rows behind scripts/dev/bench.sh'
   [DEBUGGER_PORT]='the ports are 5678 and the next ones'
   [GCS_TIMEOUT]='it is always 600'
   [IMAGE_PULL_TIMEOUT]='it is always 7200'
@@ -19,8 +20,10 @@ declare -grA KNOB_GONE=(
   [PERTURBED]='make verify makes such runs where it needs them'
   [PROFILE_TITLE]='the profile is shown by its name'
   [RAY_UNSET]='it follows from the profile'
+  [RELEASES]='name them behind scripts/dev/releases.sh'
   [STEP]='METRIC is compared at the first step at which it differs'
   [STOP_TIMEOUT]='it is always 60'
+  [TEST_TURN]='every run has all tests'
 )
 
 # knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE". The Makefile reads "#: TYPE, typed".
@@ -44,6 +47,8 @@ knob::read() {
 knob::refuse_name() {
   local nearest use=use
   [[ ! -v KNOB_GONE[$1] ]] || cli::die 2 "$1 ($2) is no longer a knob: ${KNOB_GONE[$1]}."
+  [[ $(<"${REPO_DIR}/env/rocm.env") != *$'\n'"export $1="* ]] ||
+    cli::die 2 "$1 ($2) is no longer a knob: the workers get it from a line 'export $1=…' in env/local.env."
   nearest=$(word::nearest "$1" "${KNOB_NAMES[@]}")
   [[ -z $nearest ]] || use=Use
   cli::die 2 "$(cli::shown "$1") ($2) is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables, such as secrets, before you run the command."

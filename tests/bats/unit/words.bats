@@ -84,6 +84,7 @@ MAKE_UNKNOWN_KNOBS=|not a knob: use the knobs of env/defaults.env; export other 
 knobs=FOO|not a knob: use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command
 FOO=$(shell touch ran)|not a knob: use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command
 BATCH_GPUS=8|no longer a knob: use BATCH_OPTIONS=--gpus-per-node=…
+NCCL_DEBUG=INFO|no longer a knob: the workers get it from a line 'export NCCL_DEBUG=…' in env/local.env
 CASES
   [[ ! -e ${BOX}/record && -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
 }
