@@ -489,6 +489,11 @@ class TestReuse:
         taken = verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1))
         assert taken[1]["submission_id"] == "known"
 
+    def test_a_run_whose_evidence_lacks_something_is_not_taken_over(self, root, earlier):
+        known = jobs_of(earlier.evidence())["ppo_a"]
+        earlier.write_job("ppo_a", {key: value for key, value in known.items() if key != "artefacts"})
+        assert self.found(root) is None
+
     def test_the_same_run_is_not_taken_twice(self, root, earlier):
         session = make(root)
         session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))

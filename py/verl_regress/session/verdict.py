@@ -156,7 +156,11 @@ def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
     """
     try:
         run = run_of(job)
-    except (BadInput, OSError):  # its files were removed, or another user closed them
+    except (
+        BadInput,
+        LookupError,
+        OSError,
+    ):  # its files were removed, another user closed them, or its evidence lacks something
         return False
     is_known = {"model sha256", "data sha256"} <= run.facts.keys()  # files that we did not make may have changed since
     same_start = not b.steps or run.steps[:1] == b.steps[:1]
