@@ -284,6 +284,7 @@ def test_on_demand_a_bundle_is_one_line_on_stdout_and_a_tar_has_all_records_and_
     write(job.config / "resolved.json", json.dumps(plan | {"address": full.address}))
     write(job.checkpoints / "global_step_1" / "weights", "large")
     write(job.driver_log, "said\n")
+    write(job.state / "stacks" / "w0-7.txt.tmp", "being written")
     outcome = run("debug", "job", "--tar")
     path = outcome.out.strip()
     assert re.search(r"changed \S+-asked \(12 files, \d\.\d s\)\n$", outcome.err)
@@ -292,7 +293,7 @@ def test_on_demand_a_bundle_is_one_line_on_stdout_and_a_tar_has_all_records_and_
         names = archive.getnames()
     assert {"job/config/resolved.json", "job/state/submitted", "job/logs/driver.log"} < set(names)
     assert any(name.endswith("-asked/nodes.json") for name in names)
-    assert not any("checkpoints" in name or name.endswith(".tar.gz") for name in names)
+    assert not any("checkpoints" in name or name.endswith((".tar.gz", ".tmp")) for name in names)
 
 
 def test_the_first_to_notice_a_lost_job_takes_its_bundle(full, make_job):

@@ -313,7 +313,8 @@ def _tar(job: JobDir, bundle: Path) -> Path:
     with tarfile.open(target, "w:gz") as archive:
         for part in ("config", "state", "logs", "debug"):
             for path in sorted((job.path / part).rglob("*")):
-                if path.is_file() and not path.name.endswith(".tar.gz"):
+                # What is being written (.tmp) would be gone by then.
+                if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
                     archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}", recursive=False)
     return target
 
