@@ -125,6 +125,14 @@ def test_only_who_takes_a_slot_removes_those_that_will_not_come(line):
     assert names(job) == ["1-job"]
 
 
+def test_a_job_does_not_wait_for_itself_though_its_config_was_touched(line):
+    job = line.job("job", limit=1)
+    os.utime(job.config, ns=(9, 9))
+    assert line.waits(job) == ["slot"]
+    queue.leave(job, "c")
+    assert names(job) == []
+
+
 def test_a_slot_is_recorded_with_the_seconds_waited(line):
     first, job = line.job("first", has_slot=True), line.job("job", limit=1)
     line.on_sleep = {3: lambda: line.dies(first)}

@@ -132,7 +132,7 @@ class _Queue:
         others = []
         for path in sorted(self._directory.iterdir()):
             entry = _ENTRY.fullmatch(path.name)
-            if entry is None or path.name == self._name:
+            if entry is None or entry["ray_id"] == self._job.ray_id:
                 continue
             job = find.of_ray_id(self._job.root, entry["ray_id"])
             with suppress(
