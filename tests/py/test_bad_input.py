@@ -341,9 +341,16 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
         ),
         (
             f"{SPEC}a: &a [{'x, ' * 99}]\nb: &b [{'*a, ' * 99}]\nc: [{'*b, ' * 99}]\n",  # a billion laughs
-            f"{FILE} has more than 100,000 values: no document of its kind needs that.",
+            f"{FILE} is not YAML or JSON at line 4 (more than 100,000 values): fix that line.",
         ),
-        (f"{SPEC}env_vars: &a {{B: *a}}\n", f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3."),
+        (
+            f"{SPEC}a: &a {{{', '.join(f'k{n}: x' for n in range(99))}}}\nb: &b {{<<: [{'*a, ' * 99}]}}\nc: {{<<: [{'*b, ' * 99}]}}\n",
+            f"{FILE} is not YAML or JSON at line 4 (more than 100,000 values): fix that line.",
+        ),
+        (
+            f"{SPEC}overrides: &a [{'*a, ' * 999}]\n",
+            f"{FILE} is not YAML or JSON at line 2 (more than 100,000 values): fix that line.",
+        ),
         (
             f"{SPEC}model: {'[' * 30}{']' * 30}\n",
             f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3.",

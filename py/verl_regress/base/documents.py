@@ -20,13 +20,29 @@ _MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader without tags. Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused."""
+    """YAML's safe loader without tags, and with a limit on how many values aliases make.
+
+    Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._values = 0
+        self._of_anchor: dict[str | None, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(None, None, "YAML tags like !name are not supported", event.start_mark)
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            self._values += self._of_anchor.get(event.anchor, _MOST)  # one inside what it refers to has no end
+        else:
+            self._values += 1
+            self._of_anchor[event.anchor] = self._values - before
+        if self._values >= _MOST:
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST:,} values", event.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -99,14 +115,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_values(document: object, origin: str) -> None:
-    """Refuse values that no file, environment or argv can hold, and values too deep or too many to show.
+    """Refuse values that no file, environment or argv can hold, and values too deep to show.
 
     Values under `secrets` are never repeated: the user may have put a secret's value there.
     """
     rest: list[tuple[object, int, bool]] = [(document, 0, False)]
-    for count, (value, depth, is_secret) in enumerate(rest):
-        if count > _MOST:
-            raise BadInput(f"{origin} has more than {_MOST:,} values: no document of its kind needs that.")
+    for value, depth, is_secret in rest:
         if depth > _DEEPEST:
             raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
         if isinstance(value, str) and ("\0" in value or not _is_text(value)):
