@@ -167,12 +167,12 @@ def test_all_steps_are_done_already(ended, run):
     assert run("resume", "me", "--overrides=trainer.total_training_steps=11").out == "me.a2\n"
 
 
-@pytest.mark.parametrize("earlier", [None, '{"origins": {}, "said": {"option_that_went": 1}}', "{}"])
-def test_a_job_of_an_earlier_version_is_one_sentence(ended, run, earlier):
+@pytest.mark.parametrize("earlier", [None, '{"origins": {}, "said": {"option_that_went": 1}}', "{}", '{"said'])
+def test_a_job_of_an_earlier_version_or_a_damaged_one_is_one_sentence(ended, run, earlier):
     file = ended().config / "asked.json"
     file.unlink() if earlier is None else file.write_text(earlier)
     assert run("retry", "me").is_refusal(
-        f"The request in {file.parent} cannot be repeated, because an earlier version wrote it or its submitter died: submit the job again "
-        "with 'make submit'.",
+        f"The request in {file.parent} cannot be repeated, because it is damaged, an earlier version wrote it, or its submitter died: submit "
+        "the job again with 'make submit'.",
         status=1,
     )

@@ -126,10 +126,10 @@ def of_job(job: JobDir) -> Request:
     """
     try:
         return of_files(job.config)
-    except (FileNotFoundError, KeyError, TypeError) as error:
+    except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
         raise RegressError(
-            f"The request in {job.config} cannot be repeated, because an earlier version wrote it or its submitter died: submit the job again "
-            "with 'make submit'."
+            f"The request in {job.config} cannot be repeated, because it is damaged, an earlier version wrote it, or its submitter died: submit "
+            "the job again with 'make submit'."
         ) from error
 
 
