@@ -80,7 +80,3 @@ class Unreadable(RegressError):
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
         self.why = why
-
-
-class IdTaken(BadInput):
-    """Another job has this submission id."""

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from verl_regress.base import ids
-from verl_regress.base.errors import BadInput, IdTaken, shown
+from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
 from verl_regress.spec import limits, remote_code, reward_fn
@@ -288,7 +288,7 @@ def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
     if escape is not None:
         raise BadInput(f"{root.jobs} cannot take a job's directory: {escape}; make it a directory of its own.")
     if os.path.lexists(job.path):  # lexists: a dangling link counts too
-        raise IdTaken(
+        raise BadInput(
             f"submission_id '{job.submission_id}' is taken: {job.path} exists and is never reused; "
             "give another one, or leave it out to get a generated one."
         )

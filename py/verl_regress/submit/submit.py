@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from verl_regress.base import documents, processes, say, this_node
 from verl_regress.base.base_config import BaseConfig
-from verl_regress.base.errors import BadInput, IdTaken, RegressError
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -129,10 +129,10 @@ def read_request(args: argparse.Namespace) -> Request:
 
 
 def _need_new(planned: plan.Plan, api: RayApi) -> None:
-    """Raises IdTaken if Ray has a job with this id, and RegressError if it does not answer."""
+    """Raises BadInput if Ray has a job with this id, and RegressError if it does not answer."""
     api.version()
     if api.job(planned.job.submission_id) is not None:
-        raise IdTaken(f"submission_id '{planned.job.submission_id}' is taken in Ray: give another one.")
+        raise BadInput(f"submission_id '{planned.job.submission_id}' is taken in Ray: give another one.")
 
 
 def say_left_out(planned: plan.Plan) -> None:
@@ -230,7 +230,7 @@ def _make_directories(planned: plan.Plan) -> None:
     try:
         job.path.mkdir(_MODE)
     except FileExistsError:
-        raise IdTaken(
+        raise BadInput(
             f"submission_id '{job.submission_id}' is taken: {job.path} exists and is never reused; give another one."
             if is_first
             else f"{job.path} was made a moment ago by another resume or retry of {job.submission_id}: see 'make jobs'."
