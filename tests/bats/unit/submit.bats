@@ -78,9 +78,9 @@ PYTHON
     sandbox::run DETERMINISTIC=yes TRAIN_SEED=0 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
     [[ $(sent) == *' --deterministic '* && $(sent --seed) == 0. ]] || fail "$script"
-    sandbox::run DETERMINISTIC=no SEED=5 "scripts/${words[0]}.sh" "${words[@]:1}"
+    sandbox::run DETERMINISTIC=no SEED=5 PERTURBED=1 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
-    [[ $(sent) == *' --profile '* && $(sent) != *--deterministic* && $(sent) != *--seed* ]] || fail "${script} without"
+    [[ $(sent) == *' --profile '* && $(sent) != *--deterministic* && $(sent) != *--seed* && $(sent) != *--perturbed* ]] || fail "${script} without"
   done
 }
 
