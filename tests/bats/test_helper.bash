@@ -24,10 +24,20 @@ sandbox::make() {
   ln -s -t "${BOX}/bin" -- "${tools[@]}"
 }
 
-# sandbox::verb: scripts/verb.sh, which loads the knobs and then runs its arguments as a command of our libraries.
+# sandbox::lines [KNOB=VALUE...]: runs the lines on stdin with our libraries and the knobs loaded.
+sandbox::lines() {
+  # shellcheck disable=SC2016  # expanded when the script runs
+  { printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n' && cat; } >"${HERE}/scripts/lines.sh"
+  sandbox::run "$@" scripts/lines.sh
+}
+
+# sandbox::verb [KNOB=VALUE...] WORD...: runs the words as a command of our libraries, with the knobs loaded.
 sandbox::verb() {
+  local knobs=()
+  while [[ ${1-} == *=* ]]; do knobs+=("$1") && shift; done
   # shellcheck disable=SC2016  # expanded when the script runs
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n"$@"\n' >"${HERE}/scripts/verb.sh"
+  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
 }
 
 # stub NAME [BODY]: a command that logs its arguments and then runs BODY (- : what is on stdin), which can use BOX.
@@ -130,6 +140,7 @@ sandbox::run() {
 # Assertions about bats' $status and $output; each prints what it saw.
 assert_status() { [[ ${status-} == "$1" ]] || fail "exit status ${status-}, not $1"; }
 assert_line() { grep -qxF -- "$1" <<<"${output-}" || fail "no line: $1"; }
+assert_error() { assert_status "$1" && assert_line "error   $2"; }
 refute_text() { [[ ${output-} != *"$1"* ]] || fail "unwanted: $1"; }
 assert_called() { grep -qF -- "$1" "$CALLS" || fail "not called: $1; calls: $(<"$CALLS")"; }
 refute_called() { ! grep -qF -- "$1" "$CALLS" || fail "called: $1; calls: $(<"$CALLS")"; }

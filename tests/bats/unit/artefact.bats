@@ -58,8 +58,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
     rm "${MINE}/${missing}.jsonl"
     mkdir "${MINE}/${missing}.jsonl"
     ensure data DATASET_SOURCE="path:${MINE}"
-    assert_status 2
-    assert_line "error   ${MINE}/${missing}.jsonl (from DATASET_SOURCE=path:${MINE}) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl."
+    assert_error 2 "${MINE}/${missing}.jsonl (from DATASET_SOURCE=path:${MINE}) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl."
     [[ ! -e ${BOX}/root/asked ]]
     rmdir "${MINE}/${missing}.jsonl"
   done
@@ -109,7 +108,6 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 
 @test "a folder without config.json is refused before the helper is asked" {
   ensure model MODEL_SOURCE="path:${MINE}"
-  assert_status 2
-  assert_line "error   ${MINE} (from MODEL_SOURCE=path:${MINE}) has no config.json that can be read: name the folder of a Hugging Face model."
+  assert_error 2 "${MINE} (from MODEL_SOURCE=path:${MINE}) has no config.json that can be read: name the folder of a Hugging Face model."
   [[ ! -e ${BOX}/root/asked ]]
 }

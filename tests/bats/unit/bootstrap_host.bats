@@ -90,8 +90,7 @@ EOT
   printf 'ID=fedora\n' >"${BOX}/root/etc/os-release"
   rm "${BOX}/bin/jq"
   bootstrap scripts/dev/bootstrap_host.sh
-  assert_status 1
-  assert_line "error   This machine is not Debian or Ubuntu (${BOX}/root/etc/os-release). Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
+  assert_error 1 "This machine is not Debian or Ubuntu (${BOX}/root/etc/os-release). Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
   refute_called "apt-get"
   [[ ! -e ${HERE}/.venv ]]
 }
@@ -100,8 +99,7 @@ EOT
   rm "${BOX}/bin/jq"
   user_id 1000
   bootstrap scripts/dev/bootstrap_host.sh
-  assert_status 1
-  assert_line "error   This needs root, and alice is not root and has no working sudo. Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
+  assert_error 1 "This needs root, and alice is not root and has no working sudo. Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
   refute_called "apt-get"
 }
 
@@ -110,22 +108,19 @@ EOT
     case "$*" in --version) echo "Python 3.9.2" ;; "-c import sys"*) exit 1 ;; esac
 SH
   bootstrap scripts/dev/bootstrap_host.sh
-  assert_status 1
-  assert_line "error   python3 is Python 3.9.2, and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
+  assert_error 1 "python3 is Python 3.9.2, and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
 }
 
 @test "a user who is not in the group docker" {
   no_engine 'permission denied while trying to connect'
   bootstrap scripts/dev/bootstrap_host.sh --engine
-  assert_status 1
-  assert_line "error   The container engine runs, but alice may not use it: run 'sudo usermod -aG docker alice' and log in again, or run this as root."
+  assert_error 1 "The container engine runs, but alice may not use it: run 'sudo usermod -aG docker alice' and log in again, or run this as root."
 }
 
 @test "a DOCKER_HOST that does not answer is not replaced by an engine of ours" {
   no_engine
   bootstrap DOCKER_HOST=tcp://far:1 scripts/dev/bootstrap_host.sh --engine
-  assert_status 1
-  assert_line "error   DOCKER_HOST=tcp://far:1 (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
+  assert_error 1 "DOCKER_HOST=tcp://far:1 (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
 }
 
 @test "a dockerd that ends at once is not waited for, and its last lines are shown" {

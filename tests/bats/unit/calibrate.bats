@@ -48,8 +48,7 @@ DID
   [[ $(did) == *$'\nstop the-job\nrecord x '* ]]
   rm "${BOX}/home dir/did"
   FAILS=7 calibrate calibrate::run x ppo '' '' '' a=1
-  assert_status 7
-  assert_line 'error   How the run x (the-job) ended tells nothing about its code (the reason is above): fix that, then run this again.'
+  assert_error 7 'How the run x (the-job) ended tells nothing about its code (the reason is above): fix that, then run this again.'
   [[ $(did) != *record* ]]
 }
 
@@ -66,6 +65,5 @@ DID
   [[ $(<"${BOX}/tmp/shared/common/code/verl/verl-a/verl/a.py") == 'x = 1' ]]
   sed -i 's/x = 1/x = 3/' "${BOX}/it.patch"
   calibrate calibrate::run x ppo '' '' '' a=1 "${BOX}/it.patch"
-  assert_status 2
-  assert_line "error   The patch ${BOX}/it.patch does not apply to pypi:0.9.1 (VERL_SOURCE): write the patch for that release."
+  assert_error 2 "The patch ${BOX}/it.patch does not apply to pypi:0.9.1 (VERL_SOURCE): write the patch for that release."
 }

@@ -6,18 +6,8 @@ setup() {
   sandbox::make
 }
 
-# in_lib BODY: runs the lines with the libraries and the knobs loaded.
-in_lib() {
-  {
-    # shellcheck disable=SC2016  # expanded in the script that is written here
-    printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n'
-    cat
-  } >"${HERE}/scripts/lines.sh"
-  sandbox::run "$@" scripts/lines.sh
-}
-
 @test "the worker services come from WORKERS, their names from CLUSTER_NAME" {
-  in_lib WORKERS=3 CLUSTER_NAME=mine <<<'compose::render this'
+  sandbox::lines WORKERS=3 CLUSTER_NAME=mine <<<'compose::render this'
   assert_status 0
   assert_line 'services:'
   assert_line '  worker-0:'
@@ -27,10 +17,10 @@ in_lib() {
 }
 
 @test "with SHARED_GROUP the processes of every node are in that group; without it compose gets nothing of it" {
-  in_lib WORKERS=2 SHARED_GROUP=42000 <<<'compose::render this'
+  sandbox::lines WORKERS=2 SHARED_GROUP=42000 <<<'compose::render this'
   assert_status 0
   [[ $(grep -xc '    group_add: \["42000"\]' <<<"$output") == 3 ]] || fail 'not three nodes'
-  in_lib WORKERS=2 <<<'compose::render this'
+  sandbox::lines WORKERS=2 <<<'compose::render this'
   refute_text group_add
 }
 
@@ -42,21 +32,21 @@ in_lib() {
   chown 4242:4242 "${BOX}/work dir"
   chown 4343:4343 "$shared"
   mkdir "${shared}/jobs"
-  in_lib SHARED_GROUP=42000 <<<$'cluster::ensure_directories\ncluster::ensure_token'
+  sandbox::lines SHARED_GROUP=42000 <<<$'cluster::ensure_directories\ncluster::ensure_token'
   assert_status 0
   [[ $(stat -c %u:%g "$shared" "${BOX}/work dir/cache" | paste -sd' ') == '4343:4343 4242:4242' ]] || fail "$(stat -c %u:%g "$shared")"
-  in_lib <<<$'cluster::ensure_directories\ncluster::ensure_token'
+  sandbox::lines <<<$'cluster::ensure_directories\ncluster::ensure_token'
   [[ $(stat -c %u:%g "$shared") == 4242:4242 ]] || fail "$(stat -c %u:%g "$shared")"
 }
 
 @test "Ray is started with every variable of the node, but for two with the profile rocm" {
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != inspect ]] || echo true'
-  in_lib CLUSTER_NAME=mine PROFILE=rocm NODE_IMAGE=mine:1 <<<'cluster::_start_worker worker-0 head:6379'
+  sandbox::lines CLUSTER_NAME=mine PROFILE=rocm NODE_IMAGE=mine:1 <<<'cluster::_start_worker worker-0 head:6379'
   assert_status 0
   assert_called 'worker-0.log env --unset=ROCR_VISIBLE_DEVICES --unset=CUDA_VISIBLE_DEVICES VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
   assert_called '/ray_start.py start --node-name=worker-0 '
-  in_lib CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
+  sandbox::lines CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
   assert_called 'worker-1.log env VERL_REGRESS_RAY=mine '
 }
 
@@ -67,7 +57,7 @@ case "$*" in
   *' await-nodes '*) echo worker-1 ;;
 esac
 STUB
-  in_lib CLUSTER_NAME=mine <<<'cluster::await_ready'
+  sandbox::lines CLUSTER_NAME=mine <<<'cluster::await_ready'
   assert_status 0
   [[ $(grep -c 'list-packages' "$CALLS") == 1 ]] || fail "$(<"$CALLS")"
   assert_called ' list-packages --cluster mine --node worker-1'
@@ -89,35 +79,32 @@ STUB
 
 @test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone; refused where Ray lacks it" {
   storage_stub 2.60.0 0
-  in_lib GCS_STORAGE=rocksdb <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
+  sandbox::lines GCS_STORAGE=rocksdb <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
   assert_status 0
   assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=600 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head VERL_REGRESS_OWNER= ray start --node-name=head'
   assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=600 VERL_REGRESS_RAY=mvp11 '
   storage_stub 2.59.1 1
-  in_lib GCS_STORAGE=rocksdb <<<'cluster::_need_gcs_storage'
-  assert_status 2
-  assert_line 'error   GCS_STORAGE=rocksdb (from the command line or environment) needs Ray 2.60 or later and the head has Ray 2.59.1: use GCS_STORAGE=memory, or nodes with a newer Ray.'
+  sandbox::lines GCS_STORAGE=rocksdb <<<'cluster::_need_gcs_storage'
+  assert_error 2 'GCS_STORAGE=rocksdb (from the command line or environment) needs Ray 2.60 or later and the head has Ray 2.59.1: use GCS_STORAGE=memory, or nodes with a newer Ray.'
 }
 
 @test "a head whose Ray is too old for the token is refused before Ray is started" {
   storage_stub 2.51.2 1
-  in_lib NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
-  assert_status 1
-  assert_line "error   The head has Ray 2.51.2, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
+  sandbox::lines NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
+  assert_error 1 "The head has Ray 2.51.2, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
   refute_called '--head'
   storage_stub 2.52.0 1
-  in_lib NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
+  sandbox::lines NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
   assert_status 0
   assert_called ' ray start --node-name=head '
 }
 
 @test "GCS_STORAGE=memory is refused where the GCS was kept on disk" {
   storage_stub 2.60.0 0
-  in_lib <<<'cluster::_need_gcs_storage'
-  assert_status 2
-  assert_line "error   GCS_STORAGE=memory (from env/defaults.env) would forget what the GCS of mvp11 has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
+  sandbox::lines <<<'cluster::_need_gcs_storage'
+  assert_error 2 "GCS_STORAGE=memory (from env/defaults.env) would forget what the GCS of mvp11 has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
   storage_stub 2.60.0 1
-  in_lib <<<'cluster::_need_gcs_storage'
+  sandbox::lines <<<'cluster::_need_gcs_storage'
   assert_status 0
 }
 
@@ -133,7 +120,7 @@ case "$*" in
   *' stop '*) echo 3 ;;
 esac
 STUB
-  in_lib WORKERS=3 <<<'cluster::ensure_workers'
+  sandbox::lines WORKERS=3 <<<'cluster::ensure_workers'
   assert_status 0
   assert_line 'ok      worker-0: Ray is ALIVE in this cluster'
   assert_line 'changed worker-1: Ray starting'
@@ -151,9 +138,8 @@ case "$*" in
   *' nodes --log-dir '*) echo 'error   Ray does not answer.' >&2; exit 8 ;;
 esac
 STUB
-  in_lib WORKERS=2 <<<'cluster::ensure_workers'
-  assert_status 8
-  assert_line 'error   Ray does not answer.'
+  sandbox::lines WORKERS=2 <<<'cluster::ensure_workers'
+  assert_error 8 'Ray does not answer.'
   refute_called ' start --node-name='
 }
 
@@ -164,11 +150,11 @@ case "$*" in
   *'hostname -i') echo 10.0.0.1 ;;
 esac
 STUB
-  in_lib WORKERS=1 WORKER_GPUS= GPUS_PER_WORKER=8 <<<'cluster::await_ready'
+  sandbox::lines WORKERS=1 WORKER_GPUS= GPUS_PER_WORKER=8 <<<'cluster::await_ready'
   assert_status 0
   assert_called 'await-nodes --deadline 120 --log-dir /private/ray/mvp11 --gcs-port 6379 --worker-gpus 8 head=10.0.0.1 worker-0=10.0.0.1'
   : >"$CALLS"
-  in_lib WORKERS=1 WORKER_GPUS=4 <<<'cluster::await_ready'
+  sandbox::lines WORKERS=1 WORKER_GPUS=4 <<<'cluster::await_ready'
   assert_called 'await-nodes --deadline 120'
   refute_called '--worker-gpus'
 }
@@ -180,18 +166,18 @@ case "$*" in
   *'mine-worker-0 hostname -i') echo 10.0.0.9 ;;
 esac
 STUB
-  in_lib WORKERS=2 CLUSTER_NAME=mine <<<$'node::address head\nnode::address worker-1\nnode::exec head true'
+  sandbox::lines WORKERS=2 CLUSTER_NAME=mine <<<$'node::address head\nnode::address worker-1\nnode::exec head true'
   assert_status 0
   assert_line '10.0.0.1'
   assert_line '10.0.0.3'
   [[ $(grep -c '^docker inspect ' "$CALLS") == 1 ]] || fail "$(<"$CALLS")"
   refute_called 'hostname -i'
-  in_lib WORKERS=2 CLUSTER_NAME=mine <<<'node::address worker-0'
+  sandbox::lines WORKERS=2 CLUSTER_NAME=mine <<<'node::address worker-0'
   assert_status 8
 }
 
 @test "wait::until: a condition that is met, a deadline, an early abort" {
-  in_lib <<'LINES'
+  sandbox::lines <<'LINES'
 wait::until 5 - true && printf 'held\n'
 wait::until 0 - false || printf 'deadline %d\n' "$?"
 wait::until 5 true false || printf 'abort %d\n' "$?"
@@ -203,16 +189,15 @@ LINES
 }
 
 @test "the last line of a script is its result, with the table's words" {
-  in_lib <<<"cli::die 5 'It is so.'"
-  assert_status 5
-  assert_line 'error   It is so.'
+  sandbox::lines <<<"cli::die 5 'It is so.'"
+  assert_error 5 'It is so.'
   [[ ${lines[-1]} =~ ^'error   lines: exit 5 (not schedulable in time) after '[0-9.]+' s'$ ]] || fail 'the last line'
-  in_lib <<<':'
+  sandbox::lines <<<':'
   [[ ${lines[-1]} =~ ^'==      lines: done in '[0-9.]+' s'$ ]] || fail 'the last line'
 }
 
 @test "exit handlers run, last first, however the script ends" {
-  in_lib <<'LINES'
+  sandbox::lines <<'LINES'
 cli::temp_dir dir
 printf '%s\n' "$dir" >"${HOME}/dir"
 cli::on_exit printf 'first\n'
@@ -225,7 +210,7 @@ LINES
 }
 
 @test "what a subshell registers runs when the subshell ends, once, also after a failure and beside a part; and its caller's does not run there" {
-  in_lib <<'LINES'
+  sandbox::lines <<'LINES'
 cli::on_exit printf 'the script ends\n'
 makes() { cli::temp_dir dir && printf '%s\n' "$dir" && cli::on_exit printf 'the subshell ends\n'; [[ -e $dir ]] || exit 1; exit "$1"; }
 for status in 0 7; do
@@ -245,7 +230,7 @@ LINES
   stub od 'cat >/dev/null; printf " 0a 1b\n"'
   mkdir "${BOX}/work dir"
   printf 0123456789abcdef >"${BOX}/work dir/id"
-  in_lib WORKDIR="${BOX}/work dir" <<<$'cluster::ensure_directories\ncluster::ensure_token\ncluster::ensure_token'
+  sandbox::lines WORKDIR="${BOX}/work dir" <<<$'cluster::ensure_directories\ncluster::ensure_token\ncluster::ensure_token'
   assert_status 0
   [[ $(stat -c '%a' "${BOX}/work dir/secrets/mvp11.token") == 600 && $(stat -c '%a' "${BOX}/work dir/secrets") == 700 ]]
   refute_text '0a1b'
@@ -253,7 +238,7 @@ LINES
 }
 
 @test "clocks that differ: all nodes, the earliest first" {
-  in_lib WORKERS=2 <<'BODY'
+  sandbox::lines WORKERS=2 <<'BODY'
 node::exec() { case $1 in worker-0) date -d '100 seconds' +%s ;; worker-1) date -d '30 seconds ago' +%s ;; *) date +%s ;; esac; }
 cluster::tell_clocks
 BODY
@@ -262,11 +247,10 @@ BODY
 }
 
 @test "a node that is lost meanwhile ends the comparison of the clocks, which would be wrong" {
-  in_lib WORKERS=2 <<'BODY'
+  sandbox::lines WORKERS=2 <<'BODY'
 node::exec() { [[ $1 != worker-1 ]] && date +%s || cli::die 8 'worker-1 is lost.'; }
 cluster::tell_clocks
 BODY
-  assert_status 8
-  assert_line 'error   worker-1 is lost.'
+  assert_error 8 'worker-1 is lost.'
   refute_text clocks
 }

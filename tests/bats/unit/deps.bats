@@ -4,7 +4,6 @@
 setup() {
   load ../test_helper
   sandbox::make
-  sandbox::verb
   printf 'numpy>=1.23.2 scipy>=1.9.2\n' >"${BOX}/judge-lacks"
   mkdir "${BOX}/wheels"
   # A node lacks what the file SET-lacks says, until pip has installed the set; pip fails if there is a file "pip-fails".
@@ -24,9 +23,7 @@ SH
 }
 
 # deps [KNOB=VALUE...] VERB: a verb of the library, in a cluster of a head and a worker.
-deps() {
-  sandbox::run CLUSTER_NAME=mine WORKERS=1 "${@:1:$#-1}" scripts/verb.sh "${!#}"
-}
+deps() { sandbox::verb CLUSTER_NAME=mine WORKERS=1 "$@"; }
 
 # helper_shown: the helper's directory as messages show it.
 helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next to //p" <<<"$output" | grep -E '/common/code/verl_regress/[0-9a-f]{12}$'; }
@@ -71,23 +68,19 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
 @test "a WHEELHOUSE without them is refused with the file that lists them" {
   touch "${BOX}/wheels/pyyaml-6.0.3-cp311.whl"
   deps WHEELHOUSE="${BOX}/wheels" deps::ensure_judge
-  assert_status 2
-  assert_line "error   WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements-judge.txt: put them there ('pip wheel -r py/requirements-judge.txt')."
+  assert_error 2 "WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements-judge.txt: put them there ('pip wheel -r py/requirements-judge.txt')."
   refute_called install
   rm "${BOX}/wheels"/* && echo 'PyYAML>=6.0' >"${BOX}/helper-lacks"
   deps WHEELHOUSE="${BOX}/wheels" deps::ensure
-  assert_status 2
-  assert_line "error   WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements.txt: put them there ('pip wheel -r py/requirements.txt')."
+  assert_error 2 "WHEELHOUSE=${BOX}/wheels (from the command line or environment) has none of the wheels of py/requirements.txt: put them there ('pip wheel -r py/requirements.txt')."
 }
 
 # bats test_tags=slow
 @test "what pip could not install, or did not bring, is named" {
   touch "${BOX}/pip-fails"
   deps deps::ensure_judge
-  assert_status 1
-  assert_line "error   head lacks numpy>=1.23.2 scipy>=1.9.2 and its pip could not install them (the reason is above): set WHEELHOUSE to a folder on this host with their wheels."
+  assert_error 1 "head lacks numpy>=1.23.2 scipy>=1.9.2 and its pip could not install them (the reason is above): set WHEELHOUSE to a folder on this host with their wheels."
   rm "${BOX}/pip-fails" && touch "${BOX}/pip-brings-nothing"
   deps deps::ensure_judge
-  assert_status 1
-  assert_line "error   head still lacks numpy>=1.23.2 scipy>=1.9.2 after pip had installed them: see ${BOX}/work dir/shared/common/code/verl_regress/packages-*."
+  assert_error 1 "head still lacks numpy>=1.23.2 scipy>=1.9.2 after pip had installed them: see ${BOX}/work dir/shared/common/code/verl_regress/packages-*."
 }

@@ -6,8 +6,6 @@
 setup() {
   load ../test_helper
   sandbox::make
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin_with "[FILE]" "$@"\ntrap - EXIT\nenv::load\neval "$1"\n' >"${HERE}/scripts/any.sh"
   mkdir -p "${BOX}/state"
   user_id 0
   # Docker's client: each endpoint answers if its file is in state/. The output of podman 4.3.1, shortened.
@@ -33,7 +31,7 @@ user_id() { stub id "case \$1 in -un) echo alice ;; *) echo $1 ;; esac"; }
 # socket_of UID: podman's socket belongs to that user.
 socket_of() { stub stat "[[ \$* == *podman.sock ]] && echo $1 || exec $(type -P stat) \"\$@\""; }
 answers() { touch "${BOX}/state/$1"; }
-lib() { sandbox::run "${@:1:$#-1}" scripts/any.sh "${*: -1}"; }
+lib() { sandbox::lines "${@:1:$#-1}" <<<"${*: -1}"; }
 # The engine that is used, and where.
 # shellcheck disable=SC2016  # expanded by the script
 chosen() { lib "$@" 'said=$(engine::version); echo "$ENGINE at ${DOCKER_HOST-default}: ${said%%|*}"'; }
@@ -69,8 +67,7 @@ brought_up_with() {
   stub docker 'echo "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock" >&2; exit 1'
   for ask in image::need_engine 'node::exec head true'; do
     lib "$ask"
-    assert_status 1
-    assert_line "error   The container engine runs, but alice may not use it: run 'sudo usermod -aG docker alice' and log in again, or run this as root."
+    assert_error 1 "The container engine runs, but alice may not use it: run 'sudo usermod -aG docker alice' and log in again, or run this as root."
   done
 }
 
@@ -78,8 +75,7 @@ brought_up_with() {
   answers docker
   brought_up_with podman
   lib CONTAINER_ENGINE=docker true
-  assert_status 2
-  assert_line "error   CONTAINER_ENGINE is docker (from the command line or environment), but the cluster mvp11 was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${BOX}/work dir/clusters/mvp11)."
+  assert_error 2 "CONTAINER_ENGINE is docker (from the command line or environment), but the cluster mvp11 was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${BOX}/work dir/clusters/mvp11)."
 }
 
 @test "a DOCKER_HOST of the user's is used as it is, by auto and by docker" {
@@ -90,8 +86,7 @@ brought_up_with() {
     assert_line "${engine} at unix:///other.sock: docker 20.10.24"
   done
   lib CONTAINER_ENGINE=podman DOCKER_HOST=unix:///other.sock image::need_engine
-  assert_status 1
-  assert_line "error   DOCKER_HOST=unix:///other.sock (from the environment) does not lead to podman, which CONTAINER_ENGINE=podman (from the command line or environment) asks for: unset DOCKER_HOST, or set it to podman's socket."
+  assert_error 1 "DOCKER_HOST=unix:///other.sock (from the environment) does not lead to podman, which CONTAINER_ENGINE=podman (from the command line or environment) asks for: unset DOCKER_HOST, or set it to podman's socket."
 }
 
 @test "podman's own CONTAINER_HOST names its socket" {
@@ -102,20 +97,17 @@ brought_up_with() {
 
 @test "podman's socket does not answer" {
   lib CONTAINER_ENGINE=podman image::need_engine
-  assert_status 1
-  assert_line "error   podman does not answer at ${SOCKET} (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl start podman.socket', or where there is no systemd with 'podman system service --time=0 ${SOCKET}'."
+  assert_error 1 "podman does not answer at ${SOCKET} (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl start podman.socket', or where there is no systemd with 'podman system service --time=0 ${SOCKET}'."
   user_id 1000
   lib CONTAINER_ENGINE=podman image::need_engine
-  assert_status 1
-  assert_line "error   podman does not answer at unix:///run/user/1000/podman/podman.sock (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl --user start podman.socket', or where there is no systemd with 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock'."
+  assert_error 1 "podman does not answer at unix:///run/user/1000/podman/podman.sock (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl --user start podman.socket', or where there is no systemd with 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock'."
 }
 
 @test "podman without docker's client, or with podman's own in its place" {
   stub docker '[[ $* != --version ]] || echo "podman version 4.3.1"; exit 125'
   for _ in 1 2; do
     lib CONTAINER_ENGINE=podman image::need_engine
-    assert_status 1
-    assert_line "error   CONTAINER_ENGINE=podman (from the command line or environment) is driven with Docker's own client, and the command docker is missing or podman's (package podman-docker): install docker-cli (docker.io before Debian 13); its daemon need not run."
+    assert_error 1 "CONTAINER_ENGINE=podman (from the command line or environment) is driven with Docker's own client, and the command docker is missing or podman's (package podman-docker): install docker-cli (docker.io before Debian 13); its daemon need not run."
     rm -f "${BOX}/bin/docker"
   done
 }
@@ -166,6 +158,5 @@ brought_up_with() {
   answers podman
   stub nvidia-smi 'printf "GPU %d: NVIDIA H200\n" 0 1'
   lib CONTAINER_ENGINE=podman PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=1 'prereq::engine; prereq::gpus'
-  assert_status 1
-  assert_line "error   podman 4.3.1 ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
+  assert_error 1 "podman 4.3.1 ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
 }

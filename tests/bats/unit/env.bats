@@ -81,8 +81,7 @@ path:~user
   while IFS='|' read -r knobs sentence; do
     read -r -a knobs <<<"$knobs"
     sandbox::run "${knobs[@]}" DEVICE_ROOT="$BOX" scripts/verb.sh env::load_knobs
-    assert_status 2
-    assert_line "error   ${sentence}"
+    assert_error 2 "${sentence}"
   done <<'CASES'
 PROFILE=auto TRANSPORT=ssh|PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are other machines: name the profile for them.
 PROFILE=auto HOSTS_FILE=env/hosts|PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.
@@ -102,8 +101,7 @@ CASES
   sandbox::run "OVERRIDES=a=$(head -c 65534 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
   assert_status 0
   sandbox::run LC_ALL=C.UTF-8 "OVERRIDES=a=$(printf 'é%.0s' {1..40000})" scripts/show.sh WORKERS
-  assert_status 2
-  assert_line 'error   OVERRIDES (from the command line or environment) has 80002 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
+  assert_error 2 'OVERRIDES (from the command line or environment) has 80002 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
   { printf 'JOB=' && head -c 200000 /dev/zero | tr '\0' x; } >"${HERE}/env/local.env"
   sandbox::run scripts/show.sh WORKERS
   assert_line 'error   JOB (from env/local.env) has 200000 bytes, and a knob takes at most 65536: make it shorter.'
@@ -123,8 +121,7 @@ CASES
   while IFS='|' read -r line sentence; do
     printf '# mine\n\n%s\n' "$line" >"${HERE}/env/local.env"
     sandbox::run scripts/show.sh
-    assert_status 2
-    assert_line "error   ${sentence}"
+    assert_error 2 "${sentence}"
   done <<'CASES'
 WORKRES=3|WORKRES (line 3 of env/local.env) is not a knob: did you mean WORKERS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.
 BASH_ENV=x|BASH_ENV (line 3 of env/local.env) is not a knob: use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.
@@ -136,8 +133,7 @@ CASES
   rm "${HERE}/env/local.env"
   printf 'WORKER_GPU=1\n' >"${HERE}/env/mine.env"
   sandbox::run PROFILE=mine scripts/show.sh
-  assert_status 2
-  assert_line 'error   WORKER_GPU (line 1 of env/mine.env) is not a knob: did you mean WORKER_GPUS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.'
+  assert_error 2 'WORKER_GPU (line 1 of env/mine.env) is not a knob: did you mean WORKER_GPUS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.'
 }
 
 @test "Windows line ends and a BOM in env/local.env are accepted; an exported variable reaches the workers, the first one wins" {
@@ -154,8 +150,7 @@ CASES
 @test "an unusable value is refused if make's command line has it, and ignored with one warning if only the environment has it" {
   while IFS='|' read -r setting cure; do
     sandbox::run MAKE_GIVEN="WAIT ${setting%%=*}" "$setting" scripts/show.sh
-    assert_status 2
-    assert_line "error   ${setting%%=*}='${setting#*=}' (from the command line or environment) is not usable: ${cure}."
+    assert_error 2 "${setting%%=*}='${setting#*=}' (from the command line or environment) is not usable: ${cure}."
   done <<'CASES'
 WORKERS=0|use a whole number from 1 to 99
 SHM_SIZE=abc|use a value such as 2gb or 512m
@@ -246,8 +241,7 @@ on_devices() {
     : >"${BOX}/dev/kfd"
     chmod "$mode" "${BOX}/dev/kfd"
     sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/bare.sh
-    assert_status 1
-    assert_line "error   ${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
+    assert_error 1 "${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
     refute_text 'env/.env' # the profile without a name
     rm "${BOX}/dev/kfd"
   done
@@ -256,6 +250,5 @@ on_devices() {
 @test "GPU devices that are there but do not answer are an error, never a silent rehearsal" {
   stub nvidia-smi 'exit 9'
   on_devices nvidia0 nvidia1 nvidiactl
-  assert_status 1
-  assert_line "error   ${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
+  assert_error 1 "${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
 }

@@ -27,8 +27,7 @@ refused() {
   local sentence=$1
   shift
   sandbox::run "$@" scripts/46_export.sh
-  assert_status 2
-  assert_line "error   ${sentence}"
+  assert_error 2 "${sentence}"
   refute_text 'the file'
   [[ ! -e ${BOX}/words ]] || fail 'the head was asked'
 }

@@ -20,10 +20,6 @@ esac
 SH
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub python3 '[[ ! -e ${BOX}/gets ]] || cat >"${BOX}/got"; printf %s "$VERL_REGRESS_TRUSTED_UIDS" >"${BOX}/trusted"'
-  {
-    # shellcheck disable=SC2016  # expanded in the script that is written here
-    printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load '"$@"'
-  } >"${HERE}/scripts/verb.sh"
   verb helper::dir
   DIR=${lines[0]}
   mkdir -p "$DIR"
@@ -31,14 +27,7 @@ SH
 }
 
 # verb WORD...: a verb of the library; KNOB=VALUE first.
-verb() {
-  local knobs=()
-  while [[ $1 == *=* ]]; do
-    knobs+=("$1")
-    shift
-  done
-  sandbox::run CLUSTER_NAME=mine SHARED_ROOT="$ROOT" "${knobs[@]}" scripts/verb.sh "$@"
-}
+verb() { sandbox::verb CLUSTER_NAME=mine SHARED_ROOT="$ROOT" "$@"; }
 
 # give PATH: it belongs to another user, whose number is then in `owner`. Only root can give it away; without root, we are another.
 give() {

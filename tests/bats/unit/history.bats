@@ -50,8 +50,7 @@ history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_
 
 @test "without a cluster: on this host, which says what there is not" {
   history
-  assert_status 2
-  assert_line "error   There is no session in ${WORK}/shared/verify: 'make verify' makes one."
+  assert_error 2 "There is no session in ${WORK}/shared/verify: 'make verify' makes one."
   mkdir "${WORK}/shared/verify/20261122T100000Z"
   history
   assert_status 2
@@ -64,8 +63,7 @@ history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_
 @test "another checkout's cluster is not asked, and gets no packages" {
   head_of 00000000000000bb /home/a/verl-regress/workdir
   history
-  assert_status 2
-  assert_line "error   There is no session in ${WORK}/shared/verify: 'make verify' makes one."
+  assert_error 2 "There is no session in ${WORK}/shared/verify: 'make verify' makes one."
   refute_called 'docker exec'
 }
 
@@ -74,6 +72,5 @@ history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_
   # shellcheck disable=SC2016  # expanded when it runs
   printf '#!/bin/bash\n[[ $1 != -B ]] || set -- -S "$@"\nexec %q "$@"\n' "$(real_python)" >"${BOX}/bin/python3"
   history
-  assert_status 1
-  assert_line "error   This node's Python has no package 'yaml': bring it with 'scripts/12_install_py_deps.sh'."
+  assert_error 1 "This node's Python has no package 'yaml': bring it with 'scripts/12_install_py_deps.sh'."
 }

@@ -9,7 +9,6 @@ setup() {
   sandbox::make
   printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' >"${HERE}/env/hosts"
   cp -r "${REPO}"/docker-compose*.yaml "$HERE"
-  sandbox::verb
   stub_ssh
   stub docker - <<'STUB'
     case "${DOCKER_HOST:-this} $*" in
@@ -24,11 +23,7 @@ STUB
 }
 
 # on_hosts [KNOB=VALUE...] ARGV...: a function of the libraries with HOSTS_FILE=env/hosts.
-on_hosts() {
-  local knobs=(HOSTS_FILE=env/hosts CLUSTER_NAME=mine MIN_MEMORY_GIB=0)
-  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
-  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
-}
+on_hosts() { sandbox::verb HOSTS_FILE=env/hosts CLUSTER_NAME=mine MIN_MEMORY_GIB=0 "$@"; }
 
 # hosts LINE...: the file.
 hosts() { printf '%s\n' "$@" >"${HERE}/env/hosts"; }
@@ -46,8 +41,7 @@ hosts() { printf '%s\n' "$@" >"${HERE}/env/hosts"; }
   while IFS='|' read -r line sentence; do
     hosts 'head ssh://me@10.0.0.1' "$line"
     on_hosts node::list
-    assert_status 2
-    assert_line "error   ${sentence}"
+    assert_error 2 "${sentence}"
   done <<'CASES'
 boss ssh://me@10.0.0.2|'boss' (line 2 of env/hosts) is not a node: use head, worker-0, worker-1, ….
 head ssh://me@10.0.0.2|'head' (line 2 of env/hosts) occurs twice: name each node once.
@@ -68,35 +62,28 @@ CASES
 @test "a GPU for the head is refused" {
   hosts 'head ssh://me@10.0.0.1 gpus=0' 'worker-0 ssh://me@10.0.0.2'
   on_hosts node::list
-  assert_status 2
-  assert_line "error   'gpus=0' (line 1 of env/hosts) is for a worker: the head never gets a GPU."
+  assert_error 2 "'gpus=0' (line 1 of env/hosts) is for a worker: the head never gets a GPU."
 }
 
 @test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
   on_hosts WORKERS=3 node::list
-  assert_status 2
-  assert_line 'error   WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, because that file decides.'
+  assert_error 2 'WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, because that file decides.'
   on_hosts PROFILE=auto node::list
-  assert_status 2
-  assert_line 'error   PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.'
+  assert_error 2 'PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.'
   hosts 'worker-0 ssh://me@10.0.0.1'
   on_hosts node::list
-  assert_status 2
-  assert_line "error   env/hosts (HOSTS_FILE) names no head: give it a line 'head ssh://user@host'."
+  assert_error 2 "env/hosts (HOSTS_FILE) names no head: give it a line 'head ssh://user@host'."
   rm "${HERE}/env/hosts"
   on_hosts node::list
-  assert_status 2
-  assert_line 'error   HOSTS_FILE=env/hosts is not a readable file: copy env/hosts.example there and name your hosts in it.'
+  assert_error 2 'HOSTS_FILE=env/hosts is not a readable file: copy env/hosts.example there and name your hosts in it.'
 }
 
 @test "an address comes from the line, or from where our connection ended; this machine's from where it began" {
   on_hosts hosts::need
   assert_status 0
   hosts 'head local' 'worker-0 ssh://me@10.0.0.2' 'worker-1 ssh://me@10.0.0.5 address=10.1.0.5'
-  printf 'hosts::need\nfor node in head worker-0 worker-1; do hosts::address "$node"; done\n' |
-    cat <(printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n') - >"${HERE}/scripts/addresses.sh"
   printf '10.0.0.254 10.1.0.5\n' >"${BOX}/own"
-  sandbox::run HOSTS_FILE=env/hosts scripts/addresses.sh
+  on_hosts eval 'hosts::need; for node in head worker-0 worker-1; do hosts::address "$node"; done'
   assert_status 0
   assert_line 10.0.0.254
   assert_line 10.0.0.2
@@ -106,27 +93,22 @@ CASES
 @test "a host that is not one other machine for the others is refused" {
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0'
   on_hosts ADDRESS=127.0.0.1 hosts::need
-  assert_status 2
-  assert_line "error   head (ssh://me@10.0.0.1, line 1 of env/hosts) has no address by which the other hosts reach it (found: '127.0.0.1'): add address=IP to its line."
+  assert_error 2 "head (ssh://me@10.0.0.1, line 1 of env/hosts) has no address by which the other hosts reach it (found: '127.0.0.1'): add address=IP to its line."
   on_hosts ADDRESS=10.0.0.7 hosts::need
-  assert_status 2
-  assert_line "error   worker-0 (ssh://me@gpu-0, line 2 of env/hosts) has the address 10.0.0.7, as head has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
+  assert_error 2 "worker-0 (ssh://me@gpu-0, line 2 of env/hosts) has the address 10.0.0.7, as head has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
   printf '10.0.0.1\n' >"${BOX}/own"
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@gpu-0 address=10.9.9.9'
   on_hosts hosts::need
-  assert_status 2
-  assert_line "error   address=10.9.9.9 of worker-0 (ssh://me@gpu-0, line 2 of env/hosts) is not an address of that host, which has: 10.0.0.1: use one of those."
+  assert_error 2 "address=10.9.9.9 of worker-0 (ssh://me@gpu-0, line 2 of env/hosts) is not an address of that host, which has: 10.0.0.1: use one of those."
 }
 
 @test "a host that refuses our key, and an engine that does not answer, are named" {
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.9:22'
   on_hosts hosts::need
-  assert_status 8
-  assert_line "error   The host of worker-0 (ssh://me@10.0.0.9:22, line 2 of env/hosts) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 22 me@10.0.0.9 true' must work without a prompt; fix that first."
+  assert_error 8 "The host of worker-0 (ssh://me@10.0.0.9:22, line 2 of env/hosts) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 22 me@10.0.0.9 true' must work without a prompt; fix that first."
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.4'
   on_hosts hosts::need
-  assert_status 8
-  assert_line "error   The container engine of worker-0 (ssh://me@10.0.0.4, line 2 of env/hosts) does not answer (Cannot connect to the Docker daemon): start it there, and let that user run 'docker version'."
+  assert_error 8 "The container engine of worker-0 (ssh://me@10.0.0.4, line 2 of env/hosts) does not answer (Cannot connect to the Docker daemon): start it there, and let that user run 'docker version'."
 }
 
 @test "the engine's client reaches a host through our ssh, with our options" {
@@ -166,8 +148,7 @@ STUB
 STUB
   for command in said silent refused; do
     on_hosts node::exec head "$command"
-    assert_status 8
-    assert_line "error   The connection to the host of head (ssh://me@10.0.0.1, line 1 of env/hosts) was lost while '${command}' ran there: check the host, then run this again."
+    assert_error 8 "The connection to the host of head (ssh://me@10.0.0.1, line 1 of env/hosts) was lost while '${command}' ran there: check the host, then run this again."
     refute_text 'dial-stdio'
     [[ $command != said ]] || assert_line 'step 2'
   done
@@ -188,14 +169,12 @@ STUB
   chmod +x "${BOX}/other/flock"
   sed -i 's/^    exec bash/    [[ $HOST != 10.0.0.2 ]] || PATH="${BOX}\/other:$PATH"\n&/' "${BOX}/bin/ssh"
   on_hosts hosts::need_shared_root
-  assert_status 1
-  assert_line "error   ${worker} does not see a lock that is held in ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."
+  assert_error 1 "${worker} does not see a lock that is held in ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."
 }
 
 @test "each node gets its host's network, its own GPUs and devices, and the token from that host's home" {
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7 devices=/dev/infiniband'
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nhosts::need\ncompose::render worker-0\n' >"${HERE}/scripts/render.sh"
-  sandbox::run PROFILE=gpu HOSTS_FILE=env/hosts CLUSTER_NAME=mine scripts/render.sh
+  on_hosts PROFILE=gpu eval 'hosts::need; compose::render worker-0'
   assert_status 0
   assert_line '    network_mode: host'
   assert_line '    labels: {verl-regress.address: "10.0.0.2"}'
@@ -217,32 +196,27 @@ listening() {
   stub nvidia-smi 'for i in 0 1 2 3; do echo "GPU $i: NVIDIA"; done'
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7'
   on_hosts PROFILE=gpu hosts::check
-  assert_status 1
-  assert_line 'error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has 4 NVIDIA GPUs (nvidia-smi -L), but worker-0 is to get those with the ids 4,5,6,7 (profile gpu): lower GPUS_PER_WORKER, or name others with gpus= in its line.'
+  assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has 4 NVIDIA GPUs (nvidia-smi -L), but worker-0 is to get those with the ids 4,5,6,7 (profile gpu): lower GPUS_PER_WORKER, or name others with gpus= in its line.'
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
   on_hosts PROFILE=gpu hosts::check
   assert_status 0
   echo 'runc ' >"${BOX}/runtimes"
   on_hosts PROFILE=gpu hosts::check
-  assert_status 1
-  assert_line "error   The container engine of worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) cannot hand out NVIDIA GPUs (its runtimes are: runc): install the NVIDIA Container Toolkit there, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+  assert_error 1 "The container engine of worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) cannot hand out NVIDIA GPUs (its runtimes are: runc): install the NVIDIA Container Toolkit there, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 devices=/dev/no-such-device'
   on_hosts hosts::check
-  assert_status 1
-  assert_line 'error   worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, or WORKER_DEVICES): load its driver, or leave it out.'
+  assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, or WORKER_DEVICES): load its driver, or leave it out.'
   listening 18EB
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
   on_hosts hosts::check
-  assert_status 1
-  assert_line "error   Port 6379 of head (ssh://me@10.0.0.1, line 1 of env/hosts) is in use, but Ray needs it on that host's network: end the process that listens there (another Ray?), or choose another host (the GCS port is GCS_PORT=6379)."
+  assert_error 1 "Port 6379 of head (ssh://me@10.0.0.1, line 1 of env/hosts) is in use, but Ray needs it on that host's network: end the process that listens there (another Ray?), or choose another host (the GCS port is GCS_PORT=6379)."
 }
 
 @test "a cluster that was brought up with another HOSTS_FILE, or with none, is not taken for this one" {
   mkdir -p "${BOX}/work dir/clusters/mine"
   printf 'HOSTS_FILE=\n' >"${BOX}/work dir/clusters/mine/containers"
   on_hosts hosts::need_same_file
-  assert_status 2
-  assert_line "error   The cluster mine was brought up with HOSTS_FILE='', but HOSTS_FILE is now 'env/hosts' (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
+  assert_error 2 "The cluster mine was brought up with HOSTS_FILE='', but HOSTS_FILE is now 'env/hosts' (from the command line or environment): give the old value, or run 'make down HOSTS_FILE=' first."
   printf 'HOSTS_FILE=env/hosts\n' >"${BOX}/work dir/clusters/mine/containers"
   on_hosts eval 'hosts::need_same_file; echo same'
   assert_line same

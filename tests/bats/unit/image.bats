@@ -128,8 +128,7 @@ SH
 @test "a NODE_IMAGE that exists nowhere" {
   rm "${BOX}/registry"
   build NODE_IMAGE=mine:1 scripts/10_build_image.sh
-  assert_status 2
-  assert_line "error   NODE_IMAGE=mine:1 is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
+  assert_error 2 "NODE_IMAGE=mine:1 is neither on this machine nor in a registry that answers: load it, or leave NODE_IMAGE empty to have one built."
 }
 
 # A machine that can make a base from its own packages, as root.

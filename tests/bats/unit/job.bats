@@ -4,7 +4,6 @@
 setup() {
   load ../test_helper
   sandbox::make
-  sandbox::verb
   # An engine whose nodes run and have the helper, and whose head answers each `wait` with the next line of `answers`.
   stub docker - <<'SH'
     case "$*" in
@@ -22,7 +21,7 @@ setup() {
 SH
 }
 
-job() { sandbox::run CLUSTER_NAME=mine scripts/verb.sh "job::$1" "${@:2}"; }
+job() { sandbox::verb CLUSTER_NAME=mine "job::$1" "${@:2}"; }
 # answers STATUS LINE...: what the head says to the next `wait`, and its exit status.
 answers() { printf '%s\n' "${*// /_}" >>"${BOX}/answers"; }
 asked() { grep -o "run.py .* $1 .*" "$CALLS" | grep -o " $1 .*"; }

@@ -197,8 +197,7 @@ TYPES
     for name in "${KNOB_NAMES[@]}"; do echo "${name} ${KNOB_DEFAULT[$name]} (${KNOB_TYPE[$name]})"; done'
   [[ $output == $'A 1 ()\nB 2 (whole 1..9)\nC 3 ()\nD  (bolean)' ]] || fail 'read otherwise'
   sandbox::run scripts/verb.sh knob::is_of bolean 1
-  assert_status 1
-  assert_line "error   env/defaults.env has the type 'bolean', which scripts/lib/knob.bash does not know: use one that it does."
+  assert_error 1 "env/defaults.env has the type 'bolean', which scripts/lib/knob.bash does not know: use one that it does."
 }
 
 @test "the nearest word: one edit in three letters, neighbours that are swapped are one" {

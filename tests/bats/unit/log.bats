@@ -6,29 +6,19 @@ setup() {
   sandbox::make
 }
 
-# in_log BODY: runs the lines with the libraries loaded.
-in_log() {
-  {
-    # shellcheck disable=SC2016  # expanded in the script that is written here
-    printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\n'
-    cat
-  } >"${HERE}/scripts/lines.sh"
-  sandbox::run "$@" scripts/lines.sh
-}
-
 # Each read of the pulse is one second, SECONDS_LEFT of them.
 # shellcheck disable=SC2016  # expanded in the script that is written there
 fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && return 142 || return 1; }; SECONDS=0'
 
 @test "a log has a line before each ten seconds are over, and one a minute after five minutes" {
-  in_log SECONDS_LEFT=500 <<<"${fake_clock}; log::_pulse 0 'building the image'"
+  sandbox::lines SECONDS_LEFT=500 <<<"${fake_clock}; log::_pulse 0 'building the image'"
   assert_status 0
   mapfile -t seconds < <(sed -nE 's/^ {8}… building the image, ([0-9]+) s$/\1/p' <<<"$output")
   [[ ${seconds[0]} == 9 && ${seconds[1]} == 18 && ${#seconds[@]} == 37 ]] || fail "${#seconds[@]} lines: ${seconds[*]}"
 }
 
 @test "a detail is added, and asked for at most every five seconds" {
-  in_log SECONDS_LEFT=20 <<<"${fake_clock}
+  sandbox::lines SECONDS_LEFT=20 <<<"${fake_clock}
     wheels() { echo asked >>'${BOX}/asked'; echo \"\$1 of 149 wheels\"; }
     log::_pulse 80 'fetching' wheels 12"
   [[ $output == *'… fetching, 12 of 149 wheels, 2 s'*'… fetching, 12 of 149 wheels, 20 s'* ]] || fail 'no detail'
@@ -36,17 +26,17 @@ fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && 
 }
 
 @test "a detail that says nothing yet leaves no gap" {
-  in_log SECONDS_LEFT=10 <<<"${fake_clock}; log::_pulse 0 'carrying the image' true"
+  sandbox::lines SECONDS_LEFT=10 <<<"${fake_clock}; log::_pulse 0 'carrying the image' true"
   assert_line '        … carrying the image, 9 s'
 }
 
 @test "a terminal has one line that is written over, cut to its width" {
-  in_log SECONDS_LEFT=3 <<<"${fake_clock}; log::_pulse 30 'loading something with a long name'"
+  sandbox::lines SECONDS_LEFT=3 <<<"${fake_clock}; log::_pulse 30 'loading something with a long name'"
   [[ $output == *$'\e[K        … loading something\r\e[K        … loading something\r'* ]] || fail "$(cat -v <<<"$output")"
 }
 
 @test "log::while leaves the command's status, input, output and shell alone" {
-  in_log <<'LINES'
+  sandbox::lines <<'LINES'
 work() { cat; variable=set; return "$1"; }
 log::while working -- work 0 <<<"from stdin"
 log::while working -- work 3 </dev/null || echo "status $?, variable ${variable}, pulse '${LOG_PULSE}'"
@@ -62,21 +52,19 @@ LINES
 }
 
 @test "what ends the script inside of log::while ends it at once, and leaves no process behind" {
-  in_log <<'LINES'
+  sandbox::lines <<'LINES'
 dies() { echo "$LOG_PULSE" >"$TMPDIR/pulse"; cli::die 8 "No answer: try again."; }
 log::while waiting -- dies
 LINES
-  assert_status 8
-  assert_line 'error   No answer: try again.'
+  assert_error 8 'No answer: try again.'
   [[ ! -e /proc/$(<"${BOX}/tmp/pulse") ]] || fail 'the pulse goes on'
-  in_log <<<$'fails() { false; echo went on; }\nlog::while waiting -- fails\necho went on'
+  sandbox::lines <<<$'fails() { false; echo went on; }\nlog::while waiting -- fails\necho went on'
   assert_status 1
   refute_text 'went on'
 }
 
 @test "paths of the nodes are shown as they are on this host, and the dashboard with its token" {
-  in_log WORKDIR="${BOX}/work dir" DASHBOARD_PORT=8300 CLUSTER_NAME=mine <<<'
-    env::load
+  sandbox::lines WORKDIR="${BOX}/work dir" DASHBOARD_PORT=8300 CLUSTER_NAME=mine <<<'
     nodes::shown /private/jobs/a
     nodes::shown /private
     nodes::shown /privateer/a
@@ -88,7 +76,7 @@ LINES
 }
 
 @test "our own files in a cure are named by a path that exists where the command was typed" {
-  in_log <<<"cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh'.\""
+  sandbox::lines <<<"cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh'.\""
   assert_line "error   It is missing: run 'scripts/dev/bootstrap_host.sh'."
   run env --chdir=/ -i PATH="${BOX}/bin" "${BOX}/bin/bash" "${HERE}/scripts/lines.sh"
   assert_line "error   It is missing: run '${HERE}/scripts/dev/bootstrap_host.sh'."
@@ -96,6 +84,6 @@ LINES
 
 @test "the helper gets the host's path and the terminal's width" {
   stub docker '[[ $* != *inspect* ]] || echo true'
-  in_log WORKDIR="${BOX}/work dir" <<<$'env::load\nhelper::run head jobs'
+  sandbox::lines WORKDIR="${BOX}/work dir" <<<'helper::run head jobs'
   assert_called "run.py --shared-root /private --shown-root=${BOX}/work dir/shared --terminal=0 jobs"
 }

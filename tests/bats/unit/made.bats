@@ -50,8 +50,7 @@ verb() {
   # root without the capability to read everything
   ((EUID != 0)) || stub bash "exec $(type -P setpriv) --bounding-set=-all $(type -P bash) \"\$@\""
   verb made::changed containers
-  assert_status 1
-  assert_line "error   ${KEPT}/containers, which has the knobs that mine was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
+  assert_error 1 "${KEPT}/containers, which has the knobs that mine was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
 }
 
 @test "a change is said with both values and where the new one came from" {

@@ -10,6 +10,7 @@ setup() {
   for tool in od flock; do ln -sf "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
   ln -sf "$(real_python)" "${BOX}/bin/python3"
   WORK="${BOX}/work dir"
+  MINE=(CLUSTER_NAME=mine WORKERS=1 NODE_IMAGE=node:1 CLUSTER_TIMEOUT=3 WORKDIR="$WORK")
   mkdir -p "$WORK"
   printf '00000000000000aa' >"${WORK}/id"
   stub docker - <<'SH'
@@ -53,38 +54,25 @@ cluster_of() {
 ours() { cluster_of 00000000000000aa me "$WORK" "$@"; }
 theirs() { cluster_of 00000000000000bb alice /home/a/verl-regress/workdir; }
 
-mine() {
-  local knobs=(CLUSTER_NAME=mine WORKERS=1 NODE_IMAGE=node:1 CLUSTER_TIMEOUT=3 WORKDIR="$WORK")
-  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
-  sandbox::run "${knobs[@]}" "$@"
-}
-
-# in_lib [KNOB=VALUE...]: runs the lines on stdin with the libraries and the knobs loaded.
-in_lib() {
-  # shellcheck disable=SC2016  # expanded in the script that is written here
-  { printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n' && cat; } >"${HERE}/scripts/lines.sh"
-  mine "$@" scripts/lines.sh
-}
+mine() { sandbox::run "${MINE[@]}" "$@"; }
+in_lib() { sandbox::lines "${MINE[@]}" "$@"; }
 
 THEIRS="The cluster mine belongs to another checkout: /home/a/verl-regress/workdir of user alice"
 CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 
 @test "another user who can read this WORKDIR and not write there gets one sentence from up, down and the dashboard, none that destroys" {
   ((EUID == 0)) || skip 'only root can give a file to another user'
-  sandbox::verb
   mkdir -p "${WORK}/locks"
   mkdir -m 700 "${WORK}/secrets"
   # root without the capability to write and read everything
   stub bash "exec $(type -P setpriv) --bounding-set=-all $(type -P bash) \"\$@\""
   chown -R nobody "$WORK"
   for verb in cluster::lock cluster::ensure_directories; do
-    mine scripts/verb.sh "$verb"
-    assert_status 2
-    assert_line "error   ${WORK} belongs to nobody, and $(id -un) cannot write there (WORKDIR, from the command line or environment): run this as nobody, or in a checkout of your own with another CLUSTER_NAME and DASHBOARD_PORT."
+    sandbox::verb "${MINE[@]}" "$verb"
+    assert_error 2 "${WORK} belongs to nobody, and $(id -un) cannot write there (WORKDIR, from the command line or environment): run this as nobody, or in a checkout of your own with another CLUSTER_NAME and DASHBOARD_PORT."
   done
-  mine scripts/verb.sh dashboard::need_token
-  assert_status 1
-  assert_line "error   ${WORK}/secrets/mine.token, which has Ray's token, is not readable for $(id -un): run this as nobody, who brought mine up."
+  sandbox::verb "${MINE[@]}" dashboard::need_token
+  assert_error 1 "${WORK}/secrets/mine.token, which has Ray's token, is not readable for $(id -un): run this as nobody, who brought mine up."
 }
 
 @test "WORKDIR's id is made once, 16 hex digits, however many make it at once" {
@@ -110,8 +98,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   rm "${WORK}/id"
   stub ln 'exit 1'
   in_lib <<<'owner::ensure_id; echo "not reached"'
-  assert_status 1
-  assert_line "error   ${WORK}/id cannot be made, because its file system has no hard links: point WORKDIR at another one."
+  assert_error 1 "${WORK}/id cannot be made, because its file system has no hard links: point WORKDIR at another one."
   refute_text 'not reached'
 }
 
@@ -127,8 +114,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line '[] [4242] []'
   printf '00000000000000AA' >"${WORK}/id"
   in_lib <<<"$who"
-  assert_status 1
-  assert_line "error   ${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
+  assert_error 1 "${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
 }
 
 @test "every script that would change, stop or read in another's cluster is refused, and nothing is run on its nodes" {
@@ -138,8 +124,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
     31_snapshot_verl_code 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk 52_wait 53_fidelity \
     54_stop 55_debug 56_resume 57_retry 60_verify 70_gc; do
     mine FORCE=1 "scripts/${script}.sh"
-    assert_status 2
-    assert_line "error   ${THEIRS}: ${CURE} if that checkout was moved here."
+    assert_error 2 "${THEIRS}: ${CURE} if that checkout was moved here."
     tried=$((tried + 1))
   done
   refute_called 'docker exec'
@@ -151,15 +136,13 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 @test "neither id nor path alone makes it ours; without a label the owner is unknown" {
   cluster_of 00000000000000aa me /moved/from/here
   in_lib <<<'owner::need_own'
-  assert_status 2
-  assert_line "error   The cluster mine belongs to another checkout: /moved/from/here of user me: ${CURE} if that checkout was moved here."
+  assert_error 2 "The cluster mine belongs to another checkout: /moved/from/here of user me: ${CURE} if that checkout was moved here."
   cluster_of 00000000000000bb me "$WORK"
   in_lib <<<'owner::need_own'
   assert_status 2
   cluster_of '' '' ''
   in_lib <<<'owner::need_own'
-  assert_status 2
-  assert_line "error   The cluster mine names no owner (an older version made it, or another tool): ${CURE} if it is yours."
+  assert_error 2 "The cluster mine names no owner (an older version made it, or another tool): ${CURE} if it is yours."
   ours
   in_lib <<<$'owner::need_own\nprereq::names'
   assert_status 0
@@ -195,8 +178,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   printf 'ppo-1 RUNNING\nppo-2 QUEUED\n' >"${BOX}/live"
   local what='head, worker-0 (SHM_SIZE was 3gb, is 2gb (from env/defaults.env))'
   mine scripts/01_up.sh
-  assert_status 2
-  assert_line "error   Recreating ${what} would end ppo-1 (RUNNING), ppo-2 (QUEUED): give SHM_SIZE=3gb again, wait for them, or end them with FORCE=1."
+  assert_error 2 "Recreating ${what} would end ppo-1 (RUNNING), ppo-2 (QUEUED): give SHM_SIZE=3gb again, wait for them, or end them with FORCE=1."
   refute_called ' up --detach'
   mine FORCE=1 scripts/01_up.sh
   assert_status 0
@@ -217,8 +199,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   printf '%s hash1\n' head worker-0 >"${BOX}/hashes"
   printf 'ppo-1 RUNNING\n' >"${BOX}/live"
   mine scripts/01_up.sh
-  assert_status 2
-  assert_line 'error   Removing worker-1, worker-2 (WORKERS was 3, is 1 (from the command line or environment)) would end ppo-1 (RUNNING): give WORKERS=3 again, wait for them, or end them with FORCE=1.'
+  assert_error 2 'Removing worker-1, worker-2 (WORKERS was 3, is 1 (from the command line or environment)) would end ppo-1 (RUNNING): give WORKERS=3 again, wait for them, or end them with FORCE=1.'
   refute_called 'docker rm'
   rm "${BOX}/live"
   mine scripts/01_up.sh
@@ -241,8 +222,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   theirs
   printf 'ppo-1 RUNNING\n' >"${BOX}/live"
   mine ADOPT=1 scripts/01_up.sh
-  assert_status 2
-  assert_line 'error   Recreating head, worker-0 (ADOPT=1 takes them over) would end ppo-1 (RUNNING): wait for them, or end them with FORCE=1.'
+  assert_error 2 'Recreating head, worker-0 (ADOPT=1 takes them over) would end ppo-1 (RUNNING): wait for them, or end them with FORCE=1.'
   refute_called 'docker rm'
   rm "${BOX}/live"
   mine ADOPT=1 scripts/01_up.sh
@@ -299,8 +279,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   ours
   ln -sf /bin/false "${BOX}/bin/tar"
   mine scripts/02_down.sh
-  assert_status 1
-  assert_line 'error   Nothing says which jobs are live on mine (the reason is above): fix that, or set FORCE=1.'
+  assert_error 1 'Nothing says which jobs are live on mine (the reason is above): fix that, or set FORCE=1.'
   refute_called 'docker rm'
   mine FORCE=1 scripts/02_down.sh
   assert_status 0
@@ -316,8 +295,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs on worker-0 and keeps the old value; 'make down up' applies the new one."
   printf 'ppo-1 RUNNING\n' >"${BOX}/live"
   in_lib GCS_PORT=6380 <<<$'cluster::_running() { echo " gcs_server raylet "; }\ncluster::ensure_head'
-  assert_status 2
-  assert_line 'error   Restarting Ray on every node (GCS_PORT was 6379, is 6380 (from the command line or environment)) would end ppo-1 (RUNNING): give GCS_PORT=6379 again, wait for them, or end them with FORCE=1.'
+  assert_error 2 'Restarting Ray on every node (GCS_PORT was 6379, is 6380 (from the command line or environment)) would end ppo-1 (RUNNING): give GCS_PORT=6379 again, wait for them, or end them with FORCE=1.'
   in_lib <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
   assert_status 0
   assert_line 'ok      head: Ray runs, with the GCS on port 6379'
@@ -333,8 +311,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   ((EUID != 0)) || stub bash "exec $(type -P setpriv) --bounding-set=-all $(type -P bash) \"\$@\""
   while read -r what lines; do
     in_lib GCS_PORT=6380 SHM_SIZE=3gb <<<"remade=(head) surplus=(); ${lines}"
-    assert_status 1
-    assert_line "error   ${WORK}/clusters/mine/${what}, which has the knobs that mine was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
+    assert_error 1 "${WORK}/clusters/mine/${what}, which has the knobs that mine was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
     refute_text 'not reached'
   done <<'CASES'
 containers hosts::need_same_file; echo not reached

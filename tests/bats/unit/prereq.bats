@@ -4,8 +4,6 @@
 setup() {
   load ../test_helper
   sandbox::make
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\nprereq::gpus\n' >"${HERE}/scripts/gpus.sh"
   mkdir -p "${BOX}/dev/dri"
   nvidia_gpus 8
   runtimes 'io.containerd.runc.v2 nvidia runc '
@@ -20,7 +18,7 @@ amd_devices() {
   mkdir "${BOX}/dev/infiniband"
   for ((i = 0; i < $1; i++)); do touch "${BOX}/dev/dri/renderD$((128 + i))"; done
 }
-gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
+gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
 
 @test "a rehearsal needs no GPUs" {
   gpus
@@ -39,8 +37,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
 @test "NVIDIA: fewer GPUs than the workers want" {
   nvidia_gpus 4
   gpus PROFILE=gpu
-  assert_status 1
-  assert_line "error   This machine has 4 NVIDIA GPUs (nvidia-smi -L), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs."
+  assert_error 1 "This machine has 4 NVIDIA GPUs (nvidia-smi -L), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs."
   gpus PROFILE=gpu GPUS_PER_WORKER=2
   assert_status 0
 }
@@ -48,8 +45,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
 @test "NVIDIA: an engine that cannot hand them out" {
   runtimes 'io.containerd.runc.v2 runc '
   gpus PROFILE=gpu
-  assert_status 1
-  assert_line "error   The container engine cannot hand out NVIDIA GPUs (its runtimes are: io.containerd.runc.v2 runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+  assert_error 1 "The container engine cannot hand out NVIDIA GPUs (its runtimes are: io.containerd.runc.v2 runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
 }
 
 @test "NVIDIA: the toolkit's hook is enough, the engine need not list its runtime" {
@@ -72,8 +68,7 @@ gpus() { sandbox::run DEVICE_ROOT="${BOX}/dev" "$@" scripts/gpus.sh; }
   amd_devices 8
   rmdir "${BOX}/dev/infiniband"
   gpus PROFILE=rocm
-  assert_status 1
-  assert_line "error   /dev/infiniband (WORKER_DEVICES, from env/rocm.env) is not on this machine: load its driver, or leave it out of WORKER_DEVICES."
+  assert_error 1 "/dev/infiniband (WORKER_DEVICES, from env/rocm.env) is not on this machine: load its driver, or leave it out of WORKER_DEVICES."
   gpus PROFILE=rocm WORKER_DEVICES='/dev/kfd /dev/dri'
   assert_status 0
 }
@@ -83,8 +78,7 @@ memory() {
   printf 'MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n' "$1" >"${BOX}/meminfo"
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub awk "[[ \${!#} != /proc/meminfo ]] || set -- \"\${@:1:\$#-1}\" \"\${BOX}/meminfo\"; exec $(type -P awk) \"\$@\""
-  sed 's/^prereq::gpus$/prereq::memory/' "${HERE}/scripts/gpus.sh" >"${HERE}/scripts/memory.sh"
-  sandbox::run "${@:2}" scripts/memory.sh
+  sandbox::verb "${@:2}" prereq::memory
 }
 
 @test "memory: what is available, in whole GiB, against MIN_MEMORY_GIB; free memory alone does not count" {
@@ -93,8 +87,7 @@ memory() {
   assert_status 0
   assert_line 'ok      8 GiB of memory available (wanted: 8)'
   memory $((8 * 1048576 - 1)) MIN_MEMORY_GIB=8
-  assert_status 1
-  assert_line 'error   This machine has 7 GiB of memory available, but MIN_MEMORY_GIB=8 are required: stop something, or lower the knob.'
+  assert_error 1 'This machine has 7 GiB of memory available, but MIN_MEMORY_GIB=8 are required: stop something, or lower the knob.'
   # Containers of the cluster use some of it already, so then it is not wanted again.
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != inspect ]] || echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w"'

@@ -15,13 +15,7 @@ SH
 }
 
 # check NAME [KNOB=VALUE...]: only that check.
-check() {
-  local name=$1
-  shift
-  # shellcheck disable=SC2016  # expanded by that script
-  printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv::load\n%s\n' "$name" >"${HERE}/scripts/lines.sh"
-  sandbox::run WORKDIR="${BOX}/work dir" "$@" scripts/lines.sh
-}
+check() { sandbox::lines "${@:2}" <<<"$1"; }
 
 @test "version 1's containers are removed by their exact names, and never one that bears our label" {
   printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-12 ' 'mvp-ray-worker-1 mine' 'mvp-ray-worker-x ' 'my-mvp-ray-head ' \
@@ -75,8 +69,7 @@ check() {
   check 'nodes::shared_group' SHARED_GROUP=42001
   assert_line 42001
   check 'nodes::shared_group' SHARED_GROUP=others
-  assert_status 2
-  assert_line 'error   SHARED_GROUP=others (from the command line or environment) is not a group of this machine: name one, or give its number.'
+  assert_error 2 'SHARED_GROUP=others (from the command line or environment) is not a group of this machine: name one, or give its number.'
 }
 
 @test "the directories that are checked are those that the helper makes" {
@@ -110,8 +103,7 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
 
 @test "verl's source as a path is checked" {
   check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
-  assert_status 2
-  assert_line "error   ${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
+  assert_error 2 "${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
   mkdir -p "${BOX}/my verl/verl"
   touch "${BOX}/my verl/verl/__init__.py"
   check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
@@ -120,6 +112,5 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
 
 @test "43_submit_jobspec needs a JobSpec" {
   sandbox::run scripts/43_submit_jobspec.sh
-  assert_status 2
-  assert_line 'error   43_submit_jobspec.sh needs a JobSpec file: name one with JOBSPEC=FILE, such as JOBSPEC=jobspecs/ppo.yaml.'
+  assert_error 2 '43_submit_jobspec.sh needs a JobSpec file: name one with JOBSPEC=FILE, such as JOBSPEC=jobspecs/ppo.yaml.'
 }

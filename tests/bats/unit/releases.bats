@@ -50,8 +50,7 @@ MADE
 @test "a failing row is an error, the others run, and the exit status is 9" {
   echo 9 >"${BOX}/found/broken-0.8.0-ppo"
   releases 0.8.0-ppo 0.8.0-sft
-  assert_status 9
-  assert_line 'error   0.8.0-ppo of verl-0a1b2c3d was run'
+  assert_error 9 '0.8.0-ppo of verl-0a1b2c3d was run'
   assert_line 'ok      0.8.0-sft of verl-0a1b2c3d was run'
   assert_line '1 of 2 rows work'
 }
@@ -92,7 +91,6 @@ MADE
   [[ $output == *"error   '0.9.2' is neither a release nor a row: use some of 0.7.1, 0.8.0, 0.9.1, main, 0.7.1-ppo, "* ]]
   GIVEN=(PROFILE=gpu)
   releases 0.9.1
-  assert_status 2
-  assert_line "error   PROFILE='gpu' (from the command line or environment) is not usable: releases are tried in rehearsals; use cpu, or leave it out."
+  assert_error 2 "PROFILE='gpu' (from the command line or environment) is not usable: releases are tried in rehearsals; use cpu, or leave it out."
   [[ ! -e ${BOX}/made ]]
 }

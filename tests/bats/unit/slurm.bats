@@ -7,16 +7,11 @@
 setup() {
   load ../test_helper
   sandbox::make
-  sandbox::verb
   stub_slurm
 }
 
 # in_slurm [KNOB=VALUE...] ARGV...: a function of the libraries in the allocation 3012.
-in_slurm() {
-  local knobs=(TRANSPORT=srun SLURM_JOB_ID=3012)
-  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
-  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
-}
+in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
 
 @test "the head is on the first host, a worker on each other one, and the cluster is named after the job" {
   in_slurm node::list
@@ -48,42 +43,33 @@ in_slurm() {
   local outside="is for a Slurm allocation, and there is none here"
   local cure="run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
   in_slurm SLURM_JOB_ID= node::list
-  assert_status 2
-  assert_line "error   TRANSPORT=srun (from the command line or environment) ${outside} (SLURM_JOB_ID=''): ${cure}"
+  assert_error 2 "TRANSPORT=srun (from the command line or environment) ${outside} (SLURM_JOB_ID=''): ${cure}"
   in_slurm SLURM_JOB_ID='1;id' node::list
-  assert_status 2
-  assert_line "error   TRANSPORT=srun (from the command line or environment) ${outside} (SLURM_JOB_ID='1;id'): ${cure}"
+  assert_error 2 "TRANSPORT=srun (from the command line or environment) ${outside} (SLURM_JOB_ID='1;id'): ${cure}"
   in_slurm WORKERS=1 node::list
-  assert_status 2
-  assert_line 'error   WORKERS=1 (from the command line or environment) but the Slurm job 3012 has 3 hosts (gpu-[0-2]), one of them for the head: leave WORKERS out, it follows from the allocation.'
+  assert_error 2 'WORKERS=1 (from the command line or environment) but the Slurm job 3012 has 3 hosts (gpu-[0-2]), one of them for the head: leave WORKERS out, it follows from the allocation.'
   echo 1 >"${BOX}/hosts"
   in_slurm node::list
-  assert_status 2
-  assert_line "error   The Slurm job 3012 has 1 host (gpu-[0-2]), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'."
+  assert_error 2 "The Slurm job 3012 has 1 host (gpu-[0-2]), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'."
   printf 'TIMEOUT|gpu-[0-2]\n' >"${BOX}/job"
   in_slurm node::list
-  assert_status 8
-  assert_line "error   The Slurm job 3012 (SLURM_JOB_ID) is TIMEOUT, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
+  assert_error 8 "The Slurm job 3012 (SLURM_JOB_ID) is TIMEOUT, not RUNNING: allocate hosts again with 'salloc --nodes=3'."
   stub squeue 'printf "%s\n" "squeue: a warning" "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
   in_slurm node::list
-  assert_status 8
-  assert_line "error   Slurm does not know the job 3012 (SLURM_JOB_ID) any more, or does not answer (squeue: slurm_load_jobs error: Invalid job id specified): allocate hosts again with 'salloc --nodes=3'."
+  assert_error 8 "Slurm does not know the job 3012 (SLURM_JOB_ID) any more, or does not answer (squeue: slurm_load_jobs error: Invalid job id specified): allocate hosts again with 'salloc --nodes=3'."
   rm "${BOX}/bin/scontrol"
   in_slurm node::list
-  assert_status 1
-  assert_line "error   'scontrol' is not on PATH, and TRANSPORT=srun (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
+  assert_error 1 "'scontrol' is not on PATH, and TRANSPORT=srun (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
 }
 
 @test "scontrol that fails is one sentence with exit 8: neither half of the hosts nor an empty address is taken, or kept for later" {
   local cure="run this again when Slurm answers."
   rm "${BOX}/hosts" && stub scontrol '[[ $2 != hostnames ]] || printf "%s\n" gpu-0 gpu-1; echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1'
   in_slurm node::list
-  assert_status 8
-  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show hostnames' fails; the reason is above): ${cure}"
+  assert_error 8 "Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show hostnames' fails; the reason is above): ${cure}"
   stub scontrol '[[ $2 != hostnames ]] && exit 1; printf "%s\n" gpu-0 gpu-1 gpu-2'
   in_slurm node::address worker-0
-  assert_status 8
-  assert_line "error   Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show node' fails; the reason is above): ${cure}"
+  assert_error 8 "Slurm does not say which hosts the job 3012 (SLURM_JOB_ID) has ('scontrol show node' fails; the reason is above): ${cure}"
   stub scontrol '[[ $2 != hostnames ]] && printf "NodeName=gpu-%s Arch=x NodeAddr=gpu-%s Version=22\n" 0 0 1 1 2 2 || printf "%s\n" gpu-0 gpu-1 gpu-2'
   in_slurm node::address worker-0
   assert_status 0
@@ -96,8 +82,7 @@ in_slurm() {
   refute_text 'srun:'
   : >"${BOX}/lost"
   in_slurm node::exec worker-0 true
-  assert_status 8
-  assert_line "error   The step on the node 'worker-0' (gpu-1 of the Slurm job 3012) was lost while 'true' ran there (Node failure on gpu-1): see 'squeue --jobs=3012', then run this again."
+  assert_error 8 "The step on the node 'worker-0' (gpu-1 of the Slurm job 3012) was lost while 'true' ran there (Node failure on gpu-1): see 'squeue --jobs=3012', then run this again."
 }
 
 @test "a step gets none of the options that the job's environment has for other steps, but Slurm's configuration" {
@@ -154,8 +139,7 @@ in_slurm() {
   assert_status 0
   assert_line 'ok      3 nodes answer: head worker-0 worker-1 (from the Slurm job 3012)'
   in_slurm TRANSPORT=container NODES_CONTAINER="$words" node::list
-  assert_status 2
-  assert_line "error   NODES_CONTAINER='${words}' (from the command line or environment) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=container (from the command line or environment): remove NODES_CONTAINER, or set TRANSPORT=srun."
+  assert_error 2 "NODES_CONTAINER='${words}' (from the command line or environment) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=container (from the command line or environment): remove NODES_CONTAINER, or set TRANSPORT=srun."
 }
 
 @test "make slurm, DRY_RUN=1: every option and every given knob, quoted; nothing else of the environment" {

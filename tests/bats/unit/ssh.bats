@@ -9,7 +9,6 @@ setup() {
   load ../test_helper
   sandbox::make
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2' >"${HERE}/env/nodes"
-  sandbox::verb
   mkdir "${BATS_TEST_TMPDIR}/shared"
   stub_ssh
   stub ray
@@ -31,11 +30,7 @@ STUB
 }
 
 # on_ssh [KNOB=VALUE...] ARGV...: a function of the libraries with TRANSPORT=ssh.
-on_ssh() {
-  local knobs=(TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared")
-  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
-  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
-}
+on_ssh() { sandbox::verb TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared" "$@"; }
 
 @test "WORKERS follows from the file; comments and empty lines are ignored" {
   printf '%s\n' '# mine' '' '  worker-1 [fd00::3]:2222 address=fd00::3' 'worker-0 gpu-0' 'head  me@gpu.example.org path=/a:/b' >"${HERE}/env/nodes"
@@ -50,8 +45,7 @@ on_ssh() {
   while IFS='|' read -r line sentence; do
     printf '%s\n' 'head me@10.0.0.1' "$line" >"${HERE}/env/nodes"
     on_ssh node::list
-    assert_status 2
-    assert_line "error   ${sentence}"
+    assert_error 2 "${sentence}"
   done <<'CASES'
 boss me@10.0.0.2|'boss' (line 2 of env/nodes) is not a node: use head, worker-0, worker-1, ….
 head me@10.0.0.2|'head' (line 2 of env/nodes) occurs twice: name each node once.
@@ -68,18 +62,15 @@ CASES
 
 @test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
   on_ssh WORKERS=3 node::list
-  assert_status 2
-  assert_line 'error   WORKERS=3 (from the command line or environment) but env/nodes names 1 workers: leave WORKERS out, because that file decides.'
+  assert_error 2 'WORKERS=3 (from the command line or environment) but env/nodes names 1 workers: leave WORKERS out, because that file decides.'
   mkdir "${BOX}/dev"
   on_ssh PROFILE=auto DEVICE_ROOT="${BOX}/dev" node::list
-  assert_status 2
-  assert_line 'error   PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are other machines: name the profile for them.'
+  assert_error 2 'PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are other machines: name the profile for them.'
   printf 'worker-0 me@10.0.0.2\n' >"${HERE}/env/nodes"
   on_ssh node::list
   assert_line "error   env/nodes (NODES_FILE) names no head: give it a line 'head user@host'."
   on_ssh NODES_FILE=/nowhere node::list
-  assert_status 2
-  assert_line 'error   NODES_FILE=/nowhere is not a readable file: copy env/nodes.example there and name your nodes in it.'
+  assert_error 2 'NODES_FILE=/nowhere is not a readable file: copy env/nodes.example there and name your nodes in it.'
 }
 
 @test "the example is a nodes file" {
@@ -105,41 +96,34 @@ CASES
 @test "Ray that is missing, too old, or not the same everywhere, is refused with the reason" {
   rm -r "${BOX}/site-of-10.0.0.2"
   on_ssh nodes::check
-  assert_status 1
-  assert_line "error   python3 on worker-0 (me@10.0.0.2, from env/nodes) has no Ray (its message is above): name the right one's directory with path= in env/nodes."
+  assert_error 1 "python3 on worker-0 (me@10.0.0.2, from env/nodes) has no Ray (its message is above): name the right one's directory with path= in env/nodes."
   fake_ray "${BOX}/site-of-10.0.0.2" 2.60.0
   fake_ray "${BOX}/site-of-10.0.0.1" 2.53.1
   on_ssh nodes::check
-  assert_status 1
-  assert_line 'error   head has Ray 2.53.1, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node.'
+  assert_error 1 'head has Ray 2.53.1, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node.'
   fake_ray "${BOX}/site-of-10.0.0.1" 2.60.0
   fake_ray "${BOX}/site-of-10.0.0.2" 2.54.0
   on_ssh nodes::check
-  assert_status 1
-  assert_line 'error   worker-0 has Ray 2.54.0 and head has 2.60.0: install the same version on every node.'
+  assert_error 1 'worker-0 has Ray 2.54.0 and head has 2.60.0: install the same version on every node.'
 }
 
 @test "a tool that is missing is named, with the node" {
   rm "${BOX}/bin/setsid"
   on_ssh nodes::check
-  assert_status 1
-  assert_line 'error   head (me@10.0.0.1, from env/nodes) lacks: setsid: install them there, or name their directory with path= in env/nodes.'
+  assert_error 1 'head (me@10.0.0.1, from env/nodes) lacks: setsid: install them there, or name their directory with path= in env/nodes.'
 }
 
 @test "an address that no other node reaches, or that two nodes share, is refused" {
   on_ssh ADDRESS=127.0.0.1 nodes::check
-  assert_status 1
-  assert_line "error   head has the address '127.0.0.1' in its own view, which no other node can reach: set its address with address= in env/nodes."
+  assert_error 1 "head has the address '127.0.0.1' in its own view, which no other node can reach: set its address with address= in env/nodes."
   on_ssh ADDRESS=10.0.0.7 nodes::check
-  assert_status 1
-  assert_line 'error   worker-0 has the same address as another node of env/nodes, 10.0.0.7, but two nodes in one network namespace are not supported: remove one of them there.'
+  assert_error 1 'worker-0 has the same address as another node of env/nodes, 10.0.0.7, but two nodes in one network namespace are not supported: remove one of them there.'
 }
 
 @test "a port in use and clocks that differ are refused" {
   printf '52365 8265\n' >"${BOX}/ports-of-10.0.0.2"
   on_ssh nodes::check
-  assert_status 1
-  assert_line 'error   Port 52365 of worker-0 (me@10.0.0.2, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
+  assert_error 1 'Port 52365 of worker-0 (me@10.0.0.2, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
   real=$(command -v date)
   stub date "[[ \$HOST == 10.0.0.2 ]] && ${real} -d '+90 seconds' \"\$@\" || ${real} \"\$@\""
   on_ssh nodes::check
@@ -154,26 +138,23 @@ CASES
   assert_status 0
   : >"${BOX}/running-on-10.0.0.1"
   on_ssh nodes::check
-  assert_status 1
-  assert_line 'error   Port 6379 of head (me@10.0.0.1, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
+  assert_error 1 'Port 6379 of head (me@10.0.0.1, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
 }
 
 @test "a shared root that contains the nodes' HOME, or that is missing, is refused" {
   mkdir "${BATS_TEST_TMPDIR}/home"
   mv "${BOX}/home dir" "${BATS_TEST_TMPDIR}/home/me"
   on_ssh HOME="${BATS_TEST_TMPDIR}/home/me" SHARED_ROOT="${BATS_TEST_TMPDIR}/home" nodes::check
-  assert_status 1
-  assert_line "error   ~/.verl-regress/mvp11.token on the head is on ${BATS_TEST_TMPDIR}/home (SHARED_ROOT), where Ray's token must not be: log in as another user, or set another SHARED_ROOT."
+  # shellcheck disable=SC2088  # as the message has it
+  assert_error 1 "~/.verl-regress/mvp11.token on the head is on ${BATS_TEST_TMPDIR}/home (SHARED_ROOT), where Ray's token must not be: log in as another user, or set another SHARED_ROOT."
   on_ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/nowhere" nodes::check
-  assert_status 1
-  assert_line "error   ${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT, from the command line or environment) cannot be written to (No such file or directory) on the head: fix that, or put SHARED_ROOT on a local disk or NFS 4 (docs/shared-root.md has what is needed)."
+  assert_error 1 "${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT, from the command line or environment) cannot be written to (No such file or directory) on the head: fix that, or put SHARED_ROOT on a local disk or NFS 4 (docs/shared-root.md has what is needed)."
 }
 
 @test "a node that refuses us is named with ssh's own words" {
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.9:2222' >"${HERE}/env/nodes"
   on_ssh nodes::check
-  assert_status 8
-  assert_line "error   The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
+  assert_error 8 "The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
 }
 
 @test "the connection that outlives a script keeps neither the cluster's lock nor the session's" {
@@ -224,20 +205,17 @@ as_hosts() {
   printf '00000000000000bb|alice|/home/a/workdir\n' >"${OWNERS[1]}"
   for verb in nodes::check nodes::ensure_up nodes::ensure_down owner::need_own; do
     on_ssh "$verb"
-    assert_status 2
-    assert_line "error   ${theirs}: ${cure} if that checkout was moved here."
+    assert_error 2 "${theirs}: ${cure} if that checkout was moved here."
   done
   [[ $(<"${OWNERS[1]}") == *alice* ]]
   printf 'ppo-1 RUNNING\n' >"${BOX}/live"
   on_ssh ADOPT=1 nodes::ensure_up
-  assert_status 2
-  assert_line 'error   Taking mvp11 over (ADOPT=1) restarts Ray on every node and would end ppo-1 (RUNNING): let that checkout stop them, or end them with FORCE=1.'
+  assert_error 2 'Taking mvp11 over (ADOPT=1) restarts Ray on every node and would end ppo-1 (RUNNING): let that checkout stop them, or end them with FORCE=1.'
   rm "${BOX}/live"
   on_ssh ADOPT=1 nodes::ensure_up
   assert_status 0
   [[ $(<"${OWNERS[1]}") == "00000000000000aa|$(id -un)|${BOX}/work dir" ]]
   rm "${OWNERS[1]}" # an older version wrote only a token
   on_ssh owner::need_own
-  assert_status 2
-  assert_line "error   The cluster mvp11 names no owner (an older version made it, or another tool): ${cure} if it is yours."
+  assert_error 2 "The cluster mvp11 names no owner (an older version made it, or another tool): ${cure} if it is yours."
 }

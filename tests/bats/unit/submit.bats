@@ -45,8 +45,7 @@ sent() {
 @test "a JobSpec of a megabyte is refused by its size, before it is sent or read" {
   head -c 1000000 /dev/zero | tr '\0' '#' >"${HERE}/big.yaml"
   sandbox::run scripts/44_submit_sdk.sh big.yaml
-  assert_status 2
-  assert_line "error   the JobSpec 'big.yaml' has 1000000 bytes, and at most 262144 are read: is it the right file?"
+  assert_error 2 "the JobSpec 'big.yaml' has 1000000 bytes, and at most 262144 are read: is it the right file?"
   [[ ! -e ${BOX}/words ]]
 }
 
@@ -124,6 +123,5 @@ hostile() {
 
 @test "the name of a missing file is printed without terminal escapes" {
   sandbox::run scripts/44_submit_sdk.sh $'/no/\e[2J\nsuch.yaml'
-  assert_status 2
-  assert_line "error   the JobSpec '/no/?[2J?such.yaml' is not a readable file: name one that is."
+  assert_error 2 "the JobSpec '/no/?[2J?such.yaml' is not a readable file: name one that is."
 }

@@ -5,7 +5,6 @@
 setup() {
   load ../test_helper
   sandbox::make
-  sandbox::verb
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2:2222' 'worker-1 me@10.0.0.3' >"${HERE}/env/nodes"
   mkdir -p "${BOX}/root/proc/net"
   nobody_listens
@@ -26,11 +25,7 @@ holds() {
 }
 
 # on_ssh [KNOB=VALUE...] ARGV...
-on_ssh() {
-  local knobs=(TRANSPORT=ssh)
-  while [[ $1 == *=* ]]; do knobs+=("$1") && shift; done
-  sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
-}
+on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
 
 @test "over ssh there is a line for each node, with the user's configuration and a jump host" {
   on_ssh nodes::show_forwards 8265:head:8265 5678:worker-0:40001 5679:worker-1:40002 5680:worker-0:40003
@@ -46,8 +41,7 @@ on_ssh() {
   socket 0100007F:2049 0A 4242
   holds 815 ssh 4242
   on_ssh nodes::show_forwards 8265:head:8265
-  assert_status 1
-  assert_line 'error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
+  assert_error 1 'Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
   on_ssh TUNNEL_PORT=8265 nodes::show_forwards 8265:head:8265
   assert_line 'error   Port 127.0.0.1:8265 (TUNNEL_PORT, from the command line or environment) is taken by ssh (pid 815): end that process, or set TUNNEL_PORT to a free port.'
   on_ssh nodes::show_forwards 8265:worker-0:40001
@@ -95,20 +89,18 @@ on_ssh() {
 }
 
 @test "make check: the dashboard's port is free, our own, or taken by a program that the message names" {
-  local check=(scripts/verb.sh prereq::port)
   stub docker - <<'END'
 [[ $1 != port ]] || cat "${BOX}/published" 2>/dev/null || true
 END
-  sandbox::run "${check[@]}"
+  sandbox::verb prereq::port
   assert_status 0
   assert_line 'ok      port 127.0.0.1:8265 is free'
   socket 0100007F:2049 0A 4242
   holds 815 jupyter 4242
-  sandbox::run "${check[@]}"
-  assert_status 1
-  assert_line 'error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by jupyter (pid 815): end that process, or set DASHBOARD_PORT to a free port.'
+  sandbox::verb prereq::port
+  assert_error 1 'Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by jupyter (pid 815): end that process, or set DASHBOARD_PORT to a free port.'
   printf '127.0.0.1:8265\n' >"${BOX}/published"
-  sandbox::run "${check[@]}"
+  sandbox::verb prereq::port
   assert_status 0
   assert_line "ok      port 127.0.0.1:8265 is our own dashboard's"
 }

@@ -82,8 +82,7 @@ drive_on() {
   : >"${BOX}/containers"
   while IFS='|' read -r knob sentence; do
     sandbox::run CODE_A=codeA CODE_B=pypi:0.9.1 "$knob" scripts/60_verify.sh --check
-    assert_status 2
-    assert_line "error   ${sentence}"
+    assert_error 2 "${sentence}"
   done <<END
 CODE_B=path:/no/verl|/no/verl (from CODE_B=path:/no/verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'.
 CODE_A=codeX|CODE_A=codeX (from the command line or environment) is no snapshot in ${BOX}/work dir/shared/common/code/verl: make it with 'make snapshot CODE_ID=codeX', or name a source (pypi:VERSION, git:URL@REF, path:DIR).
@@ -109,8 +108,7 @@ END
   : >"${BOX}/containers"
   printf '%s\n' 'verify::run_jobs' >>"${HERE}/scripts/drive.sh"
   drive
-  assert_status 8
-  assert_line "error   The node 'head' is not running (container vr-head, from CLUSTER_NAME=vr): bring the cluster up with 'make up'."
+  assert_error 8 "The node 'head' is not running (container vr-head, from CLUSTER_NAME=vr): bring the cluster up with 'make up'."
   assert_line "        the session can be continued: 'make verify SESSION=20261122T100000Z'"
 }
 

@@ -55,11 +55,9 @@ arrived() {
 dev/knob_table.sh|--wirte|' is not an argument of knob_table.sh: did you mean --write? It takes --write.
 CASES
   sandbox::run scripts/44_submit_sdk.sh ''
-  assert_status 2
-  assert_line "error   '' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help."
+  assert_error 2 "'' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help."
   sandbox::run scripts/44_submit_sdk.sh one.yaml two.yaml
-  assert_status 2
-  assert_line 'error   44_submit_sdk.sh takes one argument and got 2: see --help.'
+  assert_error 2 '44_submit_sdk.sh takes one argument and got 2: see --help.'
   refute_called docker
 }
 
@@ -74,8 +72,7 @@ CASES
   with_recorder 50_status
   while IFS='|' read -r given sentence; do
     make_in -- status "$given"
-    assert_status 2
-    assert_line "error   ${given%%=*} (on make's command line) is ${sentence}."
+    assert_error 2 "${given%%=*} (on make's command line) is ${sentence}."
     refute_text geheim
   done <<'CASES'
 WORKER=3|not a knob: did you mean WORKERS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command
@@ -128,15 +125,12 @@ CASES
   with_recorder 50_status
   mkdir "${HERE}/tests"
   make_in -- status prepar
-  assert_status 2
-  assert_line "error   'prepar' is not a target of make: did you mean prepare? Use one of those that 'make' lists."
+  assert_error 2 "'prepar' is not a target of make: did you mean prepare? Use one of those that 'make' lists."
   make_in -- tests
-  assert_status 2
-  assert_line "error   'tests' is not a target of make: did you mean test? Use one of those that 'make' lists."
+  assert_error 2 "'tests' is not a target of make: did you mean test? Use one of those that 'make' lists."
   while IFS='|' read -r went instead; do
     make_in -- status "$went"
-    assert_status 2
-    assert_line "error   '${went}' is no longer a target of make: run '${instead}'."
+    assert_error 2 "'${went}' is no longer a target of make: run '${instead}'."
     [[ $instead == make\ * || -x ${instead%% *} ]] || fail "no script: ${instead}"
   done <<'WENT'
 sft|make submit WORKLOAD=sft
@@ -145,8 +139,7 @@ bench|scripts/dev/bench.sh
 test-slow|scripts/dev/test.sh unit-slow py-slow
 WENT
   make_in -- -k nonsense status
-  assert_status 2
-  assert_line "error   'nonsense' is not a target of make: use one of those that 'make' lists."
+  assert_error 2 "'nonsense' is not a target of make: use one of those that 'make' lists."
   [[ ! -e ${BOX}/record ]]
 }
 
@@ -207,8 +200,7 @@ WENT
 @test "a wrong value ends make check, make quickstart and make test with one sentence and status 2, and nothing was done" {
   for target in check quickstart test; do
     make_in -- "$target" WORKERS=0
-    assert_status 2
-    assert_line "error   WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
+    assert_error 2 "WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
   done
   refute_called docker
   [[ ! -e ${HERE}/.venv && ! -e ${HERE}/workdir ]]
