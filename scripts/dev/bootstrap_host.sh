@@ -5,7 +5,7 @@
 #   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
 #   scripts/dev/bootstrap_host.sh --browser       as without an option, and Chromium, in which the slow tests open the pages
 #   scripts/dev/bootstrap_host.sh --slurm         as without an option, and the commands of Slurm and munge, which a container test calls
-#   scripts/dev/bootstrap_host.sh --rootless      as without an option, and what podman runs without root, for a container test
+#   scripts/dev/bootstrap_host.sh --rootless      as without an option, and what podman runs if it has no root
 #   scripts/dev/bootstrap_host.sh --stop-engine   stop the engine that an earlier --engine started, and nothing else
 #
 # CONTAINER_ENGINE=podman: --engine starts podman's socket, with the docker client and Compose v2; --stop-engine stops only that.
