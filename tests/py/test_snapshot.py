@@ -267,6 +267,15 @@ def test_check_distinguishes_absent_from_other(root):
     assert snapshot.check(root, "codeA", "pypi:0.8.0", "0.8.0") == "other"
 
 
+def test_one_that_is_named_by_its_tree_is_found_beside_one_whose_record_is_damaged(root):
+    named, source = f"verl-{snapshot.TREE}", ("pypi:0.7.1", "0.7.1")
+    found = make(root, named)["code_id"]
+    (root.snapshots / "another").mkdir()
+    (root.snapshots / "another/snapshot.json").write_text("{}")
+    assert snapshot.find(root, named, *source) == found
+    assert snapshot.find(root, named, *source[:1], "0.8.0") == named
+
+
 def test_a_changed_snapshot_is_detected(root):
     recorded = make(root)["tree_sha256"][:12]
     target = root.snapshots / "codeA"

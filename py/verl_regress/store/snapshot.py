@@ -12,6 +12,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -132,10 +133,11 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
 def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str:
     """Return the code id that `code_id`, which may contain TREE, means; `code_id` itself if there is no such snapshot."""
     for known in list_snapshots(root) if TREE in code_id else []:
-        record = _record(root.snapshots / known)
-        named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
-        if named == known and (record["source"], record["revision"], record["dirty"]) == (source, revision, False):
-            return known
+        with suppress(OSError, ValueError):  # another user closed it, or it is damaged: it is not the one
+            record = _read_record(root.snapshots / known)
+            named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
+            if named == known and (record["source"], record["revision"], record["dirty"]) == (source, revision, False):
+                return known
     return code_id
 
 
