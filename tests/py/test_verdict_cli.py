@@ -141,10 +141,7 @@ def test_json_is_valid_with_values_that_are_not_finite(judged):
     assert json.loads(out, parse_constant=pytest.fail)["cases"][0]["first"]["b"] == "inf"
 
 
-def test_a_name_of_a_metric_and_a_cause_cannot_act_on_the_terminal(judged, tmp_path, capsys):
-    _, out, _ = judged(lambda step, data: data.update({"actor/\x1b[2Jx\ny": 1.0}))
-    assert "actor/\\x1b[2Jx\\ny is not in A\n" in out
-    assert all(line.isprintable() for line in out.splitlines())
+def test_a_cause_cannot_act_on_the_terminal(tmp_path, capsys):
     b = unpack(tmp_path, "sft-0.7.1")
     (b / "state/ended").write_text(json.dumps({"exit_code": 1, "cause": "\x1b]0;\u202e\nverdict     same"}))
     command.main([str(unpack(tmp_path, "sft-0.9.1-1")), "--against", str(b)])
@@ -169,20 +166,17 @@ def test_runs_of_several_workloads_are_several_cases(tmp_path, capsys):
     )
 
 
-def test_speed_is_a_case_of_its_own(judged):
-    status, out, _ = judged(nothing, "--speed")
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--speed", "\ngrpo speed  inconclusive: a step of B takes "),
+        ("--memory", "\ngrpo memory inconclusive: 'grpo-0.9.1-v1-1' has no records of its processes' memory: "),
+    ],
+)
+def test_speed_and_memory_are_cases_of_their_own(judged, option, said):
+    status, out, _ = judged(nothing, option)
     assert status == 11
-    assert "\ngrpo speed  inconclusive: a step of B takes " in out
-
-
-def test_memory_is_a_case_of_its_own(judged):
-    status, out, _ = judged(nothing, "--memory")
-    assert status == 11
-    assert "\ngrpo memory inconclusive: " in out
-    assert (
-        " has no records of its processes' memory: verl-regress did not record it yet, or this is not a job directory"
-        in out
-    )
+    assert said in out
 
 
 def test_options_reach_the_judge(judged):
@@ -205,9 +199,6 @@ def test_accepted_facts_reach_the_judge(tmp_path, capsys):
     assert command.main([str(a), "--against", str(b)]) == 12
     assert command.main([str(unpack(tmp_path, GRPO[1])), "--against", str(b), "--accept=profile"]) == 0
     assert "note        profile also differ: the code is not the only possible cause" in capsys.readouterr().out
-
-
-# ---- bad input: one sentence, exit 2, nothing on standard output
 
 
 def test_metrics_files_can_be_compared_without_a_job_directory(tmp_path, capsys):
@@ -234,6 +225,9 @@ def test_a_record_of_ppo_without_the_critics_values_is_no_grpo(tmp_path, capsys)
     assert capsys.readouterr().out.startswith(f"ppo         changed: {reason}\n")
 
 
+# ---- bad input: one sentence, exit 2, nothing on standard output
+
+
 @pytest.mark.parametrize(
     ("b", "sentence"),
     [
@@ -241,44 +235,25 @@ def test_a_record_of_ppo_without_the_critics_values_is_no_grpo(tmp_path, capsys)
         ("empty.jsonl", "The record '{0}/empty.jsonl' is empty: the run ended before its first step, or is not a run."),
         ("text.jsonl", "Line 1 of '{0}/text.jsonl' is not JSON ('loss: 3'): give a metrics.jsonl of verl's file logger."),
         ("folder", "The job directory '{0}/folder' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
-        ("x" * 300, "The record '{0}/{1}' cannot be read ([Errno 36] File name too long: '{0}/{1}'): give a metrics.jsonl of verl's file logger."),
-        ("loop", "The record '{0}/loop/logs/metrics.jsonl' cannot be read ([Errno 40] Too many levels of symbolic links: '{0}/loop/logs/metrics.jsonl'): make it readable, or give another run."),
-        ("folder-in-place", "The record '{0}/folder-in-place/logs/metrics.jsonl' cannot be read ([Errno 21] Is a directory: '{0}/folder-in-place/logs/metrics.jsonl'): make it readable, or give another run."),
         ("no-text", "The record '{0}/no-text/logs/metrics.jsonl' cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte): make it readable, or give another run."),
         ("nothing", "The job directory '{0}/nothing' has an empty logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
         ("sft-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
-        ("ppo-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
         ("a", "'a' and 'a' are copies of one record (all times are equal): give the records of different runs."),
     ],
 )  # fmt: skip
 def test_bad_input(tmp_path, capsys, b, sentence):
     a = unpack(tmp_path, GRPO[0], "a")
     unpack(tmp_path, "sft-0.7.1")
-    unpack(tmp_path, "ppo-0.7.1")
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "text.jsonl").write_text("loss: 3\n")
     (tmp_path / "folder").mkdir()
-    loop, folder, no_text, nothing = (
-        tmp_path / name / "logs/metrics.jsonl" for name in ("loop", "folder-in-place", "no-text", "nothing")
-    )
-    for path in (loop, folder / "x", no_text, nothing):
-        path.parent.mkdir(parents=True)
-    loop.symlink_to(loop)
-    no_text.write_bytes(b"\xff\xfe")
-    nothing.touch()
+    for name, content in (("no-text", b"\xff\xfe"), ("nothing", b"")):
+        (tmp_path / name / "logs").mkdir(parents=True)
+        (tmp_path / name / "logs/metrics.jsonl").write_bytes(content)
     before = sorted(tmp_path.rglob("*"))
     status = command.main([str(a), "--against", str(tmp_path / b)])
-    assert (status, *capsys.readouterr()) == (2, "", f"error   {sentence.format(tmp_path, b)}\n")
+    assert (status, *capsys.readouterr()) == (2, "", f"error   {sentence.format(tmp_path)}\n")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_job_directory_that_cannot_be_searched_is_bad_input(tmp_path, capsys):
-    a = unpack(tmp_path, GRPO[0], "a")
-    longest = str(tmp_path / "a") + "/../a" * ((4090 - len(str(tmp_path / "a"))) // 5)  # of any path to a file of it
-    assert command.main([str(a), "--against", longest]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "[Errno 36] File name too long: " in err
 
 
 def test_an_empty_name_is_not_the_current_directory(tmp_path, capsys, monkeypatch):
@@ -288,20 +263,16 @@ def test_an_empty_name_is_not_the_current_directory(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("to", "why"), [("/dev/full", "No space left on device"), ("", "Broken pipe")])
-def test_a_verdict_that_cannot_be_written_is_said(tmp_path, to, why):
+def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
     jobs = [str(unpack(tmp_path, name)) for name in GRPO]
-    if to:
-        out = os.open(to, os.O_WRONLY)
-    else:
-        reader, out = os.pipe()
-        os.close(reader)
+    reader, out = os.pipe()
+    os.close(reader)
     ran = subprocess.run(
         [sys.executable, "-m", "verl_verdict", jobs[0], "--against", jobs[1]],
         env={**os.environ, "PYTHONPATH": str(REPO / "py")}, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(out)
-    sentence = f"error   The verdict cannot be written to standard output ({why}): write it to another place.\n"
+    sentence = "error   The verdict cannot be written to standard output (Broken pipe): write it to another place.\n"
     assert (ran.returncode, ran.stderr) == (2, sentence)
 
 

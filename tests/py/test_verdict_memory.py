@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from verdict_runs import edit, generator, rewrite, session, unpack
+from verdict_runs import edit, generator, session, unpack
 
 from verl_verdict import jobdir, memory, memory_records
 from verl_verdict.memory_records import Memory, Process
@@ -87,12 +87,9 @@ def test_a_steady_growth_that_a_does_not_have_is_a_regression_though_the_peak_is
     assert [row.finding for row in verdict.rows] == ["same", "regressed"]
 
 
-def test_growth_that_a_has_too_is_no_regression():
-    assert memory.case(*remembered(leak_a=64 * 2**20, leak=64 * 2**20), profile="cpu").word is Word.SAME
-
-
-def test_growth_that_b_no_longer_has_is_better():
-    assert memory.case(*remembered(leak_a=128 * 2**20), profile="cpu").word is Word.IMPROVED
+@pytest.mark.parametrize(("leak", "leak_a", "word"), [(64, 64, Word.SAME), (0, 128, Word.IMPROVED)])
+def test_growth_that_a_has_too_is_no_regression_and_that_b_no_longer_has_is_better(leak, leak_a, word):
+    assert memory.case(*remembered(leak_a=leak_a * 2**20, leak=leak * 2**20), profile="cpu").word is word
 
 
 def test_a_slower_b_with_the_growth_of_a_is_no_regression():
@@ -134,18 +131,14 @@ def test_memory_of_gpus_is_judged_beside_where_verl_recorded_it():
     assert [row.finding for row in verdict.rows] == ["same", "same", "regressed"]
 
 
-@pytest.mark.parametrize(("pairs", "needed"), [(1, 2), (2, 1)])
-def test_few_pairs_decide_nothing(pairs, needed):
+@pytest.mark.parametrize(
+    ("pairs", "needed", "said"),
+    [(1, 2, ", in 1 pair: run 2 more"), (2, 1, ", in 2 pairs: run 1 more"), (4, 2, ": run 2 more pairs")],
+)
+def test_fewer_than_six_pairs_show_no_larger_peak(pairs, needed, said):
     verdict = memory.case(*remembered(pairs, factor=3.0), profile="cpu")
     assert (verdict.word, verdict.pairs_needed) == (Word.INCONCLUSIVE, needed)
-    assert verdict.reason.startswith("all processes together need at most 5.")
-    assert verdict.reason.endswith(f", in {pairs} {'pair' if pairs == 1 else 'pairs'}: run {needed} more")
-
-
-def test_a_larger_peak_needs_six_pairs():
-    verdict = memory.case(*remembered(4, factor=2.0), profile="cpu")
-    assert (verdict.word, verdict.pairs_needed) == (Word.INCONCLUSIVE, 2)
-    assert verdict.reason.endswith(": run 2 more pairs")
+    assert verdict.reason.endswith(said)
 
 
 def test_noise_that_would_hide_a_larger_peak_is_never_the_same():
@@ -184,10 +177,6 @@ def test_no_common_seed_is_inconclusive():
         (
             {"failure": "the trainer exited with status 1"},
             "'b3' did not run to its end (the trainer exited with status 1), so its memory shows nothing",
-        ),
-        (
-            {"unfinished": "the job was stopped"},
-            "'b3' did not run to its end (the job was stopped), so its memory shows nothing",
         ),
         (
             {"series": {"timing_s/step": {1: 10.0, 2: 10.0, 3: 10.0}}},
@@ -238,7 +227,6 @@ def test_processes_that_end_one_after_the_other_are_no_shrinking():
     [
         ("1.0 5 x\n2.0 6\n3.0 7 y\n", Process("y", (1.0, 2.0, 3.0), (5.0, 6.0, 7.0))),
         ("1.0 5\n2.0\n\n3.0 nan\ninf 3\nx\n4.0 6\n3.5 1\n5.0 7", Process("", (1.0, 4.0, 5.0), (5.0, 6.0, 7.0))),
-        ("", None),
         ("1.0", None),
     ],
 )
@@ -268,29 +256,3 @@ def test_a_process_that_loaded_verl_and_has_no_record_is_named(tmp_path):
     job = recorded(tmp_path, "ppo-0.9.1-v1-1")
     (job / "state/memory/n1-7.txt").rename(job / "state/memory/n1-9.txt")
     assert jobdir.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)
-
-
-def test_records_that_cannot_be_read_matter_for_the_memory_only(tmp_path):
-    job = recorded(tmp_path, "ppo-0.9.1-v1-1")
-    (job / "state/memory/n1-8.txt").write_bytes(b"\xff\xfe 1\n")
-    (job / "state/memory/n1-9.txt").mkdir()
-    (job / "state/reports/identity-n1-9.json").write_text("{")
-    run = jobdir.read(job)
-    assert run.memory.lacking == ("process None on None (its report identity-n1-9.json cannot be read)",)
-    assert (run.last_step, run.problems) == (4, ())
-
-
-def test_whether_a_job_recorded_its_memory_does_not_make_runs_incomparable(tmp_path):
-    jobs = [
-        unpack(tmp_path, "ppo-0.9.1-v1-1", "a"),
-        rewrite(recorded(tmp_path, "ppo-0.9.1-v1-1", "b"), lambda *_: None),
-    ]
-    for job, hooks in zip(jobs, ("identity,mine", "identity,process_memory,mine"), strict=True):
-        file = job / "config/runtime_env.json"
-        content = json.loads(file.read_text())
-        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks}
-        file.write_text(json.dumps(content))
-    a, b = map(jobdir.read, jobs)
-    assert a.facts == b.facts
-    assert a.facts["variable VERL_REGRESS_HOOKS"] == "identity,mine"
-    assert memory.case([a], [b]).reason.startswith("'a' has no records of its processes' memory: ")

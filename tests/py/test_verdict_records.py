@@ -52,17 +52,13 @@ def test_the_two_lines_that_the_sft_trainer_writes_for_a_step_are_no_duplicate(t
     assert run.problems == ()
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "null", "1" + "0" * 400])
-def test_a_value_that_is_not_finite_is_a_problem(tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("NaN", "nan"), ("-Infinity", "-inf"), ("null", "NaN or infinite (null in the record)")],
+)
+def test_a_value_that_is_not_finite_is_a_problem(tmp_path, value, shown):
     """verl's file logger writes NaN and infinity as null."""
     run = read(tmp_path, line(1), f'{{"step": 2, "data": {{"train/loss": {value}}}}}')
-    shown = {
-        "1" + "0" * 400: "1" + "0" * 39,
-        "NaN": "nan",
-        "Infinity": "inf",
-        "-Infinity": "-inf",
-        "null": "NaN or infinite (null in the record)",
-    }[value]
     assert problems(run) == [(Kind.NOT_FINITE, f"train/loss is {shown} at step 2")]
     assert not math.isfinite(run.series["train/loss"][2])
 
@@ -95,27 +91,14 @@ def test_a_step_that_was_recorded_twice_is_a_problem(tmp_path):
     assert problems(run) == [(Kind.DUPLICATE, "train/loss was recorded twice for step 2")]
 
 
-def test_a_missing_record_is_refused(tmp_path):
-    with pytest.raises(BadInput) as refused:
-        records.read(tmp_path / "none.jsonl")
-    assert (
-        str(refused.value)
-        == f"The record '{tmp_path}/none.jsonl' does not exist: give a metrics.jsonl or a job directory."
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "The record '{0}' is empty: the run ended before its first step, or is not a run."),
-        ("\n \n", "The record '{0}' is empty: the run ended before its first step, or is not a run."),
         ("step:1 - loss:2", "Line 1 of '{0}' is not JSON ('step:1 - loss:2'): give a metrics.jsonl of verl's file logger."),
         ('{"step": 1, "data": {}}\nno\n{"step": 2, "data": {}}', "Line 2 of '{0}' is not JSON ('no'): give a metrics.jsonl of verl's file logger."),
-        ("[1]", "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('[1]'): give a metrics.jsonl of verl's file logger."),
         ('{"step": true, "data": {}}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"step\": true, \"data\": {{}}}}'): give a metrics.jsonl of verl's file logger."),
         ('{"step": 1, "data": {}}\n{"step": 2, "data": {"a": 99, "a": 1}}', "Line 2 of '{0}' has the key 'a' twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."),
-        ('{"step": 1, "data": {"a": 1}, "data": {"b": 1}}', "Line 1 of '{0}' has the key 'data' twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."),
-        ('{"loss": 1}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"loss\": 1}}'): give a metrics.jsonl of verl's file logger."),
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(tmp_path, text, sentence):
@@ -124,13 +107,6 @@ def test_what_is_no_record_is_refused(tmp_path, text, sentence):
     with pytest.raises(BadInput) as refused:
         records.read(path)
     assert str(refused.value) == sentence.format(path)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match=r"cannot be read .*give a metrics\.jsonl of verl's file logger\.$"):
-        records.read(path)
 
 
 def test_a_job_directory_tells_what_must_be_equal(tmp_path):
@@ -153,28 +129,23 @@ def test_a_job_directory_tells_what_must_be_equal(tmp_path):
     assert not [name for name in run.facts if "PYTHONPATH" in name or "override critic.added" in name]
 
 
-def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path):
+@pytest.mark.parametrize(
+    ("said", "overrides", "seed"),
+    [
+        ({}, ["data.seed=7", "+actor_rollout_ref.rollout.seed=7"], "+actor_rollout_ref.rollout.seed=7 data.seed=7"),
+        ({"seed": 0}, [], "seed=0"),
+        ({"seed": 0}, ["data.seed=7"], "data.seed=7 seed=0"),
+    ],
+)
+def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path, said, overrides, seed):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     asked = json.loads((job / "config/asked.json").read_text())
-    for text in ("data.seed=7", "+actor_rollout_ref.rollout.seed=7"):
-        asked["said"]["overrides"].append({"text": text})
+    asked["said"] |= said
+    asked["said"]["overrides"] += [{"text": text} for text in overrides]
     (job / "config/asked.json").write_text(json.dumps(asked))
     run = jobdir.read(job)
-    assert run.seed == "+actor_rollout_ref.rollout.seed=7 data.seed=7"
+    assert run.seed == seed
     assert not [name for name in run.facts if "seed" in name]
-
-
-def test_the_seed_of_a_job_pairs_it_whatever_keys_its_release_has(tmp_path):
-    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
-    asked = json.loads((job / "config/asked.json").read_text())
-    asked["said"] |= {"seed": 0}
-    (job / "config/asked.json").write_text(json.dumps(asked))
-    run = jobdir.read(job)
-    assert run.seed == "seed=0"
-    assert not [name for name in run.facts if "seed" in name]
-    asked["said"]["overrides"].append({"text": "data.seed=7"})
-    (job / "config/asked.json").write_text(json.dumps(asked))
-    assert jobdir.read(job).seed == "data.seed=7 seed=0"
 
 
 def write_samples(directory, step, *answers):
@@ -204,14 +175,10 @@ def test_what_was_sampled_is_hashed_over_steps_and_attempts_whatever_the_order_o
     assert jobdir.sampled(job) == again
 
 
-@pytest.mark.parametrize("text", ['{"input": "1+1=", "out', '{"input": "1+1="}\n', "7\n"])
-def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path, text):
+def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     write_samples(job, 1, "2")
-    (job / "samples/2.jsonl").write_text(text)
-    assert jobdir.sampled(job) is None
-    (job / "samples/2.jsonl").unlink()
-    (job / "samples/2.jsonl").mkdir()
+    (job / "samples/2.jsonl").write_text('{"input": "1+1=", "out')
     assert jobdir.sampled(job) is None
 
 
@@ -284,15 +251,6 @@ def test_how_a_job_ended(tmp_path, ended, failure, unfinished):
     assert (run.failure, run.unfinished) == (failure, unfinished)
 
 
-def test_a_job_directory_without_a_record_is_refused(tmp_path):
-    with pytest.raises(BadInput) as refused:
-        jobdir.read(tmp_path)
-    assert (
-        str(refused.value)
-        == f"The job directory '{tmp_path}' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
-    )
-
-
 def test_a_damaged_job_directory_is_refused(tmp_path):
     job = unpack(tmp_path, "sft-0.9.1-1")
     (job / "config/resolved.json").write_text("{")
@@ -302,95 +260,43 @@ def test_a_damaged_job_directory_is_refused(tmp_path):
         jobdir.read(job)
 
 
-@pytest.mark.parametrize(
-    ("path", "content"),
-    [
-        ("debug/20261122T000000Z-submitted/nodes.json", '{"answer": {"result": [{"state": "ALIVE"}]}}'),
-        ("config/asked.json", '{"said": {"overrides": [{}]}}'),
-        ("config/ray_config.yaml", "trainer_overrides: [1]"),
-        ("attempts/2x/config/resolved.json", "{}"),
-    ],
-)
-def test_a_job_directory_of_another_shape_is_refused(tmp_path, path, content):
+def test_a_job_directory_of_another_shape_is_refused(tmp_path):
     job = unpack(tmp_path, "sft-0.9.1-1")
-    (job / path).parent.mkdir(parents=True, exist_ok=True)
-    (job / path).write_text(content)
+    (job / "config/ray_config.yaml").write_text("trainer_overrides: [1]")
     with pytest.raises(BadInput, match=r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"):
         jobdir.read(job)
 
 
-def test_a_job_directory_with_an_attempt_made_by_hand_is_refused_before_its_samples_are_hashed(tmp_path):
-    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
-    write_samples(job, 1, "2")
-    (job / "attempts/1x").mkdir(parents=True)
-    with pytest.raises(BadInput) as refused:
-        jobdir.load(job)
-    assert str(refused.value) == (
-        f"The job directory '{job}' is damaged (ValueError: invalid literal for int() with base 10: '1x'): "
-        "give its logs/metrics.jsonl."
-    )
-    assert jobdir.sampled(job) is None  # a session hashes them before it judges
-
-
-def test_a_line_that_is_too_deep_is_refused(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("[" * 200_000 + "\n" + line(1))
-    with pytest.raises(BadInput, match=r"^Line 1 of .* is not JSON "):
-        records.read(path)
-
-
-def test_a_run_of_a_version_without_the_debugger_can_be_compared(tmp_path):
-    job = unpack(tmp_path, "sft-0.9.1-1")
-    before = jobdir.read(job)
-    file = job / "config/runtime_env.json"
+def with_hooks(directory, name, hooks, **variables):
+    """The run of a copy whose job had these hooks, in which `identity` is, and these variables."""
+    file = unpack(directory, "sft-0.9.1-1", name) / "config/runtime_env.json"
     content = json.loads(file.read_text())
-    assert "RAY_DEBUG" not in content["env_vars"]
-    content["env_vars"] |= {"RAY_DEBUG": "0"}
+    content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks, **variables}
     file.write_text(json.dumps(content))
-    assert jobdir.read(job).facts == before.facts
+    return jobdir.read(directory / name)
 
 
 @pytest.mark.parametrize(
-    "variables",
+    ("hooks", "variables"),
     [
-        {"RAY_DEBUG": "1", "VERL_REGRESS_DEBUGGER_HOST": "127.0.0.1"},
-        {"RAY_DEBUG": "1", "RAY_DEBUG_POST_MORTEM": "1"},
-        {"RAY_DEBUG": "legacy"},
+        ("identity,debugger", {"RAY_DEBUG": "1", "VERL_REGRESS_DEBUGGER_HOST": "127.0.0.1"}),
+        ("identity,debugger", {"RAY_DEBUG": "1", "RAY_DEBUG_POST_MORTEM": "1"}),
+        ("identity,debugger", {"RAY_DEBUG": "legacy"}),
+        ("job_secrets,identity", {"VERL_REGRESS_SECRETS": "/private/secrets/mine/1"}),
+        ("identity,process_memory", {}),
     ],
 )
-def test_a_run_with_the_debugger_can_be_compared(tmp_path, variables):
+def test_a_debugger_secrets_and_records_of_memory_make_no_runs_incomparable(tmp_path, hooks, variables):
     """What each value of DEBUGGER adds to a job, as verl_regress.spec.environment has it."""
-    with_debugger, without = (unpack(tmp_path, "sft-0.9.1-1", name) for name in ("with", "without"))
-    for job, more, hooks in (
-        (with_debugger, variables, "identity,debugger"),
-        (without, {"RAY_DEBUG": "0"}, "identity"),
-    ):
-        file = job / "config/runtime_env.json"
-        content = json.loads(file.read_text())
-        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks, **more}
-        file.write_text(json.dumps(content))
-    assert jobdir.read(with_debugger).facts == jobdir.read(without).facts
+    runs = [
+        with_hooks(tmp_path, "with", hooks, **variables),
+        with_hooks(tmp_path, "without", "identity", RAY_DEBUG="0"),
+    ]
+    assert runs[0].facts["variable VERL_REGRESS_HOOKS"] == "identity"
+    assert runs[0].facts == runs[1].facts
 
 
 def test_a_perturbed_run_differs_from_the_same_one_without_in_that_fact_alone(tmp_path):
-    runs = []
-    for name, hooks in (("plain", "identity,sft_driver"), ("perturbed", "identity,last_bit,sft_driver")):
-        file = unpack(tmp_path, "sft-0.9.1-1", name) / "config/runtime_env.json"
-        content = json.loads(file.read_text())
-        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks}
-        file.write_text(json.dumps(content))
-        runs.append(jobdir.read(tmp_path / name))
-    assert [each.name for each in comparable.facts(*runs)] == ["perturbed"]
-
-
-def test_whether_a_job_has_secrets_does_not_make_runs_incomparable(tmp_path):
-    with_secrets, without = (unpack(tmp_path, "sft-0.9.1-1", name) for name in ("with", "without"))
-    for job, hooks in ((with_secrets, "job_secrets,identity"), (without, "identity")):
-        file = job / "config/runtime_env.json"
-        content = json.loads(file.read_text())
-        content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks}
-        content["env_vars"] |= {"VERL_REGRESS_SECRETS": "/private/secrets/mine/1"} if "job_secrets" in hooks else {}
-        file.write_text(json.dumps(content))
-    runs = [jobdir.read(job) for job in (with_secrets, without)]
-    assert runs[0].facts["variable VERL_REGRESS_HOOKS"] == "identity"
-    assert runs[0].facts == runs[1].facts
+    plain = with_hooks(tmp_path, "plain", "identity,sft_driver")
+    perturbed = with_hooks(tmp_path, "perturbed", "identity,last_bit,sft_driver")
+    assert [each.name for each in comparable.facts(plain, perturbed)] == ["perturbed"]

@@ -167,14 +167,6 @@ def test_a_summary_that_is_not_finite_shows_nothing_and_hides_nothing(pairs, val
     assert list(look.same) == [False, False]
 
 
-def test_values_that_are_not_finite_show_nothing():
-    broken = np.array([[0.1], [np.nan], [0.2], [0.1]])
-    with np.errstate(invalid="ignore"):
-        assert not statistics.tost(broken, np.array([1.0]))[0] <= 0.05
-        endless = np.array([[np.inf], [np.inf], [np.inf]])
-        assert not statistics.tost(endless - endless, np.array([1.0]))[0] <= 0.05
-
-
 # ---- whole sessions
 
 
@@ -200,25 +192,20 @@ def test_a_lower_reward_is_a_regression():
     assert (verdict.first.step, verdict.first.metric) == (1, "critic/score/mean")
 
 
-def test_a_higher_reward_is_an_improvement():
-    assert verdict_of(3, 6, {"critic/score/mean": +0.3}).word is Word.IMPROVED
+BETTER, OTHER, WORSE = {"critic/score/mean": 0.3}, {"actor/entropy": 0.3}, {"training/rollout_probs_diff_mean": 0.01}
 
 
-def test_a_metric_without_a_good_side_is_a_change():
-    verdict = verdict_of(4, 6, {"actor/entropy": +0.3})
-    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "actor/entropy")
-
-
-def test_worse_counts_more_than_changed_and_improved():
-    verdict = verdict_of(
-        5, 6, {"actor/entropy": +0.3, "critic/score/mean": +0.3, "training/rollout_probs_diff_mean": +0.01}
-    )
-    assert verdict.word is Word.REGRESSED
-    assert verdict.reason.startswith("training/rollout_probs_diff_mean, first update: A 0.00")
-
-
-def test_changed_counts_more_than_improved():
-    assert verdict_of(6, 6, {"actor/entropy": +0.3, "critic/score/mean": +0.3}).word is Word.CHANGED
+@pytest.mark.parametrize(
+    ("shift", "word"),
+    [
+        (BETTER, Word.IMPROVED),
+        (OTHER, Word.CHANGED),  # no side of it is the good one
+        (BETTER | OTHER, Word.CHANGED),
+        (BETTER | OTHER | WORSE, Word.REGRESSED),
+    ],
+)
+def test_worse_counts_more_than_changed_and_changed_more_than_improved(shift, word):
+    assert verdict_of(5, 6, shift).word is word
 
 
 def test_a_difference_needs_six_pairs():
@@ -270,15 +257,6 @@ def test_a_constant_metric_hides_no_regression_of_another():
     assert verdict.word is Word.REGRESSED
 
 
-def test_a_constant_offset_is_never_the_same():
-    """Differences without variance: within the margin, but no test can say so."""
-    a, _ = session(generator(8), 8)
-    b = [dataclasses.replace(run, name=f"b{at}", fingerprint=f"b{at}") for at, run in enumerate(a)]
-    b = [edit(run, "critic/score/mean", lambda step, value: value + 2.0**-20) for run in b]
-    verdict = judge.case(a, b, deterministic=False)
-    assert verdict.word is Word.INCONCLUSIVE
-
-
 @pytest.mark.parametrize(
     ("metric", "word"), [("critic/score/mean", Word.INCONCLUSIVE), ("response_length/mean", Word.CHANGED)]
 )
@@ -307,14 +285,6 @@ def test_a_step_that_one_run_of_b_lacks_is_never_the_same():
         Word.CHANGED,
         "the decisive metrics are the same, but actor/entropy is not in B at step 4",
     )
-
-
-def test_a_value_that_is_not_finite_and_that_no_reader_saw_is_never_the_same():
-    """A caller may build runs without the reader: infinite against infinite is not equal."""
-    a, b = session(generator(1), 3)
-    a, b = ([edit(run, "actor/entropy", {2: np.inf, 12: np.inf}) for run in side] for side in (a, b))
-    with np.errstate(invalid="ignore"):
-        assert judge.case(a, b).word not in (Word.SAME, Word.IDENTICAL, Word.IMPROVED)
 
 
 def test_runs_are_paired_by_seed():
@@ -434,11 +404,3 @@ def test_an_ignored_metric_decides_nothing(name):
     verdict = judge.case(a, b, ignore=[name])
     assert verdict.word in (Word.SAME, Word.INCONCLUSIVE)
     assert name not in {row.summary.partition(",")[0] for row in verdict.rows}
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [1e308, -1e308])
-def test_a_value_near_the_largest_float_is_judged_without_a_warning(value):
-    a, b = session(generator(1), 4)
-    b[0] = edit(b[0], "actor/grad_norm", lambda step, old: value)
-    assert judge.case(a, b).word in (Word.INCONCLUSIVE, Word.CHANGED, Word.REGRESSED)
