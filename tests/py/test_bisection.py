@@ -1,5 +1,6 @@
 """What tells a bad commit from a good one, and what each commit says: on recorded job directories."""
 
+import argparse
 import json
 import math
 
@@ -53,9 +54,11 @@ def ends(root, change, **more):
     return search, session_in(root, search, "ends", change, **more)
 
 
-def crash(step, data):
-    if step > 2:
-        data.clear()
+def said_of(session, **case):
+    """Changes what the session's report says of its case."""
+    content = json.loads((session.path / "report.json").read_text())
+    content["cases"][0] |= case
+    (session.path / "report.json").write_text(json.dumps(content))
 
 
 def test_the_first_step_and_metric_that_differ_tell(root):
@@ -89,9 +92,7 @@ def test_a_metric_that_does_not_tell_is_refused(root, metric, sentence):
 def test_a_metric_is_not_followed_where_good_does_not_repeat_itself(root):
     """One noisy run of a commit would decide on it."""
     _, session = ends(root, made.sign)
-    content = json.loads((session.path / "report.json").read_text())
-    content["cases"][0] |= {"deterministic": False}
-    (session.path / "report.json").write_text(json.dumps(content))
+    said_of(session, deterministic=False)
     with pytest.raises(BadInput) as error:
         bisection.found_at_the_ends(session, "ppo", "critic/advantages/max")
     assert str(error.value) == (
@@ -118,11 +119,8 @@ def test_ends_that_train_alike_leave_nothing_to_find(root):
 
 
 def test_ends_that_cannot_be_compared_say_so(root):
-    search = search_in(root)
-    session = session_in(root, search, "ends", made.sign)
-    content = json.loads((session.path / "report.json").read_text())
-    content["cases"][0] |= {"word": "incomparable", "reason": "another image"}
-    (session.path / "report.json").write_text(json.dumps(content))
+    _, session = ends(root, made.sign)
+    said_of(session, word="incomparable", reason="another image")
     with pytest.raises(
         RegressError,
         match=r"It is unclear whether BAD differs from GOOD \(ppo is incomparable: another image\): see .*",
@@ -214,9 +212,7 @@ def test_a_job_that_ran_under_other_conditions_is_skipped(root):
 )  # fmt: skip
 def test_where_runs_are_noisy_the_verdict_on_all_pairs_says_it(root, word, expected):
     _, session = ends(root, made.sign)
-    content = json.loads((session.path / "report.json").read_text())
-    content["cases"][0] |= {"word": word, "reason": "because"}
-    (session.path / "report.json").write_text(json.dumps(content))
+    said_of(session, word=word, reason="because")
     assert bisection.of_session(Signature("ppo", "verdict"), session) == (expected, f"{word}: because")
 
 
@@ -255,10 +251,7 @@ def test_a_case_keeps_the_one_that_it_continues(root):
 
 
 def test_the_report_names_the_commit_its_parent_and_what_each_commit_said(root, capsys):
-    search, session = ends(root, made.sign)
-    search.write(
-        "signature", {"case": "ppo", "kind": "value", "step": 1, "metric": "critic/advantages/max", **_ends_of(session)}
-    )
+    search = followed(root)
     session_in(root, search, "confirm", made.sign, name="20261122T110000Z")
     for number, word in enumerate((GOOD, SKIP, BAD)):
         search.write(
@@ -279,14 +272,10 @@ def test_the_report_names_the_commit_its_parent_and_what_each_commit_said(root, 
     assert "3 commits" in page
     assert "a | &lt;b&gt;" in page
     assert "| 000000000000 | good | why 0 | a \\| <b> |" in (search.path / "report.md").read_text()
-    assert (search.path / "report.json").exists()
 
 
 def test_a_confirmation_that_disagrees_is_no_answer(root, capsys):
-    search, session = ends(root, made.sign)
-    search.write(
-        "signature", {"case": "ppo", "kind": "value", "step": 1, "metric": "critic/advantages/max", **_ends_of(session)}
-    )
+    search = followed(root)
     session_in(root, search, "confirm", None, name="20261122T110000Z")
     assert bisect_report.finish(root, search, _finish_args("--commit", "c" * 40, "--about", "Subject"), "") == 11
     assert (
@@ -296,10 +285,7 @@ def test_a_confirmation_that_disagrees_is_no_answer(root, capsys):
 
 
 def test_only_skipped_commits_left_are_named(root, capsys):
-    search, session = ends(root, made.sign)
-    search.write(
-        "signature", {"case": "ppo", "kind": "value", "step": 1, "metric": "critic/advantages/max", **_ends_of(session)}
-    )
+    search = followed(root)
     assert bisect_report.finish(root, search, _finish_args("--possible", f"{'1' * 40} {'2' * 40}"), "") == 11
     assert (
         "not found: it is one of 2 commits, of which those in between could not be judged: 111111111111, 222222222222"
@@ -307,14 +293,17 @@ def test_only_skipped_commits_left_are_named(root, capsys):
     )
 
 
-def _ends_of(session):
+def followed(root):
+    """A search that follows a metric which tells the ends apart."""
+    search, session = ends(root, made.sign)
     found = bisection.found_at_the_ends(session, "ppo", "critic/advantages/max")
-    return {"good": found.good, "bad": found.bad}
+    search.write(
+        "signature", {name: getattr(found, name) for name in ("case", "kind", "step", "metric", "good", "bad")}
+    )
+    return search
 
 
 def _finish_args(*words):
-    import argparse
-
     parser = argparse.ArgumentParser()
     bisect.add_arguments(parser)
     return parser.parse_args(["finish", "--search", "/x", *words])

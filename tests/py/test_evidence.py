@@ -59,22 +59,17 @@ def test_a_digest_is_of_what_is_in_a_file_and_not_of_its_time(tree):
 
 def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
     monkeypatch.setattr(evidence, "_WHOLE", 3)
-    large = write(tree / "large", "1234")
-    os.utime(large, ns=(5, 5))
-    before = evidence.digest(tree)
-    write(large, "4321")
-    os.utime(large, ns=(5, 5))
-    assert evidence.digest(tree) == before
-    os.utime(large, ns=(5, 6))
-    assert evidence.digest(tree) != before
-    write(large, "43210")
-    os.utime(large, ns=(5, 5))
-    assert evidence.digest(tree) != before
-    os.utime(tree / "a.txt", ns=(5, 5))
-    whole = evidence.digest(tree)
-    write(tree / "a.txt", "uno")  # a file of three bytes is read
-    os.utime(tree / "a.txt", ns=(5, 5))
-    assert evidence.digest(tree) != whole
+    large = tree / "large"
+
+    def digest_with(text, time):
+        os.utime(write(large, text), ns=(5, time))
+        return evidence.digest(tree)
+
+    before = digest_with("1234", 5)
+    assert digest_with("4321", 5) == before
+    assert digest_with("4321", 6) != before
+    assert digest_with("43210", 5) != before
+    assert digest_with("123", 5) != digest_with("321", 5)  # a file of three bytes is read
 
 
 def test_prepared_artefacts_are_listed_with_time_and_content(shared):
@@ -130,14 +125,6 @@ def test_a_session_hashes_what_it_uses_and_not_what_other_users_prepared(begun, 
     write(shared.models / "tiny-critic" / "manifest.json", "{}")
     again = is_prepared_again(run, session, monkeypatch)
     assert again["artefacts"].keys() - session.read("begin")["artefacts"].keys() == {f"{shared.models}/tiny-critic"}
-
-
-def test_a_session_of_an_earlier_version_compares_all_that_it_recorded(begun, run, shared, monkeypatch):
-    session, _ = begun
-    begin = session.read("begin")
-    begin["artefacts"] |= evidence.artefacts(shared, [shared.models / "theirs"])
-    session.write("begin", begin)
-    assert is_prepared_again(run, session, monkeypatch)["artefacts"] == begin["artefacts"]
 
 
 def record(run, session, make_job, shared, ray, name, **plan):
@@ -277,7 +264,7 @@ def test_a_job_that_was_damaged_before_a_session_is_not_hashed(shared, make_job)
     assert evidence.job_digests(shared) == {}
 
 
-@pytest.mark.parametrize(("among", "most", "hashed"), [(9, 9, "6420"), (9, 2, "64"), (5, 9, "642"), (1, 9, "6")])
+@pytest.mark.parametrize(("among", "most", "hashed"), [(9, 2, "64"), (5, 9, "642")])
 def test_before_a_session_a_few_of_this_users_newest_jobs_are_hashed(
     shared, make_job, monkeypatch, among, most, hashed
 ):
@@ -308,19 +295,6 @@ def test_a_search_reads_the_files_that_this_user_can_read_and_nothing_else(tmp_p
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.R_OK))  # root can read all
     assert evidence._files(tmp_path) == [file]
-
-
-@pytest.mark.parametrize("where", [0, 37, 60, 64, 993])
-def test_a_form_of_a_secret_is_found_across_the_pieces_in_which_a_file_is_read(tmp_path, monkeypatch, where):
-    monkeypatch.setattr(evidence, "_PIECE", 64)
-    file = tmp_path / "model.pt"
-    file.write_bytes(bytes(1000))
-    forms = [b"in clear", b"in hex.", b"reversed"]
-    assert not evidence._holds(file, forms)
-    with file.open("r+b") as opened:
-        opened.seek(where)
-        opened.write(forms[1])
-    assert evidence._holds(file, forms)
 
 
 def test_what_verify_hashes_is_never_in_memory_whole(shared):

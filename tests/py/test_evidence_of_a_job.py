@@ -139,17 +139,6 @@ def test_what_lies_across_two_pieces_of_a_file_is_found(tmp_path, monkeypatch, b
     assert not evidence._holds(file, [b"x", b"needles"])
 
 
-def test_a_needle_of_one_byte_or_none_and_a_large_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(evidence, "_PIECE", 2)
-    file = write(tmp_path / "file", "ababab")
-    assert evidence._holds(file, [b"b"])
-    assert not evidence._holds(file, [b"c"])
-    assert not evidence._holds(file, [])
-    assert not evidence._holds(file, [b"aa"])
-    assert not evidence._holds(file, [b"X"])
-    assert not evidence._holds(file, [b"Xab"])  # of which the file has only the end
-
-
 @pytest.mark.parametrize("needle", [b"x", b"needle"])
 def test_a_file_of_any_size_is_searched_in_the_memory_of_a_few_pieces(tmp_path, monkeypatch, needle):
     monkeypatch.setattr(evidence, "_PIECE", 4096)

@@ -106,11 +106,19 @@ def measured(tmp_path, opened):
     return measured
 
 
-def test_it_opens_without_a_message_and_without_a_request(page, opened):
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("page", "no answer: leaks failed, so the runs were not what was asked for"),
+        ("past", "3 change points, in grpo, ppo."),
+    ],
+)
+def test_it_opens_without_a_message_and_without_a_request(request, opened, name, answer):
+    page = request.getfixturevalue(name)
     dom, said, asked = opened(page)
     assert (said, asked) == ([], set())
-    assert "no answer: leaks failed, so the runs were not what was asked for" in dom
-    assert dom.count("<svg") == page.read_text().count("<svg")
+    assert answer in dom
+    assert dom.count("<svg") == page.read_text().count("<svg") > 0
 
 
 def test_the_policy_forbids_a_request_and_this_test_would_see_the_message(page, tmp_path, opened):
@@ -128,43 +136,28 @@ def test_this_test_would_see_a_request(page, tmp_path, opened):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_every_curve_is_drawn_and_the_page_fits_its_window(page, measured, width):
+@pytest.mark.parametrize(
+    ("name", "single"),
+    [
+        ("page", 2),  # sft's val/loss has one value of A and one of B
+        ("past", 10),  # of PPO, A ran once: all later sessions reused its run
+    ],
+)
+def test_every_curve_is_drawn_and_the_page_fits_its_window(request, measured, name, single, width):
+    page = request.getfixturevalue(name)
     found = measured(page, width=width)
     assert len(found["pictures"]) == page.read_text().count("<svg")
     assert all(width > 200 and height > 100 for width, height in found["pictures"])
-    metrics_with_one_value = 1  # sft's val/loss
-    assert len(found["lines"]) == 2 * (len(found["pictures"]) - metrics_with_one_value)
+    assert len(found["lines"]) == 2 * len(found["pictures"]) - single
     assert all(width > 100 for width, _ in found["lines"])
     assert found["page"][1] <= found["page"][0] == width
-    assert found["cut"] == 0
+    assert found["cut"] == 0 or name == "past"  # its tables scroll in a narrow window
     assert found["reachable"]
 
 
-def test_it_has_a_light_and_a_dark_theme(page, measured):
+@pytest.mark.parametrize("name", ["page", "past"])
+def test_it_has_a_light_and_a_dark_theme(request, measured, name):
+    page = request.getfixturevalue(name)
     light, dark = measured(page), measured(page, "--blink-settings=preferredColorScheme=0")
     assert (light["paper"], light["ink"]) == ("rgb(245, 246, 248)", "rgb(27, 36, 48)")
     assert (dark["paper"], dark["ink"]) == ("rgb(18, 22, 28)", "rgb(232, 236, 241)")
-
-
-def test_the_history_opens_without_a_message_and_without_a_request(past, opened):
-    dom, said, asked = opened(past)
-    assert (said, asked) == ([], set())
-    assert "3 change points, in grpo, ppo." in dom
-    assert dom.count("<svg") == past.read_text().count("<svg") == 22
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_every_curve_of_the_history_is_drawn_and_it_fits_its_window(past, measured, width):
-    found = measured(past, width=width)
-    assert len(found["pictures"]) == 22
-    assert all(width > 200 and height > 100 for width, height in found["pictures"])
-    only_b = 10  # of PPO, A ran once: all later sessions reused its run
-    assert len(found["lines"]) == 2 * len(found["pictures"]) - only_b
-    assert all(width > 100 for width, _ in found["lines"])
-    assert found["page"][1] <= found["page"][0] == width
-    assert found["reachable"]
-
-
-def test_the_history_has_a_light_and_a_dark_theme(past, measured):
-    light, dark = measured(past), measured(past, "--blink-settings=preferredColorScheme=0")
-    assert (light["paper"], dark["paper"]) == ("rgb(245, 246, 248)", "rgb(18, 22, 28)")

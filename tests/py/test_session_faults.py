@@ -1,7 +1,6 @@
 """What happens to a session when something breaks in the middle: the disk is full, a snapshot is gone, another session runs too."""
 
 import errno
-import fcntl
 import io
 import json
 import shutil
@@ -10,7 +9,7 @@ import sys
 import pytest
 from conftest import write
 
-from verl_regress.session import evidence, report, suites
+from verl_regress.session import report, suites
 from verl_regress.store.sessions import Session
 
 NAME = "20261122T100000Z"
@@ -115,17 +114,3 @@ def test_a_submission_that_b_refuses_because_its_snapshot_went_is_no_verdict(ses
     refused = run("verify", "refused", "--session", session.path, "--name=ppo_b")
     assert (refused.status, refused.err) == (1, f"error   {GONE.format(shared.snapshots / 'codeB')}\n")
     assert session.read("refused-ppo_b") is None
-
-
-def test_a_job_of_another_session_that_is_about_to_end_is_not_watched(shared, make_job):
-    """Its launcher still writes there, and whoever follows it: that is no change by this session's jobs."""
-    done = {"ended": {"exit_code": 0, "reason": "ok"}, "observed": {"status": "SUCCEEDED"}}
-    make_job("over", **done)
-    make_job("not-seen", ended=done["ended"])
-    make_job("refused", submitted={"accepted": False, "error": "no"})
-    ending = make_job("ending", **done)
-    write(ending.launcher, "")
-    with ending.launcher.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert sorted(evidence.job_digests(shared)) == ["over", "refused"]
-    assert sorted(evidence.job_digests(shared)) == ["ending", "over", "refused"]

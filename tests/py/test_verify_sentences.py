@@ -101,6 +101,9 @@ def test_outputs_are_apart(evidence):
     evidence["begin"]["digests"][one["submission_id"]] = one["digest"]
     assert problems(evidence, "outputs") == [f"{one['submission_id']} was there before"]
     del evidence["begin"]["digests"][one["submission_id"]]
+    evidence["begin"]["jobs"] = ["another", one["submission_id"]]  # older than the jobs that are compared
+    assert problems(evidence, "outputs") == [f"{one['submission_id']} was there before"]
+    del evidence["begin"]["jobs"]
     evidence["end"]["digests"][one["submission_id"]] = "0"
     assert problems(evidence, "outputs") == [f"{one['submission_id']} was changed by a later job"]
     del evidence["end"]["digests"][one["submission_id"]]
