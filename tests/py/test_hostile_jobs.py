@@ -32,7 +32,6 @@ HOSTILE = {
     "deep": lambda job: write(job / "state/ended", "[" * 100_000),
     "cut-off": lambda job: write(job / "state/ended", '{"exit_code": 0, "rea'),
     "no-step": lambda job: write(job / "logs/metrics.jsonl", '{"step": 1, "data": {"loss": 0.5}}\n[]\n'),
-    "attempt-0": lambda job: (job / "attempts/0").mkdir(parents=True),
     "attempt-x": lambda job: (job / "attempts/x").mkdir(parents=True),
     **{f"{Path(file).name}-{kind}": lambda job, file=file, make=make: make(fresh(job / file))
        for file in FILES
@@ -87,22 +86,30 @@ def test_a_command_says_one_sentence(run, command, options, job):
     assert (len(errors), "Traceback" in outcome.err) == (outcome.status != 0, False), outcome.err
 
 
+def test_wait_reports_the_end_of_a_job_whose_steps_cannot_be_read(run, hostile):
+    outcome = run("wait", "no-step", "--deadlines=1,1,1")
+    file = hostile.jobs / "no-step" / "logs" / "metrics.jsonl"
+    lines = outcome.err.splitlines()
+    assert (outcome.status, lines[-1]) == (0, "ok      no-step SUCCEEDED (the trainer ended)")
+    problem = "[] is not a step with its data: restore it from a backup"
+    assert f"warning {file} cannot be read: {problem}. no-step is followed without its steps." in lines
+    assert outcome.err.count("its steps cannot be read: ") == 1
+
+
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("name", "content", "wrong"),
     [
-        ("metrics.jsonl-pipe", "it is not a regular file: remove it"),
-        ("no-step", "[] is not a step with its data: restore it from a backup"),
-        ("metrics.jsonl-folder", "Is a directory: fix that, then run it again"),
+        ("state/ended", {"exit_code": 0}, "it has no reason"),
+        ("state/ended", {"exit_code": "0", "reason": "x"}, "exit_code must be a whole number, not 0"),
+        ("config/resolved.json", {"address": "head"}, "address must be a URL, not head"),
     ],
 )
-def test_wait_reports_the_end_of_a_job_whose_steps_cannot_be_read(run, hostile, name, problem):
-    outcome = run("wait", name, "--deadlines=1,1,1")
-    file = hostile.jobs / name / "logs" / "metrics.jsonl"
-    assert (outcome.status, outcome.err.splitlines()[-1]) == (0, f"ok      {name} SUCCEEDED (the trainer ended)")
-    assert (
-        f"warning {file} cannot be read: {problem}. {name} is followed without its steps." in outcome.err.splitlines()
-    )
-    assert outcome.err.count("its steps cannot be read: ") == 1
+def test_a_command_on_a_job_names_the_file_what_is_wrong_and_the_cure(run, hostile, name, content, wrong):
+    file = write(hostile.jobs / "good" / name, json.dumps(content))
+    outcome = run("wait", "good", "--deadlines=1,1,1")
+    assert (outcome.status, outcome.out) == (1, "")
+    sentence = f"error   {file} cannot be read: {wrong}: restore it from a backup."
+    assert outcome.err.splitlines()[-1] == sentence
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--keep=0"])

@@ -1,9 +1,8 @@
-"""What `make gc` removes, what it never touches, who it says needs the rest, and that its numbers add up."""
+"""What `make gc` removes, what it never touches, and who it says needs the rest."""
 
 import errno
 import json
 import os
-import random
 import re
 import shutil
 import threading
@@ -177,26 +176,6 @@ def test_a_job_of_another_owner_or_cluster_stays_with_its_snapshot_and_does_not_
     assert "keep 1 (of another checkout, cluster or user): theirs" in gc("--keep=1")
     assert (state_of(theirs.path), has_all(mine)) == (before, True)
     assert snapshot.list_snapshots(snapshots) == ["codeA", "codeB"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-@pytest.mark.parametrize("theirs", ["jobs/job", "jobs/job/checkpoints/global_step_10/model.pt"])
-def test_files_of_another_user_stay(gc, old, shared, theirs):
-    job = old("job", 100)
-    os.chown(shared.path / theirs, 4242, -1)
-    gc("--keep=0")
-    assert has_all(job)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_a_snapshot_and_a_helper_of_another_user_stay(gc, snapshots, monkeypatch):
-    monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
-    helper = snapshots.helpers / "aaaaaaaaaaaa"
-    write(helper / "run.py", "")
-    for path in (snapshots.snapshots / "codeB", helper):
-        os.chown(path, 4242, -1)
-    gc("--keep=0")
-    assert (snapshot.list_snapshots(snapshots), helper.exists()) == (["codeB"], True)
 
 
 @pytest.mark.parametrize(
@@ -383,26 +362,12 @@ def test_a_session_that_is_over_or_that_nobody_continued_for_a_week_keeps_nothin
     assert state_of(snapshots.sessions) == before
 
 
-def large(path):
-    with path.open("wb") as file:
-        file.truncate(2 << 30)
-
-
-HOSTILE = {
-    "large": large,
-    "cut off": lambda path: path.write_text("{"),
-    "no id": lambda path: path.write_text("{}"),
-    "link": lambda path: path.symlink_to("/nowhere"),
-    "pipe": os.mkfifo,
-}
-
-
-@pytest.mark.parametrize("kind", [*HOSTILE, "only begun"])
-def test_a_session_that_cannot_be_read_or_has_only_begun_may_need_anything(gc, old, snapshots, kind):
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_session_that_cannot_be_read_or_has_only_begun_may_need_anything(gc, old, snapshots, has_begun):
     old("job", 80, code="codeC")
-    directory = session(snapshots, begin={} if kind == "only begun" else None)
-    if kind in HOSTILE:
-        HOSTILE[kind](directory / "evidence" / "job-x.json")
+    directory = session(snapshots, begin=None if has_begun else {})
+    if has_begun:
+        write(directory / "evidence" / "job-x.json", "{")
     said = gc("--keep=0")
     assert said.endswith("skip    gc (nothing to remove)\n")
     assert "keep 1 (the session s1 is not over: " in said
@@ -419,15 +384,11 @@ def test_the_session_of_another_user_is_theirs_to_give_up(gc, old, shared):
     )
 
 
-@pytest.mark.parametrize("name", ["resolved.json", "more.json"])
-@pytest.mark.parametrize("kind", ["large", "pipe"])
-def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(
-    gc, old, snapshots, name, kind, monkeypatch
-):
+def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(gc, old, snapshots, monkeypatch):
     monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
     job = old("closed", 80, has_checkpoint=False)
-    (job.config / name).unlink(missing_ok=True)
-    HOSTILE[kind](job.config / name)
+    (job.config / "resolved.json").unlink()
+    os.mkfifo(job.config / "resolved.json")
     write(snapshots.helpers / "aaaaaaaaaaaa" / "run.py", "")
     said = gc("--keep=0")
     assert "keep 3 (closed cannot be read, and may use it): codeA, codeB, codeC" in said
@@ -450,13 +411,12 @@ def test_what_a_killed_gc_left_is_removed_by_the_next(gc, run, old, snapshots, m
     assert list(snapshots.path.rglob("*.gone")) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_on_a_full_disk_checkpoints_are_removed_before_that_is_recorded(gc, old, monkeypatch, number):
+def test_on_a_full_disk_checkpoints_are_removed_before_that_is_recorded(gc, old, monkeypatch):
     job, write_state = old("job", 80), JobDir.write_state
 
     def fails_while_it_is_full(self, name, content):
         if not has_none(job):
-            raise OSError(number, os.strerror(number), "a file")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file")
         write_state(self, name, content)
 
     monkeypatch.setattr(JobDir, "write_state", fails_while_it_is_full)
@@ -503,64 +463,3 @@ def test_secrets_of_the_clusters_lost_jobs_go_too_but_not_in_a_dry_run(run, ray,
     monkeypatch.setattr(retention.sweep, "attempt", lambda root, cluster: swept.append((root.path, cluster)))
     run("gc", "--cluster=c", "--keep=0", *(["--dry-run"] if is_dry else []))
     assert swept == ([] if is_dry else [(shared.path, "c")])
-
-
-@pytest.mark.parametrize("given", [["--keep=0"], ["--cluster=c"], ["--cluster=c", "--keep=five"]])
-def test_gc_needs_the_cluster_and_how_many_jobs_keep_theirs(run, given):
-    assert run("gc", *given).status == 2
-
-
-def generate(choose, old, root):
-    """Jobs, sessions and snapshots in any state; returns the locks that some hold."""
-    held, names = [], [f"job{number}" for number in range(choose.randrange(9))]
-    for name in names:
-        state = choose.choice([{}, {}, {"ended": None}, {"ended": None, "submitted": None}])
-        has_checkpoint = choose.random() < 0.8
-        job = old(name, choose.choice([1, 30, 90]), choose.choice(["codeA", "codeB"]), has_checkpoint, **state)
-        if choose.random() < 0.2:
-            plans(job, cluster="d")
-        if choose.random() < 0.2:
-            plans(job, argv=[f"{root.jobs}/{choose.choice(names)}/checkpoints"])
-        if choose.random() < 0.1:
-            held.append(liveness.hold(job))
-        if choose.random() < 0.1:
-            write(job.config / "more.json", "")
-            large(job.config / "more.json")
-    for number in range(choose.randrange(3)):
-        some = choose.sample(names, choose.randint(0, len(names)))
-        hours, end = choose.choice([1, 300]), choose.random() < 0.3
-        session(root, f"s{number}", hours, jobs=some[::2], compares=some[1::2], end=end)
-    return held
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_numbers_add_up_in_any_state(gc, old, shared, seed):
-    """Before: "34 with checkpoints, of which 1 keep them, 10 younger than an hour, 0 … 0"."""
-    choose = random.Random(seed)
-    held = generate(choose, old, shared)
-    for code_id in ("codeA", "codeB"):
-        age(shared.snapshots / code_id, choose.choice([1, 48]))
-    jobs = [JobDir(path) for path in shared.jobs.iterdir() if path.is_dir()]
-    before = {
-        "jobs with checkpoints": {job.submission_id for job in jobs if not has_none(job)},
-        "snapshots": set(snapshot.list_snapshots(shared)),
-    }
-    said = gc(f"--keep={choose.randrange(4)}", *choose.choice([(), ("--named=codeA",)]))
-    for descriptor in held:
-        os.close(descriptor)
-    after = {
-        "jobs with checkpoints": {job.submission_id for job in jobs if not has_none(job)},
-        "snapshots": set(snapshot.list_snapshots(shared)),
-    }
-    for kind in before:
-        total = re.search(rf"^ +(\d+) {kind}: (\d+) to remove, (\d+) to keep\n((?: +keep .*\n)*)", said, re.MULTILINE)
-        if total is None:
-            assert before[kind] == set()
-            continue
-        counted, gone, kept = map(int, total.group(1, 2, 3))
-        reasons = re.findall(r"^ +keep (\d+) \((.+)\): ([\w, …]+)$", total[4], re.MULTILINE)
-        assert (counted, kept) == (len(before[kind]), len(after[kind]))
-        assert gone + kept == counted
-        assert sum(int(number) for number, _, _ in reasons) == kept
-        assert all(len(names.split(", ")) == min(int(number), 4) for number, _, names in reasons)
-        assert after[kind] <= before[kind]
