@@ -29,21 +29,7 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"{SPEC}trainer_override: []\n",
             f"{FILE} has the unknown key 'trainer_override' in the document: did you mean 'trainer_overrides'? {KEYS}",
         ),
-        (f"{SPEC}xyz: 1\n", f"{FILE} has the unknown key 'xyz' in the document: {KEYS}"),
-        (
-            f"{SPEC}resources: {{entrypoint_num_cpu: 1}}\n",
-            f"{FILE} has the unknown key 'entrypoint_num_cpu' in resources: did you mean 'entrypoint_num_cpus'? "
-            "known keys are entrypoint_num_cpus, entrypoint_resources.",
-        ),
         (f"{SPEC}model: 5\n", f"model=5 in {FILE} has the wrong type: it must be of type string."),
-        (
-            f"{SPEC}env_vars: {{A: 1}}\n",
-            f"env_vars.A=1 in {FILE} has the wrong type: it must be of type string.",
-        ),
-        (
-            f"{SPEC}trainer_overrides: a=1\n",
-            f'trainer_overrides="a=1" in {FILE} has the wrong type: it must be of type array.',
-        ),
         ("", f"{FILE} is not a mapping of keys to values: write key: value lines."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
@@ -54,39 +40,18 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"{FILE} is not YAML or JSON at line 2 (the key 'workload' occurs twice): fix that line.",
         ),
         (
-            '{"workload": "ppo",\n "workload": "ppo"}',
-            f"{FILE} is not YAML or JSON at line 2 (the key 'workload' occurs twice): fix that line.",
-        ),
-        (
             f"{SPEC}env_vars: {{NO: x}}\n",
             f"{FILE} is not YAML or JSON at line 2 (the key False is not text on one line, put it in quotes): fix that line.",
         ),
         (
-            f"{SPEC}? [a]\n: 1\n",
-            f"{FILE} is not YAML or JSON at line 2 (the key ['a'] is not text on one line, put it in quotes): fix that line.",
-        ),
-        (
-            f'{SPEC}env_vars: {{"A\\n": x}}\n',
-            f"{FILE} is not YAML or JSON at line 2 (the key 'A\\n' is not text on one line, put it in quotes): fix that line.",
-        ),
-        (
             f"{SPEC}model: [\n",
             f"{FILE} is not YAML or JSON at line 3 ({THEIRS}): fix that line.",
-        ),
-        (
-            "workload: \x01\n",
-            f"{FILE} is not YAML or JSON ({THEIRS}): fix that line.",
         ),
         (b"workload: \xff\n", f"{FILE} is not UTF-8 (byte 10): save it as UTF-8."),
         (
             f"{SPEC}submission_id: ../x\n",
             f'submission_id="../x" in {FILE} is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$.',
         ),
-        (
-            f'{SPEC}submission_id: ""\n',
-            f'submission_id="" in {FILE} is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$.',
-        ),
-        (f'{SPEC}submission_id: "a\\n"\n', f"submission_id 'a\\n' (from {FILE}) is not usable: {ID}"),
         (f"{SPEC}code_id: a\ncode_path: /b\n", f"{FILE} gives both code_id and code_path: give one of them."),
         (
             f"{SPEC}env_vars: {{A-B: x}}\n",
@@ -102,30 +67,17 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"env_vars.RAY_ADDRESS='1.2.3.4:6379' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
         ),
         (
-            f"{SPEC}env_vars: {{RAY_API_SERVER_ADDRESS: x}}\n",
-            f"env_vars.RAY_API_SERVER_ADDRESS='x' (from {FILE}) is refused: the job finds its cluster by itself; leave it out.",
-        ),
-        (
             f"{SPEC}env_vars: {{VERL_FILE_LOGGER_PATH: /x}}\n",
             f"env_vars.VERL_FILE_LOGGER_PATH='/x' (from {FILE}) {FIXED}",
-        ),
-        (
-            f"{SPEC}env_vars: {{VERL_REGRESS_JOB_DIR: /x}}\n",
-            f"env_vars.VERL_REGRESS_JOB_DIR='/x' (from {FILE}) {FIXED}",
         ),
         (
             f"{SPEC}env_vars: {{PYTHONPATH: '/x:${{PYTHONPATH}}'}}\n",
             f"env_vars.PYTHONPATH='/x:${{PYTHONPATH}}' (from {FILE}) is refused: Python reads it as it starts, when "
             "Ray has filled in $, perhaps with nothing; leave it out.",
         ),
-        (
-            f"{SPEC}env_vars: {{VERL_REGRESS_HOOKS: $X}}\n",
-            f"env_vars.VERL_REGRESS_HOOKS='$X' (from {FILE}) is refused: Python reads it as it starts, when Ray has filled in "
-            "$, perhaps with nothing; leave it out.",
-        ),
         *(
             (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {NOT_HYDRA}")
-            for text in ("word", "+word", "=1", "a b=1", "--config-name=x", "-m", "", "+++a=1")
+            for text in ("word", "=1", "a b=1", "--config-name=x", "", "?trainer.save_freq=1")
         ),
         *(
             (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {FIXED}")
@@ -138,19 +90,13 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
                 "hydra={run: {dir: /x}}",
             )
         ),
-        *(
-            (
-                f"{SPEC}resources: {{entrypoint_resources: {{worker_node: {yaml}}}}}\n",
-                f"entrypoint_resources.worker_node={shown} (from {FILE}) {HEAD}",
-            )
-            for yaml, shown in (("0", "0"), ("-1", "-1"))
+        (
+            f"{SPEC}resources: {{entrypoint_resources: {{worker_node: 0}}}}\n",
+            f"entrypoint_resources.worker_node=0 (from {FILE}) {HEAD}",
         ),
-        *(
-            (
-                f"{SPEC}resources: {{entrypoint_resources: {{worker_node: {yaml}}}}}\n",
-                f"resources.entrypoint_resources.worker_node={shown} in {FILE} is not finite: give a number.",
-            )
-            for yaml, shown in ((".nan", "NaN"), (".inf", "Infinity"))
+        (
+            f"{SPEC}resources: {{entrypoint_resources: {{worker_node: .nan}}}}\n",
+            f"resources.entrypoint_resources.worker_node=NaN in {FILE} is not finite: give a number.",
         ),
     ],
 )
@@ -180,10 +126,6 @@ def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
             f"The override 'trainer.default_local_dir=/x' (from env/ray/cpu.yaml) {FIXED}",
         ),
         (
-            BASE.replace("trainer.device=cpu", "trainer.device"),
-            f"The override 'trainer.device' (from env/ray/cpu.yaml) {NOT_HYDRA}",
-        ),
-        (
             BASE.replace("entrypoint_num_cpus", "entrypoint_cpus"),
             "env/ray/cpu.yaml has the unknown key 'entrypoint_cpus' in the document: did you mean 'entrypoint_num_cpus'? "
             "known keys are address, deterministic, entrypoint_num_cpus, entrypoint_resources, python_layers, runtime_env, trainer_overrides.",
@@ -207,8 +149,6 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
             f"submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: {ID}",
         ),
         (["--submission-id=a b"], f"submission_id 'a b' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
-        (["--submission-id=a\n"], f"submission_id 'a\\n' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
-        (["--submission-id=.a"], f"submission_id '.a' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (
             ["--submission-id=" + "a" * 300],
             f"submission_id '{'a' * 40}… (300 characters)' (from SUBMISSION_ID on the command line) is not usable: {ID}",
@@ -274,16 +214,6 @@ def test_a_dataset_that_is_missing(submit, shared, given, origin):
     )
 
 
-def test_a_dataset_that_cannot_be_read(submit, shared):
-    file = shared.datasets / "sums" / "train.parquet"
-    file.unlink()
-    file.mkdir()  # root can read everything else
-    assert submit().is_refusal(
-        f"dataset=sums (from the knob DATASET) is not usable, because {file} is not readable ([Errno 21] Is a directory: "
-        f"'{file}'): run 'make prepare', or name another dataset."
-    )
-
-
 def test_a_model_that_is_missing(submit, shared):
     assert submit(model="none").is_refusal(
         f"model=none (from the knob MODEL) is not usable, because {shared.models}/none/config.json is missing: "
@@ -304,32 +234,6 @@ def test_a_cluster_that_is_down(submit, ray):
         "up with 'make up'.",
         status=8,
     )
-
-
-def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
-    import io
-    import sys
-    import tarfile
-    import types
-
-    from streams import special, tar
-
-    folder = special("job_spec", tarfile.DIRTYPE)
-    for stream, problem in (
-        (io.BytesIO(b"x" * 600), "invalid header"),
-        (tar({"job_spec": b""}), "it lacks ray_config"),
-        (tar({"more": b"", "ray_config": b""}), "it lacks job_spec"),
-        (tar(members=[folder]), "it lacks job_spec, ray_config"),
-    ):
-        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
-        outcome = run(
-            "submit", "--spec-name=s", "--base-name=b", "--profile=cpu", "--default-model=m", "--default-dataset=d",
-            "--default-code-id=c", "--cluster=c",
-        )  # fmt: skip
-        assert outcome.is_refusal(
-            f"The stream on stdin is not the tar of job_spec and ray_config that the scripts send ({problem}): "
-            "submit with 'make submit'."
-        )
 
 
 @pytest.mark.parametrize(
@@ -356,37 +260,8 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
             f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3.",
         ),
         (
-            '{"workload": "ppo", "secrets": [{"name": "sk-0123\\u0000456789"}]}',
-            f"{FILE} has a NUL character in secrets: leave it out.",
-        ),
-        ('{"workload": "ppo", "model": "a\\u0000b"}', f"{FILE} has a NUL character in 'a\\x00b': leave it out."),
-        (
-            '{"workload": "ppo", "model": "a\\ud800b"}',
-            f"{FILE} has half of a surrogate pair, which is not text in 'a\\ud800b': leave it out.",
-        ),
-        (
-            f"{SPEC}resources: {{entrypoint_num_cpus: 0x{'F' * 5000}}}\n",
-            f"{FILE} has a whole number of more than 64 bits: no value of it needs that.",
-        ),
-        *(
-            (
-                f"{SPEC}resources: {{entrypoint_num_cpus: {number}}}\n",
-                f"resources.entrypoint_num_cpus={shown} in {FILE} is not finite: give a number.",
-            )
-            for number, shown in ((".nan", "NaN"), (".inf", "Infinity"))
-        ),
-        (
             f"{SPEC}resources: {{entrypoint_num_cpus: 10000000000}}\n",
             f"The resource entrypoint_num_cpus=10000000000 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
-        ),
-        (
-            f"{SPEC}resources: {{entrypoint_resources: {{more: -1}}}}\n",
-            f"The resource more=-1 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
-        ),
-        (
-            f'{SPEC}dataset: "a\\e[2Jb\\n"\n',
-            f"dataset=a\\x1b[2Jb\\n (from {FILE}) is not usable, because SHARED/datasets/a\\x1b[2Jb\\n/train.parquet is missing: "
-            "run 'make prepare', or name another dataset.",
         ),
         (
             f"{SPEC}trainer_overrides: ['{'x' * 5000}']\n",
@@ -394,33 +269,24 @@ def test_a_stream_that_is_not_a_tar_or_lacks_a_member(run, ray, monkeypatch):
         ),
     ],
 )
-def test_inputs_found_by_the_property_tests(submit, shared, spec, sentence):
-    assert submit(spec=spec).is_refusal(sentence.replace("SHARED", str(shared.path)))
+def test_inputs_found_by_the_property_tests(submit, spec, sentence):
+    assert submit(spec=spec).is_refusal(sentence)
 
 
 def test_a_value_that_argparse_would_lose(submit):
-    for option in ("--submission-id", "--code-id", "--overrides"):
-        assert submit(f"{option}=--").is_refusal(
-            f"{option}=-- on the command line is not usable: '--' is not a value of {option}."
-        )
+    assert submit("--code-id=--").is_refusal(
+        "--code-id=-- on the command line is not usable: '--' is not a value of --code-id."
+    )
 
 
 CURE = "put long values into files on the shared root, and give their paths instead"
 
 
-@pytest.mark.parametrize("by", ["OVERRIDES_FILE", "a JobSpec"])
-def test_an_override_above_128_kib_is_refused(submit, ray, by):
+def test_an_override_above_128_kib_is_refused(submit, ray):
     text = f"trainer.project_name='{'x' * 200 * 1024}'"
-    given = (
-        {"overrides": f"# mine\n{text}\n".encode()}
-        if by == "OVERRIDES_FILE"
-        else {"spec": f'{SPEC}trainer_overrides: ["{text}"]\n'}
-    )
-    args = ["--overrides-name=o.txt"] if by == "OVERRIDES_FILE" else []
-    origin = "OVERRIDES_FILE o.txt line 2" if by == "OVERRIDES_FILE" else FILE
     shown = f"{text!r}"[:200]
-    assert submit(*args, **given).is_refusal(
-        f"The override {shown}… ({len(repr(text))} characters) (from {origin}) has 204,823 bytes, but Linux allows at most 131,071 "
+    assert submit(spec=f'{SPEC}trainer_overrides: ["{text}"]\n').is_refusal(
+        f"The override {shown}… ({len(repr(text))} characters) (from {FILE}) has 204,823 bytes, but Linux allows at most 131,071 "
         f"in one word of a command line (execve(2)): {CURE}."
     )
     assert ray.seen == []
@@ -439,14 +305,6 @@ def test_overrides_too_long_for_one_command_line_are_refused(submit, ray):
 def test_an_overrides_file_that_is_not_utf8_is_refused_by_its_name(submit):
     refused = submit("--overrides-name=my/o.txt", overrides=b"a=\xff\n")
     assert refused.is_refusal("my/o.txt is not UTF-8 (byte 2): save it as UTF-8.")
-
-
-def test_nul_in_overrides_file_is_refused(submit, ray):
-    assert submit("--overrides-name=o.txt", overrides=b"trainer.project_name='a\0b'\n").is_refusal(
-        "The override \"trainer.project_name='a\\x00b'\" (from OVERRIDES_FILE o.txt line 1) has a NUL character, which no command "
-        "line can contain: leave it out."
-    )
-    assert ray.seen == []
 
 
 def test_env_vars_too_large_for_ray_are_refused(submit, ray):

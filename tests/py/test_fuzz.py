@@ -76,26 +76,6 @@ def is_refused(outcome, *names):
     return True
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"err": "error   x names FILE.\nerror   a second line.\n"},
-        {"err": "error   FILE rings \x07.\n"},
-        {"err": "error   It names nothing.\n"},
-        {"err": "error   FILE is bad.\n", "status": 1},
-        {"err": "error   FILE is bad.\n", "created": ["jobs/x"]},
-        {"err": "Traceback (most recent call last):\n", "status": 0},
-    ],
-)
-def test_a_violated_property_fails(wrong):
-    def outcome(err, status=2, created=()):
-        return Outcome(status, SimpleNamespace(out="", err=err), list(created))
-
-    assert is_refused(outcome("error   FILE is bad.\n"), "FILE")
-    with pytest.raises(AssertionError):
-        is_refused(outcome(**wrong), "FILE")
-
-
 # --- documents ---------------------------------------------------------------------------------------------------------
 
 SPEC_KEYS = [

@@ -6,14 +6,13 @@ import json
 import signal
 import stat
 import time
-from pathlib import Path
 
 import pytest
 from conftest import SPEC, write
 from streams import tar
 from test_launcher import Launched
 
-from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.errors import BadInput
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs.sweep import sweep
 from verl_regress.secrets import job_secrets
@@ -86,7 +85,6 @@ def test_a_dry_run_prints_their_names_and_needs_no_values(submit, shared):
     ("front", "sentence"),
     [
         (sent({"API_KEY": "sk-0123456789"}), f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."),
-        (sent({**VALUES, "MORE": "12345678"}), f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."),
         (
             sent({**VALUES, "HF_TOKEN": "hf_7890"}),
             f"The secret HF_TOKEN (from {FILE}) has 7 characters: give it at least 8, a shorter value cannot be distinguished from other text in a log.",
@@ -101,12 +99,6 @@ def test_values_that_cannot_be_used(submit_with, front, sentence):
     assert submit_with(front=front).is_refusal(sentence)
 
 
-def test_a_jobspec_with_secrets_that_comes_without_values(submit):
-    assert submit(spec=NAMED).is_refusal(
-        f"The values of the secrets in {FILE} did not come on stdin: submit with 'make submit'."
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -114,12 +106,10 @@ def test_a_jobspec_with_secrets_that_comes_without_values(submit):
         ("secrets: [{name: sk-0123456789}]", "secrets[0].name"),
         ("secrets: [{name: API_KEY, value: sk-0123456789}]", "secrets[0]"),
         ("secrets: [{name: API_KEY, file: [sk-0123456789]}]", "secrets[0].file"),
-        ("secrets: [{name: API_KEY, file: ''}]", "secrets[0].file"),
-        ('{"workload": "ppo", "secrets": {"A": "sk-0123456789"}}', "secrets"),
     ],
 )  # fmt: skip
 def test_a_value_in_the_jobspec_is_refused_and_not_repeated(submit, text, where):
-    assert submit(spec=text if text.startswith("{") else f"{SPEC}{text}\n").is_refusal(f"{where} {NEVER}")
+    assert submit(spec=f"{SPEC}{text}\n").is_refusal(f"{where} {NEVER}")
 
 
 @pytest.mark.parametrize(
@@ -271,17 +261,6 @@ def test_stopping_a_finished_job_removes_them(run, shared, ray, make_job, status
     assert file.exists() == (status == "RUNNING")
 
 
-def test_a_launcher_does_not_follow_a_link_to_its_secrets(shared, tmp_path, monkeypatch):
-    link = shared.secrets / "mine" / "job"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(write(tmp_path / "other", json.dumps(VALUES)))
-    monkeypatch.setenv("VERL_REGRESS_SECRETS", str(link))
-    with pytest.raises(
-        RegressError, match=r"^The job's secrets cannot be read from .*/mine/job \(OSError\): submit it again\.$"
-    ):
-        job_secrets.hold()
-
-
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 def test_secrets_are_not_written_where_others_may_write(shared, mode):
     file = shared.secrets / "mine" / "job"
@@ -290,15 +269,3 @@ def test_secrets_are_not_written_where_others_may_write(shared, mode):
     with pytest.raises(BadInput, match="/mine is a link, or others may write there"), job_secrets.written(file, VALUES):
         pass
     assert list(file.parent.iterdir()) == []
-
-
-def test_a_debug_bundle_hides_what_a_log_shows(run, shared, ray, make_job):
-    job = make_job("leaky", started={})
-    (job.config / "resolved.json").write_text(json.dumps({"address": ray.address}))
-    write(shared.secrets / "mine" / "leaky", json.dumps(VALUES))
-    write(job.driver_log, "key sk-0123456789 aGZfw7xuw69jb2Rl\n")
-    del ray.answers["/api/v0/nodes?limit=1000&detail=1"]  # no node to ask for logs
-    outcome = run("debug", "leaky")
-    assert outcome.status == 0
-    log = Path(outcome.out.strip()) / "logs" / "driver.log"
-    assert log.read_text().splitlines()[-1] == "key <secret API_KEY> <secret HF_TOKEN>"
