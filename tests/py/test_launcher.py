@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -327,16 +326,6 @@ def test_code_that_cannot_be_imported_is_refused_with_its_own_words(launched):
     assert b"Traceback" in launched.log
 
 
-def test_a_process_that_ends_while_it_imports_verl_is_refused(launched):
-    write(launched.code_path / "verl" / "__init__.py", "import os; os.write(1, b'last words\\n'); os._exit(3)")
-    launched.start("print('trained')")
-    refused(
-        launched,
-        f"verl cannot be imported from {launched.code_path} (the process ended with exit status 3): fix the snapshot, or the image that it needs.",
-    )
-    assert b"last words\n" in launched.log
-
-
 def test_a_job_whose_hooks_are_not_loaded_never_trains(launched, tmp_path):
     """Its process would not prove anything, and the launcher would wait for the proof."""
     planted = write(tmp_path / "elsewhere" / "sitecustomize.py", "")
@@ -464,14 +453,6 @@ def test_a_job_reported_as_not_submitted_never_trains(launched):
     )
 
 
-def test_a_second_launcher_leaves_what_the_first_recorded(launched):
-    assert launched.start("").finish()[0] == 0
-    log, ended = launched.log, launched.job.read_state("ended")
-    launched.start("print('trained')")
-    assert launched.finish() == (1, b"")
-    assert (launched.log, launched.job.read_state("ended")) == (log, ended)
-
-
 @as_root
 def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkeypatch):
     """Whoever owns `jobs/` can do so. Nothing is written into it."""
@@ -484,21 +465,6 @@ def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkey
         f"error   {place} is refused, because it belongs to user 4242, who did not submit this job, and what is there would run as you: "
         "submit it again, and let root or a user whom you trust own the directory of all jobs.\n"
     )
-
-
-@as_root
-def test_a_further_attempt_is_not_run_if_another_user_put_the_first_or_all_attempts_there(shared, monkeypatch):
-    attempt = JobDir(shared.jobs / "job").numbered(2)
-    write(attempt.config / "resolved.json", "{}")
-    monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", "0")
-    assert launcher._own_plan(attempt) == {}
-    for place in (attempt.first.path, attempt.path.parent):
-        os.chown(place, 4242, 4242)
-        with pytest.raises(
-            RegressError, match=f"^{re.escape(str(place))} is refused, because it belongs to user 4242, "
-        ):
-            launcher._own_plan(attempt)
-        os.chown(place, 0, 0)
 
 
 @pytest.mark.parametrize(("part", "mode"), [(".", 0o2777), ("config/resolved.json", 0o666)])

@@ -12,7 +12,7 @@ from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.spec import plan
 from verl_regress.spec.environment import Environment
-from verl_regress.spec.overrides import Override, merge
+from verl_regress.spec.overrides import Override
 from verl_regress.spec.request import Attempt, CommandLine, Defaults, Request
 from verl_regress.spec.workloads import WORKLOADS
 
@@ -96,16 +96,6 @@ def test_a_key_added_by_one_layer_and_deleted_by_a_later_one_is_left_out(planned
     changed = overrides_of(planned(said={"overrides": ("~critic.added", "trainer.total_epochs=2")}))
     assert "critic.added" not in changed
     assert changed["trainer.total_epochs"] == "trainer.total_epochs=2"
-
-
-def test_only_the_first_layer_sets_where_a_job_writes():
-    first, second = Override("hydra.run.dir=a", "verl-regress"), Override("hydra.run.dir=b", "TRAIN_SEED")
-    assert merge([first]) == [first]
-    with pytest.raises(BadInput) as caught:
-        merge([first], [second])
-    assert str(caught.value) == (
-        "The override 'hydra.run.dir=b' (from TRAIN_SEED) is refused: a job writes only into its own directory; leave it out."
-    )
 
 
 @pytest.mark.parametrize("text", ["trainer.device=cuda", "++trainer.device=cuda", "~trainer.device"])
@@ -274,17 +264,6 @@ def test_a_further_attempt_names_the_one_that_it_continues(planned, shared):
     assert resumed["trainer.del_local_ckpt_after_load"] == "trainer.del_local_ckpt_after_load=False"
 
 
-def test_the_command_line_is_that_of_ray_with_the_metadata_of_the_plan_and_of_the_sender(planned, shared):
-    job = planned(said={"submission_id": "me"}, spec=f"{SPEC}resources: {{entrypoint_num_cpus: 0.5}}\n")
-    assert job.command_line(sent="by the test", profile="not mine") == [
-        "ray", "job", "submit", "--no-wait", "--address", "http://ray:1", "--submission-id", "me",
-        "--entrypoint-num-cpus", "0.5", "--entrypoint-resources", '{"worker_node": 1}',
-        "--runtime-env-json", json.dumps(job.environment.runtime_env()),
-        "--metadata-json", '{"sent": "by the test", "profile": "cpu", "code_id": "codeA", "workload": "ppo"}',
-        "--", "python3", f"{HELPER}/run.py", "launch", f"{shared.jobs}/me",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("node", [None, "", "/node/a:/node/b", ":/node/a::/node/b:"])
 @pytest.mark.parametrize("base", [None, "/base"])
 @pytest.mark.parametrize("spec", [None, "", "/spec/a:/spec/b", "::/spec/a:/spec/b:", "${shared_root}/spec"])
@@ -333,14 +312,6 @@ def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     assert JobDir(shared.jobs / "plain").read_config("env_vars.json") is None  # nor does a process look for it
 
 
-def test_a_plan_creates_nothing(planned, shared):
-    from streams import state_of
-
-    before = state_of(shared.path)
-    planned()
-    assert state_of(shared.path) == before
-
-
 def test_grpo_is_main_ppo_without_a_critic_and_gets_what_the_profile_says_of_rl(planned):
     profile = "{rl: [trainer.device=cpu, data.train_batch_size=16], grpo: [data.train_batch_size=8], ppo: [critic.optim.lr=1]}"
     base = BASE.replace("{ppo: [trainer.device=cpu, +critic.added=1]}", profile)
@@ -385,15 +356,6 @@ def test_a_tokenizer_is_checked_for_rl_and_where_the_models_code_is_not_checked_
     job = planned(said={"overrides": trusted})
     assert (job.tokenizers, job.code_dirs) == ((), models)
     assert planned(spec="workload: sft\n").tokenizers == ()
-
-
-def test_a_model_that_only_the_nodes_have_is_not_checked_and_one_that_a_link_on_the_shared_root_leads_to_is(
-    planned, shared, tmp_path
-):
-    outside = write(tmp_path / "outside" / "config.json", "{}").parent
-    (linked := shared.models / "linked").symlink_to(outside)
-    named = [f"++trainer.a={outside}", f"++trainer.b={linked}"]
-    assert set(planned(said={"overrides": named}).tokenizers) == {shared.models / "tiny", linked}
 
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo"])

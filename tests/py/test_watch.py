@@ -315,14 +315,6 @@ def test_a_submission_that_is_under_way_is_waited_for(follow, make_job):
     assert lines[:4] == ["job is SUBMITTING", "job is LOST", "job is PENDING", "job is STOPPED"]
 
 
-def test_a_lock_that_comes_a_moment_after_the_directory_is_waited_for(follow, make_job):
-    job = make_job(submitted=None)
-    lock = submission_of(job)
-    ended, lines = follow([None, None, "STOPPED"], job, then={1: lambda _job: lock.__enter__()})
-    lock.__exit__(None, None, None)
-    assert (ended, lines[:3]) == (Exit.STOPPED, ["job is NOT_SUBMITTED", "job is SUBMITTING", "job is STOPPED"])
-
-
 def test_a_submitter_that_died_is_not_waited_for(follow, make_job):
     ended, _ = follow([None], make_job(submitted=None))
     assert (ended, follow.clock.now) == (Exit.BAD_INPUT, 1)
