@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -140,24 +139,6 @@ def test_a_paused_launcher_keeps_its_slot(jobs):
     jobs.launch(b)
     assert jobs.says(b) == "position 1 of 1: behind a (MAX_RUNNING=1)"
     assert jobs.has_nothing_to_say(b)
-
-
-def test_a_launcher_that_does_not_start_is_waited_for_only_so_long(jobs, monkeypatch):
-    """Its submitter died, or Ray has no room for it. If it does start later, it has its old position."""
-    late, job = jobs.make("late", limit=1, submitted=None), jobs.make("b", limit=1)
-    last, grace = jobs.make("last", limit=1), queue._LAUNCHER_SECONDS
-    jobs.launch(job, look_at_least_every=0.1)
-    assert jobs.says(job) == "position 2 of 3: behind late"
-    [entry] = late.root.queue("c").glob("*-late")
-    long_ago = time.time() - grace
-    os.utime(entry, (long_ago, long_ago))
-    assert jobs.says(job) == "slot"
-    assert queue_of(job) == ["b", "last"]
-    jobs.launch(last, look_at_least_every=0.1)
-    assert jobs.says(last) == "position 1 of 1: behind b (MAX_RUNNING=1)"
-    jobs.launch(late)
-    assert jobs.says(late) == "position 1 of 2: behind b (MAX_RUNNING=1)"
-    assert jobs.says(last) == "position 2 of 2: behind late"
 
 
 def test_attempts_wait_as_jobs_do(jobs):

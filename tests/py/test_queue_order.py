@@ -92,16 +92,6 @@ def test_a_position_is_said_when_it_changes_only(line):
     assert line.slept == [2.0, 2.0, 1.0, 1.0, 1.0]  # the further behind, the less often it looks
 
 
-def test_what_no_submission_made_and_what_is_damaged_is_not_waited_for(line):
-    a = line.job("a", submitted=None)
-    directory = a.root.queue("c")
-    (directory / "0-plain").write_text("")
-    (directory / f".{1:020d}-1-hidden").write_text("")
-    (a.state / "observed").write_text("{")
-    assert line.waits(line.job("b", limit=1)) == ["slot"]
-    assert (directory / "0-plain").exists()
-
-
 def test_a_job_that_was_removed_from_the_queue_comes_back_at_its_position(line):
     runs, job = line.job("runs", has_slot=True), line.job("b", limit=1)
     line.job("c", is_alive=True)
@@ -133,26 +123,6 @@ def test_a_job_does_not_wait_for_itself_though_its_config_was_touched(line):
     assert names(job) == []
 
 
-def test_a_slot_is_recorded_with_the_seconds_waited(line):
-    first, job = line.job("first", has_slot=True), line.job("job", limit=1)
-    line.on_sleep = {3: lambda: line.dies(first)}
-    assert line.waits(job) == ["position 1 of 1: behind first (MAX_RUNNING=1)", "slot"]
-    assert job.read_state("turn")["waited_seconds"] == 3.1
-    assert line.slept == [1.0, 1.0, 1.0]
-    assert (job.root.queue("c") / ".lock").exists()
-    assert names(job) == ["1-job"]
-
-
-def test_positions_count_from_those_that_wait_before(line):
-    line.job("runs", has_slot=True)
-    for name in ("a", "b"):
-        line.job(name, is_alive=True)
-    job = line.job("c", limit=1)
-    for name in ("d", "e"):
-        line.job(name, is_alive=True)
-    assert line.waits(job) == ["position 3 of 5: behind b"]
-
-
 def test_a_job_that_runs_counts_whenever_it_was_reserved(line):
     job = line.job("early", limit=2)
     line.job("x", has_slot=True)
@@ -175,12 +145,6 @@ def test_the_devices_of_those_that_wait_before_are_reserved(line):
     line.job("a", is_alive=True, count=7)
     assert line.waits(line.job("b", count=2)) == ["position 2 of 2: behind a"]
     assert line.waits(line.job("c", count=1)) == ["position 3 of 3: behind b"]
-
-
-def test_a_job_counts_with_its_devices_though_its_plan_is_gone(line):
-    (line.job("a", has_slot=True, count=8).config / "resolved.json").unlink()
-    said = "position 1 of 1: behind a (8 of 8 NPU are taken, 1 are wanted)"
-    assert line.waits(line.job("b", count=1)) == [said]
 
 
 def test_a_dead_launcher_in_front_of_a_job_that_runs_is_not_waited_for(line):
