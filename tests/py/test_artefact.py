@@ -104,12 +104,6 @@ def test_a_missing_or_short_file_is_noticed(tmp_path):
     )
 
 
-def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path):
-    make(tmp_path / "sums")
-    (tmp_path / "sums/manifest.json").write_text("[]")
-    assert refusal(tmp_path / "sums").endswith(f": remove {tmp_path}/sums and run the step again.")
-
-
 def test_a_build_that_fails_leaves_nothing(tmp_path):
     def fail(directory):
         (directory / "half").write_text("half")

@@ -10,7 +10,6 @@ from conftest import node_row, write
 import node_memory
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import causes
 from verl_regress.jobs.status import Status, judge
 from verl_regress.worker import aftermath
 
@@ -69,13 +68,6 @@ def test_a_supervisor_that_died_before_the_launcher_began_is_lost_and_not_failed
     judgement = judge(make_job(), {"status": "FAILED", "error_type": GONE, "message": DIED + NODE})
     assert judgement.status is Status.LOST
     assert judgement.reason.startswith("the driver's node 10.0.0.2 died: ")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(0, "ended"), (1, "ended with exit status 1"), (-15, "was ended by SIGTERM")]
-)
-def test_how_it_ended(code, words):
-    assert causes.ending(code) == words
 
 
 @contextlib.contextmanager

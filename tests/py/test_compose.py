@@ -275,12 +275,10 @@ APART = ("+actor_rollout_ref.rollout={nnodes: 1, n_gpus_per_node: 5}",)
         ((*POOL, "trainer.device=npu"), "NPU", 8),
         ((*POOL, "+reward_model={enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}"), "GPU", 11),
         ((*POOL, "+reward={reward_model: {enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}}"), "GPU", 11),
-        ((*POOL, "+reward_model={enable_resource_pool: false, nnodes: 1, n_gpus_per_node: 3}"), "GPU", 8),
         ((*POOL, "+distillation={enabled: true, nnodes: 1, n_gpus_per_node: 2}"), "GPU", 10),
         ((*POOL, "+distillation={enabled: false, nnodes: 1, n_gpus_per_node: 2}"), "GPU", 8),
         ((*POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: separate_async}"), "GPU", 13),
         ((*POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: sync}"), "GPU", 8),
-        ((*POOL, *APART, "+trainer.use_v1=False", "+trainer.v1={trainer_mode: separate_async}"), "GPU", 8),
         (("+trainer.nnodes=2", "+trainer.n_gpus_per_node=${trainer.save_freq}", "trainer.save_freq=3"), "GPU", 6),
     ],
 )

@@ -267,10 +267,8 @@ def test_a_bundle_that_cannot_be_written_is_one_line(full, make_job, capsys):
     ("address", "gcs", "seen"),
     [
         ("http://127.0.0.1:8265", "10.0.0.1:6379", "http://10.0.0.1:8265"),
-        ("http://localhost:8265", "10.0.0.1:6379", "http://10.0.0.1:8265"),
         ("http://127.0.0.1:8265", "[fd00::1]:6379", "http://[fd00::1]:8265"),
         ("http://127.0.0.1:8265", "", "http://127.0.0.1:8265"),
-        ("http://127.0.0.1:8265", "auto", "http://127.0.0.1:8265"),
         ("http://head.example:8265", "10.0.0.1:6379", "http://head.example:8265"),
     ],
 )

@@ -43,14 +43,10 @@ SECRETS = "secrets: [{name: WANDB_API_KEY}, {name: HF_TOKEN, file: /nowhere}]\n"
 def export(run, shared, monkeypatch):
     """Exports a JobSpec as scripts/lib/job.bash does."""
     monkeypatch.setattr(metadata, "version", lambda _name: "2.60.0")
-    for code_id in ("codeA",):
-        write(
-            shared.snapshots / code_id / "verl" / "trainer" / "sft_trainer_ray.py",
-            TRAINER.replace("ppo_trainer", "sft_trainer"),
-        )
-        write(shared.snapshots / code_id / "verl" / "trainer" / "config" / "sft_trainer.yaml", SFT_CONFIG)
-        write(shared.snapshots / code_id / "verl" / "trainer" / "config" / "sft_trainer_engine.yaml", SFT_CONFIG)
-        record(shared.snapshots / code_id)
+    trainer = shared.snapshots / "codeA" / "verl" / "trainer"
+    write(trainer / "sft_trainer_ray.py", TRAINER.replace("ppo_trainer", "sft_trainer"))
+    write(trainer / "config" / "sft_trainer.yaml", SFT_CONFIG)
+    record(shared.snapshots / "codeA")
 
     def export(to, *args, profile="cpu", spec=SPEC, base=BASE, spec_name="my/ppo.yaml"):
         members = {"job_spec": spec.encode(), "ray_config": base.replace("ADDRESS", "http://127.0.0.1:8265").encode()}

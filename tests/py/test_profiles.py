@@ -164,26 +164,6 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
-def test_what_a_gpu_run_prepares_and_waits_for(checkout, profile):
-    knobs = {
-        "MODEL_SOURCE": "hub:Qwen/Qwen2.5-0.5B-Instruct",
-        "MODEL": "Qwen2.5-0.5B-Instruct",
-        "DATASET_SOURCE": "hub",
-        "DATASET": "gsm8k",
-        "WORKER_CPUS": "",  # Ray counts them
-        "WORKER_GPUS": "",
-        "OBJECT_STORE_BYTES": "20000000000",
-        "CLUSTER_TIMEOUT": "600",
-        "STALL_TIMEOUT": "1800",
-        "MIN_DISK_GIB": "100",
-        "MIN_MEMORY_GIB": "64",
-    }
-    names = " ".join(knobs)
-    printed = run_in(checkout, f'for knob in {names}; do printf "%s=%s\n" "$knob" "${{!knob}}"; done', PROFILE=profile)
-    assert printed.splitlines() == [f"{name}={value}" for name, value in knobs.items()]
-
-
-@pytest.mark.parametrize("profile", ["gpu", "rocm"])
 def test_the_image_of_a_profile_and_every_image_that_it_names_is_in_the_table_of_images(checkout, profile):
     text = (REPO / "env" / f"{profile}.env").read_text()
     named = set(re.findall(r"NODE_IMAGE=(\S+)", text))

@@ -217,36 +217,27 @@ def test_a_cluster_name_of_another_user_is_refused(both):
 
 @pytest.fixture
 def damaged(both):
-    """Jobs of Bob's list: Ann's open one and a closed one, three of his that are damaged, a link, and a good one."""
+    """Jobs of Bob's list: Ann's open one and two closed ones, one of his that is damaged, a link, and a good one."""
     both.submits(ANN, "open", "a")
     both.submits(ANN, "closed", "a").chmod(0o700)
     both.submits(ANN, "half-closed", "a")
     (both.root.jobs / "half-closed" / "state" / "ended").chmod(0o600)
-    write(both.submits(BOB, "cut", "b") / "state" / "ended", '{"time": "2026')
     write(both.submits(BOB, "no-object", "b") / "config" / "resolved.json", "[]")
-    write(both.submits(BOB, "strange", "b") / "state" / "ended", '{"exit_code": 0}')
-    os.mkfifo(both.submits(BOB, "pipe", "b", ends=False) / "state" / "ended")
     (both.root.jobs / "link").symlink_to("/etc")
-    os.mkdir(os.fsencode(both.root.jobs) + b"/caf\xe9")  # noqa: PTH102
     both.submits(BOB, "good", "b")
-    for age, name in enumerate(("good", "open", "closed", "half-closed", "cut", "no-object", "strange", "pipe")):
+    for age, name in enumerate(("good", "open", "closed", "half-closed", "no-object")):
         os.utime(both.root.jobs / name / "config", (1e9 - age, 1e9 - age))
     os.utime(both.root.jobs / "closed", (1e9 - 2, 1e9 - 2))
     return both
 
 
 def test_each_job_that_cannot_be_read_is_one_line(damaged):
-    rows = damaged.table(BOB, "--cluster=b")
-    assert rows[0].startswith("caf\\udce9 ? ? NOT_SUBMITTED 1 ")
-    assert rows[1:] == [
+    assert damaged.table(BOB, "--cluster=b") == [
         "good ppo codeA SUCCEEDED 1 0",
         "open ppo codeA SUCCEEDED 1 0",
         f"closed ? ? UNKNOWN 1 - cannot be read: owned by uid {ANN}, mode 0700",
         f"half-closed ppo codeA UNKNOWN 1 - cannot be read: owned by uid {ANN}, mode 0600",
-        "cut ppo codeA UNKNOWN 1 - cannot be read: state/ended is cut off, or no JSON object",
         "no-object ? ? UNKNOWN 1 - cannot be read: config/resolved.json is cut off, or no JSON object",
-        "strange ppo codeA UNKNOWN 1 - cannot be read: state/ended: it has no reason",
-        "pipe ppo codeA UNKNOWN 1 - cannot be read: state/ended is not a regular file",
     ]
 
 
