@@ -26,13 +26,6 @@ libraries() {
   [[ $status == 0 && $output == "$(grep -cE '^[A-Z][A-Z0-9_]*=' env/defaults.env)" ]]
 }
 
-@test "the rule can fail: a knob without a type, and one of a type that does not exist" {
-  run libraries "knob::is_of '' x"
-  [[ $status == 1 && $output == "error   env/defaults.env has the type '', which scripts/lib/knob.bash does not know: use one that it does." ]]
-  run libraries "knob::is_of 'whole number' x"
-  [[ $status == 1 ]]
-}
-
 @test "every line of every profile is a knob with a value of its type" {
   for file in "${FILES[@]}"; do
     [[ $file == env/*.env && $file != env/defaults.env ]] || continue

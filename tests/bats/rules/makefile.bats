@@ -19,14 +19,6 @@ setup() {
   rules::none '^	.*[$][({@<^?*%+|A-Za-z0-9]|^[^#	]*: ?;.*[$]'
 }
 
-@test "the rule can fail: an expansion in a recipe is found" {
-  FILES=("${BATS_TEST_TMPDIR}/Makefile")
-  # shellcheck disable=SC2016  # make's own
-  printf 'a:\n\t@scripts/a.sh\nb:\n\t@scripts/b.sh $(JOBSPEC)\n' >"${FILES[0]}"
-  run rules::none '^	.*[$][({@<^?*%+|A-Za-z0-9]|^[^#	]*: ?;.*[$]'
-  [[ $status == 1 && $output == *':4:'*'b.sh '* ]]
-}
-
 @test "every recipe line calls one script that exists and is executable" {
   while read -r line; do
     [[ $line =~ ^@?(scripts/[A-Za-z0-9_/]+\.sh)( |$) && -x ${BASH_REMATCH[1]} ]] || {

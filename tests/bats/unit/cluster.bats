@@ -159,23 +159,6 @@ STUB
   refute_called '--worker-gpus'
 }
 
-@test "one query of the containers gives every address, except of those that do not run" {
-  stub docker - <<'STUB'
-case "$*" in
-  inspect*) printf '/mine-%s|mine|||\n' 'head|true|since|10.0.0.1 ' 'worker-0|false|since|10.0.0.2 ' 'worker-1|true|since|10.0.0.3 10.9.0.3 ' ;;
-  *'mine-worker-0 hostname -i') echo 10.0.0.9 ;;
-esac
-STUB
-  sandbox::lines WORKERS=2 CLUSTER_NAME=mine <<<$'node::address head\nnode::address worker-1\nnode::exec head true'
-  assert_status 0
-  assert_line '10.0.0.1'
-  assert_line '10.0.0.3'
-  [[ $(grep -c '^docker inspect ' "$CALLS") == 1 ]] || fail "$(<"$CALLS")"
-  refute_called 'hostname -i'
-  sandbox::lines WORKERS=2 CLUSTER_NAME=mine <<<'node::address worker-0'
-  assert_status 8
-}
-
 @test "wait::until: a condition that is met, a deadline, an early abort" {
   sandbox::lines <<'LINES'
 wait::until 5 - true && printf 'held\n'
@@ -244,13 +227,4 @@ cluster::tell_clocks
 BODY
   assert_status 0
   [[ $output =~ 'warning The clocks of the nodes differ by '(129|130|131)' s (worker-1 -'(29|30|31)', head '[+-][01]', worker-0 +'(99|100|101)'): times in logs' ]] || fail 'no such warning'
-}
-
-@test "a node that is lost meanwhile ends the comparison of the clocks, which would be wrong" {
-  sandbox::lines WORKERS=2 <<'BODY'
-node::exec() { [[ $1 != worker-1 ]] && date +%s || cli::die 8 'worker-1 is lost.'; }
-cluster::tell_clocks
-BODY
-  assert_error 8 'worker-1 is lost.'
-  refute_text clocks
 }

@@ -98,17 +98,12 @@ CASES
 }
 
 @test "a value that no program could be started with is refused before it is exported" {
-  sandbox::run "OVERRIDES=a=$(head -c 65534 /dev/zero | tr '\0' x)" scripts/show.sh WORKERS
-  assert_status 0
   sandbox::run LC_ALL=C.UTF-8 "OVERRIDES=a=$(printf 'é%.0s' {1..40000})" scripts/show.sh WORKERS
   assert_error 2 'OVERRIDES (from the command line or environment) has 80002 bytes, and a knob takes at most 65536: put them into a file, one per line, and name it in OVERRIDES_FILE.'
-  { printf 'JOB=' && head -c 200000 /dev/zero | tr '\0' x; } >"${HERE}/env/local.env"
-  sandbox::run scripts/show.sh WORKERS
-  assert_line 'error   JOB (from env/local.env) has 200000 bytes, and a knob takes at most 65536: make it shorter.'
 }
 
 @test "no variable by which a tool takes options, configuration or code reaches the tools that we run" {
-  local names=(TAR_OPTIONS TAPE BASH_ENV ENV CDPATH GIT_DIR GIT_CONFIG_COUNT GIT_SSH_COMMAND COMPOSE_FILE PYTHONPATH PYTHONSTARTUP)
+  local names=(TAR_OPTIONS TAPE BASH_ENV ENV CDPATH GIT_DIR GIT_{CONFIG_COUNT,TRACE,SSH,SSH_COMMAND,EXEC_PATH} COMPOSE_FILE PYTHONPATH PYTHONSTARTUP)
   # shellcheck disable=SC2016  # expanded when the script runs
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv\n' >"${HERE}/scripts/lines.sh"
   sandbox::run "${names[@]/%/=/no/such/planted}" KEPT=/no/such/planted PYTHONDONTWRITEBYTECODE=1 scripts/lines.sh
@@ -230,21 +225,16 @@ on_devices() {
   assert_line 'PROFILE=<rocm> from the command line or environment'
 }
 
-@test "AMD GPUs that may only be read or only be written are an error, never a silent rehearsal" {
+@test "AMD GPUs that may only be read are an error, never a silent rehearsal" {
   local bare=()
   # Root may open every file, unless it gives that up.
   ((EUID != 0)) || bare=("$(command -v setpriv)" "--bounding-set=-dac_override,-dac_read_search")
   [[ -z ${bare[*]} ]] || "${bare[@]}" true || skip 'no right of root can be given up here'
   printf 'exec %s bash scripts/show.sh PROFILE\n' "${bare[*]}" >"${HERE}/scripts/bare.sh"
   mkdir "${BOX}/dev"
-  for mode in 400 200; do
-    : >"${BOX}/dev/kfd"
-    chmod "$mode" "${BOX}/dev/kfd"
-    sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/bare.sh
-    assert_error 1 "${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
-    refute_text 'env/.env' # the profile without a name
-    rm "${BOX}/dev/kfd"
-  done
+  install -m 400 /dev/null "${BOX}/dev/kfd"
+  sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/bare.sh
+  assert_error 1 "${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
 }
 
 @test "GPU devices that are there but do not answer are an error, never a silent rehearsal" {

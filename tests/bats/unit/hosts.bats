@@ -45,7 +45,6 @@ hosts() { printf '%s\n' "$@" >"${HERE}/env/hosts"; }
   done <<'CASES'
 boss ssh://me@10.0.0.2|'boss' (line 2 of env/hosts) is not a node: use head, worker-0, worker-1, ….
 head ssh://me@10.0.0.2|'head' (line 2 of env/hosts) occurs twice: name each node once.
-worker-0|'' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 me@10.0.0.2|'me@10.0.0.2' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://-oProxyCommand=x|'ssh://-oProxyCommand=x' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/….
@@ -59,17 +58,12 @@ CASES
   [[ ! -s $CALLS ]] || fail "called: $(<"$CALLS")"
 }
 
-@test "a GPU for the head is refused" {
+@test "no file, no head, other WORKERS, a GPU for the head: each is refused" {
+  on_hosts WORKERS=3 node::list
+  assert_error 2 'WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, because that file decides.'
   hosts 'head ssh://me@10.0.0.1 gpus=0' 'worker-0 ssh://me@10.0.0.2'
   on_hosts node::list
   assert_error 2 "'gpus=0' (line 1 of env/hosts) is for a worker: the head never gets a GPU."
-}
-
-@test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
-  on_hosts WORKERS=3 node::list
-  assert_error 2 'WORKERS=3 (from the command line or environment) but env/hosts names 1 workers: leave WORKERS out, because that file decides.'
-  on_hosts PROFILE=auto node::list
-  assert_error 2 'PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=env/hosts (from the command line or environment) the nodes are on other machines: name the profile for them.'
   hosts 'worker-0 ssh://me@10.0.0.1'
   on_hosts node::list
   assert_error 2 "env/hosts (HOSTS_FILE) names no head: give it a line 'head ssh://user@host'."

@@ -25,11 +25,6 @@ fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && 
   [[ $(wc -l <"${BOX}/asked") == 4 ]] || fail "asked $(wc -l <"${BOX}/asked") times"
 }
 
-@test "a detail that says nothing yet leaves no gap" {
-  sandbox::lines SECONDS_LEFT=10 <<<"${fake_clock}; log::_pulse 0 'carrying the image' true"
-  assert_line '        … carrying the image, 9 s'
-}
-
 @test "a terminal has one line that is written over, cut to its width" {
   sandbox::lines SECONDS_LEFT=3 <<<"${fake_clock}; log::_pulse 30 'loading something with a long name'"
   [[ $output == *$'\e[K        … loading something\r\e[K        … loading something\r'* ]] || fail "$(cat -v <<<"$output")"

@@ -60,19 +60,6 @@ SH
   all_is_over
 }
 
-@test "a part of a part ends with it" {
-  script <<'SH'
-nests() { cli::part stays; cli::await_parts; }
-fails() { read -r <"${BOX}/begun"; exit 1; }
-cli::part nests
-cli::part fails
-cli::await_parts
-SH
-  sandbox::run scripts/parts.sh
-  assert_status 1
-  all_is_over
-}
-
 @test "Ctrl-C and a kill end them too" {
   script <<'SH'
 cli::part stays

@@ -66,13 +66,6 @@ MADE
   assert_line 'ok      0.8.0-ppo of verl-0a1b2c3d was run'
 }
 
-@test "an interrupt ends everything, and the cluster is taken down" {
-  echo 130 >"${BOX}/found/broken-0.8.0-ppo"
-  releases 0.8.0-ppo 0.8.0-sft
-  assert_status 130
-  [[ $output != *'rows work'* && $output != *'0.8.0-sft of'* && $(made) == *'make down FORCE=1' ]]
-}
-
 @test "all rows: main's are left out without VERL_MAIN, and the page is written of those that were run" {
   releases
   assert_status 0

@@ -83,11 +83,8 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
 }
 
 # bats test_tags=slow
-@test "a file that is not there, empty, a directory, or has a NUL; its name may be a value, and is not repeated" {
+@test "a file that is not there, empty, or has a NUL; its name may be a value, and is not repeated" {
   spec '- {name: API_KEY, file: sk-0123456789}'
-  sent
-  refused 'The file of the secret API_KEY (from my.yaml) is not a readable file on this machine: name one that is.'
-  spec '- {name: API_KEY, file: ~/}'
   sent
   refused 'The file of the secret API_KEY (from my.yaml) is not a readable file on this machine: name one that is.'
   spec '- {name: API_KEY, file: ~/token}'
@@ -103,16 +100,11 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
 }
 
 # bats test_tags=slow
-@test "a link, a file of another user, and one that is too large: none of them leaves this machine" {
-  printf 'sk-0123456789\n' >"${HOME}/key"
-  ln -s key "${HOME}/link"
-  spec '- {name: API_KEY, file: ~/link}'
-  sent
-  refused_file "${HOME}/link" "is a link or behind one, which may lead anywhere: name ${HOME}/key if that is what you want to send."
+@test "a file of another user, and one that is too large: none of them leaves this machine" {
   local theirs=/etc/passwd owner=0
   if ((EUID == 0)); then
     theirs="${HOME}/theirs" owner=4242
-    cp "${HOME}/key" "$theirs" && chown "$owner" "$theirs"
+    printf x >"$theirs" && chown "$owner" "$theirs"
   fi
   spec "- {name: API_KEY, file: '${theirs}'}"
   sent
@@ -126,34 +118,17 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   refused 'The file of the secret API_KEY (from my.yaml) has 65537 bytes: name one with at most 65536, because no process can be started with more.'
 }
 
-@test "a file that is replaced after it was opened: what was opened is sent" {
-  printf 'sk-0123456789\n' >"${HOME}/token"
-  printf 'mine\n' >"${HOME}/other"
-  spec '- {name: API_KEY, file: ~/token}'
-  # shellcheck disable=SC2016  # expanded by the shell that `sent` starts
-  FIRST='tr() { [[ ! -e ${HOME}/other ]] || mv "${HOME}/other" "${HOME}/token"; command tr "$@"; }' sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-}
-
 # bats test_tags=slow
-@test "a file behind a link is refused with the real path, wherever the link is; HOME and the current directory may be links" {
-  mkdir -p "${HOME}/real/deep" "${HOME}/real/deeper"
+@test "a file behind a link is refused with the real path; HOME and the current directory may be links" {
+  mkdir -p "${HOME}/real/deep"
   printf 'sk-0123456789\n' >"${HOME}/real/deep/key"
   ln -s real "${HOME}/link"
-  ln -s deep "${HOME}/real/second"
-  local real="${HOME}/real/deep/key"
-  spec "- {name: API_KEY, file: '${HOME}/link/second/key'}"
+  spec '- {name: API_KEY, file: ~/link/deep/key}'
   sent
-  refused_file "${HOME}/link/second/key" "is a link or behind one, which may lead anywhere: name ${real} if that is what you want to send."
-  spec '- {name: API_KEY, file: ~/real/second/../deep/key}'
-  sent
-  [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
-  spec '- {name: API_KEY, file: ~/real/second//key}'
-  sent
-  refused_file "${HOME}/real/second//key" "is a link or behind one, which may lead anywhere: name ${real} if that is what you want to send."
+  refused_file "${HOME}/link/deep/key" "is a link or behind one, which may lead anywhere: name ${HOME}/real/deep/key if that is what you want to send."
   ln -s "${HOME}/real" "${BATS_TEST_TMPDIR}/home"
   # shellcheck disable=SC2088  # the tilde is for the JobSpec
-  for file in '~/deep/key' '~/deeper/../deep//key' ./key key; do
+  for file in '~/deep/key' key; do
     spec "- {name: API_KEY, file: ${file}}"
     cd "${BATS_TEST_TMPDIR}/home/deep"
     HOME="${BATS_TEST_TMPDIR}/home" sent
@@ -169,10 +144,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
     refused 'The file of the secret API_KEY (from my.yaml) belongs to user 0, not to you: name a file of your own.'
     return
   fi
-  local rest='is where root owns the files of the system: name a file in'
-  refused_file /etc/passwd "${rest} ${HOME}, or in another directory of your own."
-  FIRST='WORKDIR=/et HOME=/' sent
-  refused_file /etc/passwd "${rest} /, or in another directory of your own."
+  refused_file /etc/passwd "is where root owns the files of the system: name a file in ${HOME}, or in another directory of your own."
   FIRST='WORKDIR=/etc' sent
   [[ $status == 0 && $output == 'API_KEY=root:'* ]]
 }

@@ -7,9 +7,8 @@ setup() {
   bats_require_minimum_version 1.5.0
   command -v git >/dev/null || skip 'this machine has no git'
   REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
-  ROOT="${BATS_TEST_TMPDIR}/shared root"
-  TREE="${BATS_TEST_TMPDIR}/my verl"
-  export PYTHONDONTWRITEBYTECODE=1 HOME="$BATS_TEST_TMPDIR"
+  ROOT="${BATS_TEST_TMPDIR}/shared root" TREE="${BATS_TEST_TMPDIR}/my verl" WORK="${BATS_TEST_TMPDIR}/work"
+  export REPO ROOT WORK PYTHONDONTWRITEBYTECODE=1 HOME="$BATS_TEST_TMPDIR"
   mkdir -p "${TREE}/verl"
   printf 'one = 1\n' | tee "${TREE}/verl/__init__.py" >"${TREE}/verl/gone.py"
   my_git init --quiet
@@ -25,7 +24,6 @@ my_git() { git -C "$TREE" "$@"; }
 snap() {
   try "$1"
   [[ $status == 0 ]] || { printf '%s\n' "$stderr" >&2 && false; }
-  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
 }
 
 refused() {
@@ -34,13 +32,16 @@ refused() {
   grep -qxF -- "error   $1" <<<"$stderr" || { printf 'no line: %s\n%s\n' "$1" "$stderr" >&2 && false; }
 }
 
+# try CODE_ID [SOURCE]: the same, also if it fails. FIRST is run before, COPY is another checkout.
 try() {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   run --separate-stderr bash -c '
     source "$1/scripts/lib/regress.bash" && cli::begin
-    helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
-    eval "$5"
-    ROOT=$4 && snapshot::ensure "$2" "path:$3"' scripts/any "$REPO" "$1" "$TREE" "$ROOT" "${FIRST-}"
+    helper::run() { shift && "${REPO}/.venv/bin/python" "${REPO}/py/run.py" --shared-root "$ROOT" "$@"; }
+    helper::run_in() { helper::run "$@"; }
+    eval "$4"
+    WORKDIR=$WORK && snapshot::ensure "$2" "$3"' scripts/any "${COPY-$REPO}" "$1" "${2-path:${TREE}}" "${FIRST-}"
+  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
 }
 
 # recorded FILTER: of the newest snapshot.
@@ -75,52 +76,10 @@ recorded() { jq -r "$1" "$RECORD"; }
   done
 }
 
-@test "what the environment tells tar, git and python to run is not run" {
-  mkdir "${BATS_TEST_TMPDIR}/site"
-  printf 'import pathlib; pathlib.Path("%s/ran").touch()\n' "$BATS_TEST_TMPDIR" >"${BATS_TEST_TMPDIR}/site/sitecustomize.py"
-  printf 'touch "%s/ran"\n' "$BATS_TEST_TMPDIR" >"${BATS_TEST_TMPDIR}/program"
-  chmod +x "${BATS_TEST_TMPDIR}/program"
-  my_git config core.fsmonitor "${BATS_TEST_TMPDIR}/program"
-  for planted in "TAR_OPTIONS=--checkpoint=1 --checkpoint-action=exec=${BATS_TEST_TMPDIR}/program" "PYTHONPATH=${BATS_TEST_TMPDIR}/site" \
-    "GIT_CONFIG_PARAMETERS='core.fsmonitor=${BATS_TEST_TMPDIR}/program'" "TAPE=${BATS_TEST_TMPDIR}/ran"; do
-    (export "${planted?}" && snap "code-${planted%%[_=]*}")
-    [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { printf 'it was run: %s\n' "$planted" >&2 && false; }
-  done
-  (export GIT_TRACE="${BATS_TEST_TMPDIR}/ran" && snap code-trace)
-  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { echo 'git wrote its trace' >&2 && false; }
-  (export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=core.fsmonitor GIT_CONFIG_VALUE_0="${BATS_TEST_TMPDIR}/program" && snap code-count)
-  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
-}
-
-@test "what the environment tells git to reach a repository with is not run" {
-  local planted url
-  mkdir "${BATS_TEST_TMPDIR}"/{bin,exec}
-  printf '#!/bin/sh\nexit 1\n' >"${BATS_TEST_TMPDIR}/bin/ssh" # no host is reached
-  printf '#!/bin/sh\ntouch "%s/ran"\nexit 1\n' "$BATS_TEST_TMPDIR" | tee "${BATS_TEST_TMPDIR}/exec/git-remote-https" >"${BATS_TEST_TMPDIR}/program"
-  chmod +x "${BATS_TEST_TMPDIR}"/{bin/ssh,exec/git-remote-https,program}
-  for planted in "GIT_SSH_COMMAND=${BATS_TEST_TMPDIR}/program" "GIT_SSH=${BATS_TEST_TMPDIR}/program" "GIT_EXEC_PATH=${BATS_TEST_TMPDIR}/exec"; do
-    for url in ssh://nowhere.invalid/verl.git@main https://127.0.0.1:1/verl.git@main; do
-      export "${planted?}"
-      PATH="${BATS_TEST_TMPDIR}/bin:${PATH}" from_git codeA "$url"
-      unset -v "${planted%%=*}"
-      [[ $status != 0 ]] || { printf 'cloned: %s\n' "$planted" >&2 && false; }
-      [[ ! -e ${BATS_TEST_TMPDIR}/ran ]] || { printf 'it was run: %s\n' "$planted" >&2 && false; }
-    done
-  done
-}
-
 @test "a clean checkout: its commit, not dirty, no diff" {
   snap codeA
   [[ $(recorded .revision) == "$(my_git rev-parse HEAD)" ]]
   [[ $(recorded '.dirty, .diff') == $'false\nnull' ]]
-}
-
-@test "a checkout without a commit: all of its files are untracked, and it has no revision" {
-  rm -rf "${TREE}/.git"
-  my_git init --quiet
-  snap codeA
-  [[ $(recorded '.revision // empty') == '' && $(recorded .dirty) == true ]]
-  [[ $(recorded .diff) == $'# untracked: verl/__init__.py\n# untracked: verl/gone.py' ]]
 }
 
 @test "a folder without verl's code is refused" {
@@ -128,7 +87,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   refused "${TREE} (from VERL_SOURCE=path:${TREE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
 }
 
-@test "a dirty checkout: changes and untracked files are in the record; the tree is the working tree" {
+@test "a dirty checkout: changes and untracked files are in the record, the tree is the working tree; the same again is skipped" {
   printf 'one = 2\n' >"${TREE}/verl/__init__.py"
   rm "${TREE}/verl/gone.py"
   printf 'two = 2\n' | tee "${TREE}/verl/new one.py" >"${TREE}/ignored.log"
@@ -138,19 +97,12 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(recorded .dirty) == true ]]
   [[ $(recorded .diff | head -n 1) == '# untracked: verl/new one.py' ]]
   [[ $(recorded .diff) == *$'-one = 1\n+one = 2'* && $(recorded .diff) == *'deleted file mode'* ]]
+  snap codeA
+  [[ $stderr == *"skip    snapshot codeA at ${ROOT}/common/code/verl/codeA (exists, same source)"* ]]
   # The record is enough to make that tree again, except for untracked files.
   recorded .diff | my_git apply --reverse
   [[ $(my_git status --porcelain) == '?? "verl/new one.py"' ]]
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f ! -name '*.pyc' | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/__init__.py\n./verl/new one.py' ]]
-}
-
-@test "the same dirty tree again is skipped, and made under another id" {
-  printf 'one = 2\n' >"${TREE}/verl/__init__.py"
-  snap codeA
-  snap codeA
-  [[ $stderr == *"skip    snapshot codeA at ${ROOT}/common/code/verl/codeA (exists, same source)"* ]]
-  snap codeB
-  [[ $stderr == *', 2 files at '* ]]
 }
 
 @test "a release: its requirements are in the record, and neither they nor pip's own files are in the tree" {
@@ -158,32 +110,18 @@ recorded() { jq -r "$1" "$RECORD"; }
   cd "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3"
   touch verl/__init__.py bin/tool verl/METADATA other-1.dist-info/METADATA
   printf 'Metadata-Version: 2.4\nName: verl\nRequires-Dist: numpy<2.0.0\n' >verl-1.2.3.dist-info/METADATA
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  run --separate-stderr bash -c '
-    source "$1/scripts/lib/regress.bash" && cli::begin
-    helper::run() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
-    helper::run_in() { helper::run "$@"; }
-    ROOT=$2 WORKDIR=$3 && snapshot::ensure codeA pypi:1.2.3' scripts/any "$REPO" "$ROOT" "${BATS_TEST_TMPDIR}/work"
+  try codeA pypi:1.2.3
   [[ $status == 0 ]] || { printf '%s\n' "$stderr" >&2 && false; }
-  RECORD="${ROOT}/common/code/verl/codeA/snapshot.json"
   [[ $(recorded .requirements.from) == METADATA ]]
   [[ $(recorded '.requirements.requires[]') == 'numpy<2.0.0' ]]
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f ! -name '*.pyc' | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/METADATA\n./verl/__init__.py' ]]
 }
 
-# of_release FIRST: the snapshot codeA of release 9.9.9, with the folder "work"; its stub of pip makes what FIRST says.
+# of_release [LINES]: the snapshot codeA of release 9.9.9 in a copy of the checkout, whose stub of pip makes what it downloads.
 of_release() {
-  local copy="${BATS_TEST_TMPDIR}/copy"
-  [[ -e $copy ]] || { mkdir -p "${copy}/.venv/bin" && cp -r "${REPO}"/{scripts,env} "$copy"; }
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  run --separate-stderr bash -c '
-    source "${1}/scripts/lib/regress.bash" && cli::begin
-    helper::run() { shift && "${HELPER}/.venv/bin/python" "${HELPER}/py/run.py" --shared-root "$ROOT" "$@"; }
-    helper::run_in() { helper::run "$@"; }
-    venv::ensure() { echo "venv is there" >&2; }
-    eval "$5"
-    HELPER=$4 ROOT=$2 WORKDIR=$3 && snapshot::ensure codeA pypi:9.9.9' scripts/any "$copy" "$ROOT" "${BATS_TEST_TMPDIR}/work" "$REPO" "${1-}"
-  RECORD="${ROOT}/common/code/verl/codeA/snapshot.json"
+  COPY="${BATS_TEST_TMPDIR}/copy"
+  [[ -e $COPY ]] || { mkdir -p "${COPY}/.venv/bin" && cp -r "${REPO}"/{scripts,env} "$COPY"; }
+  FIRST="venv::ensure() { echo 'venv is there' >&2; }; ${1-}" try codeA pypi:9.9.9
 }
 
 @test "a release is downloaded once, into a folder that everybody may read; a download that fails leaves nothing" {
@@ -195,14 +133,7 @@ of_release() {
   of_release
   [[ $status == 2 && -z $(ls -A "$cache") && $stderr == *'no such version'* ]]
   grep -qxF 'error   verl==9.9.9 (from VERL_SOURCE=pypi:9.9.9) could not be fetched by pip, which says why above: check the version, or the package index of this host.' <<<"$stderr"
-  # Another run is faster: what it has downloaded is taken.
   # shellcheck disable=SC2016  # expanded by the stub
-  printf '#!/bin/bash\n%s\n' 'echo "$*" >"${0%/*}/asked"; to=${*: -2:1}; [[ $to == *.tmp ]] && mkdir "${to}/verl" "${to%.??????.tmp}" &&' \
-    'mkdir "${to%.??????.tmp}/verl" && echo ours >"${to}/verl/__init__.py" && echo theirs >"${to%.??????.tmp}/verl/__init__.py"' >"$pip"
-  of_release
-  [[ $status == 0 && $(text_of codeA) == theirs && $(ls "$cache") == pypi-9.9.9 ]]
-  chmod -R u+w "$ROOT" && rm -rf "$ROOT" "$cache"
-  # shellcheck disable=SC2016  # the same
   printf '#!/bin/bash\n%s\n' 'to=${*: -2:1}; echo "$*" >"${0%/*}/asked"; mkdir "${to}/verl" && echo ours >"${to}/verl/__init__.py"; echo pip says' >"$pip"
   of_release
   [[ $status == 0 && $output == codeA && $(text_of codeA) == ours && $(stat -c %a "${cache}/pypi-9.9.9") == 755 ]]
@@ -232,13 +163,9 @@ of_release() {
   for directory in /usr/local/bin /usr/bin /bin; do
     find "${directory}/" -maxdepth 1 ! -name 'git*' -type f,l -exec ln -sf -t "$bare" {} +
   done
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  without_git() {
-    PATH="$bare" run --separate-stderr bash -c 'source "$1/scripts/lib/regress.bash" && cli::begin && snapshot::ensure codeA "$2"' scripts/any "$REPO" "$1"
-  }
-  without_git "path:${TREE}"
+  PATH="$bare" try codeA
   [[ $status == 1 && $stderr == "error   ${TREE} (from VERL_SOURCE=path:${TREE}) is a git checkout, and this machine has no git: install git, then run this again."* ]]
-  without_git git:https://example.org/verl@main
+  PATH="$bare" try codeA git:https://example.org/verl@main
   [[ $status == 1 && $stderr == 'error   VERL_SOURCE=git:https://example.org/verl@main names a git repository, and this machine has no git: install git, then run this again.'* ]]
   rm -rf "${TREE}/.git"
   mkdir "${TREE}/verl/__pycache__"
@@ -248,17 +175,7 @@ of_release() {
   [[ -z $(recorded '.revision // empty') ]]
 }
 
-# from_git CODE_ID URL@REF: a snapshot of a repository; the clone is in the folder "work".
-from_git() {
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  run --separate-stderr bash -c '
-    source "$1/scripts/lib/regress.bash" && cli::begin
-    helper::run() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
-    helper::run_in() { helper::run "$@"; }
-    eval "$6"
-    ROOT=$4 WORKDIR=$5 && snapshot::ensure "$2" "git:$3"' scripts/any "$REPO" "$1" "$2" "$ROOT" "${BATS_TEST_TMPDIR}/work" "${FIRST-}"
-  RECORD="${ROOT}/common/code/verl/$1/snapshot.json"
-}
+from_git() { try "$1" "git:$2"; }
 text_of() { cat "${ROOT}/common/code/verl/$1/verl/__init__.py"; }
 commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --all --message "$1"; }
 
@@ -307,17 +224,12 @@ commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --
   [[ $status == 0 && $(text_of codeB) == 'one = "fork"' && $stderr != *cloned* ]]
 }
 
-@test "git asks for no password; a clone is for everybody to read; the one of a run that was faster is taken; a repository's path may be relative" {
-  # shellcheck disable=SC2016  # expanded by the shell that is started here
-  local git='git() { echo "$1 $2 ${GIT_TERMINAL_PROMPT-}" >>"${WORKDIR}.prompts"; command git "$@"' clone="${BATS_TEST_TMPDIR}/work/verl"
+@test "git asks for no password; a clone is for everybody to read; a repository's path may be relative" {
   cd "$BATS_TEST_TMPDIR"
-  # shellcheck disable=SC2016  # the same
-  FIRST="${git}; "'[[ $1 != clone ]] || cp -r "${*: -1}" "${WORKDIR}/verl"; }' from_git codeA 'my verl@HEAD'
-  [[ $status == 0 && $(ls "${clone%/*}") == verl ]] || { printf '%s\n' "$stderr" >&2 && false; }
-  rm -rf "$clone"
-  FIRST="${git}; }" from_git codeB "${TREE}@HEAD"
-  [[ $status == 0 && $(stat -c %a "$clone") == 755 ]]
-  [[ $(grep -cxF 'clone --quiet 0' work.prompts) == 2 && $(grep -c '^-C .* 0$' work.prompts) == 2 ]] || { cat work.prompts >&2 && false; }
+  # shellcheck disable=SC2016  # expanded by the shell that `try` starts
+  FIRST='git() { echo "$1 $2 ${GIT_TERMINAL_PROMPT-}" >>"${WORK}.prompts"; command git "$@"; }' from_git codeA 'my verl@HEAD'
+  [[ $status == 0 && $(stat -c %a work/verl) == 755 ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  [[ $(grep -cxF 'clone --quiet 0' work.prompts) == 1 && $(grep -c '^-C .* 0$' work.prompts) == 1 ]] || { cat work.prompts >&2 && false; }
 }
 
 @test "a git URL that cannot be cloned, a name that is not there, and a password are refused, and nothing is created" {

@@ -48,29 +48,12 @@ on_ssh() { sandbox::verb TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared" 
     assert_error 2 "${sentence}"
   done <<'CASES'
 boss me@10.0.0.2|'boss' (line 2 of env/nodes) is not a node: use head, worker-0, worker-1, ….
-head me@10.0.0.2|'head' (line 2 of env/nodes) occurs twice: name each node once.
-worker-0|'' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
-worker-0 me@10.0.0.2 path=/a"$(id)"|'path=/a"$(id)"' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
-worker-1 me@10.0.0.2|env/nodes (NODES_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
 worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
 #|env/nodes (NODES_FILE) names no worker: give it a line 'worker-0 user@host'.
 CASES
-}
-
-@test "no file, no head, other WORKERS, PROFILE=auto: each is refused" {
-  on_ssh WORKERS=3 node::list
-  assert_error 2 'WORKERS=3 (from the command line or environment) but env/nodes names 1 workers: leave WORKERS out, because that file decides.'
-  mkdir "${BOX}/dev"
-  on_ssh PROFILE=auto DEVICE_ROOT="${BOX}/dev" node::list
-  assert_error 2 'PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) the nodes are other machines: name the profile for them.'
-  printf 'worker-0 me@10.0.0.2\n' >"${HERE}/env/nodes"
-  on_ssh node::list
-  assert_line "error   env/nodes (NODES_FILE) names no head: give it a line 'head user@host'."
-  on_ssh NODES_FILE=/nowhere node::list
-  assert_error 2 'NODES_FILE=/nowhere is not a readable file: copy env/nodes.example there and name your nodes in it.'
 }
 
 @test "the example is a nodes file" {

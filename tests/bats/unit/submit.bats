@@ -50,27 +50,6 @@ sent() {
 }
 
 # bats test_tags=slow
-@test "Ctrl-C while a job is being submitted, and once more: the id is said, then that the job is submitted" {
-  sed -i 's/^ *cat >.*stream.*$/&; sleep 1; echo my-id; sleep 1; echo my-id/' "${BOX}/bin/docker" # rule-ok: the head takes its time
-  run "$(real_python)" - "$BOX" "$HERE" <<'PYTHON'
-import os, signal, subprocess, sys, time
-box, here = sys.argv[1:]
-environ = {"HOME": box, "PATH": f"{box}/bin", "TMPDIR": f"{box}/tmp", "HOST_ROOT": f"{box}/root", "PROFILE": "cpu", "WORKDIR": f"{box}/work"}
-undo = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell in the background ignores it
-job = subprocess.Popen([f"{box}/bin/bash", "scripts/44_submit_sdk.sh"], cwd=here, env=environ, start_new_session=True, preexec_fn=undo)
-while not os.path.exists(f"{box}/words"):
-    time.sleep(0.01)
-for _ in range(3):
-    os.killpg(job.pid, signal.SIGINT)
-    time.sleep(0.02)
-sys.exit(job.wait())
-PYTHON
-  assert_status 130
-  said=$(grep -n my-id <<<"$output" | cut -d: -f2-)
-  [[ $said == "        my-id is being submitted: 'make wait JOB=my-id' follows it, 'make stop JOB=my-id' ends it"$'\n''        my-id is submitted and keeps running' ]] || fail 'something else was said'
-}
-
-# bats test_tags=slow
 @test "every script that submits passes DETERMINISTIC and TRAIN_SEED on if they are set, and only then" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
     read -ra words <<<"$script"
@@ -119,9 +98,4 @@ hostile() {
     diff "${BOX}/over" <(tar -xOf "${BOX}/stream" overrides)
   done < <(hostile)
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
-}
-
-@test "the name of a missing file is printed without terminal escapes" {
-  sandbox::run scripts/44_submit_sdk.sh $'/no/\e[2J\nsuch.yaml'
-  assert_error 2 "the JobSpec '/no/?[2J?such.yaml' is not a readable file: name one that is."
 }

@@ -58,15 +58,6 @@ on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
   assert_status 0
   assert_line 'a process of user 4294967, which you may not see'
   refute_text '(pid'
-  on_ssh port::is_taken 8265 # there is no list for IPv6
-  assert_status 0
-  rm "${BOX}/root/proc/net/tcp"
-  nobody_listens
-  mv "${BOX}/root/proc/net/tcp" "${BOX}/root/proc/net/tcp4"
-  sed 's/0100007F:2049 00000000:0000 01/00000000000000000000000000000000:2049 00000000000000000000000000000000:0000 0A/' "${BOX}/root/proc/net/tcp4" >"${BOX}/root/proc/net/tcp6"
-  holds 33 'dockerd' 77
-  on_ssh port::holder 8265
-  assert_line 'dockerd (pid 33)'
 }
 
 @test "make debugger asks the helper once, prints the page, and the forwards if VS Code can attach" {
