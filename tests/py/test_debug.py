@@ -72,9 +72,7 @@ def content(bundle, name):
 
 def test_a_bundle_has_every_file_with_the_time_of_its_query(full, make_job):
     job = make_job(started={"pid": 1})
-    began = time.monotonic()
     bundle = debug.take(job, full.address, "running")
-    assert time.monotonic() - began < 1
     assert bundle.parent == job.debug
     assert re.fullmatch(r"\d{8}T\d{6}Z-running", bundle.name)
     assert {path.name for path in bundle.iterdir()} == KINDS | {"bundle.json"}
