@@ -3,6 +3,8 @@
 import http.server
 import io
 import json
+import os
+import subprocess
 import sys
 import threading
 import types
@@ -19,6 +21,7 @@ from verl_regress.jobs import debug
 from verl_regress.session import evidence
 from verl_regress.store import snapshot
 
+HOOKS = hermetic.REPO / "py" / "hooks"
 SPEC = "workload: ppo\n"
 BASE = """\
 address: ADDRESS
@@ -107,6 +110,19 @@ def record(snapshot_dir):
     )  # fmt: skip
     write(snapshot_dir / snapshot.RECORD_FILE, text)
     return text
+
+
+def environment(*path, hooks="", job_dir="", **variables):
+    """Of a process of a job, with this PYTHONPATH and these hooks."""
+    job = {"VERL_REGRESS_HOOKS": hooks, "VERL_REGRESS_JOB_DIR": str(job_dir)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **job, **variables}
+
+
+def python(*argv, **more):
+    """A Python that has ended, and what it printed."""
+    return subprocess.run(
+        [sys.executable, *map(str, argv)], capture_output=True, text=True, timeout=60, check=False, **more
+    )
 
 
 def write(path, text):

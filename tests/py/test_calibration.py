@@ -54,12 +54,6 @@ def test_a_harmless_change_is_no_alarm(name):
     assert not RESULTS[name].is_alarm, RESULTS[name].verdict.reason
 
 
-def test_the_mutations_in_noise_train_what_the_noisy_runs_of_a_do():
-    assert {each.recipe for each in calibration.in_noise()} == {
-        calibration.Recipe(name) for name in calibration.WORKLOADS
-    }
-
-
 def test_each_mutation_in_noise_is_judged_to_the_end_or_has_a_reason():
     assert set(KNOWN["pending_in_noise"]) == set(calibration.IN_NOISE) - set(IN_NOISE)
     assert set(KNOWN["not_caught_in_noise"]) <= set(IN_NOISE)
@@ -97,9 +91,7 @@ def test_the_page_is_what_the_records_make():
     assert calibrate.PAGE.read_text(encoding="utf-8") == calibrate.page()
 
 
-@pytest.mark.parametrize(
-    ("count", "of", "at_most"), [(0, 59, 0.0495), (1, 93, 0.0500), (0, 10, 0.2589), (3, 10, 0.6066), (4, 4, 1.0)]
-)
+@pytest.mark.parametrize(("count", "of", "at_most"), [(0, 59, 0.0495), (3, 10, 0.6066), (4, 4, 1.0)])
 def test_the_bound_is_that_of_clopper_and_pearson(count, of, at_most):
     assert calibrate.upper(count, of) == pytest.approx(at_most, abs=1e-4)
     assert calibrate.lower(of - count, of) == pytest.approx(1 - at_most, abs=1e-4)
@@ -162,28 +154,14 @@ def test_runs_of_a_and_b_are_planned_in_turn(records):
 
 
 def test_what_is_recorded_is_not_run_again(records, tmp_path):
-    assert calibrate.words_of_next(0) == [
-        "A-ppo-10-1",
-        "ppo",
-        "",
-        "",
-        "",
-        "trainer.total_training_steps=10 trainer.save_freq=-1",
-    ]
+    overrides = "trainer.total_training_steps=10 trainer.save_freq=-1"
+    assert calibrate.words_of_next(0) == ["A-ppo-10-1", "ppo", "", "", "", overrides]
     for run in list(calibration.planned(0))[:6]:
         if run.perturbed:
             assert calibrate.words_of_next(0)[:5] == [run.name, "ppo", "", "1", ""]
         calibration.record(run, job(tmp_path / run.name), {})
-    patch = str(tmp_path / "resume.patch")
-    assert calibrate.words_of_next(0) == [
-        "resume",
-        "ppo",
-        "",
-        "",
-        "12",
-        "trainer.total_training_steps=10 trainer.save_freq=10",
-        patch,
-    ]
+    more = ["trainer.total_training_steps=10 trainer.save_freq=10", str(tmp_path / "resume.patch")]
+    assert calibrate.words_of_next(0) == ["resume", "ppo", "", "", "12", *more]
     (tmp_path / "lost-sign.patch").write_text("another\n")
     assert calibrate.words_of_next(0)[0] == "lost-sign"
     assert calibrate.words_of_next(2, "sft")[0] == "noise-sft-1-1"

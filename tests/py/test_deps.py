@@ -3,13 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import write
+from conftest import python, write
 
 import deps
 
@@ -36,14 +34,11 @@ def versions(monkeypatch):
         ("a>=1.2", None, True),
         ("a>=1.2", "1.1.9", True),
         ("a>=1.2", "1.10", False),
-        ("a>=1.2  # why", "1.2.0rc1", False),
         ("a>=2.3,<2.4", "2.2", True),
         ("a>=2.3,<2.4", "2.4.1", False),
         ("a==4.9.3", "4.9.2", False),
-        ("a==4.9.3", None, True),
         ("a", "0", False),
         ("# a", None, False),
-        ("", None, False),
     ],
 )
 def test_what_is_missing(versions, line, have, is_missing):
@@ -78,19 +73,11 @@ def node(tmp_path):
         for name in ("deps.py", "requirements.txt", "requirements-judge.txt"):
             shutil.copy(PY / name, tmp_path / "0123")
         for name, version in own:
-            write(
-                tmp_path / f"own/{name}-{version}.dist-info/METADATA",
-                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            )
+            text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            write(tmp_path / f"own/{name}-{version}.dist-info/METADATA", text)
         write(tmp_path / "own/pip.py", PIP.format(record=str(tmp_path / "record"), status=status))
         env = {**os.environ, "PYTHONPATH": str(tmp_path / "own")}
-        return subprocess.run(
-            [sys.executable, "-S", tmp_path / "0123/deps.py", *argv],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return python("-S", tmp_path / "0123/deps.py", *argv, env=env)
 
     return node
 
@@ -164,21 +151,18 @@ JUDGES = (
 def test_a_missing_package_names_the_command_that_installs_it(tmp_path, module, package, cure):
     for name in ("run.py", "deps.py"):
         shutil.copy(PY / name, tmp_path)
-    (tmp_path / "verl_regress").mkdir()
-    (tmp_path / "verl_regress" / "cli.py").write_text(f"import {module}")
-    ended = subprocess.run([sys.executable, "-S", tmp_path / "run.py"], capture_output=True, text=True, check=False)
+    write(tmp_path / "verl_regress" / "cli.py", f"import {module}")
+    ended = python("-S", tmp_path / "run.py")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == f"error   This node's Python has no package '{package}': {cure}.\n"
 
 
 def test_the_nodes_own_packages_win_over_the_helpers(tmp_path):
     helper = tmp_path / "0123"
-    (helper / "verl_regress").mkdir(parents=True)
+    write(helper / "verl_regress" / "cli.py", "import json, brought\ndef main(): return 7")
     for name in ("run.py", "deps.py"):
         shutil.copy(PY / name, helper)
     packages = tmp_path / deps.PACKAGES.name
-    packages.mkdir()
-    (packages / "brought.py").write_text("")
-    (packages / "json.py").write_text("raise RuntimeError")
-    (helper / "verl_regress" / "cli.py").write_text("import json, brought\ndef main(): return 7")
-    assert subprocess.run([sys.executable, helper / "run.py"], env=dict(os.environ), check=False).returncode == 7
+    write(packages / "brought.py", "")
+    write(packages / "json.py", "raise RuntimeError")
+    assert python(helper / "run.py").returncode == 7

@@ -25,18 +25,9 @@ SAMPLES = [(0, "p", 1, "x"), (0, "p", 2, "y"), (0, "q", 3, "x"), (0, "q", 4, "z"
 
 @pytest.fixture
 def check(tmp_path):
-    def check(
-        workload="ppo",
-        steps=None,
-        change=None,
-        updates=UPDATES,
-        actors=ACTORS,
-        size=2,
-        trained=TRAINED,
-        samples=SAMPLES,
-    ):
+    def check(workload, change=None, updates=UPDATES, actors=ACTORS, trained=TRAINED, samples=SAMPLES):
         """`change` maps a step to metrics that differ from the usual ones; None removes a metric."""
-        rows = {step: dict(SFT if workload == "sft" else RL) for step in steps or (1, 5, 10)}
+        rows = {step: dict(SFT if workload == "sft" else RL) for step in (1, 5, 10)}
         for step, metrics in (change or {}).items():
             for one in rows if step == "all" else [step]:
                 rows[one].update(metrics)
@@ -47,11 +38,10 @@ def check(tmp_path):
         write(tmp_path / "config" / "resolved.json", json.dumps({"workload": workload}))
         write(tmp_path / "logs" / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         reports = tmp_path / "state" / "reports"
-        if updates is not None:
-            hashes = [{"actor_sha256": actor, "rollout_sha256": rollout} for actor, rollout in updates]
-            write(reports / "rollout_weights-1.json", json.dumps({"updates": hashes}))
+        hashes = [{"actor_sha256": actor, "rollout_sha256": rollout} for actor, rollout in updates]
+        write(reports / "rollout_weights-1.json", json.dumps({"updates": hashes}))
         for rank, address in actors:
-            report = {"rank": rank, "node_ip": address, "world_size": size}
+            report = {"rank": rank, "node_ip": address, "world_size": 2}
             write(reports / f"training_actor-{rank}.json", json.dumps(report))
         models = {name: {"optimizer_steps": steps, "distinct": distinct} for name, (steps, distinct) in trained.items()}
         write(reports / "trained_weights-1.json", json.dumps({"models": models}))
@@ -91,11 +81,9 @@ def test_an_occasional_step_without_a_gradient_passes(check):
 CORRELATED = "rollout_actor_probs_pearson_corr at step"
 FAILURES = [
     ("ppo", {"change": {1: {fidelity.CORRELATION: 0.99}}}, f"{CORRELATED} 1: 0.990000 (wanted: at least 0.999)"),
-    ("ppo", {"change": {1: {fidelity.CORRELATION: float("nan")}}}, f"{CORRELATED} 1: nan (wanted: at least 0.999)"),
     ("ppo", {"change": {10: {fidelity.CORRELATION: 0.99}}}, f"{CORRELATED} 10: 0.990000 (wanted: at least 0.999)"),
     ("grpo", {"change": {10: {fidelity.CORRELATION: None}}}, f"{CORRELATED} 10: missing (wanted: at least 0.999)"),
     ("ppo", {"change": {10: {"actor/lr": 1e-6}}}, "actor/lr over 3 steps: at least 1e-06 (wanted: 0.0001)"),
-    ("ppo", {"change": {"all": {"actor/lr": None}}}, "actor/lr over 0 steps: at least 0 (wanted: 0.0001)"),
     ("sft", {"change": {10: {"train/lr": 0.0}}}, "train/lr over 3 steps: at least 0 (wanted: 0.0001)"),
     (
         "ppo",
@@ -109,16 +97,10 @@ FAILURES = [
     ),
     (
         "ppo",
-        {"updates": None},
-        "rollout's weights hash equal to the actor's: 0 of 0 updates on 0 replicas, 0 distinct weights",
-    ),
-    (
-        "ppo",
         {"actors": [(0, "a"), (1, "a")]},
         "training actors, each on a worker of its own: rank 0 on a, rank 1 on a",
     ),
     ("sft", {"actors": [(0, "a")]}, "training actors, each on a worker of its own: rank 0 on a"),
-    ("ppo", {"actors": [(0, "a")], "size": 1}, "training actors, each on a worker of its own: rank 0 on a"),
     ("ppo", {"actors": []}, "training actors, each on a worker of its own: none reported"),
     # GRPO with one seed for a whole group looked like this.
     (
@@ -151,22 +133,11 @@ FAILURES = [
         {"change": {"all": {"critic/score/max": 0.0}}},
         "critic/score over 3 steps: from 0 to 0 (wanted: more than one value)",
     ),
-    (
-        "ppo",
-        {"change": {"all": {"critic/score/max": None}}},
-        "critic/score over 0 steps: missing (wanted: more than one value)",
-    ),
     ("ppo", {"samples": [*SAMPLES, (0, "p", 1, "x")]}, "samples with a seed of their own: 4 of the first 5"),
-    ("ppo", {"samples": []}, "samples with a seed of their own: 0 of the first 0"),
     (
         "grpo",
         {"samples": [(0, prompt, seed, "x") for prompt in "pqr" for seed in (1, 2)]},
         "groups whose answers differ: 0 of the first 3 (wanted: at least half)",
-    ),
-    (
-        "grpo",
-        {"samples": [(0, "p", 1, "x"), (1, "p", 1, "y")]},
-        "groups whose answers differ: 0 of the first 0 (wanted: at least half)",
     ),
 ]
 

@@ -13,12 +13,9 @@ from verl_regress.cluster import host
     [
         ("2.53.1", "2.54", True),
         ("2.9.0", "2.54", True),
-        ("1.99", "2.54", True),
         ("2.54.0", "2.54", False),
-        ("2.54", "2.54", False),
         ("2.54.0rc1", "2.54", False),
         ("2.100.0", "2.54", False),
-        ("3.0.0.dev0", "2.54", False),
         ("10.0", "2.54", False),
         ("unknown", "2.54", True),
     ],
@@ -45,8 +42,3 @@ def test_ports_that_are_taken(capsys, unused_address):
         taken = str(server.getsockname()[1])
         assert host.main(["ports", free, taken]) == 0
     assert capsys.readouterr().out == f"{taken}\n"
-
-
-def test_an_unknown_question_is_a_programming_error():
-    with pytest.raises(ValueError, match="what"):
-        host.main(["what"])

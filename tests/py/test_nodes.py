@@ -151,11 +151,6 @@ def test_a_worker_has_the_gpus_that_it_should_have(await_nodes, ray, shared, fou
     )
 
 
-@pytest.mark.parametrize("wanted", [[HEAD], [WORKER, "worker-1=10.0.0.3"]])
-def test_a_cluster_is_a_head_and_a_worker(await_nodes, wanted):
-    assert await_nodes(*wanted).is_refusal(f"await-nodes got {wanted}: name the head and at least one worker.")
-
-
 def test_the_nodes_that_joined(run, ray, shared):
     ray.has_nodes(
         started(shared, "head", "10.0.0.1"),

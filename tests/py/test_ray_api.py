@@ -1,11 +1,9 @@
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import requests
-from conftest import FakeRay, node_row
+from conftest import HOOKS, FakeRay, node_row, python
 from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
@@ -41,13 +39,8 @@ def test_rays_answers_are_parsed(api, ray):
     assert api.job("../a b") is None
     assert ray.seen[-1][0] == "/api/jobs/..%2Fa%20b"
     head, worker = api.nodes()
-    assert (head.name, head.address, head.is_head, head.alive, head.resources) == (
-        "head",
-        "10.0.0.1",
-        True,
-        True,
-        {"CPU": 0.0},
-    )
+    assert (head.name, head.address, head.is_head) == ("head", "10.0.0.1", True)
+    assert (head.alive, head.resources) == (True, {"CPU": 0.0})
     assert (worker.name, worker.is_head, worker.alive, worker.resources) == ("worker-0", False, False, {})
 
 
@@ -126,21 +119,17 @@ def test_a_job_sends_the_token_to_the_host_of_its_gcs(ray, monkeypatch, gcs, get
 
 
 @pytest.mark.usefixtures("with_token")
-@pytest.mark.parametrize("code", [302, 307])
-def test_no_redirect_is_followed(api, ray, elsewhere, code):
+def test_no_redirect_is_followed(api, ray, elsewhere):
     """Before: the token went along, to any host."""
-    ray.answers["/api/version"] = (code, b"")
+    ray.answers["/api/version"] = (302, b"")
     ray.redirects["/api/version"] = elsewhere.address + "/api/version"
     with pytest.raises(Unreachable) as caught:
         api.version()
-    assert str(caught.value).startswith(
-        f"Ray does not answer at {ray.address} as seen from the head (HTTP Error {code}: "
-    )
+    assert "(HTTP Error 302: " in str(caught.value)
     assert (len(ray.seen), elsewhere.seen) == (1, [])
 
 
-@pytest.mark.parametrize("code", [302, 307])
-def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch, code):
+def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch):
     """Before: with 307 and 308 its description went to any host; what answered there was taken for Ray."""
 
     def ask(_client, method, endpoint, **options):
@@ -151,12 +140,12 @@ def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch, code):
     sdk.on_submit = lambda **job: sdk.client._do_request("POST", "/api/jobs/", json=job)
     job = {"entrypoint_num_cpus": 1.0, "entrypoint_resources": {}, "runtime_env": {}, "metadata": {}}
     RayApi(ray.address).submit(submission_id="job", entrypoint="x", **job)
-    ray.answers["/api/jobs/"] = (code, b"")
+    ray.answers["/api/jobs/"] = (307, b"")
     there = ray.redirects["/api/jobs/"] = elsewhere.address + "/api/jobs/"
     with pytest.raises(RegressError) as caught:
         RayApi(ray.address).submit(submission_id="job", entrypoint="x", **job)
     assert str(caught.value) == (
-        f"Ray refused the job: HTTP {code} redirects it to {there}, and no redirect is followed: set ray.address of the "
+        f"Ray refused the job: HTTP 307 redirects it to {there}, and no redirect is followed: set ray.address of the "
         "JobSpec, or address of the Ray base config, to the head's own address"
     )
     assert elsewhere.seen == []
@@ -164,17 +153,8 @@ def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, monkeypatch, code):
 
 def test_no_proxy_is_used_for_our_own_head(ray):
     """In a separate process: the environment is read once."""
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"from verl_regress.cluster.ray_api import RayApi; print(RayApi({ray.address!r}).version())",
-        ],
-        env={"PYTHONPATH": str(Path(ray_api.__file__).parents[2]), "http_proxy": "http://127.0.0.1:1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = f"from verl_regress.cluster.ray_api import RayApi; print(RayApi({ray.address!r}).version())"
+    ended = python("-c", program, env={"PYTHONPATH": str(HOOKS.parent), "http_proxy": "http://127.0.0.1:1"})
     assert (ended.stdout, ended.stderr) == ("2.60.0\n", "")
 
 

@@ -61,8 +61,6 @@ def test_private_parts_of_ray_are_used_in_two_modules_alone():
     [
         ("import ray._raylet", "ray._r"),
         ("from ray._private.state import GlobalState", "ray._p"),
-        ("from ray import _private", "ray._p"),
-        ("import ray\nx = ray._private.worker", "ray._p"),
         ("import ray.util.rpdb as rpdb\nx = rpdb._RemotePdb", "ray.util.rpdb._R"),
         ("from ray.util import rpdb as debugger\nx = debugger._RemotePdb()", "ray.util.rpdb._R"),
         (

@@ -37,9 +37,6 @@ def lines_of(page, begin):
     return [line for line in page.splitlines() if line.startswith(f"| {begin}")]
 
 
-# --- rows
-
-
 # --- the page
 
 
@@ -79,13 +76,10 @@ def test_the_shipped_page_matches_its_records():
 # --- rows that need not run again
 
 
-@pytest.fixture
-def same_checkout(here, monkeypatch):
-    monkeypatch.setattr(releases, "inputs", lambda: records()["0.8.0-ppo"]["inputs"])
-
-
-def test_a_row_recorded_with_the_same_code_image_and_checkout_is_reused(same_checkout, capsys):
+@pytest.mark.usefixtures("here")
+def test_a_row_recorded_with_the_same_code_image_and_checkout_is_reused(monkeypatch, capsys):
     record = records()["0.8.0-ppo"]
+    monkeypatch.setattr(releases, "inputs", lambda: record["inputs"])
     assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 0
     assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
 
@@ -125,8 +119,6 @@ class Make:
         if target not in ("submit", "resume"):
             return self._done(0, [])
         end = self._ends.pop(0)
-        if isinstance(end, BaseException):
-            raise end
         job = self._home / (knobs.get("SUBMISSION_ID") or knobs["JOB"])
         if target == "resume":
             job = job / "attempts" / "2"
@@ -200,19 +192,11 @@ def test_a_job_that_is_not_over_is_stopped(run):
     assert calls[-1] == ("stop", {"JOB": record["jobs"][0]["id"]})
 
 
-def test_an_interrupt_stops_the_job_and_leaves_no_record(run):
-    releases.RECORDS.write_text("")
-    with pytest.raises(KeyboardInterrupt):
-        run("0.8.0-sft", KeyboardInterrupt())
-    assert releases.RECORDS.read_text() == ""
-
-
 @pytest.mark.parametrize(
     ("ends", "more", "why"),
     [
         ([job(last=3)], {}, "it recorded the steps 1, 2, 3, not 1, 2, 3, 4"),
         ([job()], {"checks": "6 of 7"}, "fidelity: 6 of 7 checks passed, actor/grad_norm at least 0.01: 0 of 4 steps"),
-        ([job()], {"checks": "0 of 0"}, "fidelity: 0 of 0 checks passed"),
         ([job(), job(last=0)], {}, "it recorded the steps none, not 1, 2, 3, 4"),
     ],
 )
@@ -248,13 +232,7 @@ def test_a_resumed_job_validates_saves_and_goes_on(run, capsys):
     ("first", "again", "why"),
     [
         (job(validate=(2, 4), **saves(4)), attempt(), "it saved at steps 4, 6, not 2, 4, 6"),
-        (job(**saves(2, 4)), attempt(), "it validated at steps 6, not 2, 4, 6"),
         (job(validate=(2, 4), **saves(2, 4)), attempt(parent=2), "it was resumed from step 2, not 4"),
-        (
-            job(validate=(2, 4), **saves(2, 4)),
-            attempt(ended={"exit_code": 1, "reason": "KeyError: 'x'"}, status=3),
-            "KeyError: 'x'",
-        ),
     ],
 )
 def test_a_resumed_job_that_fails_a_check(run, first, again, why):
@@ -273,7 +251,3 @@ def test_a_command_gets_its_knobs_and_its_output_is_kept(tmp_path):
         )
     assert (done.status, done.error) == (7, "no a.")
     assert Path(log.name).read_text() == "error   no a.\nerror   x: exit 7 (lost) after 1 s\n"
-    with (tmp_path / "log").open("w") as log:
-        runner = release_row.Runner(tmp_path, log)
-        assert runner.run(["true"]).status == 0
-        assert (runner.run(["false"]).status, runner.run(["false"]).error) == (1, "exit status 1")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import python
 from verdict_runs import rewrite, unpack
 from wording import THEIRS, said
 
@@ -295,14 +296,9 @@ def test_a_wrong_command_line(capsys, arguments, named):
 
 def test_it_runs_alone(tmp_path):
     """As a program, with nothing of the helper on its path; and it brings in neither Ray nor the helper."""
-    jobs = [
-        str(rewrite(unpack(tmp_path, GRPO[0], name), nothing)) if name == "b" else str(unpack(tmp_path, name))
-        for name in (*GRPO, "b")
-    ]
-    ran = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "verl_verdict", *jobs[:2], "--against", jobs[2]],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPO / "py")}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    jobs = [*(unpack(tmp_path, name) for name in GRPO), rewrite(unpack(tmp_path, GRPO[0], "b"), nothing)]
+    argv = ["-X", "importtime", "-m", "verl_verdict", *jobs[:2], "--against", jobs[2]]
+    ran = python(*argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPO / "py")})
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.endswith("\nverdict     identical (exit status 0)\n")
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines() if "|" in line}

@@ -1,17 +1,13 @@
 """What a process records while it waits for Ray's debugger: real processes with a small Ray and a small debugpy."""
 
-import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import HOOKS, environment, write
 
-from verl_regress.base.layout import JobDir
 from verl_regress.jobs import breakpoints
 
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 # What the hook uses of Ray 2.60, written as Ray does; a debugger attaches and leaves when the test writes a line to stdin.
 FILES = {
     "debugpy.py": """
@@ -76,19 +72,11 @@ def post_mortem():
 def process(make_job, tmp_path):
     """Starts a program with the hook in a job; returns the job and the process, once its record is there."""
     for name, text in FILES.items():
-        file = tmp_path / "code" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        write(tmp_path / "code" / name, text)
     job, processes = make_job(), []
 
-    def start(program, **environ):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {
-            "PYTHONPATH": f"{HOOKS}:{tmp_path}/code",
-            "VERL_REGRESS_HOOKS": "debugger",
-            "VERL_REGRESS_NODE": "worker-0",
-        }
-        env |= {"VERL_REGRESS_JOB_DIR": str(job.path), **environ}
+    def start(program):
+        env = environment(HOOKS, tmp_path / "code", hooks="debugger", job_dir=job.path, VERL_REGRESS_NODE="worker-0")
         started = subprocess.Popen(
             [sys.executable, "-c", f"import debugger; debugger._LOOK_EVERY = 0.02; import reward\n{program}"],
             env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -153,11 +141,3 @@ def test_the_record_of_a_killed_process_counts_for_nothing(process):
     assert len(list((process.job.state / "breakpoints").iterdir())) == 1
     assert breakpoints.of(process.job) == []
     assert breakpoints.words(process.job) is None
-
-
-def test_a_file_that_is_not_a_record_counts_for_nothing(make_job):
-    job = make_job()
-    assert isinstance(job, JobDir)
-    (job.state / "breakpoints").mkdir()
-    (job.state / "breakpoints" / "a.json").write_text(json.dumps({"file": "x"}))
-    assert breakpoints.of(job) == []

@@ -2,16 +2,12 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from conftest import HOOKS, environment, python
 
 pytestmark = pytest.mark.slow
 
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 RAY = """\
 import types
 is_initialized = lambda: True
@@ -36,20 +32,8 @@ def process(tmp_path):
         file.write_text(text)
 
     def run(program, *args, job_dir=str(tmp_path)):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {
-            "PYTHONPATH": f"{tmp_path}/code:{HOOKS}",
-            "VERL_REGRESS_HOOKS": "identity",
-            "VERL_REGRESS_JOB_DIR": job_dir,
-        }
-        ended = subprocess.run(
-            [sys.executable, "-c", AWAIT + program, *args],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
+        env = environment(tmp_path / "code", HOOKS, hooks="identity", job_dir=job_dir)
+        ended = python("-c", AWAIT + program, *args, env=env)
         assert ended.stderr == ""
         return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("state/reports/identity-*.json"))]
 

@@ -1,19 +1,14 @@
 """What a process records of the exception that ends it, or a task of Ray in it: real processes with a small Ray and verl."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from conftest import write
+from conftest import HOOKS, environment, python, write
 
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import failure
 
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 RAY = """
 import pickle
 class RayTaskError(Exception):
@@ -41,19 +36,16 @@ def ends(tmp_path):
     job = JobDir(tmp_path / "root" / "jobs" / "job")
     for name, text in {"verl": "", "mvp_marker": "MARKER = 'a'", "ray/__init__": "", "ray/exceptions": RAY}.items():
         write(tmp_path / "code" / f"{name}.py", text)
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-    env |= {"PYTHONPATH": f"{tmp_path}/code:{HOOKS}", "VERL_REGRESS_JOB_DIR": str(job.path)}
 
     def ends(*programs, hooks="job_exceptions", **more):
         for program in programs:
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 ours.send(b"\n")
-                proof = {"VERL_REGRESS_PROOF": str(theirs.fileno())} if program is programs[-1] else {}
-                done = subprocess.run(
-                    [sys.executable, write(tmp_path / "code" / "program.py", program)], check=False, capture_output=True,
-                    env={**env, **proof, "VERL_REGRESS_HOOKS": hooks, **more}, pass_fds=[theirs.fileno()], text=True,
-                )  # fmt: skip
+                env = environment(tmp_path / "code", HOOKS, hooks=hooks, job_dir=job.path, **more)
+                env |= {"VERL_REGRESS_PROOF": str(theirs.fileno())} if program is programs[-1] else {}
+                file = write(tmp_path / "code" / "program.py", program)
+                done = python(file, env=env, pass_fds=[theirs.fileno()])
         ends.stderr = done.stderr
         return failure.recorded(job, {f"{tmp_path}/code/": ""})
 

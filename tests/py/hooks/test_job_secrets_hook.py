@@ -1,14 +1,10 @@
 """Secrets reach the environment of each process of a job, and nothing that outlives it: real processes."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from conftest import HOOKS, environment, python, write
 
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 VALUES = {"API_KEY": "sk-0123456789", "OTHER_KEY": "ünïcode-und-so\nzweite Zeile"}
 # The parts of two Ray 2.60 modules that the hook looks for.
 RAY = {
@@ -25,23 +21,12 @@ RAY = {
 @pytest.fixture
 def process(tmp_path):
     for name, text in RAY.items():
-        file = tmp_path / "code" / f"{name}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        write(tmp_path / "code" / f"{name}.py", text)
     (tmp_path / "file").write_text(json.dumps(VALUES))
 
-    def run(program, **more):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS", "RAY"))}
-        env |= {
-            "PYTHONPATH": f"{tmp_path}/code:{HOOKS}",
-            "VERL_REGRESS_HOOKS": "job_secrets",
-            "VERL_REGRESS_JOB_DIR": str(tmp_path / "job"),
-            "VERL_REGRESS_SECRETS": str(tmp_path / "file"),
-            **more,
-        }
-        return subprocess.run(
-            [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=20, check=False
-        )
+    def run(program, path=(tmp_path / "code", HOOKS), **more):
+        more = {"VERL_REGRESS_SECRETS": str(tmp_path / "file"), **more}
+        return python("-c", program, env=environment(*path, hooks="job_secrets", job_dir=tmp_path / "job", **more))
 
     return run
 
@@ -67,7 +52,7 @@ def test_a_process_that_cannot_read_them_does_not_run(process, tmp_path, content
     (tmp_path / "file").unlink()
     if content is not None:
         (tmp_path / "file").write_text(content)
-    ended = process("print('ran')", PYTHONPATH=str(HOOKS))
+    ended = process("print('ran')", path=[HOOKS])
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         "verl-regress: the hook 'job_secrets' named in VERL_REGRESS_HOOKS could not be installed: RuntimeError: the job's "

@@ -1,21 +1,19 @@
 """What a process records about its memory: real processes with a small torch and verl. They look 50 times as often as in a job."""
 
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import types
 from pathlib import Path
 
 import pytest
+from conftest import HOOKS, environment, python, write
 
 import process_memory
 from verl_verdict import memory_records
 
 pytestmark = pytest.mark.slow
 
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 MIB = 2**20
 # The test sets the deadline of these waits.
 PROGRAM = """
@@ -37,22 +35,14 @@ def further(number, pid=None):
 def process(tmp_path):
     """Runs a program with the hook; returns its exit status and what its processes recorded, by file."""
     for name in ("verl", "torch"):
-        file = tmp_path / "code" / f"{name}.py"
-        file.parent.mkdir(exist_ok=True)
-        file.touch()
+        write(tmp_path / "code" / f"{name}.py", "")
 
-    def run(program, job_dir=str(tmp_path), title=sys.executable):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {"PYTHONPATH": f"{tmp_path}/code:{HOOKS}", "VERL_REGRESS_HOOKS": "process_memory"}
-        env |= {"VERL_REGRESS_JOB_DIR": job_dir}
-        ended = subprocess.run(
-            [title, "-c", PROGRAM + program],
-            executable=sys.executable, env=env, capture_output=True, text=True, timeout=20, check=False,
-        )  # fmt: skip
+    def run(program, job_dir=tmp_path):
+        env = environment(tmp_path / "code", HOOKS, hooks="process_memory", job_dir=job_dir)
+        ended = python("-c", PROGRAM + program, env=env)
         assert ended.stderr == ""
         return ended.returncode, [path.read_text() for path in sorted(tmp_path.glob("state/memory/*"))]
 
-    run.state = tmp_path / "state"
     return run
 
 
@@ -111,11 +101,6 @@ further(2, long); os.kill(long, 9); os.waitpid(long, 0)
     most = sorted(max(memory_records.parse(text).sizes) for text in texts)
     assert (status, len(texts)) == (0, 2)
     assert most[1] - most[0] == pytest.approx(64 * MIB, abs=16 * MIB)
-
-
-def test_a_fork_that_ends_like_its_parent_does_not_write_for_it(process):
-    program = "process_memory._FORK_LIVES = 9; import verl; further(1)\nif os.fork() == 0: sys.exit()\nos.wait()"
-    assert len(process(program)[1]) == 1
 
 
 def test_a_folder_that_cannot_be_written_disturbs_nothing(process, tmp_path):

@@ -1,15 +1,12 @@
 """The trainer's process proves its code on a socket and trains when it may; without an answer it ends; others do nothing."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
+from conftest import HOOKS, environment
 
 
 @pytest.fixture
@@ -21,8 +18,7 @@ def start(tmp_path):
             (tmp_path / f"{name}.py").write_text(text)
         ours, theirs = socket.socketpair()
         ours.settimeout(20)
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {"PYTHONPATH": f"{HOOKS}:{tmp_path}"}
+        env = environment(HOOKS, tmp_path)
         with theirs:
             env |= {"VERL_REGRESS_PROOF": str(theirs.fileno())} if proves else {}
             process = subprocess.Popen(

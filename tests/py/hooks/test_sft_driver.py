@@ -1,13 +1,8 @@
 """The SFT driver: its statistics stay on the CPU, the workers' requests do not change, and no other process is touched."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from conftest import HOOKS, environment, python, write
 
-HOOKS = Path(__file__).parents[3] / "py" / "hooks"
 RAY = "def init(address=None, **kwargs): print('ray.init', address, kwargs)\n"
 # As in verl 0.7.1 to 0.9.1: one configured value, used for the placement and for the driver's own tensors.
 TRAINER = """\
@@ -30,15 +25,9 @@ if __name__ == '__main__':
 def run(tmp_path):
     def run(*argv, trainer=TRAINER, init=""):
         for name, text in (("ray", RAY), ("verl/__init__", ""), ("verl/trainer/sft_trainer_ray", trainer)):
-            file = tmp_path / f"{name}.py"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text.replace("INIT", init))
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
-        env |= {"PYTHONPATH": f"{tmp_path}:{HOOKS}", "VERL_REGRESS_HOOKS": "sft_driver"}
-        return subprocess.run(
-            [sys.executable, *(argv or ("-m", "verl.trainer.sft_trainer_ray", "a=1"))],
-            env=env, capture_output=True, text=True, timeout=20, check=False,
-        )  # fmt: skip
+            write(tmp_path / f"{name}.py", text.replace("INIT", init))
+        env = environment(tmp_path, HOOKS, hooks="sft_driver")
+        return python(*(argv or ("-m", "verl.trainer.sft_trainer_ray", "a=1")), env=env)
 
     return run
 
