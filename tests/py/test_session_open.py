@@ -21,48 +21,37 @@ def session(shared, name, cluster="mine"):
     return session
 
 
-@pytest.fixture
-def opened(run, shared):
+@pytest.fixture(params=["session", "search"])
+def kind(request, run, shared):
+    """How a session, or the search for a commit, is opened: with its knob, its word, its folder, and what is answered."""
     for name, cluster in ((OLD, "mine"), (NEW, "mine"), (ELSEWHERE, "another")):
         session(shared, name, cluster)
-    return lambda name: run("verify", "open", f"--name={name}", "--cluster=mine", *KNOBS)
+        begin = {"cluster": cluster, "repo": "path:/r", "good": f"good of {name}", "bad": "bad"}
+        write(shared.bisections / name / "begin.json", json.dumps(begin))
+    if request.param == "session":
+        opened, words = ["verify", "open", *KNOBS], ("SESSION", "session", shared.sessions, "codeA\0codeB\0")
+    else:
+        opened, words = ["bisect", "open"], ("BISECT", "search", shared.bisections, "path:/r\0good of {}\0bad\0")
+    return lambda name: run(*opened, f"--name={name}", "--cluster=mine"), *words
 
 
 @pytest.mark.parametrize(("name", "found"), [("latest", NEW), (OLD, OLD)])
-def test_a_session_is_opened_by_its_name_or_as_the_newest_of_this_cluster(opened, shared, name, found):
+def test_it_is_opened_by_its_name_or_as_the_newest_of_this_cluster(kind, name, found):
+    opened, _, _, home, answer = kind
     outcome = opened(name)
-    assert (outcome.status, outcome.out) == (0, f"{shared.sessions}/{found}\0codeA\0codeB\0")
+    assert (outcome.status, outcome.out) == (0, f"{home}/{found}\0{answer.format(found)}")
 
 
-def test_a_session_that_is_not_of_this_cluster_is_refused(opened):
-    said = f"SESSION={ELSEWHERE} is not a session of the cluster mine ({NEW}, {OLD}): name one, or leave it empty for a new one."
+def test_one_that_is_not_of_this_cluster_is_refused(kind):
+    opened, knob, word, _, _ = kind
+    said = f"{knob}={ELSEWHERE} is not a {word} of the cluster mine ({NEW}, {OLD}): name one, or leave it empty for a new one."
     assert opened(ELSEWHERE).is_refusal(said)
 
 
-def test_a_session_that_is_over_is_refused(opened, shared):
-    write(shared.sessions / NEW / "report.json", "{}")
-    over = (
-        f"SESSION=latest ({NEW}) is over: read {shared.sessions}/{NEW}/report.md, or leave SESSION empty for a new one."
-    )
-    assert opened("latest").is_refusal(over)
-
-
-def test_a_search_for_a_commit_is_opened_by_its_name_or_as_the_newest_of_this_cluster_until_it_is_over(run, shared):
-    for name, cluster in ((OLD, "mine"), (NEW, "mine"), (ELSEWHERE, "another")):
-        begin = {"cluster": cluster, "repo": "path:/r", "good": f"good of {name}", "bad": "bad"}
-        write(shared.bisections / name / "begin.json", json.dumps(begin))
-
-    def opened(name):
-        return run("bisect", "open", f"--name={name}", "--cluster=mine")
-
-    for name, found in (("latest", NEW), (OLD, OLD)):
-        assert opened(name).out == f"{shared.bisections}/{found}\0path:/r\0good of {found}\0bad\0"
-    said = f"BISECT={ELSEWHERE} is not a search of the cluster mine ({NEW}, {OLD}): name one, or leave it empty for a new one."
-    assert opened(ELSEWHERE).is_refusal(said)
-    write(shared.bisections / NEW / "report.json", "{}")
-    over = (
-        f"BISECT=latest ({NEW}) is over: read {shared.bisections}/{NEW}/report.md, or leave BISECT empty for a new one."
-    )
+def test_one_that_is_over_is_refused(kind):
+    opened, knob, _, home, _ = kind
+    write(home / NEW / "report.json", "{}")
+    over = f"{knob}=latest ({NEW}) is over: read {home}/{NEW}/report.md, or leave {knob} empty for a new one."
     assert opened("latest").is_refusal(over)
 
 

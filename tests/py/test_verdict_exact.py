@@ -31,6 +31,11 @@ def to(values):
     return lambda step, data: data.update(values)
 
 
+def hashed(runs, *said, of=TOKENS):
+    """The runs with these hashes."""
+    return [dataclasses.replace(run, hashes={of: each}) for run, each in zip(runs, said, strict=True)]
+
+
 def against(tmp_path, a, change, original=None):
     """The verdict on a copy of A's first run (or of `original`) whose lines were edited."""
     return judge.case(recorded(tmp_path, *a), [changed(tmp_path, original or a[0], change)])
@@ -456,9 +461,8 @@ def test_a_perturbed_run_that_measures_nothing_is_no_measurement(tmp_path, edite
 def test_tokens_that_rounding_may_have_changed_are_no_change(tmp_path, tokens, word):
     perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
     a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", LESS))
-    sampled = [dataclasses.replace(run, hashes={TOKENS: "of a"}) for run in a]
-    b, perturbed = (dataclasses.replace(run, hashes={TOKENS: said}) for run, said in ((b, "of b"), (perturbed, tokens)))
-    verdict = judge.case(sampled, [b], perturbed=[perturbed])
+    *a, b, perturbed = hashed([*a, b, perturbed], "of a", "of a", "of b", tokens)
+    verdict = judge.case(a, [b], perturbed=[perturbed])
     assert verdict.word is word
     if word is Word.INCONCLUSIVE:
         assert (
@@ -472,18 +476,15 @@ def test_other_tokens_are_a_change_where_rounding_has_not_grown_although_those_o
 ):
     perturbed = changed(tmp_path, PPO[0], at("actor/entropy", {3: 1e-6}), to="perturbed")
     a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", {3: 2e-6}))
-    sampled = [dataclasses.replace(run, hashes={TOKENS: "of a"}) for run in (*a, perturbed)]
-    verdict = judge.case(sampled[:2], [dataclasses.replace(b, hashes={TOKENS: "of b"})], perturbed=sampled[2:])
+    *a, b, perturbed = hashed([*a, b, perturbed], "of a", "of a", "of b", "of a")
+    verdict = judge.case(a, [b], perturbed=[perturbed])
     assert verdict.word is Word.CHANGED
 
 
 def test_other_final_weights_of_a_perturbed_run_excuse_none_of_b(tmp_path):
     perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
     runs = [*recorded(tmp_path, *PPO), perturbed, changed(tmp_path, PPO[1])]
-    a, again, perturbed, b = (
-        dataclasses.replace(run, hashes={WEIGHTS: said})
-        for run, said in zip(runs, ("of a", "of a", "others", "of b"), strict=True)
-    )
+    a, again, perturbed, b = hashed(runs, "of a", "of a", "others", "of b", of=WEIGHTS)
     b = dataclasses.replace(b, series=a.series)
     verdict = judge.case([a, again], [b], perturbed=[perturbed])
     assert (verdict.word, verdict.reason) == (Word.CHANGED, "all metrics are bit-equal, but the final weights are not")
@@ -575,14 +576,10 @@ def test_the_pair_that_differs_decides(tmp_path):
 
 
 def test_other_tokens_are_a_change_even_if_all_metrics_agree_but_for_rounding(tmp_path):
-    a = [
-        dataclasses.replace(run, hashes={"sampled tokens": "1", "final weights": "2"})
-        for run in recorded(tmp_path, *PPO)
-    ]
-    (b,) = recorded(tmp_path, "ppo-main-v1")
-    same = judge.case(a, [dataclasses.replace(b, hashes={"sampled tokens": "1", "final weights": "3"})])
-    assert same.word is Word.SAME
-    other = judge.case(a, [dataclasses.replace(b, hashes={"sampled tokens": "4", "final weights": "3"})])
+    a = hashed(recorded(tmp_path, *PPO), "1", "1")
+    b = recorded(tmp_path, "ppo-main-v1")
+    assert judge.case(a, hashed(b, "1")).word is Word.SAME
+    other = judge.case(a, hashed(b, "4"))
     assert (other.word, other.reason) == (
         Word.CHANGED,
         "all metrics are equal but for rounding, but the sampled tokens are not",
@@ -590,21 +587,14 @@ def test_other_tokens_are_a_change_even_if_all_metrics_agree_but_for_rounding(tm
 
 
 def test_tokens_that_differ_between_two_runs_of_a_say_nothing_about_b(tmp_path):
-    a = [
-        dataclasses.replace(run, hashes={"sampled tokens": tokens})
-        for run, tokens in zip(recorded(tmp_path, *PPO), ("1", "2"), strict=True)
-    ]
-    (b,) = recorded(tmp_path, "ppo-main-v1")
-    assert judge.case(a, [dataclasses.replace(b, hashes={"sampled tokens": "3"})]).word is Word.SAME
+    a, b = hashed(recorded(tmp_path, *PPO), "1", "2"), hashed(recorded(tmp_path, "ppo-main-v1"), "3")
+    assert judge.case(a, b).word is Word.SAME
 
 
 def test_the_hashes_of_every_pair_are_compared(tmp_path):
-    a1, a2 = recorded(tmp_path, *GRPO)
-    b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[1], to="b2")]
-    seeds = [
-        dataclasses.replace(run, seed=seed, hashes={"final weights": weights})
-        for run, seed, weights in ((a1, "1", "x"), (a2, "2", "y"), (b[0], "1", "x"), (b[1], "2", "z"))
-    ]
+    b = [changed(tmp_path, name, to=f"b{at}") for at, name in enumerate(GRPO)]
+    runs = hashed([*recorded(tmp_path, *GRPO), *b], "x", "y", "x", "z", of=WEIGHTS)
+    seeds = [dataclasses.replace(run, seed=seed) for run, seed in zip(runs, "1212", strict=True)]
     assert judge.case(seeds[:2], seeds[2:]).reason == "all metrics are bit-equal, but the final weights are not"
 
 

@@ -30,12 +30,3 @@ def test_the_node_ip_is_rays_inside_a_ray_process(monkeypatch):
     )
     monkeypatch.setitem(job_report.sys.modules, "ray", ray)
     assert job_report.node_ip() == "10.1.2.3"
-
-
-def test_the_node_ip_of_an_unresolvable_host_is_unknown(monkeypatch):
-    def unresolvable(_name):
-        raise OSError
-
-    monkeypatch.setitem(job_report.sys.modules, "ray", None)
-    monkeypatch.setattr(job_report.socket, "gethostbyname", unresolvable)
-    assert job_report.node_ip() == "unknown"

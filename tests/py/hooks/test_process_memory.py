@@ -103,11 +103,6 @@ further(2, long); os.kill(long, 9); os.waitpid(long, 0)
     assert most[1] - most[0] == pytest.approx(64 * MIB, abs=16 * MIB)
 
 
-def test_a_folder_that_cannot_be_written_disturbs_nothing(process, tmp_path):
-    (tmp_path / "state").write_text("in the way")
-    assert process("import verl; time.sleep(0.2); sys.exit(4)")[0] == 4
-
-
 def test_after_the_end_of_the_job_nothing_is_written(process):
     program = """
 import verl
