@@ -1,7 +1,5 @@
 """The step that lasts as long as Ray: py/verl_regress/cluster/hold.py."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -15,14 +13,12 @@ pytestmark = pytest.mark.slow
 HOLD = Path(__file__).parents[2] / "py/verl_regress/cluster/hold.py"
 
 
-def start(log: Path, *command: str, tmpdir: Path | None = None) -> subprocess.Popen[str]:
+def start(log, *command, tmpdir=None):
     """As transport/srun starts it: from stdin."""
     environ = os.environ | ({} if tmpdir is None else {"RAY_TMPDIR": str(tmpdir)})
     held = subprocess.Popen(
         [sys.executable, "-", str(log), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
     )
-    assert held.stdin is not None
-    assert held.stdout is not None
     held.stdin.write(HOLD.read_text(encoding="utf-8"))
     held.stdin.close()
     assert held.stdout.readline() == "started\n"
@@ -30,21 +26,21 @@ def start(log: Path, *command: str, tmpdir: Path | None = None) -> subprocess.Po
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 5", "5\n"), ("kill -9 $$", "137\n")])
-def test_exit_status_and_output_are_kept(tmp_path: Path, command: str, code: str) -> None:
+def test_exit_status_and_output_are_kept(tmp_path, command, code):
     log = tmp_path / "new" / "log"
     assert start(log, "sh", "-c", f"echo out; echo err >&2; {command}").wait(20) == 0
     assert log.read_text() == "out\nerr\n"
     assert log.with_name("log.exit").read_text() == code
 
 
-def test_command_that_is_not_there(tmp_path: Path) -> None:
+def test_command_that_is_not_there(tmp_path):
     assert start(tmp_path / "log", str(tmp_path / "nothing")).wait(20) == 0
     assert "No such file" in (tmp_path / "log").read_text()
     assert (tmp_path / "log.exit").read_text() == "127\n"
 
 
 @pytest.fixture
-def fifo(tmp_path: Path) -> Path:
+def fifo(tmp_path):
     """Whoever reads it runs until a writer has closed it."""
     path = tmp_path / "go"
     os.mkfifo(path)
@@ -52,7 +48,7 @@ def fifo(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path):
     """RAY_TMPDIR, with the token in it."""
     path = tmp_path / "job"
     path.mkdir()
@@ -60,9 +56,7 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_stopped_step_leaves(
-    tmp_path: Path, fifo: Path, directory: Path
-) -> None:
+def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_stopped_step_leaves(tmp_path, fifo, directory):
     held = start(tmp_path / "log", "sh", "-c", f"(setsid cat {fifo} &); exit 3", tmpdir=directory)
     with fifo.open("w"):  # the orphan has opened it, so it runs
         with pytest.raises(subprocess.TimeoutExpired):
@@ -75,7 +69,7 @@ def test_lasts_as_long_as_an_orphan_and_then_removes_what_a_stopped_step_leaves(
     assert not directory.exists()
 
 
-def test_what_ignores_the_signal_does_not_keep_the_files(tmp_path: Path, fifo: Path, directory: Path) -> None:
+def test_what_ignores_the_signal_does_not_keep_the_files(tmp_path, fifo, directory):
     held = start(tmp_path / "log", "sh", "-c", f"trap '' TERM; cat {fifo}", tmpdir=directory)
     with fifo.open("w"):
         held.send_signal(signal.SIGTERM)

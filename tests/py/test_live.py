@@ -108,11 +108,3 @@ def test_live_jobs_are_listed_with_the_latest_first(run, make_job, held):
         job = launched(in_cluster(make_job(name, started={"pid": 1}, turn={})), held)
         os.utime(job.config, (seconds, seconds))
     assert [line.split()[0] for line in run("live", "--cluster=c").out.splitlines()] == ["c", "d", "b", "a"]
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_node_without_its_token_falls_back_to_the_locks(run, monkeypatch, ray, tmp_path):
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
-    outcome = run("live", "--cluster=c")
-    assert (outcome.status, len(outcome.out.splitlines()), ray.seen) == (0, 3, [])

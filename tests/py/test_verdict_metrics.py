@@ -8,11 +8,6 @@ from verl_verdict import metrics
 NAMES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
 
 
-def test_there_are_recorded_runs_of_each_workload_and_release():
-    assert len(NAMES) == 16
-    assert {name.split("-")[0] for name in NAMES} == {"ppo", "grpo", "sft"}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_metric_of_every_release_is_a_time_or_has_its_stage(tmp_path, name):
     (run,) = recorded(tmp_path, name)

@@ -31,8 +31,8 @@ def process(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def run(program, *args, job_dir=str(tmp_path)):
-        env = environment(tmp_path / "code", HOOKS, hooks="identity", job_dir=job_dir)
+    def run(program, *args):
+        env = environment(tmp_path / "code", HOOKS, hooks="identity", job_dir=tmp_path)
         ended = python("-c", AWAIT + program, *args, env=env)
         assert ended.stderr == ""
         return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("state/reports/identity-*.json"))]
@@ -79,7 +79,3 @@ def test_a_fork_is_not_taken_for_its_parent(process):
 
 def test_a_process_without_ray_and_verl_has_no_thread_and_no_report(process):
     assert process("import threading; assert threading.active_count() == 1") == []
-
-
-def test_outside_a_job_nothing_is_reported(process):
-    assert process("import verl", job_dir="") == []
