@@ -142,11 +142,8 @@ def test_what_a_jobspec_names_itself_is_hashed_with_the_first_job_that_uses_it(b
     session, hashed = begun
     hashed.clear()
     usual = {"model": f"{shared.models}/tiny", "dataset": f"{shared.datasets}/sums"}
-    assert set(record(run, session, make_job, shared, ray, "a", **usual)) == {
-        "hooks sha256",
-        "model sha256",
-        "data sha256",
-    }
+    names = {"hooks sha256", "model sha256", "data sha256"}
+    assert set(record(run, session, make_job, shared, ray, "a", **usual)) == names
     assert (hashed, session.read("used")) == ([], None)
     own = {"model": f"{shared.models}/mine", "dataset": f"{shared.datasets}/theirs"}
     first = record(run, session, make_job, shared, ray, "b", **own)
@@ -171,10 +168,8 @@ def test_what_a_job_loaded_is_by_content(make_job):
         "builtin": {"file": None, "sha256": None},
     }
     write(job.reports / "identity-n-1.json", json.dumps({"modules": modules}))
-    write(
-        job.reports / "identity-n-2.json",
-        json.dumps({"modules": {"verl.y": {"file": "/code/y.py", "sha256": sha("d")}}}),
-    )
+    more = {"verl.y": {"file": "/code/y.py", "sha256": sha("d")}}
+    write(job.reports / "identity-n-2.json", json.dumps({"modules": more}))
     write(job.reports / "identity-n-3.json", json.dumps({}))
     write(job.reports / "secrets-n-1.json", json.dumps({"modules": {"z": {"file": "/code/z.py", "sha256": sha("e")}}}))
     assert evidence.loaded(job, evidence.Path("/code")) == {
@@ -186,14 +181,9 @@ def test_the_weights_that_each_rank_saved_and_loaded_are_in_one_table(make_job, 
     job, layer = make_job(), tmp_path / "verl_regress" / "rehearsal"
     environment = {"env_vars": {"PYTHONPATH": f"/code:{layer}"}}
     write(job.config / "runtime_env.json", json.dumps(environment))
-    write(
-        job.reports / "checkpoint_weights-n-1.json",
-        json.dumps({"saved": {"/c/global_step_2 rank 0": "a"}, "loaded": {"/c/global_step_1 rank 0": "b"}}),
-    )
-    write(
-        job.reports / "checkpoint_weights-m-1.json",
-        json.dumps({"saved": {"/c/global_step_2 rank 1": "c"}}),
-    )
+    first = {"saved": {"/c/global_step_2 rank 0": "a"}, "loaded": {"/c/global_step_1 rank 0": "b"}}
+    for name, content in (("n", first), ("m", {"saved": {"/c/global_step_2 rank 1": "c"}})):
+        write(job.reports / f"checkpoint_weights-{name}-1.json", json.dumps(content))
     assert evidence.checkpoint_weights(job) is None  # whatever is there, no hook of the job's wrote it
     write(layer / "verl_rehearsal" / "checkpoint_weights.py", "")
     assert evidence.checkpoint_weights(job) == {

@@ -128,9 +128,7 @@ def fake_ray(tmp_path, monkeypatch):
         "core/generated/common_pb2": "class ActorDiedErrorContext: NODE_DIED = 2\n",
     }
     for name, text in files.items():
-        file = tmp_path / "ray" / f"{name}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        write(tmp_path / "ray" / f"{name}.py", text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 

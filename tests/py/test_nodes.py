@@ -22,13 +22,8 @@ def await_nodes(run, shared, ray, monkeypatch):
 
         clock.sleep = sleep
         monkeypatch.setattr(nodes, "time", clock)
-        return run(
-            "await-nodes",
-            f"--deadline={deadline}",
-            "--gcs-port=6379",
-            f"--log-dir={shared.path}/ray/c",
-            *(wanted or (HEAD, WORKER)),
-        )
+        options = [f"--deadline={deadline}", "--gcs-port=6379", f"--log-dir={shared.path}/ray/c"]
+        return run("await-nodes", *options, *(wanted or (HEAD, WORKER)))
 
     return await_nodes
 

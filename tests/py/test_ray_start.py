@@ -3,13 +3,11 @@
 import json
 import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from conftest import HOOKS, python, write
 
-PY = Path(__file__).parents[2] / "py"
+PY = HOOKS.parent
 RAY = """
 import json, os, sys
 def main():
@@ -36,12 +34,8 @@ def start(tmp_path):
     """Runs it with these arguments for Python; -S, because a node may lack the helper's packages."""
 
     def run(*argv, umask=-1):
-        file = tmp_path / "ray/scripts/scripts.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(RAY)
-        return subprocess.run(
-            [sys.executable, "-S", *argv], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, umask=umask
-        )  # fmt: skip
+        write(tmp_path / "ray/scripts/scripts.py", RAY)
+        return python("-S", *argv, env={**os.environ, "PYTHONPATH": str(tmp_path)}, umask=umask)
 
     return run
 

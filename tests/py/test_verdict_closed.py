@@ -184,10 +184,10 @@ def test_runs_of_different_workloads_are_refused(tmp_path):
     ppo, sft = recorded(tmp_path, "ppo-0.7.1", "sft-0.7.1")
     with pytest.raises(BadInput) as refused:
         judge.case([ppo], [sft])
-    assert (
-        str(refused.value)
-        == "The runs are of different workloads ('ppo-0.7.1' is ppo and 'sft-0.7.1' is sft): compare runs of one workload."
+    said = (
+        "The runs are of different workloads ('ppo-0.7.1' is ppo and 'sft-0.7.1' is sft): compare runs of one workload."
     )
+    assert str(refused.value) == said
 
 
 def test_a_record_of_something_else_is_refused(tmp_path):
@@ -195,10 +195,8 @@ def test_a_record_of_something_else_is_refused(tmp_path):
     other = dataclasses.replace(run, workload="", series={"speed": {1: 1.0}}, name="car")
     with pytest.raises(BadInput) as refused:
         judge.case([other], [dataclasses.replace(other, fingerprint="b")])
-    assert (
-        str(refused.value)
-        == "'car' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
-    )
+    said = "'car' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
+    assert str(refused.value) == said
 
 
 @pytest.mark.parametrize(

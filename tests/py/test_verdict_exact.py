@@ -81,10 +81,8 @@ def test_v0_against_v1_says_what_is_not_comparable(tmp_path):
     b = dataclasses.replace(recorded(tmp_path, "ppo-0.9.1-v0")[0], facts={})
     verdict = judge.case(recorded(tmp_path, *PPO), [b])
     assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "training/rollout_probs_diff_max")
-    assert (
-        "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
-        in verdict.notes
-    )
+    said = "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
+    assert said in verdict.notes
     assert "training/num_turns/max is not in B (only the V1 trainer writes it)" in "\n".join(verdict.notes)
 
 
@@ -121,10 +119,8 @@ def opposite_advantages(step, data):
 def test_the_opposite_sign_of_the_advantages_is_a_regression(tmp_path, names, original, runs_of_a):
     verdict = against(tmp_path, names[:runs_of_a], opposite_advantages, original)
     assert verdict.word is Word.REGRESSED
-    assert (
-        verdict.reason
-        == "with equal rewards, critic/advantages has the opposite sign in B at step 1: B trains away from what A trains towards"
-    )
+    said = "with equal rewards, critic/advantages has the opposite sign in B at step 1: B trains away from what A trains towards"
+    assert verdict.reason == said
     assert verdict.first.step == 1
     assert verdict.first.metric.startswith("critic/advantages/")
     assert names is GRPO or "actor/pg_loss" in verdict.first.others
@@ -465,10 +461,8 @@ def test_tokens_that_rounding_may_have_changed_are_no_change(tmp_path, tokens, w
     verdict = judge.case(a, [b], perturbed=[perturbed])
     assert verdict.word is word
     if word is Word.INCONCLUSIVE:
-        assert (
-            verdict.reason
-            == "the difference begins as rounding and grows beyond what A with perturbed last bits does (the sampled tokens): run more seeds"
-        )
+        said = "the difference begins as rounding and grows beyond what A with perturbed last bits does (the sampled tokens): run more seeds"
+        assert verdict.reason == said
 
 
 def test_other_tokens_are_a_change_where_rounding_has_not_grown_although_those_of_the_perturbed_run_differ_too(
@@ -527,10 +521,8 @@ def test_a_perturbed_run_of_another_seed_is_refused(tmp_path):
     perturbed = dataclasses.replace(changed(tmp_path, PPO[0], grows, to="perturbed"), seed="data.seed=9")
     with pytest.raises(BadInput) as refused:
         judge.case(recorded(tmp_path, *PPO), [changed(tmp_path, PPO[0])], perturbed=[perturbed])
-    assert (
-        str(refused.value)
-        == "The perturbed run 'perturbed' has the seed of no run of A (data.seed=9): perturb a run of A."
-    )
+    said = "The perturbed run 'perturbed' has the seed of no run of A (data.seed=9): perturb a run of A."
+    assert str(refused.value) == said
 
 
 def test_one_run_of_a_does_not_tell_what_is_noise(tmp_path):
@@ -556,10 +548,10 @@ def test_a_that_does_not_repeat_itself_needs_statistics(tmp_path):
     a = [*recorded(tmp_path, PPO[0]), changed(tmp_path, PPO[1], grows, to="a2")]
     verdict = judge.case(a, [changed(tmp_path, PPO[0], to({"actor/entropy": 0.5}))])
     assert verdict.word is Word.INCONCLUSIVE
-    assert (
-        verdict.reason
-        == "A does not repeat itself, so 1 pair of runs cannot tell noise from a change: run 2 more pairs with other seeds"
+    said = (
+        "A does not repeat itself, so 1 pair of runs cannot tell noise from a change: run 2 more pairs with other seeds"
     )
+    assert verdict.reason == said
 
 
 def test_the_pair_that_differs_decides(tmp_path):
@@ -620,10 +612,8 @@ def test_equal_runs_that_do_not_train_show_nothing(tmp_path):
     ]
     verdict = judge.case(runs[:2], runs[2:])
     assert verdict.word is Word.INCONCLUSIVE
-    assert (
-        verdict.reason
-        == "the gradient of A is 0 at every step, so nothing trains and nothing is shown: change the case"
-    )
+    said = "the gradient of A is 0 at every step, so nothing trains and nothing is shown: change the case"
+    assert verdict.reason == said
 
 
 def test_perturbed_runs_are_not_used_silently(tmp_path):
@@ -631,10 +621,8 @@ def test_perturbed_runs_are_not_used_silently(tmp_path):
     b = changed(tmp_path, PPO[0], by("actor/entropy", 1.1))
     verdict = judge.case(recorded(tmp_path, PPO[0]), [b], perturbed=[perturbed])
     assert verdict.word is Word.INCONCLUSIVE
-    assert (
-        "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
-        in verdict.notes
-    )
+    said = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
+    assert said in verdict.notes
 
 
 def test_b_that_does_not_repeat_itself_is_noted(tmp_path):

@@ -80,10 +80,8 @@ def test_a_steady_growth_that_a_does_not_have_is_a_regression_though_the_peak_is
     """64 MiB a step are 0.8 GB in 12 steps: 15 % of the peak, and as much again in each further 12 steps."""
     verdict = memory.case(*remembered(leak=64 * 2**20), profile="cpu")
     assert verdict.word is Word.REGRESSED
-    assert (
-        verdict.reason
-        == "the memory of all processes grows by 0.423 MB a step with A and by 67.8 MB with B (the margin is 12.8 MB)"
-    )
+    said = "the memory of all processes grows by 0.423 MB a step with A and by 67.8 MB with B (the margin is 12.8 MB)"
+    assert verdict.reason == said
     assert [row.finding for row in verdict.rows] == ["same", "regressed"]
 
 

@@ -82,10 +82,8 @@ def test_repeats_with_one_seed_are_pairs_for_times():
 def test_sft_records_no_step_time(tmp_path):
     verdict = speed.case(recorded(tmp_path, "sft-0.9.1-1"), recorded(tmp_path, "sft-0.9.1-2"))
     assert verdict.word is Word.INCONCLUSIVE
-    assert (
-        verdict.reason
-        == "'sft-0.9.1-1' has no timing_s/step after its first step: verl's SFT trainer records none, and a run needs two steps"
-    )
+    said = "'sft-0.9.1-1' has no timing_s/step after its first step: verl's SFT trainer records none, and a run needs two steps"
+    assert verdict.reason == said
 
 
 def test_the_phases_of_a_real_run(tmp_path):
