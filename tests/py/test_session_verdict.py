@@ -62,7 +62,7 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
 
 
 def pair(root, session, change=None, recorded="ppo-0.9.1-v1-1", **of_b):
-    """Records runs of `ppo`: `change` edits B's, and `of_b` is what its evidence says besides."""
+    """Records runs of `ppo`: `change` edits B's, and `of_b` is what else its evidence says."""
     session.write_job("ppo_b", {**job(root, recorded, "b", TREES["B"], change), **of_b})
     session.write_job("ppo_a", job(root, recorded, "a", TREES["A"]))
 
