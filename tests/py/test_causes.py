@@ -144,10 +144,6 @@ def test_a_node_that_ray_has_given_up_is_lost_too(losses):
     assert found == aftermath.Losses(("worker-0 (127.0.0.1)",), ", when worker-0 (127.0.0.1) had been given up by Ray")
 
 
-def test_a_node_with_unknown_port_counts_as_alive(losses):
-    assert losses([raylet("worker-0", "a", None)], [actor("a")]) == aftermath.Losses()
-
-
 def test_a_dead_node_that_the_job_did_not_use_is_ignored(losses, closed_port):
     with listening() as port:
         found = losses([raylet("worker-0", "a", port), raylet("worker-1", "b", closed_port)], [actor("a"), actor(None)])
@@ -218,13 +214,6 @@ def test_who_sent_sigkill_to_the_trainer(make_job, monkeypatch, kills, words, wi
     assert aftermath.of_sigkill(job, 7) == words
     write(job.state / "nodes" / "w0.json", "")  # its process was killed while it wrote
     assert aftermath.of_sigkill(job, 7) == without_the_count_before
-
-
-def test_memory_comes_before_what_followed_from_it(losses):
-    crash = {"actor_died_error_context": {"reason": "WORKER_DIED", "error_message": WORKER}}
-    with listening() as port:
-        found = losses([raylet("worker-0", "a", port)], [actor("a", **crash), actor("a", oom_context={})])
-    assert found.words == ", after Ray's memory monitor killed its WorkerDict on worker-0"
 
 
 def test_ray_is_asked_once_for_the_job_of_a_failed_trainer(make_job, losses, ray, monkeypatch):

@@ -141,13 +141,6 @@ def test_two_clusters_do_not_wait_for_each_other(jobs):
     assert (jobs.says(a), jobs.says(b)) == ("slot", "slot")
 
 
-def test_leaving_removes_only_ones_own_link(jobs):
-    a, _ = jobs.make("a"), jobs.make("b-a")
-    queue.leave(a, "c")
-    queue.leave(a, "c")
-    assert queue_of(a) == ["b-a"]
-
-
 def test_many_at_once_are_served_one_by_one_in_order(jobs):
     names = [f"job{number:02}" for number in range(8)]
     waiting = [jobs.make(name, limit=1) for name in names]

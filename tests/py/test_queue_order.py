@@ -78,12 +78,6 @@ def names(job):
     return [path.name.partition("-")[2] for path in sorted(job.root.queue("c").iterdir()) if path.name != ".lock"]
 
 
-def test_the_name_of_an_entry_has_the_time_in_20_digits_the_devices_and_the_id(line):
-    job = line.job("a", count=3)
-    queue.line_up(job, "c", 3)
-    assert [path.name for path in job.root.queue("c").iterdir()] == [f"{1:020d}-3-a"]
-
-
 def test_a_position_is_said_when_it_changes_only(line):
     runs, a = line.job("runs", has_slot=True), line.job("a", is_alive=True)
     job = line.job("b", limit=1)

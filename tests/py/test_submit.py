@@ -735,12 +735,9 @@ def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
         ("reward.reward_manager.module.path", "manager.pyc", "manager.pyc"),
         ("actor_rollout_ref.rollout.multi_turn.function_tool_path", "tools.py", "tools.py"),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "tools.yaml", "tools.yaml"),
-        ("actor_rollout_ref.rollout.multi_turn.interaction_config_path", "talk", "talk"),
         ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "agent.json", "agent.json"),
         ("trainer.resume_from_path", "global_step_4", "global_step_4/actor/model_world_size_1_rank_0.pt"),
         ("actor_rollout_ref.actor.megatron.dist_checkpointing_path", "mcore", "mcore/.metadata"),
-        ("critic.model.lora.adapter_path", "adapter", "adapter/.metadata"),
-        ("actor_rollout_ref.rollout.skip_dump_dir", "dump", "dump/e_p/GBS8_N1_in8_out8/1/gen_batch.dp"),
         ("actor_rollout_ref.rollout.skip.rollout_tq.dump_dir", "dump", "dump/e_p/GBS8_N1_in8_out8/1/0/tq_batch.pt"),
     ],
 )
