@@ -109,7 +109,7 @@ whole() {
   assert_status 0
   assert_line 'changed too-big was PENDING, is STOPPED \(stopped while it waited for resources\)'
   run make --no-print-directory status
-  assert_line 'too-big +codeA +STOPPED +-'
+  assert_line 'too-big +codeA +STOPPED +- +stopped while it waited for resources'
   [[ $(container::api /api/jobs/too-big | jq -r .status) != PENDING ]]
   JOB=too-big run scripts/52_wait.sh
   assert_status 4

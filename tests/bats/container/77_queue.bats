@@ -34,8 +34,8 @@ is_at() { [[ -s $(state "$1" queued) && $(jq -r .reason "$(state "$1" queued)") 
   wait::until 120 - is_at three 'position 2 of 2: behind queue-two' || fail "$(<"$(state three queued)")"
   run make --no-print-directory status
   assert_status 0
-  assert_line 'queue-three +codeA +QUEUED \(position 2 of 2: behind queue-two\) +-'
-  assert_line 'queue-two +codeA +QUEUED \(position 1 of 2: behind queue-one \(MAX_RUNNING=1\)\) +-'
+  assert_line 'queue-three +codeA +QUEUED +- +position 2 of 2: behind queue-two'
+  assert_line 'queue-two +codeA +QUEUED +- +position 1 of 2: behind queue-one \(MAX_RUNNING=1\)'
   [[ -e $(state one turn) && ! -e $(state two turn) && ! -e $(state three turn) ]]
 }
 

@@ -58,11 +58,11 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
   JOB=gc-1 run scripts/52_wait.sh
   assert_status 3
   assert_line " +0 of \\? training steps, no checkpoint any more \\('make gc' removed them at 20.*\\)"
-  JOB=gc-waits scripts/54_stop.sh
 
   KEEP=0 run scripts/70_gc.sh
   assert_status 0
   assert_line 'skip    gc \(nothing to remove\)'
+  JOB=gc-waits scripts/54_stop.sh
   run scripts/31_snapshot_verl_code.sh # reads all its files
   assert_line 'skip    snapshot codeA .*'
 }
