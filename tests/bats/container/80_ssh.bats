@@ -47,7 +47,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   sed '/^worker-0/s/ path/:1 path/' "$NODES_FILE" >"${BATS_TEST_TMPDIR}/nodes"
   NODES_FILE="${BATS_TEST_TMPDIR}/nodes" run on node::exec worker-0 true
   assert_status 8
-  assert_line "error   The node 'worker-0' \(trainer@[0-9.]+:1, from .*/nodes\) cannot be reached \(ssh: connect to host [0-9.]+ port 1: Connection refused\): 'ssh -p 1 trainer@[0-9.]+ true' must work without a prompt; fix that first\."
+  assert_line "error   The node 'worker-0' \(trainer@[0-9.]+:1, from .*/nodes\) cannot be reached \(connect to host [0-9.]+ port 1: Connection refused\): 'ssh -p 1 trainer@[0-9.]+ true' must work without a prompt; fix that first\."
   on login::disconnect worker-0
   printf 'UserKnownHostsFile /dev/null\nGlobalKnownHostsFile /dev/null\n' | cat - "$SSH_CONFIG" >"${BATS_TEST_TMPDIR}/config"
   SSH_CONFIG="${BATS_TEST_TMPDIR}/config" run on node::exec worker-0 true

@@ -88,7 +88,7 @@ setup() {
   hosts_lab::halt b
   run make --no-print-directory up
   assert_status 2 # make's own
-  assert_line "error   The host of worker-0 \(ssh://root@10.213.77.12, line 2 of .*\) cannot be reached \(ssh: connect to host 10.213.77.12 port 22: .*\): 'ssh root@10.213.77.12 true' must work without a prompt; fix that first\."
+  assert_line "error   The host of worker-0 \(ssh://root@10.213.77.12, line 2 of .*\) cannot be reached \(connect to host 10.213.77.12 port 22: .*\): 'ssh root@10.213.77.12 true' must work without a prompt; fix that first\."
   assert_line 'error   00_prereq_check: exit 8 \(cluster unreachable\) after .*'
   JOB=hosts-lost run timeout 180 scripts/52_wait.sh
   assert_status 7
