@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "every script has its help text in its header, and --help prints it" {
+@test "every script prints the help in its header, and refuses an argument that it does not know before it reads a knob" {
   rules::files 'scripts/*.sh'
   for file in "${FILES[@]}"; do
     name=$(basename "$file" .sh)
@@ -12,12 +12,6 @@ setup() { load rules_helper; }
       printf '%s --help: exit %d, %s\n' "$file" "$status" "$output"
       return 1
     }
-  done
-}
-
-@test "every script refuses an argument that it does not know, before it reads a knob or anything else" {
-  rules::files 'scripts/*.sh'
-  for file in "${FILES[@]}"; do
     run env -i PATH="$PATH" HOME="$BATS_TEST_TMPDIR" NO_COLOR=1 WORKERS=0 "./${file}" --hlep </dev/null
     [[ $status == 2 && $output == "error   '--hlep' is not an argument of ${file##*/}: did you mean --help? It takes "*. ]] || {
       printf '%s --hlep: exit %d, %s\n' "$file" "$status" "$output"

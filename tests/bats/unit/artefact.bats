@@ -84,7 +84,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 }
 
 # bats test_tags=slow
-@test "the revision of a folder changes with names, sizes and times of its files, and not with its history" {
+@test "the revision of a folder changes with the sizes and times of its files, and not with its history" {
   echo '{}' >"${MINE}/config.json"
   echo present >"${BOX}/root/state"
   local before
@@ -101,9 +101,6 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   [[ $(revision) != "$before" ]]
   # The same in each version, or a model that is there is one from another source.
   [[ $(revision) == "$(printf 'config.json\t3\t%s.0000000000\n' "$(date -d '2026-01-31T00:00:00Z' +%s)" | sha256sum | cut -d' ' -f1)" ]]
-  before=$(revision)
-  mv "${MINE}/config.json" "${MINE}/other" && cp -p "${MINE}/other" "${MINE}/config.json"
-  [[ $(revision) != "$before" ]]
 }
 
 @test "a folder without config.json is refused before the helper is asked" {

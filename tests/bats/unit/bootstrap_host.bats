@@ -86,21 +86,17 @@ EOT
   assert_called "apt-get install --yes --no-install-recommends jq parallel"
 }
 
-@test "on another distribution it prints the exact list and changes nothing" {
-  printf 'ID=fedora\n' >"${BOX}/root/etc/os-release"
-  rm "${BOX}/bin/jq"
-  bootstrap scripts/dev/bootstrap_host.sh
-  assert_error 1 "This machine is not Debian or Ubuntu (${BOX}/root/etc/os-release). Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
-  refute_called "apt-get"
-  [[ ! -e ${HERE}/.venv ]]
-}
-
-@test "without root and sudo it prints the exact list and changes nothing" {
+@test "without root and sudo, or on another distribution, it prints the exact list and changes nothing" {
+  local list="Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
   rm "${BOX}/bin/jq"
   user_id 1000
   bootstrap scripts/dev/bootstrap_host.sh
-  assert_error 1 "This needs root, and alice is not root and has no working sudo. Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
+  assert_error 1 "This needs root, and alice is not root and has no working sudo. ${list}"
+  printf 'ID=fedora\n' >"${BOX}/root/etc/os-release"
+  bootstrap scripts/dev/bootstrap_host.sh
+  assert_error 1 "This machine is not Debian or Ubuntu (${BOX}/root/etc/os-release). ${list}"
   refute_called "apt-get"
+  [[ ! -e ${HERE}/.venv ]]
 }
 
 @test "a Python that is too old" {

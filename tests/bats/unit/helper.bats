@@ -132,13 +132,10 @@ give() {
       assert_line "error   ${planted} can be changed by ${who} (mode 0${mode}), and what is there would run as you: type \"chmod -R go-w ${home}\", or use another SHARED_ROOT."
     done
     chgrp "$(id -g)" "$planted"
-    for mode in 775 3775 1777; do
-      [[ $mode != 775 || $(id -u) == "$(id -g)" ]] || continue
-      chmod "$mode" "$planted"
-      verb helper::run head jobs </dev/null
-      assert_status 0
-      rm "${BOX}/got"
-    done
+    chmod 1777 "$planted"
+    verb helper::run head jobs </dev/null
+    assert_status 0
+    rm "${BOX}/got"
     chmod 0755 "$planted"
     chmod -s "$planted"
   done

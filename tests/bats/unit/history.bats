@@ -6,7 +6,7 @@
 setup() {
   load ../test_helper
   sandbox::make
-  for tool in make od; do ln -sf "$(command -v "$tool")" "${BOX}/bin/${tool}"; done
+  ln -sf "$(command -v od)" "${BOX}/bin/od"
   WORK="${BOX}/work dir"
   mkdir -p "${WORK}/shared"/{jobs,verify}
   printf '00000000000000aa' >"${WORK}/id"
@@ -38,14 +38,6 @@ history() { sandbox::run CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK" scripts/63_
   assert_line 'page        /private/verify/history.html'
   [[ $(grep -oE 'deps.py install judge|run.py .* history$' "$CALLS" | sed 's/ --.*//') == $'deps.py install judge\nrun.py' ]] || fail "$(<"$CALLS")"
   refute_called 'exec mine-worker-0'
-}
-
-@test "make history is the same" {
-  ours
-  run env --chdir="$HERE" -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" PROFILE=cpu NO_COLOR=1 \
-    "${BOX}/bin/make" --no-print-directory history CLUSTER_NAME=mine WORKERS=1 WORKDIR="$WORK"
-  assert_status 0
-  assert_line 'page        /private/verify/history.html'
 }
 
 @test "without a cluster: on this host, which says what there is not" {
