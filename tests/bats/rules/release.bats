@@ -27,7 +27,7 @@ planted() {
   [[ $status == 0 && -z $output ]]
 }
 
-@test "the rule can fail: another version, a changelog without a release, a heading without a date" {
+@test "the rule can fail: another version, a changelog without a release" {
   planted 9.9.9
   agreement "$BATS_TEST_TMPDIR"
   [[ $status == 1 && $output == *"The version is '9.9.9' (__version__ in py/verl_regress/__init__.py), and the newest release in CHANGELOG.md is '"* ]]
@@ -35,9 +35,6 @@ planted() {
   sed -i '/^## \[[0-9]/d' "${BATS_TEST_TMPDIR}/CHANGELOG.md"
   agreement "$BATS_TEST_TMPDIR"
   [[ $status == 1 && $output == *"the newest release in CHANGELOG.md is '':"* ]]
-  printf '## [1.1.0]\n' >>"${BATS_TEST_TMPDIR}/CHANGELOG.md"
-  agreement "$BATS_TEST_TMPDIR"
-  [[ $status == 1 ]]
 }
 
 @test "the changelog begins with a section for unreleased changes" {

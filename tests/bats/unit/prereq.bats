@@ -42,14 +42,10 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
   assert_status 0
 }
 
-@test "NVIDIA: an engine that cannot hand them out" {
+@test "NVIDIA: an engine that cannot hand them out; the toolkit's hook is enough, it need not list its runtime" {
   runtimes 'io.containerd.runc.v2 runc '
   gpus PROFILE=gpu
   assert_error 1 "The container engine cannot hand out NVIDIA GPUs (its runtimes are: io.containerd.runc.v2 runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
-}
-
-@test "NVIDIA: the toolkit's hook is enough, the engine need not list its runtime" {
-  runtimes 'runc '
   stub nvidia-container-runtime-hook
   gpus PROFILE=gpu
   assert_status 0
