@@ -37,7 +37,7 @@ setup() {
   assert_line "changed containers brought up: ${CLUSTER_NAME}-head ${CLUSTER_NAME}-worker-0"
   assert_line 'ok      head is ALIVE at 10.213.77.11: CPU 0, GPU 0'
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: CPU 64, GPU 4, worker_node 100'
-  assert_line "ok      dashboard: http://127.0.0.1:18285 after 'ssh -N -L 18285:127.0.0.1:8265 -F ${SSH_CONFIG} root@10.213.77.11', token in .*"
+  assert_line "ok      dashboard: http://127.0.0.1:18285 after 'ssh -N -F ${SSH_CONFIG} -L 18285:127.0.0.1:8265 root@10.213.77.11', token in .*"
   for host in a b; do
     [[ $(stat -c '%a' "${LAB}/${host}/home/.verl-regress/${CLUSTER_NAME}.token") == 600 ]]
     [[ $(hosts_lab::docker "$host" ps --quiet | wc -l) == 1 ]]
