@@ -144,7 +144,6 @@ podman_has_parts() {
   no_engine
   detached_starts
   stub podman - <<'SH'
-    chmod +x "${BOX}/docker.new"; mv "${BOX}/docker.new" "${BOX}/bin/docker"
     trap 'rm -f "${BOX}/listening"; exit' TERM
     printf '%s\n' "${CONTAINERS_CONF-}" >"${BOX}/listening"
     while :; do read -rt 0.1 <> <(:) || true; done
@@ -152,7 +151,7 @@ SH
   mv "${BOX}/bin/podman" "${BOX}/podman"
   stub apt-get - <<'SH'
     [[ $* != *install* ]] || {
-      printf '#!/bin/bash\n[[ $* == "compose version"* ]] && echo v2.40.3 || echo 4.3.1\n' >"${BOX}/docker.new"
+      printf '#!/bin/bash\n[[ $* == "compose version"* ]] && echo v2.40.3 || { [[ -e %q ]] && echo 4.3.1; }\n' "${BOX}/listening" >"${BOX}/bin/docker"
       cp "${BOX}/podman" "${BOX}/bin/podman"
     }
 SH
