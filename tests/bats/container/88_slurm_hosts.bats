@@ -10,6 +10,8 @@ setup_file() {
   container::quietly installed scripts/dev/bootstrap_host.sh --slurm
   slurm_lab::remove # of an earlier run
   slurm_lab::make
+  # The batch job builds no image: the hosts reach no package index.
+  docker save "$(scripts/10_build_image.sh --name)" | hosts_lab::docker a load --quiet
   unset DASHBOARD_PORT CLUSTER_NAME
 }
 

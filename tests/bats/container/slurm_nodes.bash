@@ -62,9 +62,12 @@ slurm_nodes::log_has() { grep -qE -- "$2" "${WORKDIR}/slurm/$1.log" 2>/dev/null;
 # slurm_nodes::await_line SECONDS PATTERN: the batch job BATCH prints such a line; otherwise the test fails with the end of its log.
 slurm_nodes::await_line() { wait::until "$1" - slurm_nodes::log_has "$BATCH" "$2" || slurm_nodes::_fail; }
 
+# slurm_nodes::is_over ID: that job neither waits nor runs.
+slurm_nodes::is_over() { [[ $(squeue --noheader --states=all --jobs="$1" --format=%T) != @(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]; }
+
 # slurm_nodes::await_end: BATCH is COMPLETED; `output` is what it printed.
 slurm_nodes::await_end() {
-  wait::until 420 - slurm_nodes::state_of "$BATCH" COMPLETED || slurm_nodes::_fail
+  wait::until 420 - slurm_nodes::is_over "$BATCH" && slurm_nodes::state_of "$BATCH" COMPLETED || slurm_nodes::_fail
   output=$(<"${WORKDIR}/slurm/${BATCH}.log")
 }
 
