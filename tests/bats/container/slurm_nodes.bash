@@ -67,7 +67,8 @@ slurm_nodes::is_over() { [[ $(squeue --noheader --states=all --jobs="$1" --forma
 
 # slurm_nodes::await_end: BATCH is COMPLETED; `output` is what it printed.
 slurm_nodes::await_end() {
-  wait::until 420 - slurm_nodes::is_over "$BATCH" && slurm_nodes::state_of "$BATCH" COMPLETED || slurm_nodes::_fail
+  wait::until 420 - slurm_nodes::is_over "$BATCH" || slurm_nodes::_fail
+  slurm_nodes::state_of "$BATCH" COMPLETED || slurm_nodes::_fail
   output=$(<"${WORKDIR}/slurm/${BATCH}.log")
 }
 
