@@ -139,7 +139,7 @@ judged() {
   local session
   session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name rehearsal \
     --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA --model tiny-qwen2 --model-source tiny --dataset sums --dataset-source synthetic \
-    --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)" <suites/rehearsal.yaml)
+    --head-identity "$(docker inspect --format '{{.Id}}' vrtest-verify-head)" --head-address "$(container::ip head)" <<<'cases: {sft: {workload: sft}}')
   helper_in head verify record --session "$session" --name sft_b --job "$2"
   [[ $1 != imports ]] || helper_in head verify record --session "$session" --name sft_a --job "$2"
   run helper_in head verify judge --session "$session"
