@@ -73,6 +73,7 @@ types() {
   export HOME="${BATS_FILE_TMPDIR}/home"
   cp -r "${WORKDIR}/cache/verl/pypi-0.9.1" "${HOME}/verl"
   cd "${BATS_FILE_TMPDIR}/verl-regress"
+  types 'make build'
   types 'make up prepare'
   types 'make snapshot CODE_ID=codeB VERL_SOURCE=path:~/verl'
   types 'make submit CODE_ID=auto VERL_SOURCE=path:~/verl WAIT=1'
@@ -92,7 +93,9 @@ types() {
   types 'make stop JOB=latest'
   assert_line 'changed ppo-codeB-.*\.a3 was .*, is STOPPED .*'
   types 'make debug JOB=latest TAR=1'
-  OVERRIDES='' ONLY=head types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl' # a check that needs no run; whole sessions: 90_verify.bats
+  # One short run, which make history shows too; whole sessions: 90_verify.bats.
+  echo 'cases: {sft: {workload: sft, steps: 1}}' >"${BATS_TEST_TMPDIR}/suite.yaml"
+  OVERRIDES='' ONLY=placement SUITE="${BATS_TEST_TMPDIR}/suite.yaml" types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl'
   assert_line '1 of 1 .*'
   types 'make report'
   assert_line '.*/verify/.*/report\.html'
