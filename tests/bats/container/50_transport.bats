@@ -13,10 +13,5 @@ setup() {
 }
 
 @test "arguments, exit status, stdin, large output, put and get, spawn: as the contract says" {
-  contract::hostile_words
-  contract::exit_status
-  contract::stdin
-  contract::big_output
-  contract::put_and_get
-  contract::spawn
+  contract::all
 }

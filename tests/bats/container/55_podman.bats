@@ -34,12 +34,7 @@ ours() {
 }
 
 @test "podman: the transport contract" {
-  contract::hostile_words
-  contract::exit_status
-  contract::stdin
-  contract::big_output
-  contract::put_and_get
-  contract::spawn
+  contract::all
 }
 
 @test "podman: the containers and the network are podman's and bear our label, and docker has none of them" {

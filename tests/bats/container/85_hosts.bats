@@ -50,12 +50,7 @@ setup() {
 }
 
 @test "the transport contract" {
-  contract::hostile_words
-  contract::exit_status
-  contract::stdin
-  contract::big_output
-  contract::put_and_get
-  contract::spawn
+  contract::all
 }
 
 @test "a job trains, and its driver runs on the second host" {

@@ -64,12 +64,7 @@ goes_on() {
 
 @test "the transport contract over steps of an allocation, and a step that is lost" {
   allocate 3
-  contract::hostile_words
-  contract::exit_status
-  contract::stdin
-  contract::big_output
-  contract::put_and_get
-  contract::spawn
+  contract::all
   run on node::exec worker-1 printf '<%s>' a : b
   [[ $output == '<a><:><b>' ]]
   run --separate-stderr on node::exec worker-0 sh -c 'echo mine >&2; exit 3'

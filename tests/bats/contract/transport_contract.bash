@@ -8,6 +8,16 @@ NODE=worker-0
 # on ARGV...: calls the node library in a separate shell, as scripts do.
 on() { PROFILE=cpu bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; env::load; "$@"' "$REPO" "$@"; }
 
+# contract::all: every test of the contract, with the default NODE.
+contract::all() {
+  contract::hostile_words
+  contract::exit_status
+  contract::stdin
+  contract::big_output
+  contract::put_and_get
+  contract::spawn
+}
+
 contract::hostile_words() {
   # shellcheck disable=SC2016  # nothing here may be expanded anywhere
   local words=('a b' '' "it's" '"quoted"' '$HOME' '$(id)' '`id`' $'two\nlines' '-n' '--help' 'ünï' '*' 'back\slash' ';exit 9' 'a&b|c>d')
