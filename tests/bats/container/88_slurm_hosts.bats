@@ -9,9 +9,11 @@ setup_file() {
   container::use slurm-hosts 18288
   container::quietly installed scripts/dev/bootstrap_host.sh --slurm
   slurm_lab::remove # of an earlier run
+  local image
+  image=$(scripts/10_build_image.sh --name)
   slurm_lab::make
   # The batch job builds no image: the hosts reach no package index.
-  docker save "$(scripts/10_build_image.sh --name)" | hosts_lab::docker a load --quiet
+  docker save "$image" | hosts_lab::docker a load --quiet
   unset DASHBOARD_PORT CLUSTER_NAME
 }
 

@@ -192,7 +192,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   printf 'workload: sft\nsecrets: [{name: KEY, file: %s}]\n' "${HOUSE}/bob/link" | bob tee link.yaml >/dev/null
   bob ln -s "$token" link
   two::refused 2 \
-    "error   The file of the secret KEY \(from ${HOUSE}/bob/link\.yaml\) is a link, which may lead to any file: name the file itself\." \
+    "error   ${HOUSE}/bob/link, the file of the secret KEY \(from ${HOUSE}/bob/link\.yaml\), is a link or behind one, which may lead anywhere: name ${token} if that is what you want to send\." \
     ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/link.yaml"
   bob sh -c 'rm link && echo mine >link'
   two::refused 2 \
