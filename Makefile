@@ -69,7 +69,7 @@ stop: ## stop a job, running or waiting, and wait until it is over [JOB]
 	@scripts/54_stop.sh
 debug: ## a debug bundle of a job [JOB=latest, TAR=1]
 	@scripts/55_debug.sh
-debugger: ## the breakpoints in which a job waits, and how to attach; DEBUGGER=legacy runs `ray debug` on the right node [JOB, JSON=1]
+debugger: ## the breakpoints in which a job waits, and how to attach [JOB, JSON=1]
 	@scripts/66_debugger.sh
 gc: ## remove old checkpoints, and snapshots that no kept job refers to [KEEP, DRY_RUN=1]
 	@scripts/70_gc.sh

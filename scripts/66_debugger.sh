@@ -4,16 +4,12 @@
 #
 #   JOB=latest scripts/66_debugger.sh          JSON=1 JOB=latest scripts/66_debugger.sh
 #
-# For a job that was submitted with DEBUGGER=legacy, the same runs `ray debug` on the node where it waits. It needs a terminal.
-#
-# Knobs: JOB JSON DEBUGGER TUNNEL_VIA
+# Knobs: JOB JSON TUNNEL_VIA
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 helper::ensure
-if [[ $DEBUGGER == legacy ]]; then
-  debugger::legacy "$JOB"
-elif [[ $JSON == 1 ]]; then
+if [[ $JSON == 1 ]]; then
   helper::run head breakpoints "$JOB" --json
 else
   debugger::show "$JOB"

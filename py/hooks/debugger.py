@@ -4,8 +4,7 @@ Ray 2.60 counts the paused threads of a worker and keeps its port, but neither f
 thread that waits, or that a debugger is attached to, has a file ``<job dir>/state/breakpoints/<hostname>-<pid>-<thread>.json``.
 The process holds a lock (flock) on it: the record of a process that is gone counts for nothing (verl_regress.jobs.breakpoints).
 
-debugpy listens on the node's address (Ray 2.60), or on VERL_REGRESS_DEBUGGER_HOST if that is set; the debugger of
-RAY_DEBUG=legacy listens on 127.0.0.1. Neither port asks for a password.
+debugpy listens on the node's address (Ray 2.60), or on VERL_REGRESS_DEBUGGER_HOST if that is set. Its port asks for no password.
 """
 
 import contextlib
@@ -37,7 +36,6 @@ def install() -> None:
     if os.environ.get(job_report.JOB_DIR_VARIABLE):
         on_import("debugpy", _narrow)
         ray_private.around_pause(_waiting)
-        ray_private.around_legacy_debugger(_waiting_legacy)
 
 
 def _narrow(debugpy: ModuleType) -> None:
@@ -84,29 +82,16 @@ def _until_detached(record: "_Record") -> None:
     record.remove()
 
 
-@contextlib.contextmanager
-def _waiting_legacy(address: tuple[str, int]) -> Iterator[None]:
-    """The legacy debugger waits, and then serves one client until that one continues."""
-    record = _Record(address, "legacy")
-    with suppress(OSError):
-        record.write(attached=False)
-    try:
-        yield
-    finally:
-        record.remove()
-
-
 class _Record:
     """The file of the thread that calls this, which waits at the line outside Ray that it came from."""
 
-    def __init__(self, address: tuple[str, int] | None, kind: str = "debugpy") -> None:
+    def __init__(self, address: tuple[str, int] | None) -> None:
         name = f"{job_report.hostname()}-{os.getpid()}-{threading.get_ident()}"
         self._file = Path(os.environ[job_report.JOB_DIR_VARIABLE]) / "state" / "breakpoints" / f"{name}.json"
         self._descriptor: int | None = None
         host, port = address or ("", 0)
         self._content = {
             "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "kind": kind,
             "task": _task(),
             "node": os.environ.get("VERL_REGRESS_NODE"),
             "host": host,

@@ -59,22 +59,6 @@ def around_pause(waiting: Callable[[], AbstractContextManager[None]]) -> None:
     on_import("ray._private.worker", change)
 
 
-def around_legacy_debugger(waiting: Callable[[tuple[str, int]], AbstractContextManager[None]]) -> None:
-    """Be in `waiting`, called with the address, while the legacy debugger waits for one client and serves it."""
-
-    def change(rpdb: ModuleType) -> None:
-        remote: Any = rpdb._RemotePdb
-        listen: Callable[[Any], None] = remote.listen
-
-        def recorded(self: Any) -> None:
-            with waiting(self._listen_socket.getsockname()[:2]):
-                listen(self)
-
-        remote.listen = recorded
-
-    on_import("ray.util.rpdb", change)
-
-
 def on_task_error(then: Callable[[BaseException], None]) -> None:
     """Call `then` with each exception that ends a task of Ray in this process: Ray makes a RayTaskError of it."""
 

@@ -15,7 +15,7 @@ declare -grA KNOB_GONE=(
   [GCS_TIMEOUT]='it is always 600'
   [IMAGE_PULL_TIMEOUT]='it is always 7200'
   [IMAGE_VERL_VERSION]='the image always has verl 0.7.1'
-  [LEGACY]='use DEBUGGER=legacy'
+  [LEGACY]='use DEBUGGER=1'
   [OPEN]='run the line that make tunnel prints'
   [PERTURBED]='make verify makes such runs where it needs them'
   [PROFILE_TITLE]='the profile is shown by its name'

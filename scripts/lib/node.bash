@@ -73,9 +73,6 @@ node::exec() { transport::exec "$@" </dev/null; }
 # node::exec_in NODE ARGV...: the same, with our stdin.
 node::exec_in() { transport::exec_in "$@"; }
 
-# node::exec_tty NODE ARGV...: the same on our terminal: for a program that a person types into.
-node::exec_tty() { transport::exec_tty "$@"; }
-
 # node::put NODE LOCAL_DIR REMOTE_DIR: copies the content of LOCAL_DIR into REMOTE_DIR, which must not exist yet; it appears
 # complete or not at all, and only its owner can change it. Further words are file patterns to leave out.
 node::put() {

@@ -188,10 +188,11 @@ def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text
 
 
 def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(submit, shared, monkeypatch):
+    has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
     monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(b"KEY=0123456789\0\0" + tar(files).read()))
     outcome = submit(
         "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--secrets", "--secret=KEY",
-        "--debugger=legacy", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
+        "--debugger=1", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
         base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
@@ -212,7 +213,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "deterministic": True,
             "seed": 5,
             "perturbed": True,
-            "debugger": "legacy",
+            "debugger": "1",
             "debugger_host": "10.0.0.9",
         },
         "defaults": {
@@ -516,10 +517,7 @@ def test_the_debugger_needs_debugpy_on_the_workers(submit, shared, ray, sdk):
     ray.has_nodes(
         *(node_row(name, f"10.0.0.{i}", CPU=8.0, cpu=8.0) for i, name in enumerate(("head", "worker-0", "worker-1")))
     )
-    needs = (
-        "DEBUGGER={} needs the package debugpy, and {} it: build the node image again ('make build down up'), install it there, or use "
-        "DEBUGGER=legacy, which needs none."
-    )
+    needs = "DEBUGGER={} needs the package debugpy, and {} it: build the node image again ('make build down up'), or install it there."
     assert submit("--debugger=1").is_refusal(needs.format("1", "worker-0 and worker-1 lack"))
     for worker, status in (("worker-0", 2), ("worker-1", 0)):
         has_packages(shared, worker, numpy="2.4.6", debugpy="1.8.22")
@@ -535,12 +533,11 @@ def test_the_debugger_needs_debugpy_on_the_workers(submit, shared, ray, sdk):
         ("1", "10.0.0.9", "10.0.0.9"),
         ("1", None, "its node's address"),
         ("post-mortem", "127.0.0.1", "127.0.0.1"),
-        ("legacy", None, "127.0.0.1"),
     ],
 )
 def test_where_a_job_with_the_debugger_listens_is_said(submit, shared, debugger, host, where):
     for node in ("head", "worker-0"):
-        has_packages(shared, node, numpy="2.4.6", **({} if debugger == "legacy" else {"debugpy": "1.8.22"}))
+        has_packages(shared, node, numpy="2.4.6", debugpy="1.8.22")
     outcome = submit("--submission-id=me", f"--debugger={debugger}", *([f"--debugger-host={host}"] if host else []))
     assert outcome.err.splitlines() == [
         "changed submitted me (ppo, code codeA, profile cpu)",

@@ -264,7 +264,6 @@ def with_hooks(directory, name, hooks, **variables):
     [
         ("identity,debugger", {"RAY_DEBUG": "1", "VERL_REGRESS_DEBUGGER_HOST": "127.0.0.1"}),
         ("identity,debugger", {"RAY_DEBUG": "1", "RAY_DEBUG_POST_MORTEM": "1"}),
-        ("identity,debugger", {"RAY_DEBUG": "legacy"}),
         ("job_secrets,identity", {"VERL_REGRESS_SECRETS": "/private/secrets/mine/1"}),
         ("identity,process_memory", {}),
     ],

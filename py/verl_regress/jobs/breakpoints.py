@@ -11,15 +11,13 @@ from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
 
-LEGACY = "legacy"
-
 
 @dataclass(frozen=True)
 class Breakpoint:
     """Where a process of a job waits, or is when a debugger is `attached` to it.
 
-    `task` is Ray's title of the process, `kind` debugpy or legacy, `since` UTC in ISO 8601. `host` and `port` are where
-    the debugger listens, as the processes on `node` see it. With an `exception`, it waits after that was raised.
+    `task` is Ray's title of the process, `since` UTC in ISO 8601. `host` and `port` are where the debugger listens, as the
+    processes on `node` see it. With an `exception`, it waits after that was raised.
     """
 
     task: str
@@ -31,7 +29,6 @@ class Breakpoint:
     host: str
     port: int
     pid: int
-    kind: str
     since: str
     attached: bool
 

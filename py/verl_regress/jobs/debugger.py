@@ -20,19 +20,18 @@ _FIRST_PORT = 5678  # where VS Code runs, of the first breakpoint's forward (tun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`breakpoints JOB [--json | --ports | --with-ports | --legacy-node]`."""
+    """`breakpoints JOB [--json | --ports | --with-ports]`."""
     find.add_job(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object, also if none waits")
     how.add_argument("--ports", action="store_true", help="print `NODE PORT` of each process, for forwards")
     how.add_argument("--with-ports", action="store_true", help="the page, then what --ports prints; NUL ends each item")
-    how.add_argument("--legacy-node", action="store_true", help="print the first node that `ray debug` can reach")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the breakpoints. Raises BadInput if the job is over, has no debugger, or waits in none."""
     job = find.asked_for(args)
-    kind = _debugger_of(job)
+    _need_debugger(job)
     waiting = breakpoints.of(job)
     if args.json:
         found = [{**asdict(one), "place": one.place(job)} for one in waiting]
@@ -40,29 +39,17 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not waiting:
         raise BadInput(f"{job.ray_id} waits in no breakpoint now: 'make wait JOB={job.ray_id}' says when it does.")
-    ours = [one for one in waiting if one.kind != breakpoints.LEGACY]
-    ports = [f"{one.node} {one.port}" for one in ours]
-    if args.legacy_node:
-        if len(ours) == len(waiting):
-            raise BadInput(
-                f"{job.ray_id} was submitted with DEBUGGER={kind}, and 'ray debug' reaches only jobs with DEBUGGER=legacy: "
-                f"attach as 'make debugger JOB={job.ray_id}' says."
-            )
-        print(next(one.node for one in waiting if one.kind == breakpoints.LEGACY))
-    elif args.ports:
-        if not ours:
-            raise BadInput(
-                f"{job.ray_id} waits for 'ray debug', not for VS Code: run 'make debugger DEBUGGER=legacy JOB={job.ray_id}'."
-            )
-        print("\n".join(ports))
-    else:
-        page = "\n".join(printable(line) for line in _page(job, waiting, ours))
-        sys.stdout.write("".join(f"{item}\0" for item in (page, *ports)) if args.with_ports else f"{page}\n")
+    ports = "\n".join(f"{one.node} {one.port}" for one in waiting)
+    if args.ports:
+        print(ports)
+        return 0
+    page = "\n".join(printable(line) for line in _page(job, waiting))
+    sys.stdout.write(f"{page}\0{ports}\0" if args.with_ports else f"{page}\n")
     return 0
 
 
-def _debugger_of(job: JobDir) -> str:
-    """The DEBUGGER that it was submitted with. Raises BadInput if it can wait in no breakpoint."""
+def _need_debugger(job: JobDir) -> None:
+    """Raise BadInput if it can wait in no breakpoint."""
     status, debugger = judge(job, find.api_of(job).job(job.ray_id)).status, find.plan_of(job).get("debugger")
     if status.exit is not None:
         raise BadInput(f"{job.ray_id} is over ({status.value}), so it waits in no breakpoint: submit it again.")
@@ -70,23 +57,17 @@ def _debugger_of(job: JobDir) -> str:
         raise BadInput(
             f"{job.ray_id} was submitted without DEBUGGER, so it has no breakpoints: submit it with DEBUGGER=1."
         )
-    return str(debugger)
 
 
-def _page(job: JobDir, waiting: list[Breakpoint], ours: list[Breakpoint]) -> list[str]:
+def _page(job: JobDir, waiting: list[Breakpoint]) -> list[str]:
     rows: list[tuple[str, ...]] = [("TASK", "WAITS IN", "FUNCTION", "NODE", "LISTENS AT", "SINCE", "")]
     for one in waiting:
         after = f"after {one.exception}" if one.exception else ""
         remark = "a debugger is attached" if one.attached else after
         where = f"{one.host}:{one.port}"
         rows.append((one.task, one.place(job), one.function, one.node or "?", where, one.since, remark))
-    lines = table(rows)
-    if ours:
-        lines += ["", "VS Code, in launch.json, once the port is forwarded (below):"]
-        lines += [json.dumps(_attach(job, one, _FIRST_PORT + number)) for number, one in enumerate(ours)]
-    if len(ours) < len(waiting):
-        lines += ["", f"In a terminal: 'make debugger DEBUGGER=legacy JOB={job.ray_id}'"]
-    return lines
+    attach = [json.dumps(_attach(job, one, _FIRST_PORT + number)) for number, one in enumerate(waiting)]
+    return [*table(rows), "", "VS Code, in launch.json, once the port is forwarded (below):", *attach]
 
 
 def _attach(job: JobDir, one: Breakpoint, port: int) -> dict[str, Any]:

@@ -27,7 +27,6 @@ _REFUSED_ENV = {
     job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
-    "REMOTE_PDB_HOST": "Ray's debugger asks for no password, so it listens on 127.0.0.1",
     JOB_UIDS: "by it the launcher sees who submitted the job",
     "VERL_REGRESS_DEBUGGER_HOST": "the knob DEBUGGER decides where Ray's debugger listens",
 }
@@ -121,7 +120,7 @@ def _of_debugger(request: Request) -> dict[str, str]:
     said = request.said
     if said.debugger is None:
         return {"RAY_DEBUG": "0"}  # breakpoint() does nothing
-    variables = {"RAY_DEBUG": "legacy" if said.debugger == "legacy" else "1"}
+    variables = {"RAY_DEBUG": "1"}
     if said.debugger == "post-mortem":
         variables["RAY_DEBUG_POST_MORTEM"] = "1"
     if said.debugger_host is not None:

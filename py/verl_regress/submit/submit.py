@@ -69,7 +69,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
     parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
-    parser.add_argument("--debugger", choices=("1", "post-mortem", "legacy"), help="the knob DEBUGGER")
+    parser.add_argument("--debugger", choices=("1", "post-mortem"), help="the knob DEBUGGER")
     parser.add_argument("--debugger-host", metavar="IP", help="where debugpy listens; the node's address, if left out")
 
 
@@ -287,10 +287,10 @@ def _need_debugpy(planned: plan.Plan, known: Sequence[packages.NodePackages]) ->
     """Raise BadInput if a worker lacks what Ray's debugger needs: Ray would pass over each breakpoint (2.60)."""
     asked = planned.request.said.debugger
     lacking = [one.node for one in packages.workers(known) if "debugpy" not in one.packages]
-    if asked not in (None, "legacy") and lacking:
+    if asked is not None and lacking:
         raise BadInput(
             f"DEBUGGER={asked} needs the package debugpy, and {' and '.join(lacking)} {'lack' if len(lacking) > 1 else 'lacks'} it: "
-            "build the node image again ('make build down up'), install it there, or use DEBUGGER=legacy, which needs none."
+            "build the node image again ('make build down up'), or install it there."
         )
 
 
@@ -298,7 +298,7 @@ def _warn_of_debugger(planned: plan.Plan) -> None:
     """Ray's debugger has no password (2.60): whoever reaches its port while a breakpoint waits runs code in the job."""
     said, job = planned.request.said, planned.job.ray_id
     if said.debugger is not None:
-        where = "127.0.0.1" if said.debugger == "legacy" else said.debugger_host or "its node's address"
+        where = said.debugger_host or "its node's address"
         say.warn(
             f"{job} has Ray's debugger on (DEBUGGER={said.debugger}): a process that waits in a breakpoint listens on {where}, "
             f"without a password, and whoever connects runs code as the job; 'make debugger JOB={job}' lists them."

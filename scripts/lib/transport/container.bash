@@ -47,11 +47,6 @@ transport::exec() { transport::_exec "$1" "${@:2}"; }
 
 transport::exec_in() { transport::_exec "$1" --interactive "${@:2}"; }
 
-transport::exec_tty() {
-  transport::_need "$1"
-  hosts::docker "$1" exec --interactive --tty "${CLUSTER_NAME}-$1" "${@:2}"
-}
-
 # transport::_exec NODE [--interactive] ARGV...: a container may be removed or restarted at any moment. Then we print one sentence,
 # instead of the engine's message and of the status 137 with which the command seems to end.
 transport::_exec() {

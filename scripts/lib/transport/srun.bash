@@ -80,13 +80,6 @@ srun::_close_files() {
   done
 }
 
-transport::exec_tty() {
-  local words=()
-  transport::_need "$1"
-  allocation::step words "$1"
-  "${words[@]}" --pty "${SRUN_CONTAINER[@]}" /bin/sh -c "$(existing::command "$@")"
-}
-
 # existing::forward ARRAY NODE LOCAL:HOST:PORT...
 existing::forward() { login::forward "$1" "$(allocation::host "$2")" '' "${@:3}"; }
 

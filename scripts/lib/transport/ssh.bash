@@ -41,12 +41,6 @@ transport::exec_in() {
   return "$status"
 }
 
-# The last of -T and -t counts.
-transport::exec_tty() {
-  transport::_need "$1"
-  login::client "$1" -t -- "$(existing::command "$@")"
-}
-
 transport::is_alive() {
   local said="${LOGIN_SOCKETS}/${BASHPID}.said" status=0
   login::connect "$1" "$said" || status=$?

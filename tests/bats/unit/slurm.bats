@@ -31,14 +31,6 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 'slurm-24007 20007 1'
 }
 
-@test "a program that a person types into gets a terminal of Slurm's on the node's host" {
-  in_slurm node::exec_tty worker-1 printf '<%s>\n' 'a b'
-  assert_status 0
-  assert_line '<a b>'
-  assert_called '--nodelist=gpu-2'
-  assert_called '--pty'
-}
-
 @test "no allocation, a wrong number, one that has ended, one host, other WORKERS, a missing command: each is refused" {
   local outside="is for a Slurm allocation, and there is none here"
   local cure="run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
@@ -120,8 +112,6 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
 @test "NODES_CONTAINER: every command is a step in that container, with its environment set there" {
   in_slurm NODES_CONTAINER='env VIA=container' NODES_PATH=/opt/ray/bin node::exec worker-0 sh -c 'echo "$VIA $RAY_TMPDIR ${PATH%%:*}"'
   assert_line 'container /tmp/verl-regress-job3012 /opt/ray/bin'
-  in_slurm NODES_CONTAINER='env VIA=container' node::exec_tty worker-1 sh -c 'echo "$VIA"'
-  assert_line container
   in_slurm NODES_CONTAINER='env VIA=container' eval 'echo in | node::exec_in head sh -c "read -r line; echo \$line \$VIA"'
   assert_line 'in container'
   in_slurm NODES_CONTAINER='--container-image=/fs/verl.sqsh --container-name=verl' node::exec head sh -c :

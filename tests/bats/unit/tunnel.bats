@@ -60,23 +60,18 @@ on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
   refute_text '(pid'
 }
 
-@test "make debugger asks the helper once, prints the page, and the forwards if VS Code can attach" {
+@test "make debugger asks the helper once, prints the page, and the forwards" {
   # shellcheck disable=SC2016  # expanded when the script runs
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load \
     'helper::run() { printf "%s\n" "$*" >>"${HOST_ROOT}/asked" && printf "%b" "$(<"${HOST_ROOT}/answer")" && [[ -e ${HOST_ROOT}/answer ]]; }' \
     'debugger::show job' >"${HERE}/scripts/show.sh"
-  printf 'TASK\\n\\n{}\\0worker-0 4711\\0worker-1 4712\\0' >"${BOX}/root/answer"
+  printf 'TASK\\n\\n{}\\0worker-0 4711\\nworker-1 4712\\0' >"${BOX}/root/answer"
   sandbox::run TRANSPORT=ssh scripts/show.sh
   assert_status 0
   assert_line '{}'
   assert_line 'ssh -N -p 2222 -L 5678:127.0.0.1:4711 me@10.0.0.2'
   assert_line 'ssh -N -L 5679:127.0.0.1:4712 me@10.0.0.3'
   [[ $(<"${BOX}/root/asked") == 'head breakpoints job --with-ports' ]] || fail "$(<"${BOX}/root/asked")"
-  printf 'TASK\\0' >"${BOX}/root/answer"
-  sandbox::run TRANSPORT=ssh scripts/show.sh
-  assert_status 0
-  assert_line TASK
-  refute_text Forward
 }
 
 @test "make check: the dashboard's port is free, our own, or taken by a program that the message names" {

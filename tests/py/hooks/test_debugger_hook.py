@@ -31,15 +31,6 @@ class Worker:
         yield
 """,
     "ray/util/__init__.py": "",
-    "ray/util/rpdb.py": """
-import socket, sys
-class _RemotePdb:
-    def __init__(self):
-        self._listen_socket = socket.socket()
-        self._listen_socket.bind(("127.0.0.1", 0))
-    def listen(self): sys.stdin.readline()
-def set_trace(): _RemotePdb().listen()
-""",
     "ray/util/debugpy.py": """
 import debugpy
 from ray._private.worker import Worker
@@ -51,12 +42,10 @@ def _post_mortem(): return set_trace("error")
 """,
     "reward.py": """
 import ray._raylet
-import ray.util.debugpy, ray.util.rpdb
+import ray.util.debugpy
 def score():
     ray.util.debugpy.set_trace()
     return 1
-def legacy():
-    ray.util.rpdb.set_trace()
 def raises():
     raise ValueError("no")
 def post_mortem():
@@ -99,7 +88,7 @@ def test_a_process_that_waits_says_where_and_at_which_port(process):
     assert (one.task, one.function, one.line, one.exception) == ("ray::Rewards.score", "score", 5, None)
     assert one.file == str(process.code / "reward.py")
     assert (one.node, one.host, one.port, one.pid) == ("worker-0", "10.0.0.3", 4711, process.processes[0].pid)
-    assert (one.kind, one.attached) == ("debugpy", False)
+    assert not one.attached
     assert breakpoints.words(process.job) == f"waits in a breakpoint ({process.code}/reward.py:5)"
 
 
@@ -123,15 +112,7 @@ def test_a_debugger_that_attaches_and_leaves(process):
 @pytest.mark.slow
 def test_after_an_exception_it_is_the_line_that_raised_it(process):
     [one] = process("reward.post_mortem()")
-    assert (one.function, one.line, one.exception) == ("raises", 10, "ValueError")
-
-
-def test_the_legacy_debugger_is_recorded_until_it_goes_on(process):
-    [one] = process("reward.legacy()")
-    assert (one.kind, one.host, one.function) == ("legacy", "127.0.0.1", "legacy")
-    assert one.port > 0
-    process.processes[0].communicate("continue\n", timeout=20)
-    assert breakpoints.of(process.job) == []
+    assert (one.function, one.line, one.exception) == ("raises", 8, "ValueError")
 
 
 def test_the_record_of_a_killed_process_counts_for_nothing(process):
