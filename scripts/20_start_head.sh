@@ -4,7 +4,7 @@
 #
 #   scripts/20_start_head.sh
 #
-# Knobs: GCS_PORT GCS_STORAGE OBJECT_STORE_BYTES CLUSTER_TIMEOUT
+# Knobs: GCS_PORT OBJECT_STORE_BYTES CLUSTER_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -4,7 +4,7 @@
 #
 #   scripts/21_start_workers.sh
 #
-# Knobs: WORKERS WORKER_RESOURCES WORKER_CPUS WORKER_GPUS GCS_PORT GCS_STORAGE OBJECT_STORE_BYTES
+# Knobs: WORKERS WORKER_RESOURCES WORKER_CPUS WORKER_GPUS GCS_PORT OBJECT_STORE_BYTES
 #        CLUSTER_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"

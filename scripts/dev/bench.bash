@@ -111,7 +111,7 @@ bench::four_commands() {
 }
 
 # bench::take_down: nothing runs; the directories that a user would mount, and that `make down` empties, exist again.
-bench::take_down() { bench::make down FORCE=1 && mkdir -p "${WORKDIR}/gcs/${CLUSTER_NAME}"; }
+bench::take_down() { bench::make down FORCE=1; }
 
 row::up() {
   local round

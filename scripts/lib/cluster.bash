@@ -33,8 +33,8 @@ cluster::_wait_for_lock() {
 # cluster::ensure_directories: the directories that are mounted or kept next to them, created by this user before any container.
 cluster::ensure_directories() {
   owner::need_workdir
-  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets" "${WORKDIR}/gcs/${CLUSTER_NAME}"
-  chmod 700 "${WORKDIR}/secrets" "${WORKDIR}/gcs"
+  mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
+  chmod 700 "${WORKDIR}/secrets"
   owner::ensure_id
   RUN_AS=$(engine::user)
   export RUN_AS
@@ -48,8 +48,7 @@ cluster::ensure_token() {
     log::changed "made Ray's token for ${CLUSTER_NAME} (${file}, mode 600)"
   fi
   chmod 600 "$file"
-  [[ $(id -u) -ne 0 ]] ||
-    chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}"/{cache,gcs} "${WORKDIR}/gcs/${CLUSTER_NAME}"
+  [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}/cache"
   [[ $(id -u) -ne 0 ]] || cluster::_is_shared_by_many || chown --reference="$WORKDIR" "${WORKDIR}/shared"
 }
 
@@ -76,7 +75,6 @@ cluster::ensure_head() {
     log::changed "Ray restarts on every node: $(made::describe "$changed")"
   fi
   cluster::_need_token_auth
-  cluster::_need_gcs_storage
   [[ -z $running ]] || cluster::_make_room head
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
@@ -236,15 +234,14 @@ cluster::_start_worker() {
 # Every start has its own mark, a label of the node in Ray's table: Ray lists a node as ALIVE for half a minute after its container
 # was killed, and the new node has the same name and address.
 cluster::_start() {
-  local node=$1 mark without=() storage=() ray=(ray)
+  local node=$1 mark without=() ray=(ray)
   shift
   [[ $PROFILE != rocm ]] || without=("${CLUSTER_ROCM_UNSET[@]/#/--unset=}")
-  cluster::_gcs_storage "$node" storage
   mark="$(date +%s)-$$"
   [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
-  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" "${storage[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
+  node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \
     "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
@@ -254,17 +251,8 @@ cluster::_start() {
 
 # cluster::_knobs NODE: the knobs that `ray start` uses there.
 cluster::_knobs() {
-  printf '%s\n' GCS_PORT GCS_STORAGE OBJECT_STORE_BYTES
+  printf '%s\n' GCS_PORT OBJECT_STORE_BYTES
   [[ $1 == head ]] || printf '%s\n' WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
-}
-
-# cluster::_gcs_storage NODE ARRAY: the environment for Ray on that node that follows from GCS_STORAGE, as words NAME=value.
-cluster::_gcs_storage() {
-  local -n _words=$2
-  [[ $GCS_STORAGE == rocksdb ]] || return 0
-  # By default all parts of Ray give up when the GCS is gone for 60 s (2.60). Here it comes back, and a job lives for 10 minutes.
-  _words=(RAY_gcs_rpc_server_reconnect_timeout_s=600)
-  [[ $1 != head ]] || _words+=(RAY_gcs_storage=rocksdb RAY_gcs_storage_path="$(nodes::gcs_path)")
 }
 
 # cluster::_need_token_auth: the Ray of the nodes knows the token; an older one would start without a word, open to its whole network.
@@ -275,20 +263,6 @@ cluster::_need_token_auth() {
   read -r version older <<<"$said"
   [[ -z $older ]] ||
     cli::die 1 "The head has Ray ${version}, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
-}
-
-# cluster::_need_gcs_storage: the head can be started with GCS_STORAGE, and loses nothing that it should keep.
-cluster::_need_gcs_storage() {
-  local said version older
-  if [[ $GCS_STORAGE == memory ]]; then
-    ! node::exec head test -e "$(nodes::gcs_path)/session_name" ||
-      cli::die 2 "GCS_STORAGE=memory (from ${ENV_ORIGIN[GCS_STORAGE]}) would forget what the GCS of ${CLUSTER_NAME} has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
-    return
-  fi
-  said=$(cluster::ask_host head ray 2.60)
-  read -r version older <<<"$said"
-  [[ -z $older ]] ||
-    cli::die 2 "GCS_STORAGE=rocksdb (from ${ENV_ORIGIN[GCS_STORAGE]}) needs Ray 2.60 or later and the head has Ray ${version}: use GCS_STORAGE=memory, or nodes with a newer Ray."
 }
 
 # cluster::_make_room NODE: removes what an earlier start left there and what would block the next one.

@@ -12,6 +12,7 @@ declare -grA KNOB_GONE=(
   [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'
   [BENCH_ROWS]='name the rows behind scripts/dev/bench.sh'
   [DEBUGGER_PORT]='the ports are 5678 and the next ones'
+  [GCS_STORAGE]='Ray keeps its state in memory'
   [GCS_TIMEOUT]='it is always 600'
   [IMAGE_PULL_TIMEOUT]='it is always 7200'
   [IMAGE_VERL_VERSION]='the image always has verl 0.7.1'

@@ -30,7 +30,7 @@ owner::ensure_id() {
 owner::need_workdir() {
   local path=$WORKDIR name
   while [[ ! -e $path ]]; do path=${path%/*} path=${path:-/}; done # WORKDIR is made there
-  for path in "$path" "${WORKDIR}"/{id,cache,clusters,gcs,locks,secrets,shared} "${WORKDIR}/locks/${CLUSTER_NAME}"; do
+  for path in "$path" "${WORKDIR}"/{id,cache,clusters,locks,secrets,shared} "${WORKDIR}/locks/${CLUSTER_NAME}"; do
     [[ -e $path && ! -w $path ]] || continue
     name=$(stat -c %U -- "$path")
     cli::die 2 "${path} belongs to ${name}, and ${OWNER_USER} cannot write there (WORKDIR, from ${ENV_ORIGIN[WORKDIR]}): run this as ${name}, or in a checkout of your own with another CLUSTER_NAME and DASHBOARD_PORT."

@@ -124,10 +124,7 @@ def test_a_trainer_that_fails_under_a_new_head_which_does_not_know_its_job_is_lo
     found = aftermath.of_failure(
         job, {"address": ray.address}, "the trainer ended with exit status 1", told_to_stop=False
     )
-    sentence = (
-        "the trainer ended with exit status 1, and Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or "
-        "it was deleted there"
-    )
+    sentence = "the trainer ended with exit status 1, and Ray has forgotten it: its head was restarted, or it was deleted there"
     assert found.get("head_gone", False) is bool(submitted)
     assert found["reason"] == (sentence if submitted else "the trainer ended with exit status 1")
 

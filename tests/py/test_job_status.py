@@ -24,9 +24,7 @@ HEADLESS = {
     "told_to_stop": False,
     "head_gone": True,
 }
-FORGOTTEN = (
-    "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
-)
+FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted there"
 
 
 @pytest.mark.parametrize(

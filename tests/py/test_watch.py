@@ -172,8 +172,8 @@ def last(sentence):
             ["RUNNING", None, None],
             {1: started},
             Exit.LOST,
-            "job LOST (the job recorded no end, and Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps "
-            "what it knows), or it was deleted there): read 'make logs JOB=job'.",
+            "job LOST (the job recorded no end, and Ray has forgotten it: its head was restarted, or it was "
+            "deleted there): read 'make logs JOB=job'.",
         ),
     ],
 )

@@ -10,9 +10,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-FORGOTTEN = (
-    "Ray has forgotten it: its head was restarted (GCS_STORAGE=rocksdb keeps what it knows), or it was deleted there"
-)
+FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted there"
 # ray.dashboard.modules.job.common.JobErrorType: the job lost what it runs in, whatever it did itself.
 _SUPERVISOR_GONE = ("JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE")
 _NODE_DIED = re.compile(r"because its node has died.*?terminated unexpectedly: ([^\n]+)", re.DOTALL)

@@ -63,7 +63,6 @@ compose::_render_host() {
   printf '    network_mode: host\n    networks: !reset null\n    hostname: %s\n    labels: {verl-regress.address: "%s"}\n' \
     "${CLUSTER_NAME}-$1" "$(hosts::address "$1")"
   printf '    secrets: !reset []\n    volumes:\n      - {type: bind, source: "%s", target: /run/secrets/ray_token, read_only: true}\n' "$(hosts::token "$1")"
-  [[ $1 != head ]] || printf '      - {type: bind, source: "%s", target: /var/lib/ray-gcs}\n' "$(hosts::gcs head)"
   printf '    extra_hosts:\n'
   for node in $(node::list); do printf '      - "%s=%s"\n' "${CLUSTER_NAME}-${node}" "$(hosts::address "$node")"; done
 }

@@ -9,9 +9,6 @@ nodes::dashboard_host() { if hosts::are_several; then printf '127.0.0.1\n'; else
 # reach. A host's own network has others, and the port asks for no password.
 nodes::debugger_host() { ! hosts::are_several || printf '127.0.0.1\n'; }
 
-# nodes::gcs_path: where the GCS keeps its state, on the head (docker-compose.yaml): it outlives the container.
-nodes::gcs_path() { printf '/var/lib/ray-gcs\n'; }
-
 # nodes::check: what must be true before anything is changed.
 nodes::check() {
   local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
@@ -109,6 +106,5 @@ nodes::ensure_down() {
   hosts::need_same_file
   log::while 'removing the containers' -- compose::ensure_down
   rm -rf -- "${WORKDIR}/shared/secrets/${CLUSTER_NAME}" # of jobs that are over now
-  rm -rf -- "${WORKDIR}/gcs/${CLUSTER_NAME}"            # the state of jobs that end with the head
   hosts::need_released
 }

@@ -72,12 +72,6 @@ nodes::_need_ports() {
 # nodes::ask_dashboard: the HTTP status with which it answers the head with the head's token; prints nothing if it does not.
 nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version; }
 
-# nodes::gcs_path: where the GCS keeps its state, on the head: next to Ray's token, not on the shared root.
-nodes::gcs_path() {
-  # shellcheck disable=SC2016  # expanded on the node
-  node::exec head sh -c 'printf "%s.gcs\n" "${RAY_AUTH_TOKEN_PATH%.token}"'
-}
-
 nodes::check() {
   prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses \
     nodes::_check_shared_root nodes::_check_clocks nodes::_check_ports
@@ -166,7 +160,7 @@ nodes::_release() {
   stopped=$(cluster::stop_ray "$1") || return # errexit is off before `||`
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$1" sh -c '
-    rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.gcs" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
+    rm -rf "$RAY_AUTH_TOKEN_PATH" "${RAY_AUTH_TOKEN_PATH%.token}.owner" "$1"
     rmdir "${RAY_AUTH_TOKEN_PATH%/*}" 2>/dev/null || true' release "${SHARED_ROOT}/secrets/${CLUSTER_NAME}" || return
   nodes::_leave "$1" || return
   printf '%s\n' "$stopped"

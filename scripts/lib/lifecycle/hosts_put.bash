@@ -1,5 +1,5 @@
-# lifecycle/hosts_put: what a host of HOSTS_FILE gets before its container (the image, Ray's token, the directory of the GCS), where that is,
-# and that it is removed again.
+# lifecycle/hosts_put: what a host of HOSTS_FILE gets before its container (the image, Ray's token), where that is, and that it is
+# removed again.
 # shellcheck shell=bash
 
 # hosts::ensure_images: every host has the node image; what it lacks is carried over, to all hosts at once. Images are compared by
@@ -49,8 +49,7 @@ hosts::_carry_all() {
 # hosts::_carried DIR: how much each host has got so far, from dd's words.
 hosts::_carried() { tr '\r' '\n' <"$1/bytes" | sed -nE 's/.*\(([^,]+),.*/\1/p' | tail -n 1; }
 
-# hosts::ensure_tokens: every host has this cluster's token, for the user of the containers alone and outside the shared root. On the
-# head's host also the directory where the GCS keeps its state.
+# hosts::ensure_tokens: every host has this cluster's token, for the user of the containers alone and outside the shared root.
 hosts::ensure_tokens() {
   local node dir
   cli::temp_dir dir
@@ -66,9 +65,8 @@ hosts::_put_token() {
   # shellcheck disable=SC2016  # expanded there; the token itself comes on stdin
   hosts::on "$1" '
     set -e; umask 077; file="$HOME/.verl-regress/$1.token"; token=$(cat)
-    mkdir -p "${file%/*}" "${file%.token}.gcs"; chmod 700 "${file%/*}" "${file%.token}.gcs"
+    mkdir -p "${file%/*}"; chmod 700 "${file%/*}"
     own() { [ "$(id -u)" != 0 ] || chown "$2" "$1"; }
-    own "${file%.token}.gcs" "$2"
     [ ! -f "$file" ] || [ "$(cat "$file")" != "$token" ] || { chmod 600 "$file"; own "$file" "$2"; exit; }
     new=$(mktemp "$file.XXXXXX") # hosts may share this home
     printf %s "$token" >"$new"; own "$new" "$2"; mv "$new" "$file"; echo put' "$CLUSTER_NAME" "$RUN_AS" \
@@ -92,16 +90,7 @@ hosts::token() {
   if hosts::_is_remote "$1"; then hosts::_token "$1"; else printf '%s/secrets/%s.token\n' "$WORKDIR" "$CLUSTER_NAME"; fi
 }
 
-# hosts::gcs NODE: where the head keeps the state of the GCS, on its host.
-hosts::gcs() {
-  if hosts::_is_remote "$1"; then
-    printf '%s/.verl-regress/%s.gcs\n' "${_HOSTS_FACT["$1:home"]}" "$CLUSTER_NAME"
-  else
-    printf '%s/gcs/%s\n' "$WORKDIR" "$CLUSTER_NAME"
-  fi
-}
-
-# hosts::ensure_released ENGINE...: no token and no state of the GCS is left on those hosts. Those that do not answer are left out.
+# hosts::ensure_released ENGINE...: no token is left on those hosts. Those that do not answer are left out.
 hosts::ensure_released() {
   local dir
   cli::temp_dir dir
@@ -111,7 +100,7 @@ hosts::ensure_released() {
 hosts::_release() {
   hosts::_is_remote "$1" || return 0
   # shellcheck disable=SC2016  # expanded there
-  hosts::on "$1" 'dir="$HOME/.verl-regress"; rm -rf "$dir/$1.token" "$dir/$1.gcs"; rmdir "$dir" 2>/dev/null || true' "$CLUSTER_NAME" 2>/dev/null || true
+  hosts::on "$1" 'dir="$HOME/.verl-regress"; rm -f "$dir/$1.token"; rmdir "$dir" 2>/dev/null || true' "$CLUSTER_NAME" 2>/dev/null || true
   login::disconnect "$1"
 }
 

@@ -9,7 +9,7 @@ setup_file() {
 
 setup() { load fault_helper; }
 
-FORGOTTEN='Ray has forgotten it: its head was restarted \(GCS_STORAGE=rocksdb keeps what it knows\), or it was deleted there'
+FORGOTTEN='Ray has forgotten it: its head was restarted, or it was deleted there'
 
 # containers: names and states of the containers with our label.
 containers() { docker ps --all --filter label=verl-regress.cluster=vrfault-work --format '{{.Names}} {{.State}}' | sort; }
@@ -72,7 +72,7 @@ END
   fault::recovered "tries=${tries}"
 }
 
-@test "the head restarts under a job, GCS in memory, and make up is run at once: LOST, and why" {
+@test "the head restarts under a job, and make up is run at once: LOST, and why" {
   UNREACHABLE_TIMEOUT=300 fault::train 'the head restarts, GCS in memory, make up at once' 400
   fault::inject docker restart --time 0 vrfault-work-head
   run make --no-print-directory up

@@ -64,48 +64,27 @@ STUB
   assert_line 'ok      worker-1: listed its packages'
 }
 
-# storage_stub VERSION KEPT: a head whose Python has that Ray, and whose `test` for a GCS on disk exits with KEPT.
-storage_stub() {
+# head_with_ray VERSION: a head whose Python has that Ray.
+head_with_ray() {
   fake_ray "${BOX}/site" "$1"
   stub docker - <<STUB
 case "\$*" in
   inspect*) echo true ;;
-  *' test -e '*) exit $2 ;;
   *' python3 - ray '*) PYTHONPATH="\${BOX}/site" "$(real_python)" "\${@:5}" ;;
   *' stop '*) echo 0 ;;
 esac
 STUB
 }
 
-@test "GCS_STORAGE=rocksdb: the head keeps its GCS on disk, every node waits for a head that is gone; refused where Ray lacks it" {
-  storage_stub 2.60.0 0
-  sandbox::lines GCS_STORAGE=rocksdb <<<$'cluster::_need_gcs_storage\ncluster::_start head --head\ncluster::_start_worker worker-0 head:6379'
-  assert_status 0
-  assert_called 'head.log env RAY_gcs_rpc_server_reconnect_timeout_s=600 RAY_gcs_storage=rocksdb RAY_gcs_storage_path=/var/lib/ray-gcs VERL_REGRESS_RAY=mvp11 VERL_REGRESS_NODE=head VERL_REGRESS_OWNER= ray start --node-name=head'
-  assert_called 'worker-0.log env RAY_gcs_rpc_server_reconnect_timeout_s=600 VERL_REGRESS_RAY=mvp11 '
-  storage_stub 2.59.1 1
-  sandbox::lines GCS_STORAGE=rocksdb <<<'cluster::_need_gcs_storage'
-  assert_error 2 'GCS_STORAGE=rocksdb (from the command line or environment) needs Ray 2.60 or later and the head has Ray 2.59.1: use GCS_STORAGE=memory, or nodes with a newer Ray.'
-}
-
 @test "a head whose Ray is too old for the token is refused before Ray is started" {
-  storage_stub 2.51.2 1
+  head_with_ray 2.51.2
   sandbox::lines NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
   assert_error 1 "The head has Ray 2.51.2, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
   refute_called '--head'
-  storage_stub 2.52.0 1
+  head_with_ray 2.52.0
   sandbox::lines NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
   assert_status 0
   assert_called ' ray start --node-name=head '
-}
-
-@test "GCS_STORAGE=memory is refused where the GCS was kept on disk" {
-  storage_stub 2.60.0 0
-  sandbox::lines <<<'cluster::_need_gcs_storage'
-  assert_error 2 "GCS_STORAGE=memory (from env/defaults.env) would forget what the GCS of mvp11 has kept on disk: set GCS_STORAGE=rocksdb as before, or 'make down' first."
-  storage_stub 2.60.0 1
-  sandbox::lines <<<'cluster::_need_gcs_storage'
-  assert_status 0
 }
 
 @test "make up leaves a worker of the cluster alone, and starts those without Ray or outside the cluster" {

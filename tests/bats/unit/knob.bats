@@ -127,9 +127,6 @@ CODE_A
 -pypi:
 -git:https://example.org/verl
 -../x
-GCS_STORAGE
-+memory
--Memory
 ALLOW
 +
 +changed,inconclusive

@@ -250,22 +250,22 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'skip    nothing has the label verl-regress.cluster=mine'
 }
 
-@test "make down removes the secrets and the GCS of this cluster, which has no more jobs, and nothing of another one" {
+@test "make down removes the secrets of this cluster, which has no more jobs, and nothing of another one" {
   local name
   ours
   for name in mine other; do
-    mkdir -p "${WORK}/shared/secrets/${name}" "${WORK}/gcs/${name}"
-    touch "${WORK}/shared/secrets/${name}/job-1" "${WORK}/gcs/${name}/state"
+    mkdir -p "${WORK}/shared/secrets/${name}"
+    touch "${WORK}/shared/secrets/${name}/job-1"
   done
   printf 'job-1 RUNNING\n' >"${BOX}/live"
   mine scripts/02_down.sh
   assert_status 2
-  [[ -e ${WORK}/shared/secrets/mine/job-1 && -e ${WORK}/gcs/mine/state ]]
+  [[ -e ${WORK}/shared/secrets/mine/job-1 ]]
   rm "${BOX}/live"
   mine scripts/02_down.sh
   assert_status 0
-  [[ ! -e ${WORK}/shared/secrets/mine && ! -e ${WORK}/gcs/mine ]]
-  [[ -e ${WORK}/shared/secrets/other/job-1 && -e ${WORK}/gcs/other/state ]]
+  [[ ! -e ${WORK}/shared/secrets/mine ]]
+  [[ -e ${WORK}/shared/secrets/other/job-1 ]]
 }
 
 @test "if it is unknown which jobs are live, nothing is taken down without FORCE=1" {
