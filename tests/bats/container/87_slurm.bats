@@ -44,24 +44,6 @@ ours() {
   done
 }
 
-# begin_long_training ID SAVE_FREQ: submits that job, which would train for many minutes, and sets `BATCH` to Slurm's once it has trained for
-# three steps.
-begin_long_training() {
-  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=$1 OVERRIDES="trainer.save_freq=$2 trainer.total_training_steps=4000 trainer.total_epochs=200" \
-    slurm_nodes::submit
-  slurm_nodes::await_line 240 'step 3 of 4000'
-}
-
-# goes_on ID: nothing of ours runs on any host, and that job goes on in another allocation from its newest checkpoint.
-goes_on() {
-  [[ -z $(ours) ]] || fail "$(ours) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
-  step=$(find "${SLURM_SHARED}/jobs/$1/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
-  ((step >= 2))
-  BATCH_DO=resume JOB=$1 OVERRIDES="trainer.total_training_steps=$((step + 2))" slurm_nodes::submit
-  slurm_nodes::await_end
-  assert_line "ok      $1.* SUCCEEDED \(the trainer ended\)"
-}
-
 @test "the transport contract over steps of an allocation, and a step that is lost" {
   allocate 3
   contract::all
@@ -108,26 +90,30 @@ goes_on() {
   assert_line 'ok      /private is one directory on every node, with links and renames, and its locks work between the nodes'
 }
 
-@test "make slurm: up, prepare, a job and down in an allocation of three hosts; no token and no secret is in its outputs" {
+@test "make slurm: up, prepare and a job in an allocation; scancel in training leaves nothing of ours running, nor a secret in the outputs" {
   allocate 2
   make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
   scancel "$SLURM_JOB_ID"
   unset SLURM_JOB_ID TRANSPORT
-  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES=trainer.total_training_steps=2 BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job slurm_nodes::submit
-  slurm_nodes::await_end
-  assert_line "ok      head is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-0): CPU 0, GPU 0"
-  assert_line "ok      worker-1 is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2): .*"
-  assert_line 'ok      in-slurm SUCCEEDED \(the trainer ended\)'
-  driver=$(jq -r .node_ip "${SLURM_SHARED}/jobs/in-slurm/state/started")
-  [[ $driver == @("$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-1)"|"$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2)") ]]
-  [[ -z $(ours) ]] || fail "$(ours)"
+  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=4000 trainer.total_epochs=200' \
+    BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job slurm_nodes::submit
+  slurm_nodes::await_line 240 'step 3 of 4000'
+  scancel "$BATCH"
+  wait::until 60 - slurm_nodes::state_of "$BATCH" CANCELLED
+  [[ -z $(ours) ]] || fail "$(ours) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
   run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${BATCH}.token")" "$SLURM_SHARED" "${WORKDIR}/slurm"
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }
 
-@test "scancel in training: nothing of ours runs on any host, and the job goes on in another allocation from its checkpoint" {
-  begin_long_training cancelled 1
-  scancel "$BATCH"
-  wait::until 60 - slurm_nodes::state_of "$BATCH" CANCELLED
-  goes_on cancelled
+@test "BATCH_DO=resume: the job goes on in another allocation of three hosts from its checkpoint, and down leaves nothing" {
+  step=$(find "${SLURM_SHARED}/jobs/in-slurm/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
+  ((step >= 2))
+  BATCH_DO=resume JOB=in-slurm OVERRIDES="trainer.total_training_steps=$((step + 2))" slurm_nodes::submit
+  slurm_nodes::await_end
+  assert_line "ok      head is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-0): CPU 0, GPU 0"
+  assert_line "ok      worker-1 is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2): .*"
+  assert_line 'ok      in-slurm.* SUCCEEDED \(the trainer ended\)'
+  driver=$(jq -r .node_ip "${SLURM_SHARED}/jobs/in-slurm/attempts/2/state/started")
+  [[ $driver == @("$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-1)"|"$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2)") ]]
+  [[ -z $(ours) ]] || fail "$(ours)"
 }
