@@ -140,13 +140,3 @@ def test_the_sentence_about_all_steps(bad, said):
         for n in (1, 2, 3)
     ]
     assert progress.not_finite(steps) == said
-
-
-def test_a_job_of_the_console_logger(make_job, run):
-    job = make_job(ended={"exit_code": 0, "reason": "the trainer ended"})
-    plan = json.loads((job.config / "resolved.json").read_text())
-    plan["overrides"] = [{"text": "trainer.logger=[console]", "origin": "OVERRIDES"}]
-    write(job.config / "resolved.json", json.dumps(plan))
-    write(job.driver_log, "step:1 - a:1\nstep:2 - a:nan - b:-inf - c:np.float64(nan) - d:inf - e:1\n")
-    assert "4 metrics are not finite since step 2" in run("--no-ray", "jobs").out
-    assert strictly(run("logs", "job", "--metrics").out.splitlines()[1])["data"] == {**dict.fromkeys("abcd"), "e": 1.0}

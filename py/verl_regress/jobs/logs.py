@@ -49,10 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_metrics(job: JobDir) -> int:
     rows = progress.joined(job)
-    if not progress.logs_steps(job):
+    if not rows:
         say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
-    elif not rows:
-        file = job.metrics if progress.writes_file(job) else job.driver_log
-        say.info(f"{job.ray_id} has no steps yet in its {file.name}.")
     sys.stdout.write("".join(f"{row.text}\n" for row in rows))
     return 0

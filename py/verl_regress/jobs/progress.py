@@ -1,4 +1,4 @@
-"""A job's training steps, from metrics.jsonl (verl's file logger) or else the driver's log (its console logger)."""
+"""A job's training steps, from metrics.jsonl (verl's file logger)."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base import records
-from verl_regress.base.errors import Unreadable, shown
-from verl_regress.base.files import opened, unreadable
+from verl_regress.base.files import opened
 from verl_regress.base.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
 _TOTAL = re.compile(rb"Total training steps: (\d+)")
-# "step:3 - actor/lr:0.0001 - val/loss:np.float64(1.5)": verl's console logger (0.7.1, 0.8.0), after Ray's prefix or a
-# progress bar that had no newline yet, and before Ray's "[repeated 2x across cluster] (Ray deduplicates ...)" in colour.
-_CONSOLE = re.compile(rb"(?:^|[\s\]])step:(\d+) - (\S+:\S[^\x1b]*)")
-_NUMBER = re.compile(r"(?:np\.\w+\()?(-?(?:\d|inf\b|nan\b)[0-9.e+-]*|-?inf|nan)")  # numpy shows 0.5 as np.float64(0.5)
 # Rows with nothing else are not training steps (val-core and val-aux of PPO, val of SFT).
 _VALIDATION = ("val-core/", "val-aux/", "val/")
-_ODD = re.compile(rb'null|NaN|Infinity|: ?"')  # a line without these has only finite numbers
 _TOTAL_WITHIN = 4 << 20  # bytes of a log: many times what comes before the first step
 _SECONDS = ("timing_s/step", "perf/time_per_step")
 _SCORES = ("critic/score/mean", "critic/rewards/mean", "train/loss")
@@ -64,7 +58,10 @@ def shown_value(value: float | None, digits: int = 3, none: str = "not finite") 
 
 def _finite(value: Any) -> float | None:
     """The number, if it is one; verl's file logger writes NaN and infinity as null."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    with contextlib.suppress(OverflowError):  # an integer of more than 308 digits
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    return None
 
 
 def not_finite(steps: Sequence[Step]) -> str | None:
@@ -83,50 +80,19 @@ def not_finite(steps: Sequence[Step]) -> str | None:
     return f"{what} not finite {'since' if is_still else 'at'} step {since}"
 
 
-def of_line(path: Path, line: bytes) -> Step:
-    """The step in a line of this metrics.jsonl. Raises Unreadable."""
+def of_line(line: bytes) -> Step | None:
+    """The step in a line of metrics.jsonl; None if it is damaged, as on a disk that was full. The judge refuses such a record."""
     text = line.decode("utf-8", "replace")
     with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
         row = json.loads(text)
         if isinstance(row["step"], int) and isinstance(row["data"], dict):
             return Step(row["step"], {name: _finite(value) for name, value in row["data"].items()}, text)
-    raise records.not_as_written(path, f"{shown(text, 40)} is not a step with its data")
-
-
-def of_console(line: bytes) -> Step | None:
-    """The step in a line of the driver's log, as metrics.jsonl would have it; None unless verl's console logger wrote it."""
-    match = _CONSOLE.search(line)
-    if match is None:
-        return None
-    data = {}
-    for part in match[2].decode("utf-8", "replace").split(" - "):
-        name, _, text = part.strip().rpartition(":")
-        number = _NUMBER.match(text)
-        if name and number is not None:
-            with contextlib.suppress(ValueError):
-                data[name] = _finite(float(number[1]))
-    return Step(int(match[1]), data, json.dumps({"step": int(match[1]), "data": data})) if data else None
+    return None
 
 
 def rows(job: JobDir) -> list[Step]:
-    """The lines of an attempt's own metrics.jsonl, or the same from its log if its loggers write no such file.
-
-    A half-written last line is left for the next call. Raises OSError and Unreadable.
-    """
-    if not writes_file(job):
-        return [step for line in Tail(job.driver_log).new_lines() if (step := of_console(line))]
-    return [of_line(job.metrics, line) for line in _recorded(job)]
-
-
-def _recorded(job: JobDir) -> list[bytes]:
-    """The complete lines of its metrics.jsonl."""
-    try:
-        with opened(job.metrics) as file:
-            return [line for line in file.read().split(b"\n")[:-1] if line.strip()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(job.metrics, error) from error
+    """The lines of an attempt's own metrics.jsonl. Raises OSError and Unreadable."""
+    return Tail(job.metrics).new_steps()
 
 
 def training(found: Iterable[Step]) -> list[Step]:
@@ -156,13 +122,11 @@ def parent_of(job: JobDir) -> dict[str, Any]:
 def so_far(job: JobDir) -> tuple[int | None, str | None]:
     """The number of an attempt's last recorded step, or the parent's if there is none, and `not_finite`.
 
-    None if its loggers write no steps that can be read here. A long record is parsed whole only if something in it may not be finite.
+    None if its loggers write no steps here. Raises OSError and Unreadable.
     """
-    if not logs_steps(job):
+    if not writes_file(job):
         return None, None
-    lines = _recorded(job)
-    is_finite = not any(map(_ODD.search, lines))
-    found = [of_line(job.metrics, line) for line in lines[-1:]] if lines and is_finite else rows(job)
+    found = rows(job)
     return found[-1].number if found else int(parent_of(job)["step"]), not_finite(training(found))
 
 
@@ -175,45 +139,29 @@ def total_steps(job: JobDir) -> int | None:
     """How many steps the trainer said it will take, or None if it has not said so yet."""
     try:
         with opened(job.driver_log) as log:
-            return total_in(log.read(_TOTAL_WITHIN))
+            match = _TOTAL.search(log.read(_TOTAL_WITHIN))
     except FileNotFoundError:
         return None
-
-
-def total_in(log: bytes) -> int | None:
-    """The number of steps that these bytes of a driver's log announce, or None."""
-    match = _TOTAL.search(log)
     return int(match[1]) if match else None
 
 
 class Tail:
-    """The complete lines of a growing file, each once."""
+    """The steps in a growing metrics.jsonl, each once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._end = 0  # of the last complete line
-        self.rest = b""  # what follows it
 
-    @property
-    def size(self) -> int:
-        """Bytes read so far."""
-        return self._end + len(self.rest)
-
-    def new_lines(self) -> Iterator[bytes]:
-        """The lines added since the last call, which must have been read to the end; none if there is no such file yet."""
+    def new_steps(self) -> list[Step]:
+        """Those added since the last call. A half-written last line is left for the next call. Raises OSError and Unreadable."""
         try:
-            file = opened(self._path)
+            with opened(self._path) as file:
+                file.seek(self._end)
+                whole = file.read().split(b"\n")[:-1]
         except FileNotFoundError:
-            return
-        with file:
-            file.seek(self._end)
-            self.rest = b""
-            for line in file:
-                if not line.endswith(b"\n"):
-                    self.rest = line
-                    return
-                self._end += len(line)
-                yield line[:-1]
+            return []
+        self._end += sum(len(line) + 1 for line in whole)
+        return [step for line in whole if (step := of_line(line)) is not None]
 
 
 def loggers(job: JobDir) -> str | None:
@@ -229,26 +177,19 @@ def writes_file(job: JobDir) -> bool:
     return asked is None or "file" in asked
 
 
-def logs_steps(job: JobDir) -> bool:
-    """Can its steps be read, from metrics.jsonl ('file') or from the driver's log ('console')?"""
-    return writes_file(job) or "console" in str(loggers(job))
-
-
 def taken(job: JobDir) -> str:
-    """`2 of 10 training steps` and what is not finite, or that its loggers write no steps, or that they cannot be read."""
-    if not logs_steps(job):
+    """`2 of 10 training steps` and what is not finite, or that its loggers write no steps."""
+    if not writes_file(job):
         return f"its loggers write no steps here (trainer.logger={loggers(job)})"
     total = total_steps(job)
-    try:
-        steps = training(joined(job))
-    except Unreadable as error:
-        return f"its steps {error.why}"
+    steps = training(joined(job))
     counted = f"{len(steps)} of {total if total is not None else '?'} training steps"
     return ", ".join(filter(None, (counted, not_finite(steps))))
 
 
 def log_lines(job: JobDir, prefix: str) -> list[str]:
     """The lines of the driver's log that begin with `prefix`."""
-    log = Tail(job.driver_log)
-    found = [line for line in [*log.new_lines(), log.rest] if line.startswith(prefix.encode())]
-    return [line.decode("utf-8", "replace") for line in found]
+    if not job.driver_log.exists():
+        return []
+    with opened(job.driver_log) as log:
+        return [line.decode("utf-8", "replace").rstrip("\n") for line in log if line.startswith(prefix.encode())]

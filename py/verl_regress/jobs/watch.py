@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import records, say
-from verl_regress.base.errors import Exit, RegressError, Unreadable
-from verl_regress.base.files import unreadable
+from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
 from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, stacks, sweep
-from verl_regress.jobs.progress import Step
 from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the job
-_ASK_FOR_ACTORS_EVERY = 3.0  # seconds, while a job starts
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines, until_step: int = 0) 
     Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `judge`
     decides here whether the job is over.
     """
-    life, clocks = _Life(job, api), _Clocks(deadlines)
+    life, clocks = _Life(job), _Clocks(deadlines)
     before: Judgement | None = None
     while True:
         seen = _look(job, api)
@@ -205,7 +202,7 @@ def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit,
         say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
     else:
         bundle = debug.attempt(job, api.address, "stalled", logs=True)
-        doing = ", ".join(filter(None, (life.doing, stacks.words(job, bundle) if bundle else None)))
+        doing = (stacks.words(job, bundle) if bundle else None) or life.doing
         say.error(
             f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}, while {doing}: it still "
             f"runs and holds its slot: read 'make logs JOB={job.ray_id}' and {bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
@@ -215,81 +212,49 @@ def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit,
 class _Life:
     """Signs that a job makes progress: a new step, which is printed; any output, if its loggers write no steps."""
 
-    def __init__(self, job: JobDir, api: RayApi) -> None:
-        self._job, self._api = job, api
-        self._log, self._metrics = progress.Tail(job.driver_log), progress.Tail(job.metrics)
-        self._driver = phase.Driver()
-        self._tells_steps = progress.logs_steps(job)
-        self._writes_file = progress.writes_file(job)
+    def __init__(self, job: JobDir) -> None:
+        self._job, self._metrics = job, progress.Tail(job.metrics)
+        self._writes_steps = progress.writes_file(job)
         self.lacks = (
             "made no new step"
-            if self._tells_steps
-            else f"written nothing (its trainer.logger={progress.loggers(job)} tells no steps)"
+            if self._writes_steps
+            else f"written nothing (its trainer.logger={progress.loggers(job)} writes no steps here)"
         )
         self.step: int = progress.parent_of(job)["step"]  # the last one seen
         self.doing = ""  # in words
+        self._total: int | None = None
+        self._output = 0  # bytes
         self._is_training = False
         self._is_finite = True
         self._pulse = Pulse(time.monotonic())
-        self._actors: list[dict[str, Any]] | None = None
-        self._asked = float("-inf")
 
     def has_moved(self) -> bool:
         """Was there progress since the last call?"""
-        before = self._log.size
-        rows = []
-        for line in self._log.new_lines():
-            self._driver.feed(line)
-            if not self._writes_file and (row := progress.of_console(line)) is not None:
-                rows.append(row)
-        if self._writes_file and self._tells_steps:
-            rows = self._new_metrics()
-        steps = progress.training(rows)
+        before, self._output = self._output, self._written()
+        if self._total is None and self._output != before:
+            self._total = progress.total_steps(self._job)
+        steps = progress.training(self._metrics.new_steps())
         for step in steps:
-            self._show_step(step)
-        return bool(steps) or (not self._tells_steps and self._log.size != before)
+            self.step, self._is_training = step.number, True
+            say.info(step.line(self._total))
+            problem = progress.not_finite([step])
+            if problem is not None and self._is_finite:
+                say.warn(f"{self._job.ray_id}: {problem}")
+            self._is_finite = problem is None
+        return bool(steps) or (not self._writes_steps and self._output != before)
 
-    def _new_metrics(self) -> list[Step]:
-        """The new lines of metrics.jsonl; a file that cannot be read is reported once, and left alone."""
-        try:
-            return [progress.of_line(self._job.metrics, line) for line in self._metrics.new_lines() if line.strip()]
-        except (OSError, Unreadable) as error:
-            problem = error if isinstance(error, Unreadable) else unreadable(self._job.metrics, error)
-            say.warn(f"{problem} {self._job.ray_id} is followed without its steps.")
-            self._tells_steps, self.lacks = False, "written nothing (its steps cannot be read)"
-            return []
-
-    def _show_step(self, step: Step) -> None:
-        self.step, self._is_training = step.number, True
-        say.info(step.line(self._driver.total))
-        problem = progress.not_finite([step])
-        if problem is not None and self._is_finite:
-            say.warn(f"{self._job.ray_id}: {problem}")
-        self._is_finite = problem is None
+    def _written(self) -> int:
+        log = self._job.driver_log
+        return log.stat().st_size if log.exists() else 0
 
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now, status = time.monotonic(), judgement.status
-        if judgement.debugged is not None:
-            self._pulse.beat(judgement.debugged, now)
-            return
-        words = phase.before_training(self._job, status)
-        if words is None and status is Status.RUNNING:
-            actors = self._ask_for_actors(now) if self._driver.is_starting else None
-            words = self._driver.does(self.step, actors)
+        words = judgement.debugged or phase.words(self._job, status, self.step, self._total)
         if words is not None:
             self.doing = words
-            self._pulse.beat(words, now, is_news=status is Status.RUNNING and not self._is_training)
-
-    def _ask_for_actors(self, now: float) -> list[dict[str, Any]] | None:
-        """Ray's actors of the job; None if Ray does not say."""
-        if now - self._asked >= _ASK_FOR_ACTORS_EVERY:
-            self._asked = now
-            try:
-                self._actors = self._api.actors(self._job.ray_id)
-            except RegressError:
-                self._actors = None
-        return self._actors
+            is_news = status is Status.RUNNING and not self._is_training and judgement.debugged is None
+            self._pulse.beat(words, now, is_news=is_news)
 
 
 def summarise(job: JobDir, judgement: Judgement) -> None:
@@ -318,10 +283,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
 
 def _warn_of_missing_steps(job: JobDir) -> None:
     """verl's exit status is 0 if its data ends before the steps do (0.9.1, SFT), or if its metrics could not be written."""
-    try:
-        step, total = progress.last_step(job), progress.total_steps(job)
-    except (Unreadable, OSError):
-        return  # `summarise` has said so
+    step, total = progress.last_step(job), progress.total_steps(job)
     if step is not None and total is not None and step < total:
         say.warn(
             f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have fewer steps (raise "

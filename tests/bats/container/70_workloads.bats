@@ -97,8 +97,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_k
 PY
   # shellcheck disable=SC2016  # filled in by the helper
   printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/shadow/reward_fn.py' >"${BATS_TEST_TMPDIR}/spec.yaml"
-  # Without the file logger as well: then the steps come from the driver's log.
-  OVERRIDES='trainer.total_training_steps=1 trainer.logger=[console]' run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.yaml"
+  OVERRIDES=trainer.total_training_steps=1 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.yaml"
   assert_status 3
   assert_line ' *step 1 of 1, .* s a step, critic/score/mean .*'
   assert_line ' *1 of 1 training steps, .*'
