@@ -168,17 +168,6 @@ def test_what_is_recorded_is_not_run_again(records, tmp_path):
     assert calibrate.words_of_next(0, "sft") == []
 
 
-def test_in_noise_b_has_the_seeds_of_a(records, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration, "IN_NOISE", ("lost-sign",))
-    runs = [run for run in calibration.planned(1) if calibration.NOISE in run.patches]
-    assert [(run.name, run.seed) for run in runs[:6]] == [
-        ("noise-ppo-1-1", 100), ("noisy-lost-sign-1", 100), ("noise-ppo-1-2", 100),
-        ("noisy-lost-sign-2", 200), ("noise-ppo-2-1", 200), ("noisy-lost-sign-3", 300),
-    ]  # fmt: skip
-    assert runs[1].patches == (calibration.NOISE, tmp_path / "lost-sign.patch")
-    assert len({run.name for run in runs}) == len(runs) == 9 + 8 + 4  # of A, of B, and the other noise
-
-
 def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):
     run = next(calibration.planned(0))
     calibration.record(run, job(tmp_path / "job"), {"verl": "pypi:0.9.1"})
@@ -192,12 +181,3 @@ def test_a_record_has_what_the_judge_reads_and_nothing_else(records, tmp_path):
         "state/ended": '{"exit_code": 0}',
     }
     assert content["logs/metrics.jsonl"] == (tmp_path / "job/logs/metrics.jsonl").read_text()
-
-
-def test_a_record_of_a_measured_run_has_the_memory_of_its_processes(records, tmp_path):
-    runs = {run.name: run for run in calibration.planned(0)}
-    for name in ("lost-sign", "leak-1"):
-        calibration.record(runs[name], job(tmp_path / name), {})
-    assert calibration.load.__wrapped__("lost-sign").memory.attempts == ()
-    ((process,),) = calibration.load.__wrapped__("leak-1").memory.attempts
-    assert (process.name, process.sizes) == ("python3", (100, 120))

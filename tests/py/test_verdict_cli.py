@@ -67,12 +67,6 @@ def test_exit_statuses(judged, change, a, status, word):
     assert found[2] == ""
 
 
-def test_same_exits_with_0(tmp_path, capsys):
-    runs = [unpack(tmp_path, name) for name in ("ppo-0.9.1-v1-1", "ppo-0.9.1-v1-2", "ppo-main-v1")]
-    assert command.main([str(runs[0]), str(runs[1]), "--against", str(runs[2])]) == 0
-    assert capsys.readouterr().out.endswith("\nverdict     same (exit status 0)\n")
-
-
 def test_incomparable_exits_with_12(tmp_path, capsys):
     a, b = unpack(tmp_path, GRPO[0]), unpack(tmp_path, GRPO[1], "b")
     (b / "config/job_spec.json").write_text('{"trainer_overrides": ["trainer.total_epochs=3"]}')
