@@ -9,10 +9,14 @@ setup_file() {
   container::use slurm-hosts 18288
   container::quietly installed scripts/dev/bootstrap_host.sh --slurm
   slurm_lab::remove # of an earlier run
+  # The hosts reach no package index, so the batch job makes neither the snapshot nor the image.
+  [[ -d ${WORKDIR}/shared/common/code/verl/codeA ]] || {
+    container::cluster
+    container::quietly down make --no-print-directory down
+  }
   local image
   image=$(scripts/10_build_image.sh --name)
   slurm_lab::make
-  # The batch job builds no image: the hosts reach no package index.
   docker save "$image" | hosts_lab::docker a load --quiet
   unset DASHBOARD_PORT CLUSTER_NAME
 }
