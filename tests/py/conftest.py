@@ -105,7 +105,7 @@ def record(snapshot_dir):
         {
             "code_id": snapshot_dir.name, "verl_version": "0.7.1", "source": "pypi:0.7.1", "revision": "0.7.1",
             "dirty": False, "diff": None, "tree_sha256": snapshot._tree_sha256(snapshot._tree(snapshot_dir)),
-            "requirements": {"from": "setup.py", "requires": ["numpy"], "extras": [], "imports": []},
+            "requirements": {"requires": ["numpy"]},
         }
     )  # fmt: skip
     write(snapshot_dir / snapshot.RECORD_FILE, text)

@@ -435,8 +435,7 @@ def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, m
 def wants(shared, *requires, code_id="codeA", **others):
     """Make the snapshot declare these requirements."""
     file = shared.snapshots / code_id / snapshot.RECORD_FILE
-    declared = {"from": "setup.py", "requires": requires, "extras": [], "imports": []}
-    write(file, json.dumps({**read(file), "requirements": declared, **others}))
+    write(file, json.dumps({**read(file), "requirements": {"requires": requires}, **others}))
 
 
 def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit, shared, sdk):
@@ -460,7 +459,6 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
     assert resolved["packages"] == {
         "mismatch": [problem],
         "is_allowed": True,
-        "harmless": [],
         "sha256": packages.sha256_of({"numpy": "2.4.6"}),
     }
     assert kept == {
@@ -479,7 +477,7 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
 
 def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, shared):
     file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
-    write(file, json.dumps({**read(file), "requirements": {"from": None, "problem": "it has no setup.py"}}))
+    write(file, json.dumps({**read(file), "requirements": {"problem": "it has no setup.py"}}))
     outcome = submit("--submission-id=me")
     assert (outcome.status, outcome.err) == (
         0,

@@ -194,7 +194,6 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     ]
     for code, record in records.items():
         found += [f"{code} was submitted with {mismatch.ALLOW}: {problem}." for problem in record["mismatch"]]
-        found += [f"{code} declares a requirement that it does not need: {text}." for text in record["harmless"]]
     return found
 
 

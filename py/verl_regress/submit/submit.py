@@ -274,12 +274,12 @@ def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) 
     found = mismatch.compare(planned.code.record, known, unknown)
     if not is_allowed:
         found.check()
-    for note in found.notes:
-        say.warn(note)
+    if found.note:
+        say.warn(found.note)
     if found.problems:
         say.warn(f"{found.sentence}: {mismatch.ALLOW}")
     has = packages.recorded(known)
-    verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed, "harmless": list(found.harmless)}
+    verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed}
     return replace(planned, packages={**verdict, **has})
 
 
