@@ -58,7 +58,7 @@ VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
                 ("jobs/causes.py", "def late():\n    from verl_regress.jobs import status", [CIRCLE]),
                 ("store/snapshot.py", "import urllib.request", [PLANNING]),
                 ("spec/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
-                ("spec/limits.py", "import requests", [PLANNING]),
+                ("spec/devices.py", "import requests", [PLANNING]),
                 ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
                 ("worker/tee.py", "def late():\n    import ray", [RAY]),
                 ("../verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),

@@ -17,7 +17,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
-from verl_regress.spec import limits, remote_code, reward_fn
+from verl_regress.spec import remote_code, reward_fn
 from verl_regress.spec.compose import Composed, compose
 from verl_regress.spec.environment import Environment
 from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
@@ -34,6 +34,7 @@ _RUN_BY = (
     "trainer.resume_from_path", "dump_dir", "dist_checkpointing_path", "lora.adapter_path",
 )  # fmt: skip
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
+_MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around the env_vars: beyond it a job stays PENDING
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -172,7 +173,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     overrides = _overrides(root, request, code, paths)
     driver = _driver(request, job)
     environment = Environment.of(root, request, code.path, job)
-    limits.check(overrides, environment.variables, environment.origins)
+    _check_size(overrides, environment.variables)
     snapshot.need_trusted(code.path, code.origin)
     snapshot.need_whole(code.path, code.record, code.origin)
     composed = compose(code.path, code.record, request.workload.module, overrides)
@@ -190,6 +191,16 @@ def make(root: SharedRoot, request: Request) -> Plan:
     return Plan(
         request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches, tokenizers
     )  # fmt: skip
+
+
+def _check_size(overrides: Iterable[Override], variables: Mapping[str, str]) -> None:
+    """Refuse a job that no node could start: Linux limits one word and one variable, and Ray passes all env_vars in one."""
+    size = len(json.dumps([variables, [override.text for override in overrides]]))
+    if size > _MOST_BYTES:
+        raise BadInput(
+            f"The env_vars and overrides of the job have {size:,} bytes as JSON, but Linux takes {_MOST_BYTES:,} in one variable (execve(2)): "
+            "put long values into files on the shared root, and give their paths instead."
+        )
 
 
 def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tuple[Path, ...]:
