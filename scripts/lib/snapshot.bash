@@ -1,9 +1,7 @@
 # snapshot: verl's source as an immutable tree on the shared root. Downloaded on this host, streamed to the head.
 # shellcheck shell=bash
 
-# The file in a dirty tree's stream that goes into its record; the same name as in py/verl_regress/store/snapshot.py.
-readonly SNAPSHOT_DIFF=.verl-regress.diff
-# The file in a release's stream that lists its requirements; the same name there, too.
+# The file in a release's stream that lists its requirements; the same name as in py/verl_regress/store/snapshot.py.
 readonly SNAPSHOT_METADATA=.verl-regress.metadata
 
 SNAPSHOT_KNOB=VERL_SOURCE # the knob that has the source, for messages
@@ -63,9 +61,9 @@ snapshot::ensure() {
 # snapshot::is_same CODE_ID SOURCE REVISION: the head has exactly this snapshot, complete; checked before anything is downloaded.
 # Then prints its code id on stdout.
 snapshot::is_same() {
-  local state
-  state=$(helper::run head snapshot check --code-id "$1" --source "$2" --revision "$3") || exit "$?"
-  [[ $state == 'same '* ]] && printf '%s\n' "${state#same }"
+  local code_id
+  code_id=$(helper::run head snapshot find --code-id "$1" --source "$2" --revision "$3") || exit "$?"
+  [[ -n $code_id ]] && printf '%s\n' "$code_id"
 }
 
 # snapshot::_create CODE_ID SOURCE REVISION [--dirty]: from the tar on stdin.
@@ -147,7 +145,7 @@ snapshot::commit() {
 
 # From a git checkout we take what git would: everything except ignored files (environments, outputs, earlier checkpoints).
 snapshot::_from_path() {
-  local code_id=$1 dir git safe='' commit='' argv=() list=(printf '.\0') diff=() temporary
+  local code_id=$1 dir git safe='' commit='' argv=() list=(printf '.\0')
   dir=$(snapshot::_need_tree "$2")
   [[ ! -e ${dir}/.git ]] || snapshot::need_git "${dir} (from ${SNAPSHOT_KNOB}=$2) is a git checkout"
   # Git runs what a checkout's configuration says (core.fsmonitor, filters, hooks), so it reads only our own and root's, whatever
@@ -157,14 +155,10 @@ snapshot::_from_path() {
   [[ ! -e ${dir}/.git ]] || snapshot::_need_own "$dir" "$2" "${git[@]}"
   if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then
     commit=$("${git[@]}" rev-parse --quiet --verify HEAD) || commit=''
-    if [[ -n $("${git[@]}" status --porcelain) ]]; then
-      cli::temp_dir temporary
-      snapshot::_diff "$commit" "${git[@]}" >"${temporary}/${SNAPSHOT_DIFF}"
-      argv=(--dirty) diff=(-C "$temporary" "$SNAPSHOT_DIFF")
-    fi
+    [[ -z $("${git[@]}" status --porcelain) ]] || argv=(--dirty)
     list=(snapshot::_list_checkout "$dir" "${git[@]}")
   fi
-  "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c "${diff[@]}" |
+  "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c |
     snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
 }
 
@@ -174,14 +168,6 @@ snapshot::_need_own() {
   said=$(LC_ALL=C "${@:3}" rev-parse --git-dir 2>&1) || true
   [[ $said != *'dubious ownership'* && $said != *'unsafe repository'* ]] ||
     cli::die 2 "$1 (from ${SNAPSHOT_KNOB}=$2) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
-}
-
-# How the working tree differs from COMMIT, for its record: the untracked files, and `git diff`.
-snapshot::_diff() {
-  local commit=$1
-  shift
-  "$@" ls-files --others --exclude-standard | sed 's/^/# untracked: /'
-  [[ -z $commit ]] || "$@" diff --no-color --no-ext-diff --no-textconv "$commit"
 }
 
 # The files of the working tree, each ended by a NUL; git still lists deleted files.

@@ -104,7 +104,7 @@ def record(snapshot_dir):
     text = json.dumps(
         {
             "code_id": snapshot_dir.name, "verl_version": "0.7.1", "source": "pypi:0.7.1", "revision": "0.7.1",
-            "dirty": False, "diff": None, "tree_sha256": snapshot._tree_sha256(snapshot._tree(snapshot_dir)),
+            "dirty": False, "tree_sha256": snapshot.tree_of(snapshot_dir)[0],
             "requirements": {"requires": ["numpy"]},
         }
     )  # fmt: skip

@@ -314,8 +314,7 @@ def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
         outcome = submit(*args, spec=spec)
         assert (outcome.status, outcome.created, ray.seen) == (2, [], [])
         assert re.sub(r"[0-9a-f]{12}", "HASH", outcome.err) == (
-            f"error   CODE_ID=codeA (from {origin}) is not usable, because the snapshot {target} was changed after it was made (tree HASH, "
-            f"recorded HASH): remove it (chmod -R u+w {target} && rm -rf {target}) and make it again with "
-            "'make snapshot CODE_ID=codeA VERL_SOURCE=…'.\n"
+            f"error   CODE_ID=codeA (from {origin}) was changed after it was made ({target}: tree HASH, recorded HASH): remove it (chmod -R u+w "
+            f"{target} && rm -rf {target}) and make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=pypi:0.7.1'.\n"
         )
     assert submit("--dry-run", "--code-id=codeB").status == 0

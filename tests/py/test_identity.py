@@ -8,10 +8,10 @@ import types
 import pytest
 from conftest import record, write
 
+from verl_regress.base import owner
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
-from verl_regress.store import snapshot
 from verl_regress.worker import identity
 
 DRIVER = 41
@@ -115,19 +115,21 @@ def test_a_snapshot_that_was_changed_or_replaced(trained):
     write(trained.job.config / "code.json", json.dumps({"tree_sha256": "of another"}))
     assert trained.check() == f"the snapshot {trained.code_path} was replaced after the job was submitted"
     write(trained.code_path / "verl" / "more.py", "")
-    assert trained.check().startswith(f"the snapshot {trained.code_path} was changed after it was made (tree ")
+    assert trained.check().startswith(f"The snapshot codeA was changed after it was made ({trained.code_path}: tree ")
 
 
 def test_a_snapshot_that_became_another_users(trained, monkeypatch):
     """Before: its bytecode, which no hash covers, had to belong to its new owner."""
     trained.reports()
-    owner_of = snapshot._owner_of
+    by_owner = owner.by_owner
     theirs = {trained.code_path, write(trained.code_path / "verl" / "__pycache__" / "planted.pyc", "")}
-    monkeypatch.setattr(snapshot, "_owner_of", lambda path: 4242 if path in theirs else owner_of(path))
+    monkeypatch.setattr(
+        owner, "by_owner", lambda path, uid, of=None: by_owner(path, 4242 if path in theirs else uid, of)
+    )
     trained.plan["trusted_uids"] = []
     assert trained.check() == (
-        f"the snapshot {trained.code_path} was changed after it was made ({trained.code_path} belongs to user 4242): set TRUSTED_UIDS=4242 if "
-        "you trust that user, or make a snapshot of your own under another CODE_ID."
+        f"The snapshot codeA is refused, because {trained.code_path} belongs to user 4242, and what is there would run as you: set "
+        "TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
     )
     trained.plan["trusted_uids"] = [4242]
     assert trained.check() is None

@@ -12,7 +12,8 @@ import pytest
 from streams import special, state_of, tar
 from wording import said
 
-from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base import owner
+from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store import snapshot
 
@@ -60,7 +61,6 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "source": "pypi:0.7.1",
         "revision": "0.7.1",
         "dirty": False,
-        "diff": None,
         "file_count": 3,
         "verl_version": "0.7.1",
         "requirements": {"problem": "it has no pyproject.toml or setup.py"},
@@ -120,24 +120,29 @@ def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, f
     """Before: what was beside the hashed sources had to belong to whoever owned the snapshot by then, and ran."""
     record, target = make(root), root.snapshots / "codeA"
     path = next(target.glob(foreign)) if foreign else target
-    snapshot.need_unchanged(target, record, trusted=[])
-    owner_of = snapshot._owner_of
+    snapshot.need_whole(target, record, "codeA", trusted=[])
+    by_owner = owner.by_owner
     theirs = {path, *path.rglob("*")}
-    monkeypatch.setattr(snapshot, "_owner_of", lambda path: 4242 if path in theirs else owner_of(path))
+    monkeypatch.setattr(
+        owner, "by_owner", lambda path, uid, of=None: by_owner(path, 4242 if path in theirs else uid, of)
+    )
 
     def refused(**options):
-        with pytest.raises(RegressError) as caught:
-            snapshot.need_unchanged(target, record, **options)
+        with pytest.raises(BadInput) as caught:
+            snapshot.need_whole(target, record, "The snapshot codeA", then=", and submit the job again", **options)
         return str(caught.value)
 
     sentence = (
-        f"The snapshot codeA was changed after the job was submitted ({target}: {path} belongs to user 4242): "
-        "set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again."
+        f"The snapshot codeA is refused, because {path} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you "
+        "trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again."
     )
     assert (refused(), refused(trusted=[4243])) == (sentence, sentence)
-    snapshot.need_unchanged(target, record, trusted=[4243, 4242])
+    for use in (lambda: snapshot.find(root, "codeA", "pypi:0.7.1", "0.7.1"), lambda: make(root)):
+        with pytest.raises(BadInput, match=f"^CODE_ID=codeA is refused, because {path} belongs to user 4242"):
+            use()
+    snapshot.need_whole(target, record, "codeA", trusted=[4243, 4242])
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
-    snapshot.need_unchanged(target, record)  # for a session, and for a job of an older version: the knob as it is now
+    snapshot.need_whole(target, record, "codeA")  # for a session: the knob as it is now
     assert refused(trusted=[]) == sentence  # for a job: as it was when the job was submitted
 
 
@@ -145,7 +150,7 @@ def test_a_second_run_changes_no_byte_and_no_time(root, capsys):
     make(root)
     before = state_of(root.snapshots)
     capsys.readouterr()
-    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "same"
+    assert snapshot.find(root, "codeA", "pypi:0.7.1", "0.7.1") == "codeA"
     make(root)
     assert state_of(root.snapshots) == before
     line = f"skip    snapshot codeA at {root.snapshots}/codeA (exists, same source)\n"
@@ -161,26 +166,16 @@ def test_the_same_tree_from_elsewhere_is_skipped_too(root, capsys):
     )
 
 
-def test_another_tree_is_an_error_that_names_both_and_what_differs(root):
+def test_another_tree_is_an_error_that_names_both(root):
     old = make(root)["tree_sha256"][:12]
     tree = {**TREE, "verl/trainer/main_ppo.py": b"print(1)\n", "verl/new.py": b""}
     new = make(root, "codeB", tree)["tree_sha256"][:12]
     target = root.snapshots / "codeA"
     assert refusal(root, "codeA", tree, "path:/home/me/verl", "abcdef0123456789", dirty=True) == (
         f"CODE_ID=codeA is a snapshot of pypi:0.7.1 at 0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
-        f"path:/home/me/verl at abcdef012345 with uncommitted changes (verl 0.7.1), tree {new}: 2 of 4 files differ "
-        "(verl/new.py, verl/trainer/main_ppo.py); a snapshot is never changed: choose another CODE_ID, or remove it "
-        f"(chmod -R u+w {target} && rm -rf {target}) and make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=…'."
+        f"path:/home/me/verl at abcdef012345 with uncommitted changes (verl 0.7.1), tree {new}; a snapshot is never "
+        f"changed: choose another CODE_ID, or remove it (chmod -R u+w {target} && rm -rf {target})."
     )
-
-
-def test_the_diff_of_a_dirty_tree_is_in_its_record_and_not_in_its_hash(root):
-    clean = make(root)
-    diff = b"# untracked: new.py\ndiff --git a/verl/x b/verl/x\n+\xff\n"
-    dirty = make(root, "codeB", {**TREE, snapshot.DIFF_MEMBER: diff}, dirty=True)
-    assert dirty["diff"] == snapshot.load(root, "codeB")["diff"] == diff.decode(errors="replace")
-    assert (dirty["tree_sha256"], dirty["file_count"]) == (clean["tree_sha256"], clean["file_count"])
-    assert not (root.snapshots / "codeB" / snapshot.DIFF_MEMBER).exists()
 
 
 def test_the_hash_of_the_tree_follows_names_contents_the_x_bit_and_links_but_not_the_code_id(root):
@@ -235,9 +230,7 @@ def test_a_hostile_or_broken_stream_leaves_nothing(root):
 
 def test_a_directory_that_is_not_a_snapshot_is_left_alone(root):
     (root.snapshots / "codeA").mkdir(parents=True)
-    assert refusal(root).startswith(
-        f"{root.snapshots}/codeA exists but is not a snapshot made by verl-regress (snapshot.json: "
-    )
+    assert "has no complete snapshot (snapshot.json is missing)" in refusal(root)
 
 
 def test_two_concurrent_creators_one_creates_and_the_other_skips(root, capsys, monkeypatch):
@@ -256,14 +249,7 @@ def test_two_concurrent_creators_one_creates_and_the_other_skips(root, capsys, m
         thread.join()
     assert sorted(line.split()[0] for line in capsys.readouterr().err.splitlines()) == ["changed", "skip"]
     assert [path.name for path in root.snapshots.iterdir()] == ["codeA"]
-    snapshot.verify(root, "codeA")
-
-
-def test_check_distinguishes_absent_from_other(root):
-    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "absent"
-    make(root, dirty=True)
-    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "other"
-    assert snapshot.check(root, "codeA", "pypi:0.8.0", "0.8.0") == "other"
+    snapshot.need_whole(root.snapshots / "codeA", snapshot.load(root, "codeA"), "codeA")
 
 
 def test_one_that_is_named_by_its_tree_is_found_beside_one_whose_record_is_damaged(root):
@@ -272,7 +258,9 @@ def test_one_that_is_named_by_its_tree_is_found_beside_one_whose_record_is_damag
     (root.snapshots / "another").mkdir()
     (root.snapshots / "another/snapshot.json").write_text("{}")
     assert snapshot.find(root, named, *source) == found
-    assert snapshot.find(root, named, *source[:1], "0.8.0") == named
+    assert snapshot.find(root, named, *source[:1], "0.8.0") is None
+    make(root, "dirty", dirty=True)
+    assert snapshot.find(root, "dirty", *source) is None
 
 
 def test_a_changed_snapshot_is_detected(root):
@@ -280,13 +268,11 @@ def test_a_changed_snapshot_is_detected(root):
     target = root.snapshots / "codeA"
     target.chmod(0o755)
     (target / "new.py").write_text("")
-    with pytest.raises(RegressError) as caught:
-        snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1")
-    assert caught.value.status == Exit.CHECK_FAILED
+    with pytest.raises(BadInput) as caught:
+        snapshot.find(root, "codeA", "pypi:0.7.1", "0.7.1")
     assert re.sub(r"tree [0-9a-f]{12}", "tree HASH", str(caught.value)) == (
-        f"the snapshot {target} was changed after it was made (tree HASH, recorded {recorded}): "
-        f"remove it (chmod -R u+w {target} && rm -rf {target}) and make it again with 'make snapshot "
-        "CODE_ID=codeA VERL_SOURCE=…'."
+        f"CODE_ID=codeA was changed after it was made ({target}: tree HASH, recorded {recorded}): remove it (chmod -R u+w {target} && rm -rf "
+        f"{target}) and make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=pypi:0.7.1'."
     )
 
 
@@ -359,45 +345,15 @@ def test_a_checkout_says_what_it_requires_in_its_setup_py(root):
 @pytest.mark.parametrize(
     "open_", ["", "verl", "verl/__pycache__", "verl/__pycache__/*.pyc", "mvp_marker.py", "snapshot.json"]
 )
-def test_a_snapshot_whose_mode_lets_others_change_what_its_hash_does_not_prove_is_refused(root, open_):
-    """Before: only owners were checked. What is hashed, nobody can change unseen."""
+def test_a_snapshot_whose_mode_lets_others_change_it_is_refused(root, open_):
+    """Before: only owners were checked."""
     record, target = make(root), root.snapshots / "codeA"
-    (target / "verl" / "__init__.py").chmod(0o666)
-    snapshot.need_unchanged(target, record)
     path = next(target.glob(open_)) if open_ else target
     mode = 0o777 if path.is_dir() else 0o666
     path.chmod(mode)
-    with pytest.raises(RegressError) as caught:
-        snapshot.need_unchanged(target, record)
-    why = f"{path} can be changed by every user (mode {mode:04o})"
-    cure = f"type 'chmod -R go-w {target}', or make a snapshot of your own under another CODE_ID"
+    with pytest.raises(BadInput) as caught:
+        snapshot.need_whole(target, record, "The snapshot codeA")
     assert str(caught.value) == (
-        f"The snapshot codeA was changed after the job was submitted ({target}: {why}): {cure}, and submit the job again."
+        f"The snapshot codeA is refused, because {path} can be changed by every user (mode {mode:04o}), and what is there would run as you: "
+        f"type 'chmod -R go-w {target}', or make a snapshot of your own under another CODE_ID."
     )
-    if open_ in ("", "snapshot.json"):
-        with pytest.raises(BadInput) as refused:
-            snapshot.need_trusted(target, "CODE_ID")
-        assert str(refused.value) == (
-            f"CODE_ID=codeA (from CODE_ID) is refused, because {why}, and what is there would run as you: {cure}."
-        )
-
-
-@pytest.mark.parametrize("foreign", ["codeA", "codeA/snapshot.json"])
-def test_a_snapshot_of_a_user_who_is_not_trusted_is_refused(root, monkeypatch, foreign):
-    make(root)
-    target = root.snapshots / "codeA"
-    monkeypatch.setattr(snapshot, "_owner_of", lambda path: 4242 if path == root.snapshots / foreign else os.geteuid())
-    message = (
-        f"CODE_ID=codeA (from the command line) is refused, because {root.snapshots / foreign} belongs to user 4242, and what is there would run "
-        "as you: set TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
-    )
-    for use in (
-        lambda: snapshot.need_trusted(target, "the command line"),
-        lambda: snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1"),
-        lambda: make(root),
-    ):
-        with pytest.raises(BadInput, match=re.escape(message)):
-            use()
-    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1 4242")
-    snapshot.need_trusted(target, "the command line")
-    assert snapshot.check(root, "codeA", "pypi:0.7.1", "0.7.1") == "same"

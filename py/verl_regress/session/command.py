@@ -146,7 +146,7 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
     codes = {"A": args.code_a, "B": args.code_b}
     records = {side: snapshot.load(root, code, f"CODE_{side}") for side, code in codes.items()}
     for side, code in codes.items():
-        snapshot.need_trusted(root.snapshots / code, f"CODE_{side}")
+        snapshot.need_whole(root.snapshots / code, records[side], f"CODE_{side}={code}")
     with uncollected(root):  # `make gc` keeps what a session has recorded that it compares
         session = Session.begin(root)
         session.write(
@@ -282,7 +282,9 @@ def _need_code(root: SharedRoot, session: Session, side: str) -> None:
     """The snapshot of that side is the one that the session began with: what goes wrong without it says nothing about the code."""
     begin = session.read("begin") or {}
     record = {"tree_sha256": begin["trees"][side], "source": begin.get("sources", {}).get(side, "…")}
-    snapshot.need_unchanged(root.snapshots / begin["codes"][side], record, "the session began", "continue the session")
+    target, then = root.snapshots / begin["codes"][side], ", and continue the session"
+    named = f"The snapshot {target.name}"
+    snapshot.need_whole(target, record, named, since="the session began", then=then, error=RegressError)
 
 
 def _job_id(session: Session, following: Run, number: int) -> str:

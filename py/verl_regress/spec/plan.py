@@ -174,8 +174,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     driver = _driver(request, job)
     environment = Environment.of(root, request, code.path, job)
     _check_size(overrides, environment.variables)
-    snapshot.need_trusted(code.path, code.origin)
-    snapshot.need_whole(code.path, code.record, code.origin)
+    snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
     composed = compose(code.path, code.record, request.workload.module, overrides)
     origin = request.spec.origin
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)

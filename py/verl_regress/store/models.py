@@ -90,9 +90,7 @@ def prepare(
     if kind == "hub":
         return [_prepare_from_hub(root, target, source, rest)]
     made_from = Source(source, revision)
-    manifest = artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)
-    tarball.drain(stream)  # another builder may have made it while the stream was being sent
-    return [manifest]
+    return [artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)]
 
 
 def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]:

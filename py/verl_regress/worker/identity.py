@@ -85,8 +85,10 @@ def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
     Its bytecode must still belong to a user whom the submitter trusted.
     """
     asked = (job.read_config("code.json") or {}).get("tree_sha256")
+    target = Path(plan["code_path"])
     try:
-        record = snapshot.verify(job.root, plan["code_id"], plan.get("trusted_uids"))
+        record = snapshot.load(job.root, plan["code_id"])
+        snapshot.need_whole(target, record, f"The snapshot {target.name}", trusted=plan.get("trusted_uids"))
     except RegressError as error:
         yield str(error)
         return

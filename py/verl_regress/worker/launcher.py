@@ -234,7 +234,15 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
     record = job.read_config("code.json")
     if record is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
-    snapshot.need_unchanged(Path(plan["code_path"]), record, trusted=plan.get("trusted_uids"))
+    snapshot.need_whole(
+        Path(plan["code_path"]),
+        record,
+        f"The snapshot {plan['code_id']}",
+        since="the job was submitted",
+        then=", and submit the job again",
+        trusted=plan.get("trusted_uids"),
+        error=RegressError,
+    )
 
 
 class _Trainer:

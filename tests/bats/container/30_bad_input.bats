@@ -145,7 +145,7 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   remember
   CODE_ID=bad-code run scripts/40_submit_ppo_epoch1.sh
   assert_status 2
-  assert_line 'error   CODE_ID=bad-code \(from the command line\) is not usable, because the snapshot '"${snapshots}"'/bad-code was changed after it was made \(tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(chmod .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=….\.'
+  assert_line 'error   CODE_ID=bad-code \(from the command line\) was changed after it was made \('"${snapshots}"'/bad-code: tree [0-9a-f]{12}, recorded [0-9a-f]{12}\): remove it \(chmod .* && rm -rf .*\) and make it again with .make snapshot CODE_ID=bad-code VERL_SOURCE=.*\.'
   is_as_remembered
   rm -r "${snapshots}/bad-code"
 }
