@@ -84,7 +84,7 @@ def test_a_failed_job_shows_its_exception_with_location_and_step_in_full(run, ma
     }
     reason = reason.format(f"ValueError: {'x' * 120} (verl/x.py:3, at step 2)")
     make_job("failed", ended={"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause})
-    assert run("--no-ray", "jobs").out.splitlines()[1].endswith(f"Z  {why.format('x' * 89 + '…')}")
+    assert run("--no-ray", "jobs").out.splitlines()[1].endswith(f"Z  {why.format('x' * 99 + '…')}")
     [row] = json.loads(run("--no-ray", "jobs", "--json").out)["jobs"]
     assert (row["reason"], row["cause"]) == (reason, cause)
 

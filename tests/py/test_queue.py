@@ -200,7 +200,7 @@ def test_a_job_that_waits_in_a_breakpoint_is_named_so_to_those_behind_it(jobs):
     assert jobs.says(first) == "slot"
     record = {
         "task": "ray::A.b", "file": "/elsewhere/reward.py", "line": 12, "function": "score", "exception": None,
-        "node": "worker-0", "host": "10.0.0.2", "port": 4711, "pid": 7, "kind": "debugpy", "since": "2026", "attached": False,
+        "node": "worker-0", "host": "10.0.0.2", "port": 4711, "pid": 7, "since": "2026", "attached": False,
     }  # fmt: skip
     file = first.state / "breakpoints" / "a.json"
     write(file, json.dumps(record))

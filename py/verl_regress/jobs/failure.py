@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from verl_regress.jobs import hints, progress
 
 TAIL_BYTES = 1 << 20  # read from the end of a log: many times what all actors print when they fail
 SHOWN_LINES = 40
-_LONGEST = {"message": 300, "also": 120, "in a table": 90}  # characters
+_LONGEST, _LONGEST_ALSO = 300, 120  # characters
 _BEFORE = 60.0  # seconds before the driver's end in which another process may have failed first
 
 _KILLED = (signal.SIGKILL, signal.SIGTERM)
@@ -28,7 +27,6 @@ _NOISE = re.compile(r"verl-regress: |MVP_PRECHECK_|\d{4}-\d\d-\d\d [\d:,]+\s+(?:
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"\(\S+ pid=\d+(?:, ip=[^)]+)?\) ?")  # Ray's, of the lines of other processes
 _BEGIN = re.compile(r"Traceback \(most recent call last\):$|.*\bray::[^\s(]+\(\) \(pid=\d+")
-_FRAME = re.compile(r'\s+File "([^"]+)", line (\d+)')
 _RAISED = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
 # Of all that ActorDiedError lists, the class is the part that readers know.
 _ACTOR = re.compile(r"\.? class_name: (?:\S*\.)?(\w+)\b.*")
@@ -43,20 +41,6 @@ _SYMPTOM = re.compile(
 _BAR = re.compile(r"Training Progress: +\d+%\||Epoch \d+/\d+: +\d+%\|")  # verl's progress bar
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The exception (`type` is "" if the trainer only printed a text), where it was raised, and what it became or followed.
-
-    `where` is the deepest frame in verl or the user's code, `excerpt` the lines of its traceback.
-    """
-
-    type: str
-    message: str
-    where: str | None = None
-    also: str | None = None
-    excerpt: tuple[str, ...] = ()
-
-
 def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | None:
     """Why a trainer with that exit status failed, for `state/ended`: type, message, where, also, step, hint.
 
@@ -66,45 +50,22 @@ def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | 
         return None
     try:
         users = SharedRoot(Path(plan["shared_root"])).user_code
-        found = _of(job, {f"{plan['code_path']}/": "", f"{users}/": "user/code/"})
+        found, _ = recorded(job, {f"{plan['code_path']}/": "", f"{users}/": "user/code/"})
+        found = found or in_log(_tail(job))
         if found is None:
             return None
-        return {
-            "type": found.type,
-            "message": found.message,
-            "where": found.where,
-            "also": found.also,
-            "step": step(job),
-            "hint": hints.of(_join(found.type, found.message), found.where or "", found.also or ""),
-        }
+        said = " ".join(filter(None, (_join(found["type"], found["message"]), found["also"])))
+        return {**found, "step": step(job), "hint": hints.of(said)}
     except Exception as error:
         say.info(f"the root exception was not found: {type(error).__name__}: {error}")
         return None
 
 
-def _of(job: JobDir, roots: Mapping[str, str]) -> Failure | None:
-    try:
-        found = recorded(job, roots)
-    except Exception as error:  # whatever is in these files
-        say.info(f"the exceptions that {job.ray_id} recorded cannot be read: {type(error).__name__}: {error}")
-        found = None
-    return found or in_log(_tail(job), roots)
-
-
-def sentence(cause: Mapping[str, Any]) -> str:
-    """`ValueError: it is so (verl/trainer/ppo/ray_trainer.py:412, at step 1)`."""
-    return _sentence(cause, _LONGEST["message"], str(cause.get("also") or ""))
-
-
-def short(cause: Mapping[str, Any]) -> str:
-    """The same, shortened for a cell of a table."""
-    return _sentence(cause, _LONGEST["in a table"], "")
-
-
-def _sentence(cause: Mapping[str, Any], most: int, also: str) -> str:
+def sentence(cause: Mapping[str, Any], most: int = _LONGEST) -> str:
+    """`ValueError: it is so (verl/trainer/ppo/ray_trainer.py:412, at step 1)`, with at most so many characters of the message."""
     when = f"at step {cause['step']}" if cause.get("step") is not None else "before the first step"
-    said = _join(cause["type"].rpartition(".")[2], _cut(cause["message"], most)) + (f", {also}" if also else "")
-    return f"{said} ({', '.join(part for part in (cause.get('where'), when) if part)})"
+    said = [_join(cause["type"].rpartition(".")[2], _cut(cause["message"], most)), cause.get("also")]
+    return f"{', '.join(filter(None, said))} ({', '.join(filter(None, (cause.get('where'), when)))})"
 
 
 def step(job: JobDir) -> int | None:
@@ -119,15 +80,15 @@ def step(job: JobDir) -> int | None:
 
 def shown(job: JobDir) -> list[str]:
     """The lines to show of a failed job: the root traceback, or else the last lines of the driver's log."""
-    found = _of(job, {})
-    lines = list(found.excerpt if found else ()) or _lines(_tail(job))
+    lines = recorded(job, {})[1] or _lines(_tail(job))
     return [printable(line.expandtabs().rstrip()) for line in lines[-SHOWN_LINES:]]
 
 
-def recorded(job: JobDir, roots: Mapping[str, str]) -> Failure | None:
-    """The root exception by what the job's processes recorded; None if its driver recorded none.
+def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """The root exception by what the job's processes recorded, and the lines of its traceback; None if its driver recorded none.
 
-    `roots` maps prefixes of relevant paths to how messages show them. Raises Unreadable.
+    `type` is "" if the trainer only printed a text, `where` the deepest frame in verl or the user's code, `also` what it became or
+    followed. `roots` maps prefixes of relevant paths to how messages show them. Raises Unreadable.
     """
     files = sorted(job.reports.glob("exceptions-*.json"))
     records = sorted(
@@ -135,7 +96,7 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> Failure | None:
     )
     driver = next((one for one in reversed(records) if one["is_driver"]), None)
     if driver is None:
-        return None
+        return None, []
     chosen, earlier = driver, [one for one in records if one["time"] > driver["time"] - _BEFORE and one is not driver]
     # The same exception came through Ray from another process, maybe through several: the first has where it was raised.
     through_ray = next((_said(one) for one in driver["chain"] if one["came_from_ray"]), None)
@@ -147,11 +108,16 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> Failure | None:
     at, also = _root(chain)
     nearest = [chain[at], *chain[at + 1 :], *reversed(chain[:at]), *driver["chain"]]
     where = next(filter(None, (_where(one["frames"], roots) for one in nearest)), None)
-    if "Traceback (most recent call last):" in chain[at]["message"]:  # a child process of torch or multiprocessing
-        inner = in_log(chain[at]["message"], roots)
-        return inner and replace(inner, where=inner.where or where, excerpt=tuple(chosen["lines"]))
-    message = _ACTOR.sub(r" (\1)", _one_line(chain[at]["message"]))
-    return Failure(chain[at]["type"], _cut(message, _LONGEST["message"]), where, also, tuple(chosen["lines"]))
+    inner = in_log(chain[at]["message"])
+    if inner is not None and "Traceback (most recent call last):" in chain[at]["message"]:  # of a child process
+        return {**inner, "where": where}, chosen["lines"]
+    return _cause(chain[at]["type"], _ACTOR.sub(r" (\1)", _one_line(chain[at]["message"])), where, also), chosen[
+        "lines"
+    ]
+
+
+def _cause(kind: str, message: str, where: str | None = None, also: str | None = None) -> dict[str, Any]:
+    return {"type": kind, "message": _cut(_one_line(message), _LONGEST), "where": where, "also": also}
 
 
 def _said(one: Mapping[str, Any]) -> str:
@@ -169,23 +135,21 @@ def _root(chain: Sequence[Mapping[str, Any]]) -> tuple[int, str | None]:
         last, earlier = chain[at], chain[at - 1]
         is_carrier = last["came_from_ray"] or last["type"].rpartition(".")[2] in _CARRIERS
         if last["link"] == "context" and not is_carrier:
-            return at, also or _cut(f"while it handled {_said(earlier)}", _LONGEST["also"])
+            return at, also or _cut(f"while it handled {_said(earlier)}", _LONGEST_ALSO)
         if not is_carrier and _said(last) != _said(earlier):
-            also = also or _cut(f"which became {_said(last)}", _LONGEST["also"])
+            also = also or _cut(f"which became {_said(last)}", _LONGEST_ALSO)
         at -= 1
     return at, also
 
 
-def in_log(log: str, roots: Mapping[str, str]) -> Failure | None:
-    """The last exception that the driver wrote into its log, or its last words if it wrote none."""
+def in_log(log: str) -> dict[str, Any] | None:
+    """The last exception that the driver wrote into its log, or its last words if it wrote none. None if it wrote nothing."""
     own = [line for line in _lines(log) if not _PREFIX.match(line) and not _NOISE.match(line)]
-    begins = [number for number, line in enumerate(own) if _BEGIN.match(line)]
-    lines = own[begins[-1] :] if begins else own[-1:]
-    for number, line in enumerate(lines):
-        if (raised := _RAISED.match(line)) and (number or not begins):
-            frames = [frame.groups() for frame in map(_FRAME.match, lines[:number]) if frame]
-            return Failure(raised[1], _cut(_one_line(raised[2] or ""), _LONGEST["message"]), _where(frames, roots))
-    return Failure("", _cut(_one_line(lines[-1]), _LONGEST["message"])) if lines else None
+    begins = [number for number, line in enumerate(own, start=1) if _BEGIN.match(line)]
+    raised = filter(None, map(_RAISED.match, own[begins[-1] :] if begins else own[-1:]))
+    if (first := next(raised, None)) is not None:
+        return _cause(first[1], first[2] or "")
+    return _cause("", own[-1]) if own else None
 
 
 def _tail(job: JobDir) -> str:

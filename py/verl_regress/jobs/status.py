@@ -72,7 +72,7 @@ class Judgement:
     def why(self) -> str:
         """The reason for a cell of a table. If it is an exception: that alone, with its location and step in full."""
         if self.cause is not None and failure.sentence(self.cause) in self.reason:
-            return failure.short(self.cause)
+            return failure.sentence({**self.cause, "also": None}, _REASON_SHOWN)
         reason = " ".join(self.reason.split())
         return reason if len(reason) <= _REASON_SHOWN else f"{reason[: _REASON_SHOWN - 1]}…"
 
