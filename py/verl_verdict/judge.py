@@ -1,7 +1,8 @@
 """From runs to a verdict.
 
 The order: may the runs be compared (records.py, comparable.py), exactly where A repeats itself (exact.py), by statistics where it
-does not (statistics.py). It fails closed: whatever cannot be judged is never the same.
+does not (statistics.py), and whether a value of B is far outside all that A does (outliers.py). It fails closed: whatever cannot be
+judged is never the same.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_verdict import comparable, diagnosis, exact, gate, metrics, pairing, sampled
+from verl_verdict import comparable, diagnosis, exact, gate, metrics, outliers, pairing, sampled
 from verl_verdict.diagnosis import Diagnosis, listed
 from verl_verdict.errors import BadInput
 from verl_verdict.exact import Comparison, OneSided, Outcome
 from verl_verdict.metrics import Decisive
+from verl_verdict.outliers import Outlier
 from verl_verdict.pairing import Pair, Pairing
 from verl_verdict.records import TOKENS, Run
-from verl_verdict.statistics import LOOKS
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.statistics import FEWEST, LOOKS
+from verl_verdict.verdicts import Verdict, Word, status
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,10 @@ def case(
         reason = "no run of B has the seed of a run of A: run B with the seeds of A"
         return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
-    return (
-        _wrong_on_its_face(known)
-        or _never_recorded(known, decisive, recorded)
-        or _exact(known)
-        or _by_statistics(known)
-    )
+    if found := _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
+        return found
+    seen = outliers.find([*runs_a, *known.perturbed], runs_b, workload, deciding)
+    return _with_outliers(known, seen, _exact(known) or _by_statistics(known))
 
 
 def _prepare(
@@ -279,6 +279,33 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
         if zero := diagnosis.stays_zero(pair.a[0], pair.b[0]):
             return known.says(Word.REGRESSED, zero, how, first)
     return None
+
+
+def _with_outliers(known: _Case, found: Sequence[Outlier], verdict: Verdict) -> Verdict:
+    """The verdict of the other rules, and what values of B far outside A's range add to it. With one of them it is never a success."""
+    if not found:
+        return verdict
+    # In few runs a large value may be chance, and few runs of A do not show how far a seed alone moves a run.
+    decided = [
+        each
+        for each in found
+        if each.is_in_most
+        and (each.of >= FEWEST or (each.is_far and (known.base.deterministic or each.of >= LOOKS[0])))
+    ]
+    word, needed = Word.INCONCLUSIVE, None
+    if decided:  # far outside is wrong on any side of a metric; long outside may be a change
+        word = Word.REGRESSED if any(each.is_far or each.good for each in decided) else Word.CHANGED
+    first, *others = decided or found
+    at = diagnosis.at(first.step, first.metric, first.a, first.b, known.base.config, [each.metric for each in others])
+    exactly = verdict.first if known.base.deterministic else None
+    if verdict.word in (Word.REGRESSED, word) or (not decided and status([verdict])):
+        notes = (str(first), *verdict.notes)
+        return dataclasses.replace(verdict, first=verdict.first or at, notes=notes)
+    reason = str(first)
+    if not decided:
+        needed = next((look - verdict.pairs for look in LOOKS if look > verdict.pairs), None)
+        reason += f": run {_pairs(needed)} more" if needed else ": run B with that seed once more"
+    return dataclasses.replace(verdict, word=word, reason=reason, first=exactly or at, pairs_needed=needed)
 
 
 def _never_recorded(known: _Case, chosen: Sequence[Decisive], recorded: Collection[str]) -> Verdict | None:

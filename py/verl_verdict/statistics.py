@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 # smallest possible p of a sign-flip test is 2^(1-n): 0.25 at 3, 0.125 at 4. So these looks can only show sameness.
 LOOKS = (3, 4, 6, 8)
 DIFFERENCE_ALPHA = {3: 0.0, 4: 0.0, 6: 2 / 64, 8: 4 / 256}
+FEWEST = min(pairs for pairs, alpha in DIFFERENCE_ALPHA.items() if alpha)  # pairs that can show a difference
 SAMENESS_ALPHA = {3: 0.0125, 4: 0.0125, 6: 0.0125, 8: 0.0125}
 HINT = 0.125  # p of a difference that may be real: the smallest one at 4 pairs, that of differences with one sign
 NOISE_FACTOR = 3.0  # the margin is this many standard deviations of A against A, and at least the metric's floor

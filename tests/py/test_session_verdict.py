@@ -68,7 +68,7 @@ def pair(root, session, change=None, recorded="ppo-0.9.1-v1-1", **of_b):
 
 
 def lr(step, data):
-    data["actor/lr"] = 3.0
+    data["actor/lr"] = 3e-6
 
 
 def sign(step, data):
