@@ -15,11 +15,10 @@ from verl_regress.cluster import ray_api
 from verl_regress.jobs import debug
 
 KINDS = {
-    "ray_status.txt", "jobs.json", "job_info.json", "nodes.json", "actors.json", "placement_groups.json", "node_facts.json",
+    "ray_status.txt", "jobs.json", "job_info.json", "nodes.json", "actors.json", "node_facts.json",
 }  # fmt: skip
 OWN = "filter_predicates=%3D&filter_values=01"
 ACTORS = f"/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&{OWN}"
-GROUPS = f"/api/v0/placement_groups?limit=1000&detail=1&filter_keys=creator_job_id&{OWN}"
 REPORTED = {
     "now": 1e9, "ip": "10.0.0.2", "hostname": "w0", "mem": [100, 60, 40.0, 40], "disk": {"/": {"free": 7}}, "gpus": [],
     "raylet": {"nodeName": "worker-0", "state": "ALIVE"},
@@ -49,7 +48,6 @@ def full(ray, monkeypatch, tmp_path):
         "serialized_runtime_env": "hidden",
     }
     ray.answers[ACTORS] = table(actor)
-    ray.answers[GROUPS] = table()
     ray.answers["/nodes?view=summary&nocache=1"] = (
         200,
         {"data": {"summary": [REPORTED, {"raylet": {"state": "DEAD"}}]}},
@@ -100,14 +98,9 @@ def test_a_bundle_asks_only_for_the_rows_of_its_job(full, make_job):
     bundle = debug.take(job, full.address, "running")
     assert [each["submission_id"] for each in content(bundle, "jobs.json")["answer"]] == ["job", "job.a2"]
     assert content(bundle, "actors.json")["answer"]["result"][0]["pid"] == 7
-    assert content(bundle, "placement_groups.json")["answer"] == {"result": []}
     asked = {path for path, _ in full.seen}
-    assert {
-        "/api/jobs/",
-        "/api/v0/actors?limit=1000&detail=1",
-        "/api/v0/placement_groups?limit=1000&detail=1",
-    } & asked == set()
-    assert {ACTORS, GROUPS, "/api/jobs/job", "/api/jobs/job.a2"} <= asked
+    assert {"/api/jobs/", "/api/v0/actors?limit=1000&detail=1"} & asked == set()
+    assert {ACTORS, "/api/jobs/job", "/api/jobs/job.a2"} <= asked
 
 
 def test_node_facts(full, make_job):
@@ -120,8 +113,7 @@ def test_node_facts(full, make_job):
         [100, 60, 40.0, 40],
         {"/": {"free": 7}},
     )
-    assert node["clock_behind_ours_seconds"] > 1e6
-    assert (gone["state"], gone["clock_behind_ours_seconds"], gone["disk"]) == ("DEAD", None, None)
+    assert (gone["state"], gone["disk"]) == ("DEAD", None)
     assert facts["shared_storage_bytes"]["free"] > 0
 
 
@@ -207,21 +199,17 @@ def test_a_tail_is_bounded_and_has_no_part_of_a_secret_across_its_cut(tmp_path):
     assert lines.splitlines() == ["<secret KEY>", *["y"] * 199]
 
 
-def test_of_many_logs_those_of_processes_that_died_by_themselves_are_taken(full, make_job, monkeypatch, tmp_path):
-    def actor(pid, reason, message=""):
-        cause = {"actor_died_error_context": {"reason": reason, "error_message": message}}
-        return {"state": "DEAD", "node_id": "id-head", "pid": pid, "death_cause": cause}
-
-    full.answers[ACTORS] = table(
-        actor(1, "OWNER_DIED"), actor(2, "WORKER_DIED", "SYSTEM_ERROR"), actor(3, "WORKER_DIED", "INTENDED_SYSTEM_EXIT")
-    )
-    for pid in range(1, 5):
-        for kind in ("out", "err"):
-            write(tmp_path / "session" / f"worker-x-01-{pid}.{kind}", "said")
-    monkeypatch.setattr(debug, "_LOG_FILES", 2)
+def test_of_many_logs_those_of_errors_are_taken(full, make_job, monkeypatch, tmp_path):
+    for kind in ("out", "err"):
+        write(tmp_path / "session" / f"worker-x-01-1.{kind}", "said")
+    monkeypatch.setattr(debug, "_LOG_FILES", 3)
     bundle = debug.take(make_job(), full.address, "failed", logs=True)
-    logs = {path.name for path in (bundle / "logs").rglob("worker*") if path.is_file()}
-    assert logs == {"worker-x-01-2.err", "worker-x-01-2.out"}
+    assert {path.suffix for path in (bundle / "logs").glob("*/*") if path.is_file()} == {".err"}
+
+
+def test_two_bundles_of_one_second_have_two_names(full, make_job):
+    job = make_job()
+    assert len({debug.take(job, full.address, "asked") for _ in range(3)}) == len(list(job.debug.iterdir())) == 3
 
 
 def test_a_failing_source_does_not_affect_the_others(full, make_job):
@@ -283,7 +271,7 @@ def test_on_demand_a_bundle_is_one_line_on_stdout_and_a_tar_has_all_records_and_
     write(job.state / "stacks" / "w0-7.txt.tmp", "being written")
     outcome = run("debug", "job", "--tar")
     path = outcome.out.strip()
-    assert re.search(r"changed \S+-asked \(12 files, \d\.\d s\)\n$", outcome.err)
+    assert re.search(r"changed \S+-asked \(11 files, \d\.\d s\)\n$", outcome.err)
     assert path.endswith("-asked.tar.gz")
     with tarfile.open(path) as archive:
         names = archive.getnames()

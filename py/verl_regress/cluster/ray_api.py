@@ -39,10 +39,6 @@ _CONNECT_SECONDS = 3.0  # to a raylet or the GCS; a container that is gone is "n
 _SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
 
 
-# Which column of a table of the state API names the job (Ray 2.60, python/ray/util/state/common.py).
-_JOB_COLUMNS = {"actors": "job_id", "placement_groups": "creator_job_id"}
-
-
 class Unreachable(RegressError):
     """Ray does not answer at its address."""
 
@@ -146,25 +142,22 @@ class RayApi:
 
     def actors(self, submission_id: str) -> list[dict[str, Any]]:
         """Ray's actors of one job, dead ones too: class_name, state, node_id, pid, …"""
-        return self.of_job("actors", (self.job(submission_id) or {}).get("job_id"))
+        return self.actors_of((self.job(submission_id) or {}).get("job_id"))
 
-    def of_job(self, kind: str, job_id: str | None) -> list[dict[str, Any]]:
-        """The rows of one job in a table of Ray's state API, in detail.
-
-        `job_id` is Ray's number of the job, from its details: None until its driver has connected, when it has no rows.
-        """
+    def actors_of(self, job_id: str | None) -> list[dict[str, Any]]:
+        """The same by Ray's number of the job, from its details: None until its driver has connected, when it has no actors."""
         if not job_id:
             return []
         query = urllib.parse.urlencode(
             {
                 "limit": 1000,
                 "detail": 1,
-                "filter_keys": _JOB_COLUMNS[kind],
+                "filter_keys": "job_id",
                 "filter_predicates": "=",
                 "filter_values": job_id,
             }
         )
-        return self._rows(f"/api/v0/{kind}?{query}")
+        return self._rows(f"/api/v0/actors?{query}")
 
     def submit(
         self,

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,9 @@ _TAIL_BYTES = 65536  # of one log; twice as much is read, so that a secret acros
 _LOG_FILES = 60
 _LOCAL_LOGS = ray_private.LOGS
 _EVERY_NODE = ("raylet.out", "raylet.err")  # these say which process was killed for memory
-# Reasons of Ray's ActorDiedErrorContext (2.60) that do not point at the actor itself.
-_ENDED_BY_OTHERS = ("OWNER_DIED", "OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL")
 # Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Those of our job
 # are in config/runtime_env.json.
 _LEFT_OUT = ("runtime_env", "serialized_runtime_env", "runtime_env_info")
-# What Ray keeps of what a job's processes said. The driver's log is not among it: the launcher removed the secrets from it.
-_SAID = ("death_cause",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,14 +96,15 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     began, end = datetime.now(timezone.utc), time.monotonic() + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
     redactor, is_blind = _redactor(job), job_secrets.are_unknown(job)  # first: they may be removed meanwhile
-    files = _ask(_sources(job, api, (*_LEFT_OUT, *_SAID) if is_blind else _LEFT_OUT), end)
+    # What Ray keeps of what the job's processes said. The driver's log is not among it: the launcher removed the secrets from it.
+    files = _ask(_sources(job, api, (*_LEFT_OUT, "death_cause") if is_blind else _LEFT_OUT), end)
     threads = {}
     if logs:
-        files |= _ask(_driver_log(job, redactor) if is_blind else _log_sources(job, api, files, redactor), end)
+        files |= _ask(_log_sources(job, api, files, redactor, everything=not is_blind), end)
         threads = {f"stacks/{name}.txt": text for name, text in stacks.ask(job).items()}
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
     if is_blind:
-        errors[", ".join(("logs",) * logs + _SAID)] = (
+        errors["logs, death_cause"] = (
             "left out, because the job's secrets are gone and cannot be searched for there: read the nodes' own logs, under "
             f"{_LOCAL_LOGS}."
         )
@@ -116,13 +113,14 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         "phase": phase,
         "asked": began.isoformat(timespec="milliseconds"),
         "version": __version__,
-        "asked_by": {"host": socket.gethostname(), "pid": os.getpid(), "ray": api.address},
+        "asked_by": {"host": socket.gethostname(), "ray": api.address},
         "seconds": round(time.monotonic() - end + _DEADLINE, 3),
         "files": sorted([*files, *threads]),
         "errors": errors,
     }
     texts = {name: answer.text(name) for name, answer in files.items()}
-    bundle = job.debug / f"{began:%Y%m%dT%H%M%SZ}-{phase}"
+    while (bundle := job.debug / f"{began:%Y%m%dT%H%M%SZ}-{phase}").exists():
+        began += timedelta(seconds=1)
     return _write(bundle, {**texts, **threads, "bundle.json": as_json(summary)}, redactor)
 
 
@@ -172,7 +170,7 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
 def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
     """File name -> question. The paths are those of Ray 2.60's dashboard. Keys in `left_out` are in no answer.
 
-    Of tables with a row per job, or per part of one, only the rows of this job are asked for: there may be many others.
+    Only the rows of this job are asked for: there may be many others.
     """
 
     def stripped(content: Any) -> Any:
@@ -181,9 +179,6 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
         if isinstance(content, dict):
             return {key: stripped(value) for key, value in content.items() if key not in left_out}
         return content
-
-    def own(kind: str) -> Callable[[], Any]:
-        return lambda: {"result": stripped(api.of_job(kind, (api.job(job.ray_id) or {}).get("job_id")))}
 
     def attempts() -> list[Any]:
         return [stripped(known) for each in job.attempts() if (known := api.job(each.ray_id)) is not None]
@@ -197,8 +192,7 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
         "jobs.json": attempts,
         "job_info.json": job_info,
         "nodes.json": lambda: stripped(api.ask("/api/v0/nodes?limit=1000&detail=1")["data"]["result"]),
-        "actors.json": own("actors"),
-        "placement_groups.json": own("placement_groups"),
+        "actors.json": lambda: {"result": stripped(api.actors(job.ray_id))},
         "node_facts.json": lambda: _node_facts(api, job),
     }
 
@@ -212,8 +206,6 @@ def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
                 "name": row["raylet"].get("nodeName"),
                 "state": row["raylet"].get("state"),
                 **{key: row.get(key) for key in ("ip", "hostname", "cpu", "loadAvg", "mem", "shm", "disk", "gpus")},
-                # 0 to 5 if the clocks agree and the reporter is alive.
-                "clock_behind_ours_seconds": round(time.time() - row["now"], 1) if "now" in row else None,
             }
             for row in rows
         ],
@@ -222,14 +214,17 @@ def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
 
 
 def _log_sources(
-    job: JobDir, api: RayApi, asked: Mapping[str, _Answer], redactor: Redactor
+    job: JobDir, api: RayApi, asked: Mapping[str, _Answer], redactor: Redactor, *, everything: bool
 ) -> dict[str, Callable[[], Any]]:
-    """The tails of the driver's log, and of the logs of the job's processes and the raylets on every node.
+    """The tail of the driver's log, and with `everything` those of the job's processes and the raylets on every node.
 
     Logs on this node are read as files, so they are there after Ray is gone; the others come through Ray's log API.
     """
+    sources: dict[str, Callable[[], Any]] = {"logs/driver.log": partial(tail, job.driver_log, redactor)}
+    if not everything:
+        return sources
     job_id = ((asked["job_info.json"].content or {}).get("ray") or {}).get("job_id")
-    nodes, here = _rows(asked["nodes.json"]), this_node.address()
+    nodes, here = (asked["nodes.json"].content or {}).get("result", []), this_node.address()
     remote = {
         node["node_name"]: node["node_id"] for node in nodes if node["state"] == "ALIVE" and node["node_ip"] != here
     }
@@ -240,12 +235,7 @@ def _log_sources(
     patterns = (*_EVERY_NODE, *([f"worker-*-{job_id}-*"] if job_id else []))
     found = [(own, path.name) for pattern in patterns for path in _LOCAL_LOGS.glob(pattern)]
     found += [(node, name) for node, answer in lists.items() for name in answer.content or ()]
-    died = {str(actor["pid"]) for actor in _rows(asked["actors.json"]) if _died_of_itself(actor)}
-    # The most telling first: processes that died by themselves, then the other errors, then the rest.
-    found.sort(
-        key=lambda log: (log[1].rpartition(".")[0].rpartition("-")[2] not in died, not log[1].endswith(".err"), log)
-    )
-    sources = _driver_log(job, redactor)
+    found.sort(key=lambda log: (not log[1].endswith(".err"), log))  # the most telling first
     for node, name in found[:_LOG_FILES]:
         sources[f"logs/{node}/{name}"] = (
             partial(_remote_tail, api, remote[node], name, redactor)
@@ -255,28 +245,10 @@ def _log_sources(
     return sources
 
 
-def _driver_log(job: JobDir, redactor: Redactor) -> dict[str, Callable[[], Any]]:
-    return {"logs/driver.log": partial(tail, job.driver_log, redactor)}
-
-
-def _rows(answer: _Answer) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = (answer.content or {}).get("result", [])
-    return rows
-
-
 def _list_logs(api: RayApi, node_id: str, job_id: str | None) -> list[str]:
     query = urllib.parse.urlencode({"node_id": node_id, "glob": f"worker-*-{job_id}-*", "timeout": 2})
     kinds = api.ask(f"/api/v0/logs?{query}")["data"]["result"] if job_id else {}
     return [*_EVERY_NODE, *(name for names in kinds.values() for name in names)]
-
-
-def _died_of_itself(actor: Mapping[str, Any]) -> bool:
-    """Did it die by itself (a crash, an exception in its constructor, its node or memory), not because the job was over?"""
-    cause = actor.get("death_cause") or {}
-    context = cause.get("actor_died_error_context")
-    if context is None:
-        return bool(cause)
-    return context["reason"] not in _ENDED_BY_OTHERS and "INTENDED_" not in context["error_message"]
 
 
 def _remote_tail(api: RayApi, node_id: str, name: str, redactor: Redactor) -> str:

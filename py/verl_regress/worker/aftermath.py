@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import node_memory
@@ -25,33 +24,28 @@ _BY_NEITHER = "neither by verl-regress nor by the kernel for lack of memory"
 
 
 def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
-    """What `state/ended` records in addition to, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes."""
-    return _circumstances(job, reason) or ({} if told_to_stop else _taken_down(job, plan, reason))
+    """What `state/ended` records in addition to, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes.
 
-
-def _circumstances(job: JobDir, reason: str) -> dict[str, str | bool]:
-    """External reasons that can be checked at once: the job's disk is full, or Ray's head has gone."""
+    The job's disk is full, Ray's head has gone or forgot the job, it lost a node, or one of its processes was killed.
+    """
     if (problem := _disk_problem(job)) is not None:
         return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
     gcs = os.environ.get("RAY_ADDRESS", "")
     address, _, port = gcs.rpartition(":")
     if address and not accepts(address.strip("[]"), int(port)):
         return {"reason": f"{reason}, and Ray's head, whose GCS was at {gcs}, is gone", "head_gone": True}
-    return {}
-
-
-def _taken_down(job: JobDir, plan: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Why a trainer may have failed that was not asked to stop: Ray forgot its job, it lost a node, or a process was killed."""
+    if told_to_stop:
+        return {}
     api = RayApi(seen_from_here(plan["address"], os.environ), _ASK_SECONDS)
     try:
         details = api.job(job.ray_id)
         if details is None and (job.read_state("submitted") or {}).get("accepted"):
             return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
-        losses = losses_of(job, (details or {}).get("job_id"), api)
+        lost_nodes, words = losses_of(job, (details or {}).get("job_id"), api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
-    return {"reason": f"{reason}{losses.words}", "lost_nodes": losses.lost_nodes}
+    return {"reason": f"{reason}{words}", "lost_nodes": lost_nodes}
 
 
 def _disk_problem(job: JobDir) -> str | None:
@@ -69,43 +63,29 @@ def _disk_problem(job: JobDir) -> str | None:
     return None
 
 
-# Key: does Ray still call the node ALIVE?
-_HOW_LOST = {True: "did not answer any more", False: "had been given up by Ray"}
+def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, ...], str]:
+    """What hit a job whose trainer has just failed: the nodes it lost, as `worker-0 (10.0.0.2)`, and the words for its reason.
 
-
-@dataclass(frozen=True)
-class Losses:
-    """What hit the trainer from outside: the nodes that it lost, as `worker-0 (10.0.0.2)`, and the words for its reason."""
-
-    lost_nodes: tuple[str, ...] = ()
-    words: str = ""
-
-
-def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> Losses:
-    """What happened to the nodes and actors of a job whose trainer has just failed, by Ray's number of it. Raises Unreachable.
-
-    Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is asked directly. One
-    that is only paused or busy still accepts a connection.
+    `job_id` is Ray's number of it. Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is
+    asked directly. One that is only paused or busy still accepts a connection. Raises Unreachable.
     """
-    actors = api.of_job("actors", job_id)
+    actors = api.actors_of(job_id)
     used = {actor["node_id"] for actor in actors}
     raylets = {raylet.node_id: raylet for raylet in api.raylets() if raylet.node_id in used}
-    if not raylets:
-        return Losses()
-    lost = sorted(silent(raylets.values()), key=lambda raylet: raylet.name)
+    lost = {f"{raylet.name} ({raylet.address})": raylet.alive for raylet in silent(raylets.values())}
     if lost:
-        words = " and ".join(f"{_title(raylet)} {_HOW_LOST[raylet.alive]}" for raylet in lost)
-        return Losses(tuple(map(_title, lost)), f", when {words}")
-    for actor in actors:
+        how = {
+            True: "did not answer any more",
+            False: "had been given up by Ray",
+        }  # does Ray still call the node ALIVE?
+        return tuple(sorted(lost)), f", when {' and '.join(f'{node} {how[lost[node]]}' for node in sorted(lost))}"
+    for actor in actors if raylets else ():
         if (oom := (actor.get("death_cause") or {}).get("oom_context")) is not None:
             by_ray = f"Ray's memory monitor killed its {_class_of(actor)} on {_node_of(actor, raylets)}"
-            return Losses((), f", after {by_ray}{causes.memory(oom.get('error_message'))}")
-    crashed = [actor for actor in actors if _has_crashed(actor)]
-    return Losses((), _of_crash(job, crashed[0], raylets) if crashed else "")
-
-
-def _title(raylet: Node) -> str:
-    return f"{raylet.name} ({raylet.address})"
+            return (), f", after {by_ray}{causes.memory(oom.get('error_message'))}"
+        if _has_crashed(actor):
+            return (), _of_crash(job, actor, raylets)
+    return (), ""
 
 
 def _class_of(actor: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ bundle_of() {
 whole() {
   local kind
   [[ $(jq -c .errors "$1/bundle.json") == '{}' ]] || fail "$(<"$1/bundle.json")"
-  for kind in jobs job_info nodes actors placement_groups node_facts; do
+  for kind in jobs job_info nodes actors node_facts; do
     [[ $(jq -r .asked "$1/${kind}.json") == 20*T*+00:00 ]] || fail "$1/${kind}.json"
   done
   grep -q '^# asked 20' "$1/ray_status.txt" && grep -qE '/[0-9.]+ CPU' "$1/ray_status.txt"
