@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import zipfile
-from collections.abc import Collection, Mapping
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from verl_regress.base import records
 from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir
 
@@ -36,16 +31,14 @@ def newest(job: JobDir) -> Path | None:
     """The newest complete `global_step_N` of this attempt, or None.
 
     verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1,
-    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves, and may keep
-    fewer critics than actors (max_critic_ckpt_to_keep), so the remaining ones are checked too.
+    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves, so the remaining ones are checked too.
     """
     try:
         latest = int(read_text(job.checkpoints / "latest_checkpointed_iteration.txt"))
     except (FileNotFoundError, ValueError):
         return None
     saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
-    needed = _needed(job)
-    return next((path for path in reversed(saved) if _is_whole(path, needed)), None)
+    return next(filter(_is_whole, reversed(saved)), None)
 
 
 def weights_hash(checkpoint: Path) -> str | None:
@@ -74,67 +67,26 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.removeprefix("global_step_"))
 
 
-def _needed(job: JobDir) -> frozenset[str] | None:
-    """The parts of each of the job's checkpoints; None if no submission made its directory.
+def _is_whole(checkpoint: Path) -> bool:
+    """Does each part have weights, and all ranks of every kind of file (FSDP, 0.7.1, 0.8.0)?
 
-    RL's have the actor, and the critic if verl trains one (its need_critic, 0.7.1 to 0.9.1). SFT's have no parts, and its
-    config no `algorithm`.
+    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts.
     """
-    try:
-        config = config_of(job)
-    except FileNotFoundError:
-        return None
-    if "algorithm" not in config:
-        return frozenset()
-    has_critic = section(config, "critic").get("enable")
-    if has_critic is None:
-        has_critic = section(config, "algorithm").get("adv_estimator") == "gae"
-    return frozenset({"actor", "critic"} if has_critic else {"actor"})
-
-
-def config_of(job: JobDir) -> dict[str, Any]:
-    """The config that Hydra composed for the trainer, `config/verl_config.yaml`. Raises OSError and Unreadable."""
-    file = job.config / "verl_config.yaml"
-    with contextlib.suppress(yaml.YAMLError, RecursionError, ValueError):
-        config = yaml.safe_load(read_text(file))
-        if isinstance(config, dict):
-            return config
-    raise records.not_as_written(file, "it is cut off, or no YAML mapping")
-
-
-def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A mapping of that config; an empty one if it has none of that name."""
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _is_whole(checkpoint: Path, needed: frozenset[str] | None) -> bool:
-    """Does it have all ranks of every kind of file (FSDP, 0.7.1, 0.8.0), and the `needed` parts with their weights?"""
-    ranks: dict[tuple[Path, str, int], int] = {}
+    ranks = Counter[tuple[Path, str, str]]()
     for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
         kind, _, of = path.stem.partition("_world_size_")
-        key = (path.parent, kind, int(of.partition("_rank_")[0]))
-        ranks[key] = ranks.get(key, 0) + 1
-    parts = {path.name for path in checkpoint.iterdir()}
-    if needed is None:
-        needed = frozenset({"actor"} if "data.pt" in parts else ())  # RL's data.pt; SFT has data_0.pt
-    return (
-        bool(parts)
-        and all(found == world for (_, _, world), found in ranks.items())
-        and all(
-            _has_weights(home, {kind for at, kind, _ in ranks if at == home})
-            for home in map(checkpoint.joinpath, needed)
-        )
+        ranks[path.parent, kind, of.partition("_rank_")[0]] += 1
+    is_sft = any(checkpoint.glob("data_*.pt"))
+    parts = [checkpoint] if is_sft else [checkpoint / "actor", *checkpoint.glob("critic")]
+    return all(map(_has_weights, parts)) and all(found == int(world) for (_, _, world), found in ranks.items())
+
+
+def _has_weights(part: Path) -> bool:
+    """FSDP's, or those of Megatron (0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge)."""
+    return any(
+        path.name.startswith("model_world_size_") or path.suffix in (".distcp", ".safetensors")
+        for path in part.rglob("*")
     )
-
-
-def _has_weights(part: Path, kinds: Collection[str]) -> bool:
-    """Does the actor or the critic have weights? `kinds` are the kinds of FSDP's files there: other backends write none of
-    those, but any number of the files below (Megatron 0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge).
-    """
-    if kinds:
-        return "model" in kinds
-    return any(path.suffix in (".distcp", ".safetensors") for path in part.rglob("*"))
 
 
 def continuing(checkpoint: Path) -> list[str]:

@@ -16,6 +16,7 @@ import yaml
 
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput
+from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
@@ -142,4 +143,5 @@ def _need_steps_left(planned: plan.Plan, attempt: Attempt, asked: str) -> None:
 
 def _epochs(job: JobDir) -> Any:
     """The number of epochs requested for an attempt. Raises OSError and Unreadable."""
-    return checkpoints.section(checkpoints.config_of(job), "trainer").get("total_epochs")
+    config = yaml.safe_load(read_text(job.config / "verl_config.yaml"))
+    return config["trainer"].get("total_epochs")
