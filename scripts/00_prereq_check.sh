@@ -2,14 +2,14 @@
 # 00_prereq_check: check the machine before anything changes. Changes nothing, and stops at the first failed check.
 #
 #   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
-#                        shared root, node image, verl's source
+#                        shared root, node image
 #                        with HOSTS_FILE on every host: it answers, its engine, address, ports, memory, GPUs, one shared root
 #   TRANSPORT=ssh, srun  nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
 #
 #   scripts/00_prereq_check.sh
 #
 # Knobs: CLUSTER_NAME DASHBOARD_PORT WORKDIR SHARED_GROUP MIN_DISK_GIB MIN_MEMORY_GIB GPUS_PER_WORKER WORKERS WORKER_DEVICES
-#        VERL_SOURCE CONTAINER_ENGINE HOSTS_FILE NODES_FILE SSH_CONFIG SHARED_ROOT GCS_PORT
+#        CONTAINER_ENGINE HOSTS_FILE NODES_FILE SSH_CONFIG SHARED_ROOT GCS_PORT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

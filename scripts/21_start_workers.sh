@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # 21_start_workers: start Ray on all workers at once, and wait until Ray lists the head and every worker as ALIVE and the head has
-# CPU 0 and GPU 0. Reports clocks that differ.
+# CPU 0 and GPU 0.
 #
 #   scripts/21_start_workers.sh
 #
@@ -15,6 +15,5 @@ owner::need_own
 cluster::ensure_workers
 cluster::await_ready
 cluster::tell_unused_knobs
-cluster::tell_clocks
 dashboard::tell
 log::verdict "Ray's workers"

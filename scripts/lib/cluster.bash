@@ -6,7 +6,6 @@
 readonly CLUSTER_ROCM_UNSET=(ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES)
 
 readonly CLUSTER_HEAD_PARTS=(gcs_server raylet dashboard.py)
-readonly CLUSTER_MAX_SKEW=5 # seconds between the clocks of two nodes
 
 # cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. The file says who holds
 # it. After waiting, the script reads the list of nodes again, because it may have changed.
@@ -56,26 +55,23 @@ cluster::ensure_token() {
 cluster::_is_shared_by_many() { [[ -n $SHARED_GROUP && -n $(ls -A "${WORKDIR}/shared/") ]]; }
 
 # cluster::ensure_head: Ray runs on the head or is starting there. This does not wait for it: the workers wait for a GCS that is not
-# there yet, and await_ready waits for all of them. A changed GCS_PORT takes effect through a restart of Ray on all nodes.
+# there yet, and await_ready waits for all of them.
 cluster::ensure_head() {
   local running changed
   running=$(cluster::_running head)
-  changed=$(made::changed head GCS_PORT)
   if cluster::_has "$running" ray-start; then
     log::ok "head: Ray is being started"
     return
   fi
   # A dead part of Ray is not restarted, and without one of these a head is useless.
-  if [[ -z $changed ]] && cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}"; then
+  if cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}"; then
+    changed=$(made::changed head GCS_PORT)
+    [[ -z $changed ]] ||
+      cli::die 2 "$(made::describe "$changed"), and Ray runs with the old port: give ${changed} again, or run 'make down up'."
     log::ok "head: Ray runs, with the GCS on port ${GCS_PORT}"
     return
   fi
-  if [[ -n $changed ]] && cluster::_has "$running" gcs_server raylet; then
-    job::need_idle "Restarting Ray on every node ($(made::describe "$changed"))" "give ${changed} again, wait for them"
-    log::changed "Ray restarts on every node: $(made::describe "$changed")"
-  fi
   cluster::_need_token_auth
-  [[ -z $running ]] || cluster::_make_room head
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
   log::changed "head: Ray started"
@@ -146,36 +142,6 @@ cluster::tell_unused_knobs() {
   log::warn "$(made::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps the old value; 'make down up' applies the new one."
 }
 
-# cluster::tell_clocks: jobs train whatever the time is, but the times that their processes record would be misleading.
-cluster::tell_clocks() {
-  local skew
-  cluster::clock_skew skew
-  if [[ -z $skew ]]; then
-    log::ok "the clocks of $(node::list | wc -l) nodes differ by at most ${CLUSTER_MAX_SKEW} s"
-  else
-    log::warn "${skew}: times in logs and state/ are wrong by as much; synchronise them (NTP)."
-  fi
-}
-
-# cluster::clock_skew VARIABLE: which nodes' clocks differ, and by how much, the earliest first; nothing if they agree.
-cluster::clock_skew() {
-  local -n _skew=$1
-  local clocks=() seconds
-  answer::lines clocks cluster::_clocks
-  seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
-  _skew=''
-  ((seconds <= CLUSTER_MAX_SKEW)) ||
-    _skew="The clocks of the nodes differ by ${seconds} s ($(printf '%s\n' "${clocks[@]}" | awk '{ print $2 " " $1 }' | paste -sd, | sed 's/,/, /g'))"
-}
-
-# cluster::_clocks: what node::clock prints of all nodes, the earliest first.
-cluster::_clocks() {
-  local answers
-  cli::temp_dir answers
-  node::ask_all "$answers" node::clock
-  sort -g -- "$answers"/* # -n takes "+10" for 0
-}
-
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
@@ -222,20 +188,20 @@ cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
 # cluster::_start_worker WORKER ADDRESS
 cluster::_start_worker() {
-  local worker=$1 address=$2 argv=() running
-  running=$(cluster::_running "$worker")
-  [[ -z $running ]] || cluster::_make_room "$worker"
+  local worker=$1 address=$2 argv=()
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
   [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
   cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
 }
 
-# cluster::_start NODE ARGV...: call this only when nothing of an earlier Ray is left there.
-# Every start has its own mark, a label of the node in Ray's table: Ray lists a node as ALIVE for half a minute after its container
-# was killed, and the new node has the same name and address.
+# cluster::_start NODE ARGV...: ends what is left of an earlier start there, then starts Ray. Every start has its own mark, a label of the
+# node in Ray's table: Ray lists a node as ALIVE for half a minute after its container was killed, and the new node has the same name and
+# address.
 cluster::_start() {
-  local node=$1 mark without=() ray=(ray)
+  local node=$1 mark stopped without=() ray=(ray)
   shift
+  stopped=$(log::while "ending what is left of Ray on ${node}" -- cluster::stop_ray "$node")
+  ((stopped == 0)) || log::info "${node}: stopped the Ray of an earlier start"
   [[ $PROFILE != rocm ]] || without=("${CLUSTER_ROCM_UNSET[@]/#/--unset=}")
   mark="$(date +%s)-$$"
   [[ $node == head ]] || ray=(python3 "$(helper::dir)/ray_start.py")
@@ -263,20 +229,4 @@ cluster::_need_token_auth() {
   read -r version older <<<"$said"
   [[ -z $older ]] ||
     cli::die 1 "The head has Ray ${version}, which ignores Ray's token (2.52 and later know it), so that any process in its network could run code on the nodes: use a NODE_IMAGE with Ray 2.52 or later."
-}
-
-# cluster::_make_room NODE: removes what an earlier start left there and what would block the next one.
-cluster::_make_room() {
-  local stopped
-  log::while "waiting for an earlier 'ray start' on $1" -- wait::until "$CLUSTER_TIMEOUT" - cluster::is_start_over "$1" ||
-    cli::die 1 "An earlier 'ray start' on $1 did not end within ${CLUSTER_TIMEOUT} s (CLUSTER_TIMEOUT): see $(nodes::shown "$(cluster::_log_dir)/$1.log"), then run 'make up' again."
-  stopped=$(log::while "ending what is left of Ray on $1" -- cluster::stop_ray "$1")
-  ((stopped == 0)) || log::info "$1: stopped the Ray of an earlier start"
-}
-
-# cluster::is_start_over NODE: no `ray start` runs there.
-cluster::is_start_over() {
-  local running
-  running=$(cluster::_running "$1")
-  ! cluster::_has "$running" ray-start
 }

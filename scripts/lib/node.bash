@@ -104,14 +104,6 @@ node::spawn() {
     (setsid "$@" >"$log" 2>&1; echo $? >"$log.exit") >/dev/null 2>&1 </dev/null &' spawn "$log" "$@"
 }
 
-# node::clock NODE: prints the seconds that its clock is ahead of ours, with a sign, and its name.
-node::clock() {
-  local ahead
-  ahead=$(node::exec "$1" date +%s)
-  ahead=$((ahead - $(date +%s)))
-  printf '%+d %s\n' "$ahead" "$1"
-}
-
 # node::is_alive NODE: can we run a command there?
 node::is_alive() { transport::is_alive "$1"; }
 

@@ -18,7 +18,7 @@ CALLER_DIR=$PWD
 readonly REPO_DIR CALLER_DIR
 cd "$REPO_DIR" # rule-ok: wherever a script is typed, paths of knobs mean the same
 
-for _noun in log word answer knob env cli wait lock venv owner port node made cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/allocation lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
+for _noun in log word answer knob env cli wait lock venv owner node made cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/allocation lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced
   source "${REPO_DIR}/scripts/lib/${_noun}.bash"
 done

@@ -33,40 +33,19 @@ nodes::dashboard_address() {
   printf "http://127.0.0.1:%s after '%s'\n" "$port" "$(nodes::_forward_line head "${port}:127.0.0.1:8265")"
 }
 
-# nodes::show_forwards FORWARD...: prints a command for this host for each node that they lead to.
+# nodes::show_forwards FORWARD...: prints a command for this host for each. Nothing on a node listens on the network for us.
 nodes::show_forwards() {
-  local node specs
-  nodes::_need_ports "$@"
-  for node in $(nodes::_ends "$@"); do
-    mapfile -t specs < <(nodes::_specs "$node" "$@")
-    nodes::_forward_line "$node" "${specs[@]}"
+  local forward node port
+  for forward; do
+    IFS=: read -r _ node port <<<"$forward"
+    nodes::_forward_line "$node" "${forward%%:*}:127.0.0.1:${port}"
   done
 }
-
-# nodes::_ends FORWARD...: the nodes that they lead to, the head first.
-nodes::_ends() { printf '%s\n' "$@" | cut -d: -f2 | awk '!seen[$0]++'; }
-
-# nodes::_specs NODE FORWARD...: those that lead to it, as LOCAL:127.0.0.1:PORT. Nothing on a node listens on the network for us.
-nodes::_specs() { printf '%s\n' "${@:2}" | awk -F: -v node="$1" '$2 == node { print $1 ":127.0.0.1:" $3 }'; }
 
 nodes::_forward_line() {
   local argv=()
   existing::forward argv "$@"
   word::typed "${argv[@]}"
-}
-
-# nodes::_need_ports FORWARD...: their ports on this host are free.
-nodes::_need_ports() {
-  local forward knob=DASHBOARD_PORT
-  [[ -z $TUNNEL_PORT ]] || knob=TUNNEL_PORT
-  for forward; do
-    if [[ $forward == *:head:8265 ]]; then
-      port::need_free "${forward%%:*}" "$knob" TUNNEL_PORT
-    else
-      ! port::is_taken "${forward%%:*}" ||
-        cli::die 1 "Port 127.0.0.1:${forward%%:*}, which a breakpoint needs, is taken by $(port::holder "${forward%%:*}"): end that process."
-    fi
-  done
 }
 
 # nodes::ask_dashboard: the HTTP status with which it answers the head with the head's token; prints nothing if it does not.
@@ -246,10 +225,21 @@ nodes::_check_shared_root() {
 }
 
 nodes::_check_clocks() {
-  local skew
-  cluster::clock_skew skew
-  [[ -z $skew ]] || cli::die 1 "${skew}: synchronise them (NTP) to within ${CLUSTER_MAX_SKEW} s."
-  log::ok "the clocks of the nodes differ by at most ${CLUSTER_MAX_SKEW} s"
+  local answers clocks seconds
+  cli::temp_dir answers
+  node::ask_all "$answers" nodes::_clock
+  answer::lines clocks sort -n -- "$answers"/*
+  seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
+  ((seconds <= 5)) ||
+    cli::die 1 "The clock of ${clocks[-1]#* } is ${seconds} s ahead of that of ${clocks[0]#* }: synchronise them (NTP) to within 5 s."
+  log::ok "the clocks of the nodes differ by at most 5 s"
+}
+
+# nodes::_clock NODE: prints the seconds that its clock is ahead of ours, and its name.
+nodes::_clock() {
+  local now
+  now=$(node::exec "$1" date +%s)
+  printf '%d %s\n' $((now - $(date +%s))) "$1"
 }
 
 # Ports that Ray listens on at fixed numbers; if our own Ray runs there, it uses them.

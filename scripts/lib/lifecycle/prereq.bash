@@ -59,17 +59,6 @@ prereq::node_image() {
   fi
 }
 
-# prereq::verl_source: the tree that `make snapshot` will freeze, if that is on this machine, exists.
-prereq::verl_source() {
-  local dir
-  if [[ $VERL_SOURCE == path:* ]]; then
-    dir=$(env::path "${VERL_SOURCE#path:}")
-    [[ -r $dir/verl/__init__.py ]] ||
-      cli::die 2 "${dir} (from VERL_SOURCE=${VERL_SOURCE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
-  fi
-  log::ok "verl comes from ${VERL_SOURCE}"
-}
-
 # prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.
 prereq::shared_root() {
   local shared=${WORKDIR}/shared directory above missing=0
@@ -83,34 +72,6 @@ prereq::shared_root() {
   log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
   shared::need "$shared" WORKDIR
   log::ok "${shared} has locks, links and renames"
-}
-
-# prereq::shared_mount: a running cluster's nodes see the shared root and can write to it.
-prereq::shared_mount() {
-  local node answers seen=()
-  cli::temp_dir answers
-  node::ask_all "$answers" prereq::_try_mount
-  for node in $(node::list); do
-    case $(<"${answers}/${node}") in
-      writable) seen+=("$node") ;;
-      refused) cli::die 1 "${node} cannot write to ${SHARED_ROOT} (SHARED_ROOT; ${WORKDIR}/shared on this host): fix the directory's owner, or run 'make down up' with another RUN_AS." ;;
-    esac
-  done
-  if ((${#seen[@]} > 0)); then
-    log::ok "${SHARED_ROOT} is writable from ${seen[*]}"
-  else
-    log::ok "no node is up yet that needs ${SHARED_ROOT}"
-  fi
-}
-
-# prereq::_try_mount NODE: prints writable or refused; prints nothing if it does not run.
-prereq::_try_mount() {
-  # shellcheck disable=SC2016  # expanded on the node
-  if (node::exec "$1" sh -c 'file=$1/.writable.$2.$$; : >"$file" && rm "$file"' writable "$SHARED_ROOT" "$1" 2>/dev/null); then
-    printf 'writable\n'
-  elif node::is_alive "$1"; then
-    printf 'refused\n'
-  fi
 }
 
 # prereq::names: the containers with our names are ours.
@@ -130,15 +91,24 @@ prereq::names() {
 
 # prereq::port: the dashboard's port is free, or ours.
 prereq::port() {
-  if ! port::is_taken "$DASHBOARD_PORT"; then
+  if ! prereq::_is_port_taken "$DASHBOARD_PORT"; then
     log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
     return
   fi
-  prereq::is_port_ours || port::refuse "$DASHBOARD_PORT" DASHBOARD_PORT DASHBOARD_PORT
+  [[ $(prereq::published_port) == "127.0.0.1:${DASHBOARD_PORT}" ]] ||
+    cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}) is taken by another process ('ss -ltnp' shows which): end that process, or set DASHBOARD_PORT to a free port."
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
 
-prereq::is_port_ours() { [[ $(prereq::published_port) == "127.0.0.1:${DASHBOARD_PORT}" ]]; }
+# prereq::_is_port_taken PORT: a process listens there (0A), on 127.0.0.1 or on all addresses, as the kernel lists it: IPv4 or IPv6, and
+# the bytes of an address in the host's order. Only tests set HOST_ROOT.
+prereq::_is_port_taken() {
+  local listener hex
+  printf -v hex '%04X' "$1"
+  listener=$(cat -- "${HOST_ROOT:-}"/proc/net/{tcp,tcp6} 2>/dev/null |
+    awk -v port="$hex" '$4 == "0A" && $2 ~ "^(0100007F|0+|0+FFFF00000100007F):" port "$"' || true)
+  [[ -n $listener ]]
+}
 
 # prereq::published_port: where our head publishes its dashboard on this host, as ADDRESS:PORT.
 prereq::published_port() { docker port "${CLUSTER_NAME}-head" 8265/tcp 2>/dev/null || true; }

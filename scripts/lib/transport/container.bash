@@ -43,64 +43,24 @@ transport::_inspect() {
   wait "${pids[@]}" || true
 }
 
-transport::exec() { transport::_exec "$1" "${@:2}"; }
+transport::exec() { transport::_exec "$1" exec "${@:2}"; }
 
-transport::exec_in() { transport::_exec "$1" --interactive "${@:2}"; }
+transport::exec_in() { transport::_exec "$1" 'exec --interactive' "${@:2}"; }
 
-# transport::_exec NODE [--interactive] ARGV...: a container may be removed or restarted at any moment. Then we print one sentence,
-# instead of the engine's message and of the status 137 with which the command seems to end.
+# transport::_exec NODE WORDS ARGV...: a container may be removed or restarted at any moment, and a host lost. Then one sentence says so,
+# because the status 1 or 137 with which the command seems to end is not its own.
 transport::_exec() {
-  local node=$1 option=() status=0
-  shift
+  local node=$1 words status=0
+  read -r -a words <<<"$2"
+  shift 2
   transport::_need "$node"
-  if [[ $1 == --interactive ]]; then
-    option=(--interactive)
-    shift
-  fi
-  (
-    exec {out}>&1
-    hosts::docker "$node" exec "${option[@]}" "${CLUSTER_NAME}-${node}" "$@" 2>&1 >&"$out" {out}>&- | transport::_without_client >&2 {out}>&-
-    read -r ended said <<<"${PIPESTATUS[*]}" # errexit is off before `||`
-    ((said != 2)) ||
-      cli::die 8 "The connection to the host of $(hosts::describe "$node") was lost while '$1' ran there: check the host, then run this again."
-    ((said == 0 || ended == 0)) || ended=137 # the engine lost the container: as if it had killed the command
-    exit "$ended"
-  ) || status=$?
+  hosts::docker "$node" "${words[@]}" "${CLUSTER_NAME}-${node}" "$@" || status=$?
   ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" || {
     hosts::is_reached "$node" ||
       cli::die 8 "The connection to the host of $(hosts::describe "$node") was lost while '$1' ran there: check the host, then run this again."
     cli::die 8 "The node '${node}' went away while '$1' ran there (container ${CLUSTER_NAME}-${node}): bring the cluster up with 'make up', then run this again."
   }
   return "$status"
-}
-
-# transport::_without_client: passes stdin on without what the engine's client itself says; returns 1 if it said that the container is gone,
-# and 2 if, of several hosts, it said in any line that its ssh to this one has ended.
-transport::_without_client() {
-  if hosts::are_several; then
-    sed --unbuffered -E '/^(error during connect: .*)?command \[ssh .* has exited with exit status /IQ2' | transport::_without_engine
-  else
-    transport::_without_engine
-  fi
-}
-
-# transport::_without_engine: passes stdin on as it comes, without the engine's first line about a removed container; returns 1 if that
-# line came. Writes the first line in one piece, because stdout is another pipe; a live line has no end to wait for.
-transport::_without_engine() {
-  local first='' rest='' end='' gone='^(: | response from daemon: ).*([Nn]o such container| is not running|container state improper|no such exec session)'
-  IFS= read -r -N 5 first || true
-  if [[ ${first,,} == error ]]; then
-    IFS= read -r rest || true
-    if [[ $rest =~ $gone || $rest =~ ^' during connect: '.*' command [ssh ' ]]; then
-      cat
-      return 1
-    fi
-    printf '%s\n' "${first}${rest}"
-  else
-    [[ $first == *$'\n'* ]] || ! IFS= read -r -t 0.2 rest || end=$'\n'
-    printf '%s' "${first}${rest}${end}"
-  fi
-  cat
 }
 
 # transport::_is_gone NODE STATUS: it does not run, or was restarted since we listed it. An engine that removes a container kills

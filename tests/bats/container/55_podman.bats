@@ -79,7 +79,6 @@ ours() {
   assert_status 8
   run cat "${BATS_TEST_TMPDIR}/said"
   assert_line "error   The node 'worker-1' went away while 'sleep' ran there \(container ${CLUSTER_NAME}-worker-1\): bring the cluster up with 'make up', then run this again\."
-  [[ $output != *'no such container'* ]]
   run make --no-print-directory up
   assert_status 0
   assert_line "changed containers brought up: ${CLUSTER_NAME}-worker-1"

@@ -279,16 +279,15 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'warning nothing says which jobs are live on mine, and FORCE=1 goes on'
 }
 
-@test "a changed knob of Ray's start is reported on a running cluster; another GCS_PORT restarts Ray, but not while jobs run" {
+@test "a changed knob of Ray's start is reported on a running cluster; another GCS_PORT is refused" {
   ours
   in_lib WORKER_CPUS=64 <<<$'for node in head worker-0; do made::keep "$node" $(cluster::_knobs "$node"); done\ncluster::tell_unused_knobs'
   assert_status 0
   refute_text warning
   in_lib WORKER_CPUS=8 <<<'cluster::tell_unused_knobs'
   assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs on worker-0 and keeps the old value; 'make down up' applies the new one."
-  printf 'ppo-1 RUNNING\n' >"${BOX}/live"
-  in_lib GCS_PORT=6380 <<<$'cluster::_running() { echo " gcs_server raylet "; }\ncluster::ensure_head'
-  assert_error 2 'Restarting Ray on every node (GCS_PORT was 6379, is 6380 (from the command line or environment)) would end ppo-1 (RUNNING): give GCS_PORT=6379 again, wait for them, or end them with FORCE=1.'
+  in_lib GCS_PORT=6380 <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
+  assert_error 2 "GCS_PORT was 6379, is 6380 (from the command line or environment), and Ray runs with the old port: give GCS_PORT=6379 again, or run 'make down up'."
   in_lib <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
   assert_status 0
   assert_line 'ok      head: Ray runs, with the GCS on port 6379'
@@ -314,30 +313,25 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 }
 
 # bats test_tags=slow
-@test "a node that goes away during a command gives one sentence, without the engine's output or 137" {
+@test "a node that goes away during a command gives one sentence, and not 137" {
   local sentence="error   The node 'head' went away while 'tar' ran there (container mine-head): bring the cluster up with 'make up', then run this again."
   ours
-  for said in 'echo "Error: No such container: mine-head" >&2; exit 1' \
-    'echo "Error response from daemon: No such container: mine-head" >&2; exit 1' \
-    'echo "Error response from daemon: Container 61c is not running" >&2; exit 1' 'exit 137'; do
+  for said in 'exit 1' 'exit 137'; do
     printf '%s\n' "$said" >"${BOX}/exec"
     printf 'true later\n' >"${BOX}/now" # it was restarted
     in_lib <<<'node::exec_in head tar -x </dev/null'
     assert_status 8
     assert_line "$sentence"
-    refute_text 'ontainer: '
     refute_text 137
-    refute_text '61c'
     : >"${BOX}/now"
     in_lib <<<'node::exec head tar -x'
     assert_line "$sentence"
   done
   printf 'true since\n' >"${BOX}/now"
-  printf '%s\n' 'echo "Error response of mine" >&2; printf "no newline" >&2; exit 137' >"${BOX}/exec"
+  printf '%s\n' 'echo "Error response of mine" >&2; exit 137' >"${BOX}/exec"
   in_lib <<<'node::exec head tar -x'
   assert_status 137
   assert_line 'Error response of mine'
-  [[ $output == *'no newline'* ]]
 }
 
 # interrupted WORD...: a submission whose helper prints the first WORD and, after SIGINT, the others.

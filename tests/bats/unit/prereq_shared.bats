@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Checks before anything changes: version 1, the shared root, verl's source; and removing what version 1 left.
+# Checks before anything changes: version 1, the shared root; and removing what version 1 left.
 
 # bats file_tags=slow
 
@@ -99,15 +99,6 @@ for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TES
   check 'prereq::run prereq::node_image' NODE_IMAGE=mine:1
   assert_line "ok      node image mine:1 is here"
   assert_line "ok      1 of 1 checks passed"
-}
-
-@test "verl's source as a path is checked" {
-  check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
-  assert_error 2 "${BOX}/my verl (from VERL_SOURCE=path:${BOX}/my verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
-  mkdir -p "${BOX}/my verl/verl"
-  touch "${BOX}/my verl/verl/__init__.py"
-  check prereq::verl_source VERL_SOURCE="path:${BOX}/my verl"
-  assert_line "ok      verl comes from path:${BOX}/my verl"
 }
 
 @test "43_submit_jobspec needs a JobSpec" {
