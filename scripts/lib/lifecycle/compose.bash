@@ -141,7 +141,6 @@ compose::_user() {
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
   local other why='' remade=() surplus=() missing=() ended=()
-  local -A surplus_at=()
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   compose::_compare "$other"
@@ -149,7 +148,7 @@ compose::ensure_up() {
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
   [[ -z $other ]] || compose::_remove_all
   if ((${#remade[@]} + ${#surplus[@]} + ${#missing[@]} > 0)); then
-    compose::_remove_surplus
+    ((${#surplus[@]} == 0)) || docker rm --force "${surplus[@]/#/${CLUSTER_NAME}-}" >/dev/null
     compose::_start_all
   fi
   ((${#surplus[@]} == 0)) || log::changed "removed $(compose::_joined "${surplus[@]}"): ${why}"
@@ -166,20 +165,10 @@ compose::ensure_up() {
 compose::_start_all() {
   local dir
   cli::temp_dir dir
-  node::ask "$dir" "$(hosts::engines | grep -v @)" compose::_start_at
+  node::ask "$dir" "$(hosts::engines)" compose::_start_at
 }
 
 compose::_start_at() { compose::run "$1" up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only; }
-
-# compose::_remove_surplus: the containers that the caller's `surplus` names for each engine.
-compose::_remove_surplus() {
-  local engine names
-  for engine in "${!surplus_at[@]}"; do
-    read -r -a names <<<"${surplus_at[$engine]}"
-    hosts::docker "$engine" rm --force "${names[@]/#/${CLUSTER_NAME}-}" >/dev/null
-    [[ $engine != *@* ]] || hosts::ensure_released "$engine"
-  done
-}
 
 # compose::ensure_down: nothing with this cluster's label is left; the shared directory is not touched.
 compose::ensure_down() {
@@ -230,22 +219,20 @@ compose::_compare() {
   local -A found=()
   cli::temp_dir dir
   node::ask "$dir" "$(hosts::engines)" compose::_ask
-  for engine in $(hosts::engines); do compose::_compare_at "$engine" "${dir}/${engine}"; done
+  for engine in $(hosts::engines); do compose::_compare_at "${dir}/${engine}"; done
   for node in $(node::list); do [[ -v found[$node] ]] || missing+=("$node"); done
 }
 
 # compose::_ask ENGINE: prints what should run there as "wanted NODE HASH|IMAGE", then what there is as "found NODE STATE HASH|IMAGE".
 compose::_ask() {
   local image
-  if [[ $1 != *@* ]]; then
-    image=$(hosts::docker "$1" image inspect --format '{{.Id}}' "$NODE_IMAGE")
-    compose::run "$1" config --hash '*' | sed "s/.*/wanted &|${image}/"
-  fi
+  image=$(hosts::docker "$1" image inspect --format '{{.Id}}' "$NODE_IMAGE")
+  compose::run "$1" config --hash '*' | sed "s/.*/wanted &|${image}/"
   compose::list_at "$1" '{{.Names}} {{.State}} {{.Label "com.docker.compose.config-hash"}}|{{.Label "com.docker.compose.image"}}' |
     sed "s/^${CLUSTER_NAME}-/found /"
 }
 
-# compose::_compare_at ENGINE FILE: FILE is what compose::_ask printed.
+# compose::_compare_at FILE: FILE is what compose::_ask printed.
 compose::_compare_at() {
   local what node status of
   local -A wanted=()
@@ -255,7 +242,6 @@ compose::_compare_at() {
       continue
     elif [[ ! -v wanted[$node] ]]; then
       surplus+=("$node")
-      surplus_at[$1]+=" ${node}"
     elif found[$node]=$status && [[ -n $other || $of != "${wanted[$node]}" ]]; then
       remade+=("$node")
     else
@@ -263,7 +249,7 @@ compose::_compare_at() {
       continue
     fi
     [[ $status != running ]] || ended+=("$node")
-  done <"$2"
+  done <"$1"
 }
 
 # compose::_why OTHER: says why existing containers cannot stay.
@@ -274,8 +260,6 @@ compose::_why() {
     printf 'ADOPT=1 takes them over\n'
   elif ((${#changed[@]} > 0)); then
     made::describe "${changed[@]}"
-  elif ((${#remade[@]} == 0)) && hosts::are_several; then
-    printf '%s (HOSTS_FILE) has changed\n' "$HOSTS_FILE"
   elif ((${#remade[@]} == 0)); then
     printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"
   else

@@ -5,7 +5,7 @@
 # hosts_check and hosts_put have the rest.
 # shellcheck shell=bash
 
-# Of each node, by name; a name with an @ is a host that HOSTS_FILE no longer names, and on which `make up` put a node.
+# Of each node, by name.
 declare -gA _HOSTS_WHERE=() _HOSTS_ADDRESS=() _HOSTS_GPUS=() _HOSTS_DEVICES=() _HOSTS_SEEN=()
 
 hosts::are_several() { [[ -n $HOSTS_FILE ]]; }
@@ -20,7 +20,6 @@ hosts::load() {
     hosts::_take_allocation
   else
     node::read_list HOSTS_FILE hosts ssh://user@host _HOSTS_WHERE hosts::_take_line
-    hosts::_take_gone
   fi
 }
 
@@ -92,19 +91,6 @@ hosts::_refuse_two() {
   cli::die 2 "$(hosts::describe "$1") $2: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
 }
 
-# hosts::_take_gone: the hosts that the last `make up` used and HOSTS_FILE does not name any more.
-hosts::_take_gone() {
-  local file name host
-  file=$(hosts::_kept)
-  [[ -f $file ]] || return 0
-  while read -r name host; do
-    [[ " ${_HOSTS_WHERE[*]/%, line */ }" != *" ${host} "* && ${host#ssh://} =~ $LOGIN_FORM ]] || continue
-    name+="@${host#ssh://}"
-    [[ $host == local ]] || login::take "$name" "${host#ssh://}"
-    _HOSTS_WHERE[$name]="${host}, from the last 'make up'"
-  done <"$file"
-}
-
 # hosts::_kept: where `make up` records which hosts it used; they are forgotten with the cluster (made::forget).
 hosts::_kept() { printf '%s/clusters/%s/hosts\n' "$WORKDIR" "$CLUSTER_NAME"; }
 
@@ -121,13 +107,19 @@ hosts::keep() {
   fi
 }
 
-# hosts::need_same_file: the cluster was not brought up with another HOSTS_FILE, or without one.
+# hosts::need_same_file: the cluster was not brought up with another HOSTS_FILE, or without one, and its nodes are still on the hosts that
+# the file names.
 hosts::need_same_file() {
-  local was
+  local was node host
   was=$(made::changed containers HOSTS_FILE)
-  [[ -n $was ]] || return 0
-  was=${was#*=}
-  cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was}', but HOSTS_FILE is now '${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was}' first."
+  [[ -z $was ]] ||
+    cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was#*=}', but HOSTS_FILE is now '${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was#*=}' first."
+  was=$(hosts::_kept)
+  [[ -f $was ]] && ! hosts::are_allocated || return 0
+  while read -r node host; do
+    [[ ${_HOSTS_WHERE[$node]-} == "${host}, "* ]] ||
+      cli::die 2 "The cluster ${CLUSTER_NAME} has its ${node} on ${host}, but ${HOSTS_FILE} (HOSTS_FILE) does not say so any more: restore that line, or run 'make down' before you change it."
+  done <"$was"
 }
 
 # hosts::engines: one word for each engine of this cluster; "this" is the only one without HOSTS_FILE.
@@ -141,11 +133,7 @@ hosts::engines() {
 
 # hosts::nodes_of ENGINE: the nodes that it runs.
 hosts::nodes_of() {
-  if [[ $1 == this ]]; then
-    node::list
-  elif [[ $1 != *@* ]]; then
-    printf '%s\n' "$1"
-  fi
+  if [[ $1 == this ]]; then node::list; else printf '%s\n' "$1"; fi
 }
 
 hosts::_is_remote() { [[ -v LOGIN_TARGET[$1] ]] && hosts::are_several; }
@@ -192,7 +180,7 @@ hosts::_name_if_lost() { hosts::is_answering "$1" || printf '%s\n' "$1"; }
 hosts::is_answering() { (hosts::docker "$1" version >/dev/null 2>&1) 2>/dev/null; }
 
 # hosts::describe NODE: "worker-0 (ssh://me@gpu-1, line 3 of env/hosts)"
-hosts::describe() { printf '%s (%s)\n' "${1%%@*}" "${_HOSTS_WHERE[$1]}"; }
+hosts::describe() { printf '%s (%s)\n' "$1" "${_HOSTS_WHERE[$1]}"; }
 
 # hosts::is_reached NODE: its host accepts our login now.
 hosts::is_reached() {

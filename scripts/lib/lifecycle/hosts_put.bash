@@ -90,13 +90,7 @@ hosts::token() {
   if hosts::_is_remote "$1"; then hosts::_token "$1"; else printf '%s/secrets/%s.token\n' "$WORKDIR" "$CLUSTER_NAME"; fi
 }
 
-# hosts::ensure_released ENGINE...: no token is left on those hosts. Those that do not answer are left out.
-hosts::ensure_released() {
-  local dir
-  cli::temp_dir dir
-  node::ask "$dir" "$*" hosts::_release
-}
-
+# hosts::_release NODE: no token is left on its host, if that answers.
 hosts::_release() {
   hosts::_is_remote "$1" || return 0
   # shellcheck disable=SC2016  # expanded there
@@ -106,10 +100,10 @@ hosts::_release() {
 
 # hosts::need_released: every host has answered, so nothing is left on any; then lets go of them.
 hosts::need_released() {
-  local lost
+  local lost dir
   hosts::are_several || return 0
+  cli::temp_dir dir
   lost=$(hosts::lost | while read -r engine; do hosts::describe "$engine"; done | paste -sd, | sed 's/,\([^ ]\)/, \1/g')
-  # shellcheck disable=SC2046  # names, one word each
-  hosts::ensure_released $(hosts::engines)
+  node::ask "$dir" "$(hosts::engines)" hosts::_release
   [[ -z $lost ]] || cli::die 8 "Containers and Ray's token may still be on ${lost}: run 'make down' again when they answer."
 }

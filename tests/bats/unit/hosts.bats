@@ -212,19 +212,17 @@ listening() {
   assert_line same
 }
 
-@test "a host that the file does not name any more is still one of our engines, until its container is gone" {
+@test "a host that runs a node and that the file does not name any more is refused before anything is changed" {
   local kept="${BOX}/work dir/clusters/mine/hosts"
   mkdir -p "${kept%/*}"
-  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.5' 'worker-2 local'
   on_hosts hosts::keep
-  [[ $(<"$kept") == $'head ssh://me@10.0.0.1\nworker-0 ssh://me@10.0.0.2:2222\nworker-1 ssh://me@10.0.0.5\nworker-2 local' ]] || fail "$(<"$kept")"
-  printf '%s\n' 'worker-3 ssh://me@10.0.0.1' 'worker-4 ssh://-oProxyCommand=x' >>"$kept" # the first is the head's host now, the other none
-  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222'
-  stub docker 'echo "${DOCKER_HOST-this} runs $*"'
-  on_hosts eval 'hosts::engines; hosts::describe worker-1@me@10.0.0.5; hosts::docker_all ps'
+  [[ $(<"$kept") == $'head ssh://me@10.0.0.1\nworker-0 ssh://me@10.0.0.2:2222' ]] || fail "$(<"$kept")"
+  hosts 'worker-0 ssh://me@10.0.0.2:2222 gpus=0,1,2,3' 'worker-1 local' 'head ssh://me@10.0.0.1'
+  on_hosts hosts::need_same_file
   assert_status 0
-  [[ $output == $'head\nworker-0\nworker-1@me@10.0.0.5\nworker-2@local\nworker-1 (ssh://me@10.0.0.5, from the last \'make up\')\n'* ]] || fail 'other engines'
-  for engine in ssh://me@10.0.0.1 ssh://me@10.0.0.2:2222 ssh://me@10.0.0.5 this; do assert_line "${engine} runs ps"; done
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.5'
+  on_hosts hosts::need_same_file
+  assert_error 2 "The cluster mine has its worker-0 on ssh://me@10.0.0.2:2222, but env/hosts (HOSTS_FILE) does not say so any more: restore that line, or run 'make down' before you change it."
 }
 
 @test "make tunnel leads to the host of each node, where the port listens on 127.0.0.1 alone, and so does the debugger's" {
