@@ -124,17 +124,8 @@ cli::help() (cd "$CALLER_DIR" && sed -n '2,/^[^#]/{ /^#/!q; s/^# \{0,1\}//; p; }
 cli::die() {
   local status=$1
   shift
-  log::error "$(cli::_reachable "$*")"
+  log::error "$*"
   exit "$status"
-}
-
-# cli::_reachable SENTENCE: paths of our own files in it, relative to the directory where the command was typed.
-cli::_reachable() {
-  if [[ $CALLER_DIR -ef $REPO_DIR ]]; then
-    printf '%s\n' "$1"
-  else
-    sed -E "s#(^|[ '(])(scripts/dev|env/nodes)#\\1${REPO_DIR//[#&]/\\&}/\\2#g" <<<"$1"
-  fi
 }
 
 # cli::shown TEXT: a user's value as a message shows it: on one line, with limited length.

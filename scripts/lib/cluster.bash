@@ -35,6 +35,7 @@ cluster::ensure_directories() {
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
   chmod 700 "${WORKDIR}/secrets"
   owner::ensure_id
+  [[ -n $RUN_AS ]] || ENV_ORIGIN[RUN_AS]='the owner of WORKDIR'
   RUN_AS=$(engine::user)
   export RUN_AS
 }

@@ -21,9 +21,7 @@ dashboard::need_token() {
   token=$(dashboard::token_file)
   [[ ! -r $token ]] || return 0
   name=$(stat -c %U -- "$token" 2>/dev/null) || name=$(stat -c %U -- "${token%/*}")
-  [[ -x ${token%/*} && ! -e $token ]] ||
-    cli::die 1 "${token}, which has Ray's token, is not readable for ${OWNER_USER}: run this as ${name}, who brought ${CLUSTER_NAME} up."
-  cli::die 1 "${token}, which has Ray's token, is missing: run 'make down up'."
+  cli::die 1 "${token}, which has Ray's token, is not readable for ${OWNER_USER}: run this as ${name}, who brought ${CLUSTER_NAME} up, or 'make down up' if it is missing."
 }
 
 # dashboard::tell: one line for `make up`.

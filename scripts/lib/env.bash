@@ -35,10 +35,8 @@ env::load_knobs() {
   # The first line of a profile's file may have more words than its name.
   IFS= read -r PROFILE_TITLE <"env/${PROFILE}.env" || true
   [[ $PROFILE_TITLE == "# ${PROFILE} "* ]] && PROFILE_TITLE=${PROFILE_TITLE#'# '} || PROFILE_TITLE=$PROFILE
-  [[ $asked != auto || $TRANSPORT == container ]] ||
-    cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) the nodes are other machines: name the profile for them."
-  [[ $asked != auto || -z $HOSTS_FILE ]] ||
-    cli::die 2 "PROFILE=auto looks for devices on this machine, but with HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) the nodes are on other machines: name the profile for them."
+  [[ $asked != auto || $TRANSPORT == container && -z $HOSTS_FILE ]] ||
+    cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) and HOSTS_FILE='${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}) the nodes are on other machines: name the profile for them."
   [[ -z $NODES_CONTAINER || $TRANSPORT == srun ]] || # rule-ok: only that transport knows containers of the site's own
     cli::die 2 "NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}): remove NODES_CONTAINER, or set TRANSPORT=srun."
 }

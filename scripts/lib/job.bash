@@ -123,24 +123,19 @@ job::_begin() {
   [[ $WAIT != 1 ]] || job::follow "$id"
 }
 
-# job::_tell_interrupted FILE: says which job comes of an interrupted submission, and waits for its end. The helper writes the id into
+# job::_tell_interrupted FILE: waits for the end of an interrupted submission, and says which job comes of it. The helper writes the id into
 # FILE before Ray gets the job, and again when Ray has it.
 job::_tell_interrupted() {
-  local id=()
+  local id=''
   log::info 'interrupted while the job was being submitted: waiting for its id'
-  wait::until 60 - job::_is_named_or_over "$@"
-  mapfile -t id <"$1"
-  if ((${#id[@]} == 0)); then
-    log::info "nothing was submitted"
-    return
-  fi
-  log::info "${id[0]} is being submitted: 'make wait JOB=${id[0]}' follows it, 'make stop JOB=${id[0]}' ends it"
   wait::until 60 - job::_is_sent
-  mapfile -t id <"$1"
-  ((${#id[@]} == 1)) || log::info "${id[0]} is submitted and keeps running"
+  read -r id <"$1"
+  if [[ -z $id ]]; then
+    log::info 'nothing was submitted'
+  else
+    log::info "${id} was being submitted: 'make wait JOB=${id}' follows it, 'make stop JOB=${id}' ends it"
+  fi
 }
-
-job::_is_named_or_over() { [[ -s $1 ]] || job::_is_sent; }
 
 JOB_SENDER='' # the process that submits
 

@@ -3,8 +3,6 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
-# Linux allows 128 KiB in one variable or word of a command line (execve(2)); over ssh the text grows by a third.
-readonly KNOB_LONGEST=65536
 # Knobs of earlier versions, and what replaces them.
 declare -grA KNOB_GONE=(
   [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'
@@ -59,18 +57,10 @@ knob::refuse_name() {
 knob::check() {
   local name
   for name in "$@"; do
-    knob::_need_short "$name"
     knob::is_usable "$name" ||
       cli::die 2 "${name}='$(cli::shown "${!name}")' (from ${ENV_ORIGIN[$name]}) is not usable: $(knob::cure "$name")."
     [[ ${KNOB_TYPE[$name]} != boolean ]] || knob::_set_boolean "$name"
   done
-}
-
-knob::_need_short() {
-  local LC_ALL=C value=${!1} cure='make it shorter'
-  ((${#value} > KNOB_LONGEST)) || return 0
-  [[ $1 != OVERRIDES ]] || cure='put them into a file, one per line, and name it in OVERRIDES_FILE'
-  cli::die 2 "$1 (from ${ENV_ORIGIN[$1]}) has ${#value} bytes, and a knob takes at most ${KNOB_LONGEST}: ${cure}."
 }
 
 knob::_set_boolean() {

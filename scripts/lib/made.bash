@@ -20,8 +20,6 @@ made::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
 made::changed() {
   local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" only=${2-} line knob
   [[ -f $file ]] || return 0
-  [[ -r $file ]] ||
-    cli::die 1 "${file}, which has the knobs that ${CLUSTER_NAME} was made with, is not readable for you: run this as the user who made the cluster, or make the file readable."
   while IFS= read -r line; do
     [[ $line =~ ^[A-Z][A-Z0-9_]*= ]] || continue
     knob=${line%%=*}
@@ -36,20 +34,7 @@ made::describe() {
   for line in "$@"; do
     knob=${line%%=*} line=${line#*=}
     value=${!knob//$'\n'/ }
-    text+="; ${knob} was $(cli::shown "${line:-empty}"), is $(cli::shown "${value:-empty}") (from $(made::_origin "$knob"))"
+    text+="; ${knob} was $(cli::shown "${line:-empty}"), is $(cli::shown "${value:-empty}") (from ${ENV_ORIGIN[$knob]})"
   done
   printf '%s\n' "${text#; }"
-}
-
-# Two knobs have a value even if the user did not set one.
-made::_origin() {
-  case $1 in
-    NODE_IMAGE | RUN_AS)
-      if ! env::is_given "$1"; then
-        [[ $1 == RUN_AS ]] && printf 'the owner of WORKDIR' || printf 'the inputs of the image'
-        return
-      fi
-      ;;
-  esac
-  printf '%s' "${ENV_ORIGIN[$1]}"
 }

@@ -19,8 +19,7 @@ owner::ensure_id() {
     head -c 8 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"$young"
     chmod 644 "$young"
     [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "$young"
-    ln -T -- "$young" "$file" 2>/dev/null || [[ -e $file ]] ||
-      cli::die 1 "${file} cannot be made, because its file system has no hard links: point WORKDIR at another one."
+    mv -n -T -- "$young" "$file" || [[ -e $file ]] # another script may have been faster
     rm -f -- "$young"
   fi
   owner::_read

@@ -3,22 +3,14 @@
 
 readonly VENV_DIR="${REPO_DIR}/.venv"
 readonly VENV_LOCK="${REPO_DIR}/requirements-dev.lock"
-readonly VENV_MAKER="${REPO_DIR}/build/venv.maker" # who creates it
-readonly VENV_TIMEOUT=600                          # seconds that another script may take to create it
 
 # venv::ensure: .venv exists with the packages of requirements-dev.lock. One script creates it, others wait for it.
 venv::ensure() {
   local lock
   ! venv::is_current || return 0
   exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves no file behind, and is released with the process
-  log::while "waiting for another script that is making ${VENV_DIR}" -- flock --wait "$VENV_TIMEOUT" "$lock" ||
-    cli::die 1 "$(lock::holder "$VENV_MAKER") has been making ${VENV_DIR} for ${VENV_TIMEOUT} s (lock ${VENV_LOCK}): wait for it to end, or end it there."
-  if ! venv::is_current; then
-    mkdir -p "${VENV_MAKER%/*}"
-    lock::sign "$VENV_MAKER"
-    venv::_make
-    rm -f -- "$VENV_MAKER"
-  fi
+  log::while "waiting for another script that is making ${VENV_DIR}" -- flock "$lock"
+  venv::is_current || venv::_make
   exec {lock}<&-
 }
 

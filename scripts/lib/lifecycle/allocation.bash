@@ -5,8 +5,6 @@
 declare -ga ALLOCATION_HOSTS=()
 declare -gA _ALLOCATION_ADDRESS=() # of each node
 _ALLOCATION_LIST=''                # the hosts as Slurm writes them, such as gpu-[0-2]
-# Only tests set HOST_ROOT.
-readonly ALLOCATION_FILES="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
 # Names of the environment variables that a command on a host gets from here. Nothing else of ours goes there, no secret above all.
 readonly ALLOCATION_EXPORT=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH
 
@@ -121,18 +119,13 @@ allocation::step() {
   --chdir=/tmp --quiet --quit-on-interrupt --export="$ALLOCATION_EXPORT")
 }
 
-allocation::ensure_files() {
-  mkdir -m 700 -- "$ALLOCATION_FILES" 2>/dev/null || [[ -d $ALLOCATION_FILES && ! -L $ALLOCATION_FILES && -O $ALLOCATION_FILES ]] ||
-    cli::die 1 "${ALLOCATION_FILES}, where srun's messages are kept, belongs to another user: ask that user or root to remove it."
-}
-
 # allocation::load_addresses: the address of each host, as another host of the allocation resolves Slurm's name for it: hosts often resolve
 # their own name to 127.0.1.1. Asked once for each allocation. It may be called again.
 allocation::load_addresses() {
-  local file="${ALLOCATION_FILES}/${SLURM_JOB_ID}.addresses" line node address lines=() names=() status=0
+  local file="${LOGIN_FILES}/${SLURM_JOB_ID}.addresses" line node address lines=() names=() status=0
   local -A name_of=()
   ((${#_ALLOCATION_ADDRESS[@]} == 0)) || return 0
-  allocation::ensure_files
+  login::ensure_files
   if [[ ! -s $file ]]; then
     answer::lines lines allocation::_names || allocation::_refuse_scontrol node
     for line in "${lines[@]}"; do name_of[${line% *}]=${line#* }; done
@@ -149,7 +142,7 @@ allocation::address() { printf '%s\n' "${_ALLOCATION_ADDRESS[$1]:-}"; }
 
 # allocation::address_cure: what to do where one of these addresses is wrong. Forgets them all, so that the next command asks again.
 allocation::address_cure() {
-  rm -f -- "${ALLOCATION_FILES}/${SLURM_JOB_ID}.addresses"
+  rm -f -- "${LOGIN_FILES}/${SLURM_JOB_ID}.addresses"
   printf "correct its name in the hosts' /etc/hosts or DNS, or its NodeAddr in slurm.conf, then run this again\n"
 }
 
@@ -167,13 +160,13 @@ allocation::_resolve() {
       found=$(getent ahostsv4 "$2") || found=$(getent ahosts "$2")
       printf "%s %s\n" "$1" "${found%% *}"
       shift 2
-    done' resolve "${@:2}" 2>"${ALLOCATION_FILES}/${SLURM_JOB_ID}.addresses.said"
+    done' resolve "${@:2}" 2>"${LOGIN_FILES}/${SLURM_JOB_ID}.addresses.said"
 }
 
 # allocation::gpus NODE: prints the ids of the GPUs that Slurm gave on its host, as SLURM_STEP_GPUS has them (srun(1)): those of the host. Not as
 # CUDA_VISIBLE_DEVICES, which counts from 0 where Slurm hides the other devices.
 allocation::gpus() {
-  local words=() said="${ALLOCATION_FILES}/${SLURM_JOB_ID}.$1.gpus.said"
+  local words=() said="${LOGIN_FILES}/${SLURM_JOB_ID}.$1.gpus.said"
   allocation::step words "$1"
   # shellcheck disable=SC2016  # expanded on the host
   "${words[@]}" --input=none /bin/sh -c 'printf "%s\n" "${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS}"' 2>"$said" || allocation::_refuse_step "$said"

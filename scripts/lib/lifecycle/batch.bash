@@ -51,7 +51,7 @@ wait "\$work" || status=\$?
 [[ -z \$stopped ]] || { wait "\$work"; status=143; }
 stopped=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
 make --no-print-directory down "\${knobs[@]}" FORCE=1
-rm -f -- "${ALLOCATION_FILES}/\${SLURM_JOB_ID}".*
+rm -f -- "${LOGIN_FILES}/\${SLURM_JOB_ID}".*
 exit "\$status"
 BODY
 }

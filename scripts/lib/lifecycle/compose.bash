@@ -7,11 +7,12 @@ readonly COMPOSE_OWNER='{{.Label "verl-regress.owner"}}|{{.Label "verl-regress.u
 
 # compose::need_image: the image exists; NODE_IMAGE has its name for docker-compose.yaml.
 compose::need_image() {
+  [[ -n $NODE_IMAGE ]] || ENV_ORIGIN[NODE_IMAGE]='the inputs of the image'
   NODE_IMAGE=$(image::name)
-  if ! image::is_present "$NODE_IMAGE"; then
+  image::is_present "$NODE_IMAGE" || {
     image::need_engine
     cli::die 1 "The node image ${NODE_IMAGE} is not on this machine: build it with 'make build'."
-  fi
+  }
 }
 
 # compose::_template: the file whose service "worker" all workers extend, from REPO_DIR: the profile's own if it has one.
@@ -117,24 +118,14 @@ compose::export_words() {
   for name in "${!ENV_OF_WORKERS[@]}"; do _options+=("--worker-env=${name}=${ENV_OF_WORKERS[$name]}"); done
 }
 
-# compose::run ENGINE ARGS...: docker compose for all that this engine runs of the rendered cluster.
+# compose::run ENGINE ARGS...: docker compose for all that this engine runs of the rendered cluster. Its user is the owner of WORKDIR, so
+# that \`sudo make up\` changes nothing.
 compose::run() {
   local engine=$1 files=(--file "${REPO_DIR}/docker-compose.yaml") template
   shift
   template=$(compose::_template)
   [[ $template == docker-compose.yaml ]] || files+=(--file "${REPO_DIR}/${template}")
-  compose::render "$engine" | CLUSTER_USER=$(compose::_user) hosts::docker "$engine" compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
-}
-
-# compose::_user: the user of the containers. If they are ours, it is the user who created them: `sudo make up` changes nothing.
-compose::_user() {
-  local other
-  other=$(owner::other)
-  if [[ -z $other ]] && ((${#_TRANSPORT_OWNERS[@]} > 0)); then
-    nodes::owners | sed -n 1p | cut -d'|' -f2
-  else
-    printf '%s\n' "$OWNER_USER"
-  fi
+  compose::render "$engine" | CLUSTER_USER=$(stat -c %U -- "$WORKDIR") hosts::docker "$engine" compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
 }
 
 # compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it

@@ -87,10 +87,6 @@ hosts::_take_gpus() {
   _HOSTS_GPUS[$1]=$2
 }
 
-hosts::_refuse_two() {
-  cli::die 2 "$(hosts::describe "$1") $2: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
-}
-
 # hosts::_kept: where `make up` records which hosts it used; they are forgotten with the cluster (made::forget).
 hosts::_kept() { printf '%s/clusters/%s/hosts\n' "$WORKDIR" "$CLUSTER_NAME"; }
 
@@ -184,14 +180,14 @@ hosts::describe() { printf '%s (%s)\n' "$1" "${_HOSTS_WHERE[$1]}"; }
 
 # hosts::is_reached NODE: its host accepts our login now.
 hosts::is_reached() {
-  local said="${LOGIN_SOCKETS}/${BASHPID}.said" status=0
+  local said="${LOGIN_FILES}/${BASHPID}.said" status=0
   ! hosts::_is_remote "$1" || login::connect "$1" "$said" || status=1
   rm -f -- "$said"
   return "$status"
 }
 
 hosts::_need_connection() {
-  local said="${LOGIN_SOCKETS}/${BASHPID}.said"
+  local said="${LOGIN_FILES}/${BASHPID}.said"
   [[ -z ${_HOSTS_SEEN[$1]:-} ]] || return 0
   login::connect "$1" "$said" ||
     cli::die 8 "The host of $(hosts::describe "$1") cannot be reached ($(login::last_words "$said")): 'ssh $(login::words "$1") true' must work without a prompt; fix that first."

@@ -58,7 +58,7 @@ readonly HOSTS_QUESTIONS='
 
 hosts::_ask_all() {
   local node dir name value
-  login::ensure_sockets
+  login::ensure_files
   cli::temp_dir dir
   node::ask_all "$dir" hosts::_ask
   for node in $(node::list); do
@@ -79,8 +79,8 @@ hosts::_ask() {
 
 # hosts::need_engine NODE: its host and the engine there answer; prints the engine's version and architecture.
 hosts::need_engine() {
-  local said="${LOGIN_SOCKETS}/${BASHPID}.engine"
-  login::ensure_sockets
+  local said="${LOGIN_FILES}/${BASHPID}.engine"
+  login::ensure_files
   ! hosts::_is_remote "$1" || hosts::_need_connection "$1"
   hosts::docker "$1" version --format '{{.Server.Version}} {{.Server.Arch}}' 2>"$said" ||
     cli::die 8 "The container engine of $(hosts::describe "$1") does not answer ($(login::last_words "$said")): start it there, and let that user run 'docker version'."
@@ -128,7 +128,7 @@ hosts::_need_other_addresses() {
     for other in $(node::list); do
       [[ $other != "$node" ]] || break
       [[ ${_HOSTS_FACT["${node}:address"]} != "${_HOSTS_FACT["${other}:address"]}" ]] ||
-        hosts::_refuse_two "$node" "has the address ${_HOSTS_FACT["${node}:address"]}, as $other has"
+        cli::die 2 "$(hosts::describe "$node") has the address ${_HOSTS_FACT["${node}:address"]}, as $other has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
     done
   done
 }
@@ -211,7 +211,7 @@ hosts::_check_user() {
 }
 
 hosts::_check_gpus() {
-  local what='' count=0 ids highest runtimes
+  local what='' count=0 ids highest
   [[ ! -v _HOSTS_FACT["$1:lacks"] ]] ||
     cli::die 1 "$(hosts::describe "$1") has no ${_HOSTS_FACT["$1:lacks"]} (from devices= there, or WORKER_DEVICES): load its driver, or leave it out."
   case $PROFILE in
@@ -224,11 +224,6 @@ hosts::_check_gpus() {
   # In an allocation ids are Slurm's, and what our login sees may be only the job's GPUs (pam_slurm_adopt).
   hosts::are_allocated || ((highest < count)) ||
     cli::die 1 "$(hosts::describe "$1") has ${count} ${what}, but ${1} is to get those with the ids ${ids} (profile ${PROFILE}): lower GPUS_PER_WORKER, or name others with gpus= in its line."
-  [[ $PROFILE == rocm ]] || {
-    # shellcheck disable=SC2016  # a template of Go's
-    runtimes=$(hosts::docker "$1" info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')
-    [[ " $runtimes" == *' nvidia '* ]] ||
-      cli::die 1 "The container engine of $(hosts::describe "$1") cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit there, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
-  }
+  [[ $PROFILE == rocm ]] || prereq::_nvidia_runtime "$1" " of $(hosts::describe "$1")"
   log::ok "$(hosts::describe "$1"): ${count} ${what}"
 }

@@ -124,8 +124,6 @@ image::_fetch_wheels() {
     --constraint "${REPO_DIR}/docker/requirements.lock" torch
   cli::await_parts
   ((${#sources[@]} == 0)) || rm -- "${sources[@]}"
-  ! compgen -G "${house}/nvidia_*.whl" >/dev/null ||
-    log::warn "torch came as a CUDA build, so the image will be $(du -sh "$house" | cut -f1) larger than necessary: set TORCH_INDEX_URL to an index with CPU builds for a small one."
 }
 
 # Every package of the node image, as pip expects the names.

@@ -5,7 +5,7 @@
 declare -gA LOGIN_TARGET=() LOGIN_PORT=()
 _LOGIN_MASTER=no # ssh's ControlMaster
 # Short, because the path of a socket has at most 107 bytes. Only tests set HOST_ROOT.
-readonly LOGIN_SOCKETS="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
+readonly LOGIN_FILES="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
 # [USER@]HOST[:PORT], where HOST is a name or [IPv6].
 readonly LOGIN_FORM='^(([A-Za-z0-9_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9_.-]*|\[([0-9A-Fa-f:.]+)\]))(:([1-9][0-9]{0,4}))?$'
 
@@ -21,7 +21,7 @@ login::forget() { LOGIN_TARGET=() LOGIN_PORT=(); }
 # words go into FILE. `auto` removes the socket of one that was killed, which `yes` (-M) would keep, and then share nothing.
 login::connect() {
   local _LOGIN_MASTER=auto lock
-  login::ensure_sockets
+  login::ensure_files
   login::is_connected "$1" || (
     # The connection outlives this script, and would keep our locks if it inherited them.
     for lock in ${CLUSTER_LOCK:-} ${VERIFY_LOCK:-}; do exec {lock}>&-; done
@@ -29,9 +29,9 @@ login::connect() {
   )
 }
 
-login::ensure_sockets() {
-  mkdir -m 700 -- "$LOGIN_SOCKETS" 2>/dev/null || [[ -d $LOGIN_SOCKETS && ! -L $LOGIN_SOCKETS && -O $LOGIN_SOCKETS ]] ||
-    cli::die 1 "${LOGIN_SOCKETS}, where connections are kept, belongs to another user: have it removed."
+login::ensure_files() {
+  mkdir -m 700 -- "$LOGIN_FILES" 2>/dev/null || [[ -d $LOGIN_FILES && ! -L $LOGIN_FILES && -O $LOGIN_FILES ]] ||
+    cli::die 1 "${LOGIN_FILES}, where connections and messages are kept, belongs to another user: have it removed."
 }
 
 login::is_connected() { login::client "$1" -O check >/dev/null 2>&1; }
@@ -53,7 +53,7 @@ login::client() {
 login::options() {
   options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o LogLevel=ERROR
     -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes -o RemoteCommand=none -o ControlMaster="$_LOGIN_MASTER"
-    -o ControlPath="${LOGIN_SOCKETS}/%C")
+    -o ControlPath="${LOGIN_FILES}/%C")
   [[ -z $SSH_CONFIG ]] || options=(-F "$SSH_CONFIG" "${options[@]}")
 }
 

@@ -140,7 +140,9 @@ prereq::gpus() {
   case $PROFILE in
     gpu)
       prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)"
-      prereq::_nvidia_runtime
+      [[ $PREREQ_ENGINE != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
+        cli::die 1 "${PREREQ_ENGINE} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
+      prereq::_nvidia_runtime this ''
       ;;
     rocm)
       prereq::_worker_devices
@@ -156,14 +158,14 @@ prereq::_enough_gpus() {
   log::ok "$2 $1 (wanted: $((WORKERS * GPUS_PER_WORKER)))"
 }
 
+# prereq::_nvidia_runtime NODE OF_WHAT: OF_WHAT says whose engine it is, where they are several.
 prereq::_nvidia_runtime() {
   local runtimes
-  [[ $PREREQ_ENGINE != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
-    cli::die 1 "${PREREQ_ENGINE} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
-  runtimes=$(docker info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')
+  # shellcheck disable=SC2016  # a template of Go's
+  runtimes=$(hosts::docker "$1" info --format '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}')
   [[ " $runtimes" == *' nvidia '* ]] || command -v nvidia-container-runtime-hook >/dev/null ||
-    cli::die 1 "The container engine cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
-  log::ok "the container engine can hand out NVIDIA GPUs"
+    cli::die 1 "The container engine$2 cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
+  log::ok "the container engine$2 can hand out NVIDIA GPUs"
 }
 
 prereq::_worker_devices() {

@@ -26,7 +26,7 @@ srun::_run() {
   local input=$1 node=$2 said status=0 words=()
   shift
   transport::_need "$node"
-  said="${ALLOCATION_FILES}/${BASHPID}.said"
+  said="${LOGIN_FILES}/${BASHPID}.said"
   allocation::step words "$node"
   (
     exec {out}>&1
@@ -55,7 +55,7 @@ transport::spawn() {
   local node=$1 said words=() status=0
   shift
   transport::_need "$node"
-  said="${ALLOCATION_FILES}/${SLURM_JOB_ID}.${node}.$((++_SRUN_SPAWNED)).${BASHPID}.spawned"
+  said="${LOGIN_FILES}/${SLURM_JOB_ID}.${node}.$((++_SRUN_SPAWNED)).${BASHPID}.spawned"
   allocation::step words "$node"
   (
     srun::_close_files
@@ -86,7 +86,7 @@ existing::forward() { login::forward "$1" "$(allocation::host "$2")" '' "${@:3}"
 transport::is_alive() {
   local words=()
   allocation::step words "$1"
-  allocation::ensure_files
+  login::ensure_files
   timeout 30 "${words[@]}" --input=none --output=none --error=none /bin/true >/dev/null 2>&1
 }
 
@@ -117,7 +117,7 @@ export RAY_TMPDIR=$(srun::directory) VERL_REGRESS_NODE_IP=$(allocation::address 
 transport::_need() {
   [[ -n $(allocation::host "$1") ]] ||
     cli::die 2 "The node '$1' is not in the Slurm job ${SLURM_JOB_ID}, which has ${#ALLOCATION_HOSTS[@]} hosts: allocate more with 'salloc --nodes=…'."
-  allocation::ensure_files
+  login::ensure_files
   allocation::load_addresses
 }
 

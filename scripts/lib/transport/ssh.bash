@@ -31,7 +31,7 @@ transport::exec() { transport::exec_in "$@"; }
 
 # ssh's own messages go to a file: so stderr is only the command's, and its exit status 255 can be distinguished from ssh's.
 transport::exec_in() {
-  local node=$1 said="${LOGIN_SOCKETS}/${BASHPID}.said" status=0
+  local node=$1 said="${LOGIN_FILES}/${BASHPID}.said" status=0
   transport::_need "$node"
   login::client "$node" -E "$said" -- "$(existing::command "$@")" || status=$?
   if ((status == 255)) && { [[ -s $said ]] || ! login::is_connected "$node"; }; then
@@ -42,7 +42,7 @@ transport::exec_in() {
 }
 
 transport::is_alive() {
-  local said="${LOGIN_SOCKETS}/${BASHPID}.said" status=0
+  local said="${LOGIN_FILES}/${BASHPID}.said" status=0
   login::connect "$1" "$said" || status=$?
   rm -f -- "$said"
   return "$status"
@@ -53,7 +53,7 @@ transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
 
 # Says in one sentence why a node cannot be reached; checked once for each node and script, then remembered.
 transport::_need() {
-  local said="${LOGIN_SOCKETS}/${BASHPID}.said"
+  local said="${LOGIN_FILES}/${BASHPID}.said"
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
   transport::_need_listed "$1"
   login::connect "$1" "$said" ||

@@ -95,13 +95,6 @@ name() {
   nothing_is_left
 }
 
-@test "a CUDA build of torch is a warning that names TORCH_INDEX_URL" {
-  pip_brings nvidia_cublas-1-py3-none-any.whl
-  build scripts/10_build_image.sh
-  assert_status 0
-  [[ $output == *"warning torch came as a CUDA build, so the image will be "*" set TORCH_INDEX_URL to an index with CPU builds for a small one."* ]]
-}
-
 @test "a NODE_IMAGE that exists nowhere" {
   rm "${BOX}/registry"
   build NODE_IMAGE=mine:1 scripts/10_build_image.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Progress lines while a command runs (log::while), with a fake clock, and paths as they are where the command was typed.
+# Progress lines while a command runs (log::while), with a fake clock, and paths as they are on this host.
 
 setup() {
   load ../test_helper
@@ -68,13 +68,6 @@ LINES
   assert_line "${BOX}/work dir/shared"
   assert_line '/privateer/a'
   assert_line "ok      dashboard: http://127.0.0.1:8300, token in ${BOX}/work dir/secrets/mine.token"
-}
-
-@test "our own files in a cure are named by a path that exists where the command was typed" {
-  sandbox::lines <<<"cli::die 1 \"It is missing: run 'scripts/dev/bootstrap_host.sh'.\""
-  assert_line "error   It is missing: run 'scripts/dev/bootstrap_host.sh'."
-  run env --chdir=/ -i PATH="${BOX}/bin" "${BOX}/bin/bash" "${HERE}/scripts/lines.sh"
-  assert_line "error   It is missing: run '${HERE}/scripts/dev/bootstrap_host.sh'."
 }
 
 @test "the helper gets the host's path and the terminal's width" {
