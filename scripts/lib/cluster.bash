@@ -10,23 +10,18 @@ readonly CLUSTER_HEAD_PARTS=(gcs_server raylet dashboard.py)
 # cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. The file says who holds
 # it. After waiting, the script reads the list of nodes again, because it may have changed.
 cluster::lock() {
-  local file="${WORKDIR}/locks/${CLUSTER_NAME}"
+  local file="${WORKDIR}/locks/${CLUSTER_NAME}" holder
   owner::need_workdir
   mkdir -p "${WORKDIR}/locks"
   exec {CLUSTER_LOCK}>>"$file"
   if ! flock --nonblock "$CLUSTER_LOCK"; then
-    flock --wait 1 "$CLUSTER_LOCK" || cluster::_wait_for_lock "$file"
+    holder=$(lock::holder "$file")
+    log::info "waiting for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
+    log::while "waiting for ${holder}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
+      cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock ${file}): wait for it to end, or end it there; or raise CLUSTER_TIMEOUT."
     transport::load
   fi
   lock::sign "$file" "of user ${OWNER_USER}"
-}
-
-cluster::_wait_for_lock() {
-  local holder
-  holder=$(lock::holder "$1")
-  log::info "waiting for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
-  log::while "waiting for ${holder}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
-    cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock $1): wait for it to end, or end it there; or raise CLUSTER_TIMEOUT."
 }
 
 # cluster::ensure_directories: the directories that are mounted or kept next to them, created by this user before any container.
@@ -35,6 +30,7 @@ cluster::ensure_directories() {
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
   chmod 700 "${WORKDIR}/secrets"
   owner::ensure_id
+  # shellcheck disable=SC2034  # for made::describe
   [[ -n $RUN_AS ]] || ENV_ORIGIN[RUN_AS]='the owner of WORKDIR'
   RUN_AS=$(engine::user)
   export RUN_AS

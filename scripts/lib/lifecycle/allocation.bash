@@ -42,13 +42,13 @@ allocation::_set_unless_given() {
 # allocation::load: asks Slurm for the hosts; sets WORKERS to match. It may be called again.
 allocation::load() {
   [[ -z ${ALLOCATION_HOSTS[*]:-} ]] || return 0 # an allocation keeps its hosts
-  _ALLOCATION_LIST=$(allocation::_running_on)
+  _ALLOCATION_LIST=$(allocation::running_on)
   answer::lines ALLOCATION_HOSTS scontrol show hostnames "$_ALLOCATION_LIST" || allocation::_refuse_scontrol hostnames
   allocation::_set_workers
 }
 
-# allocation::_running_on: prints the hosts of the job as Slurm writes them, if it runs.
-allocation::_running_on() {
+# allocation::running_on: prints the hosts of the job as Slurm writes them; it runs.
+allocation::running_on() {
   local said state list extra
   said=$(squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format='%T|%N' 2>&1) ||
     cli::die 8 "Slurm does not know the job ${SLURM_JOB_ID} (SLURM_JOB_ID) any more, or does not answer (squeue: $(tail -n 1 <<<"$said")): allocate hosts again with 'salloc --nodes=3'."
@@ -80,14 +80,6 @@ allocation::load_kept() {
   [[ $job == "$SLURM_JOB_ID" ]] ||
     cli::die 2 "The cluster ${CLUSTER_NAME} (CLUSTER_NAME, from ${ENV_ORIGIN[CLUSTER_NAME]}) was brought up in the Slurm job ${job} on ${_ALLOCATION_LIST}, and this is the job ${SLURM_JOB_ID} (SLURM_JOB_ID): leave CLUSTER_NAME out, it follows from the job; 'SLURM_JOB_ID=${job} make down' takes that cluster down."
   allocation::_set_workers
-}
-
-# allocation::need_running: the job runs, on the hosts that we know.
-allocation::need_running() {
-  local list
-  list=$(allocation::_running_on)
-  [[ $list == "$_ALLOCATION_LIST" ]] ||
-    cli::die 2 "The cluster ${CLUSTER_NAME} was brought up on ${_ALLOCATION_LIST}, and the Slurm job ${SLURM_JOB_ID} has ${list}: an earlier job had the same id; run 'make down' first."
 }
 
 # allocation::host NODE: the name of its host in Slurm.

@@ -15,8 +15,6 @@ batch::load() {
   [[ -z $HOSTS_FILE ]] || hosts::are_allocated ||
     cli::die 2 "HOSTS_FILE=${HOSTS_FILE} (from ${ENV_ORIGIN[HOSTS_FILE]}) names hosts, but a batch job gets its hosts from Slurm: set HOSTS_FILE=slurm to run our containers on them, or HOSTS_FILE= to run Ray directly on them."
   WORKDIR=$(realpath -m -- "$WORKDIR")
-  [[ ${WORKDIR}${REPO_DIR} != *[$'\n"\\']* ]] ||
-    cli::die 2 "WORKDIR='$(cli::shown "$WORKDIR")' or this checkout ($(cli::shown "$REPO_DIR")) has a line break, a double quote or a backslash in its path, which sbatch does not take: use another path."
 }
 
 # batch::print: the script, on stdout. It has every option and every knob that the user set, and nothing else of the environment but

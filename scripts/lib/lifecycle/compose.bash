@@ -119,7 +119,7 @@ compose::export_words() {
 }
 
 # compose::run ENGINE ARGS...: docker compose for all that this engine runs of the rendered cluster. Its user is the owner of WORKDIR, so
-# that \`sudo make up\` changes nothing.
+# that `sudo make up` changes nothing.
 compose::run() {
   local engine=$1 files=(--file "${REPO_DIR}/docker-compose.yaml") template
   shift
@@ -131,10 +131,11 @@ compose::run() {
 # compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
-  local other why='' remade=() surplus=() missing=() ended=()
+  local other why='' changed remade=() surplus=() missing=() ended=()
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   compose::_compare "$other"
+  answer::lines changed made::changed containers
   ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why "$other")
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
   [[ -z $other ]] || compose::_remove_all
@@ -243,10 +244,8 @@ compose::_compare_at() {
   done <"$1"
 }
 
-# compose::_why OTHER: says why existing containers cannot stay.
+# compose::_why OTHER: says why existing containers cannot stay: its caller's `changed` has the knobs.
 compose::_why() {
-  local changed
-  answer::lines changed made::changed containers
   if [[ -n $1 ]]; then
     printf 'ADOPT=1 takes them over\n'
   elif ((${#changed[@]} > 0)); then
@@ -260,10 +259,9 @@ compose::_why() {
 
 # compose::_need_idle WHY: no job runs on the cluster whose nodes `ended` would be removed.
 compose::_need_idle() {
-  local changed doing=() cure='wait for them'
+  local doing=() cure='wait for them'
   ((${#remade[@]} == 0)) || doing+=("Recreating $(compose::_joined "${remade[@]}")")
   ((${#surplus[@]} == 0)) || doing+=("Removing $(compose::_joined "${surplus[@]}")")
-  answer::lines changed made::changed containers
   ((${#changed[@]} == 0)) || cure="give ${changed[*]} again, wait for them"
   job::need_idle "$(printf '%s\n' "${doing[@]}" | paste -sd@ | sed 's/@R/ and r/') ($1)" "$cure"
 }

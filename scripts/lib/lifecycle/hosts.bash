@@ -57,7 +57,11 @@ hosts::_take_line() {
   _HOSTS_WHERE[$name]="${host}, ${where}" _HOSTS_ADDRESS[$name]='' _HOSTS_GPUS[$name]='' _HOSTS_DEVICES[$name]=''
   for word in "${@:4}"; do
     case $word in
-      address=*) hosts::_take_address "$name" "${word#*=}" "$where" ;;
+      address=*)
+        [[ ${word#*=} =~ ^[0-9]{1,3}(\.[0-9]{1,3}){3}$|^[0-9A-Fa-f]*:[0-9A-Fa-f:.]+$ ]] ||
+          cli::die 2 "'${word}' (${where}) is not an IP address: use the one by which the other hosts reach this host."
+        _HOSTS_ADDRESS[$name]=${word#*=}
+        ;;
       gpus=*) hosts::_take_gpus "$name" "${word#*=}" "$where" ;;
       devices=*)
         [[ ${word#*=} =~ ^/dev/[A-Za-z0-9_./-]+(,/dev/[A-Za-z0-9_./-]+)*$ ]] ||
@@ -67,12 +71,6 @@ hosts::_take_line() {
       *) cli::die 2 "'${word}' (${where}) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/…." ;;
     esac
   done
-}
-
-hosts::_take_address() {
-  [[ $2 =~ ^[0-9]{1,3}(\.[0-9]{1,3}){3}$|^[0-9A-Fa-f]*:[0-9A-Fa-f:.]+$ ]] ||
-    cli::die 2 "'address=$2' ($3) is not an IP address: use the one by which the other hosts reach this host."
-  _HOSTS_ADDRESS[$1]=$2
 }
 
 hosts::_is_loopback() { [[ $1 == 127.* || $1 == ::1 || $1 == 0.* ]]; }

@@ -19,7 +19,7 @@ hosts::need() {
 # hosts::_take_given: what Slurm says about the hosts that it gave: their addresses, and their GPUs where the profile has some.
 hosts::_take_given() {
   local node
-  allocation::need_running
+  allocation::running_on >/dev/null
   allocation::load_addresses
   for node in $(node::list); do _HOSTS_ADDRESS[$node]=$(allocation::address "$node"); done
   [[ $PROFILE != gpu && $PROFILE != rocm ]] || hosts::_take_given_gpus

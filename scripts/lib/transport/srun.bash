@@ -113,10 +113,8 @@ export RAY_TMPDIR=$(srun::directory) VERL_REGRESS_NODE_IP=$(allocation::address 
     '[ ! -d "$RAY_TMPDIR" ] || export TMPDIR="$RAY_TMPDIR"'
 }
 
-# transport::_need NODE: it has a host, and its address is known.
+# transport::_need NODE: its address is known.
 transport::_need() {
-  [[ -n $(allocation::host "$1") ]] ||
-    cli::die 2 "The node '$1' is not in the Slurm job ${SLURM_JOB_ID}, which has ${#ALLOCATION_HOSTS[@]} hosts: allocate more with 'salloc --nodes=…'."
   login::ensure_files
   allocation::load_addresses
 }

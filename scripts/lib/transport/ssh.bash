@@ -55,7 +55,6 @@ transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
 transport::_need() {
   local said="${LOGIN_FILES}/${BASHPID}.said"
   [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
-  transport::_need_listed "$1"
   login::connect "$1" "$said" ||
     cli::die 8 "The node '$1' ($(ssh::_target "$1")) cannot be reached ($(login::last_words "$said")): 'ssh $(login::words "$1") true' must work without a prompt; fix that first."
   rm -f -- "$said"
@@ -71,15 +70,8 @@ existing::need_all() {
   for node in $(node::list_workers); do _SSH_SEEN[$node]=1; done
 }
 
-transport::_need_listed() {
-  [[ -v LOGIN_TARGET[$1] ]] || cli::die 2 "The node '$1' is not in ${NODES_FILE} (NODES_FILE): give it a line there."
-}
-
 # existing::forward ARRAY NODE LOCAL:HOST:PORT...
-existing::forward() {
-  transport::_need_listed "$2"
-  login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"
-}
+existing::forward() { login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"; }
 
 # existing::environment NODE: the lines of sh that give a command there its environment.
 existing::environment() {
