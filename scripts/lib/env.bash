@@ -37,8 +37,6 @@ env::load_knobs() {
   [[ $PROFILE_TITLE == "# ${PROFILE} "* ]] && PROFILE_TITLE=${PROFILE_TITLE#'# '} || PROFILE_TITLE=$PROFILE
   [[ $asked != auto || $TRANSPORT == container && -z $HOSTS_FILE ]] ||
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) and HOSTS_FILE='${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}) the nodes are on other machines: name the profile for them."
-  [[ -z $NODES_CONTAINER || $TRANSPORT == srun ]] || # rule-ok: only that transport knows containers of the site's own
-    cli::die 2 "NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}): remove NODES_CONTAINER, or set TRANSPORT=srun."
 }
 
 # env::check: checks the values from the command line, the environment and env/local.env. For scripts that must not depend on a

@@ -77,7 +77,7 @@ path:~user
 }
 
 # bats test_tags=slow
-@test "PROFILE=auto on other machines is refused, and a container of a Slurm site without srun" {
+@test "PROFILE=auto on other machines is refused" {
   while IFS='|' read -r knobs sentence; do
     read -r -a knobs <<<"$knobs"
     sandbox::run "${knobs[@]}" DEVICE_ROOT="$BOX" scripts/verb.sh env::load_knobs
@@ -85,7 +85,6 @@ path:~user
   done <<'CASES'
 PROFILE=auto TRANSPORT=ssh|PROFILE=auto looks for devices on this machine, but with TRANSPORT=ssh (from the command line or environment) and HOSTS_FILE='' (from env/defaults.env) the nodes are on other machines: name the profile for them.
 PROFILE=auto HOSTS_FILE=env/hosts|PROFILE=auto looks for devices on this machine, but with TRANSPORT=container (from env/defaults.env) and HOSTS_FILE='env/hosts' (from the command line or environment) the nodes are on other machines: name the profile for them.
-TRANSPORT=ssh NODES_CONTAINER=apptainer|NODES_CONTAINER='apptainer' (from the command line or environment) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=ssh (from the command line or environment): remove NODES_CONTAINER, or set TRANSPORT=srun.
 CASES
 }
 

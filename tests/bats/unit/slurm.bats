@@ -119,7 +119,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_called '--container-image=/fs/verl.sqsh --container-name=verl /bin/sh -c'
 }
 
-@test "NODES_CONTAINER in which nothing runs, or which is no words: one sentence, before anything is changed" {
+@test "NODES_CONTAINER in which nothing runs: one sentence, before anything is changed" {
   local words='apptainer exec /fs/verl.sif'
   in_slurm NODES_CONTAINER="$words" nodes::need
   assert_status 1
@@ -128,8 +128,6 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   in_slurm NODES_CONTAINER='env VIA=1' nodes::need
   assert_status 0
   assert_line 'ok      3 nodes answer: head worker-0 worker-1 (from the Slurm job 3012)'
-  in_slurm TRANSPORT=container NODES_CONTAINER="$words" node::list
-  assert_error 2 "NODES_CONTAINER='${words}' (from the command line or environment) is for the bare hosts of a Slurm allocation and has no effect with TRANSPORT=container (from the command line or environment): remove NODES_CONTAINER, or set TRANSPORT=srun."
 }
 
 @test "make slurm, DRY_RUN=1: every option and every given knob, quoted; nothing else of the environment" {

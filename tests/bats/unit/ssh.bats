@@ -47,12 +47,10 @@ on_ssh() { sandbox::verb TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared" 
     on_ssh node::list
     assert_error 2 "${sentence}"
   done <<'CASES'
-boss me@10.0.0.2|'boss' (line 2 of env/nodes) is not a node: use head, worker-0, worker-1, ….
 worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
 worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
-#|env/nodes (NODES_FILE) names no worker: give it a line 'worker-0 user@host'.
 CASES
 }
 
