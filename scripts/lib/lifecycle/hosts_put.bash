@@ -12,42 +12,22 @@ hosts::ensure_images() {
   for node in $(node::list); do
     [[ $(<"${dir}/${node}") == "$own" ]] || lacking+=("$node")
   done
-  for node in "${lacking[@]}"; do hosts::_need_same_arch "$node"; done
   ((${#lacking[@]} == 0)) ||
-    log::while "carrying the image ${NODE_IMAGE} to the host of ${lacking[*]}" hosts::_carried "$dir" -- hosts::_carry_all "$dir" "${lacking[@]}"
+    log::while "carrying the image ${NODE_IMAGE} to the host of ${lacking[*]}" -- node::ask "$dir" "${lacking[*]}" hosts::_carry "${own%% *}"
 }
 
 hosts::_image_of() { hosts::docker "$1" image inspect --format '{{.Architecture}} {{.Created}} {{.RootFS.Layers}}' "$NODE_IMAGE"; }
 
 hosts::_image_if_there() { hosts::_image_of "$1" 2>/dev/null || true; }
 
-hosts::_need_same_arch() {
-  local own
-  own=$(docker image inspect --format '{{.Architecture}}' "$NODE_IMAGE")
-  [[ ${_HOSTS_FACT["$1:arch"]} == "$own" ]] ||
-    cli::die 1 "$(hosts::describe "$1") is of the architecture ${_HOSTS_FACT["$1:arch"]}, and the image ${NODE_IMAGE} is for ${own}: use hosts of one architecture."
+# hosts::_carry NODE ARCHITECTURE
+hosts::_carry() {
+  [[ ${_HOSTS_FACT["$1:arch"]} == "$2" ]] ||
+    cli::die 1 "$(hosts::describe "$1") is of the architecture ${_HOSTS_FACT["$1:arch"]}, and the image ${NODE_IMAGE} is for $2: use hosts of one architecture."
+  docker save "$NODE_IMAGE" | hosts::docker "$1" load --quiet >/dev/null ||
+    cli::die 1 "The image ${NODE_IMAGE} could not be carried to $(hosts::describe "$1") (the reason is above): check the disk there, then run this again."
+  log::changed "$(hosts::describe "$1"): carried the image ${NODE_IMAGE} over"
 }
-
-# hosts::_carry_all DIR NODE...: the engine packs it once, whatever the number of hosts.
-hosts::_carry_all() {
-  local dir=$1 node
-  local -A asked=()
-  shift
-  mkfifo "${@/#/${dir}/pipe-}"
-  for node in "$@"; do
-    hosts::docker "$node" load --quiet <"${dir}/pipe-${node}" >/dev/null &
-    asked[$node]=$!
-  done
-  docker save "$NODE_IMAGE" | dd bs=1M status=progress 2>"${dir}/bytes" | tee --output-error=warn-nopipe "${@/#/${dir}/pipe-}" >/dev/null
-  for node in "$@"; do
-    wait "${asked[$node]}" ||
-      cli::die 1 "The image ${NODE_IMAGE} could not be carried to $(hosts::describe "$node") (the reason is above): check the disk there, then run this again."
-    log::changed "$(hosts::describe "$node"): carried the image ${NODE_IMAGE} over"
-  done
-}
-
-# hosts::_carried DIR: how much each host has got so far, from dd's words.
-hosts::_carried() { tr '\r' '\n' <"$1/bytes" | sed -nE 's/.*\(([^,]+),.*/\1/p' | tail -n 1; }
 
 # hosts::ensure_tokens: every host has this cluster's token, for the user of the containers alone and outside the shared root.
 hosts::ensure_tokens() {
