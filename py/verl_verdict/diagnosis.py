@@ -72,6 +72,9 @@ def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Diffe
         one, other = differing[high], differing[low]
         lopsided = abs(one.a + other.a) > scale
         return one if lopsided and abs(one.b + other.a) <= scale and abs(other.b + one.a) <= scale else None
+    if first.metric == "critic/advantages/mean":  # the largest and the smallest of a GRPO group may mirror each other
+        is_more_than_rounding = abs(first.a) > metrics.scale_of(high, a.series) * _MIRRORED
+        return first if is_more_than_rounding and abs(first.a + first.b) <= _MIRRORED * abs(first.a) else None
     least = 0.0 if is_exact else metrics.POLICY_LOSS_BAND
     is_mirrored = abs(first.a + first.b) <= _MIRRORED * abs(first.a)
     return first if first.metric == "actor/pg_loss" and is_mirrored and abs(first.a) > least else None
@@ -82,6 +85,7 @@ _GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
 
 _NEVER_ZERO = {
     **dict.fromkeys(_GRADIENTS, "B does not train"),
+    "critic/advantages/max": "its rewards train nothing",
     "actor/kl_loss": "B's actor never leaves its reference, so it does not train, or the reference is the actor itself",
 }
 
@@ -98,6 +102,12 @@ def stays_zero(a: Run, b: Run) -> str | None:
 def no_gradient(run: Run) -> bool:
     """Is every gradient norm that the run records 0 at every step?"""
     values = [value for name in _GRADIENTS for value in run.series.get(name, {}).values()]
+    return bool(values) and not any(values)
+
+
+def no_advantage(run: Run) -> bool:
+    """Are the largest and the smallest advantage 0 at every step?"""
+    values = [value for part in ("max", "min") for value in run.series.get(f"critic/advantages/{part}", {}).values()]
     return bool(values) and not any(values)
 
 

@@ -71,7 +71,7 @@ def why_unusable(run: Run, last: int) -> str | None:
 
 
 def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
-    """B that fails, ends early or is not finite where A is: regressed. A record of B that is damaged otherwise proves nothing."""
+    """B that fails, ends early, loses a step or is not finite where A is: regressed. A record of B that is damaged otherwise proves nothing."""
     base = dataclasses.replace(base, how="the records of B")
     last = max(run.last_step for run in runs_a)
     for run in runs_b:
@@ -81,6 +81,10 @@ def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Ver
             reason = f"A trains to the end, and in B's '{run.name}' {failed}"
             first = _where(broken, runs_a[0], run) if broken else None
             return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=first)
+    for run in runs_b:
+        if (lost := _lost_steps(run)) and not run.unfinished:
+            reason = f"A records each step once, and in B's '{run.name}' {lost}"
+            return dataclasses.replace(base, word=Word.REGRESSED, reason=reason)
     for run in runs_b:
         problem = run.unfinished or next((each.text for each in _problems(run)), None) or _begins_late(run, runs_a)
         if problem:
@@ -92,6 +96,13 @@ def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Ver
 def _problems(run: Run) -> list[Problem]:
     """The problems of a record, except those of times, which nobody compares."""
     return [each for each in run.problems if not each.metric or not metrics.is_time(each.metric)]
+
+
+def _lost_steps(run: Run) -> str | None:
+    """The steps that the record lacks, or has twice; None if it has each once."""
+    found = {each.step: each.text for each in reversed(_problems(run)) if each.kind in (Kind.GAP, Kind.DUPLICATE)}
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return next((text + more for _, text in sorted(found.items())), None)
 
 
 def _first_not_finite(run: Run) -> Problem | None:

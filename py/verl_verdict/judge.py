@@ -278,6 +278,9 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
             return known.says(Word.REGRESSED, reason, how, first)
         if zero := diagnosis.stays_zero(pair.a[0], pair.b[0]):
             return known.says(Word.REGRESSED, zero, how, first)
+    if all(diagnosis.no_advantage(run) for pair, _ in known.compared for run in (pair.a[0], pair.b[0])):
+        reason = "the advantages are 0 at every step of A and of B, so the rewards train nothing and nothing is shown: change the case"
+        return known.says(Word.INCONCLUSIVE, reason, how)
     return None
 
 

@@ -38,6 +38,7 @@ def ended(job, **state):
 
 
 NOT_TO_THE_END = "A trains to the end, and in B's 'b' "
+NOT_EACH_STEP = "A records each step once, and in B's 'b' "
 NO_PROOF = "B's record proves nothing, because in 'b' "
 
 
@@ -63,28 +64,28 @@ def is_stopped_at_step_3(job):
 
 
 @pytest.mark.parametrize(
-    ("prepare", "word", "problem"),
+    ("prepare", "said", "problem"),
     [
-        (cut_off, Word.REGRESSED, "the record is cut off after step 3, in line 4"),
-        (lambda job: lines(job, lambda all: all[:3]), Word.REGRESSED, "the record ends at step 3 of 4"),
-        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": float("nan")}), Word.REGRESSED, "actor/pg_loss is nan at step 2"),
-        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": None}), Word.REGRESSED, "actor/pg_loss is NaN or infinite (null in the record) at step 2"),
-        (lambda job: data_of_step(job, 3, **{"critic/score/max": float("inf")}), Word.REGRESSED, "critic/score/max is inf at step 3"),
-        (fails, Word.REGRESSED, "the job failed after step 4 (ValueError: no)"),
-        (lambda job: (record_of(job).unlink(), ended(job, exit_code=1, cause="ImportError: no verl")), Word.REGRESSED, "the job failed before its first step (ImportError: no verl)"),
-        (is_stopped, Word.INCONCLUSIVE, "the job was stopped"),
-        (is_stopped_at_step_3, Word.INCONCLUSIVE, "the job was stopped"),
-        (lambda job: (job / "state/ended").unlink(), Word.INCONCLUSIVE, "the job recorded no end: it is running, or was lost"),
-        (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), Word.INCONCLUSIVE, "the record has no step 2, but later ones"),
-        (begins_late, Word.INCONCLUSIVE, "the record begins at step 2, not at step 1"),
-        (lambda job: lines(job, lambda all: [*all, all[-1]]), Word.INCONCLUSIVE, "global_seqlen/min was recorded twice for step 4"),
-        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": "low"}), Word.INCONCLUSIVE, "actor/pg_loss is 'low' at step 2, which is not a number"),
+        (cut_off, NOT_TO_THE_END, "the record is cut off after step 3, in line 4"),
+        (lambda job: lines(job, lambda all: all[:3]), NOT_TO_THE_END, "the record ends at step 3 of 4"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": float("nan")}), NOT_TO_THE_END, "actor/pg_loss is nan at step 2"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": None}), NOT_TO_THE_END, "actor/pg_loss is NaN or infinite (null in the record) at step 2"),
+        (lambda job: data_of_step(job, 3, **{"critic/score/max": float("inf")}), NOT_TO_THE_END, "critic/score/max is inf at step 3"),
+        (fails, NOT_TO_THE_END, "the job failed after step 4 (ValueError: no)"),
+        (lambda job: (record_of(job).unlink(), ended(job, exit_code=1, cause="ImportError: no verl")), NOT_TO_THE_END, "the job failed before its first step (ImportError: no verl)"),
+        (is_stopped, NO_PROOF, "the job was stopped"),
+        (is_stopped_at_step_3, NO_PROOF, "the job was stopped"),
+        (lambda job: (job / "state/ended").unlink(), NO_PROOF, "the job recorded no end: it is running, or was lost"),
+        (lambda job: lines(job, lambda all: [*all[:1], *all[2:]]), NOT_EACH_STEP, "the record has no step 2, but later ones"),
+        (begins_late, NO_PROOF, "the record begins at step 2, not at step 1"),
+        (lambda job: lines(job, lambda all: [*all, all[-1]]), NOT_EACH_STEP, "global_seqlen/min was recorded twice for step 4"),
+        (lambda job: data_of_step(job, 2, **{"actor/pg_loss": "low"}), NO_PROOF, "actor/pg_loss is 'low' at step 2, which is not a number"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_b_and_that_a_run_with_a_problem_is_no_baseline(tmp_path, prepare, word, problem):
+def test_what_is_wrong_with_b_and_that_a_run_with_a_problem_is_no_baseline(tmp_path, prepare, said, problem):
     a, b = pair(tmp_path, prepare)
     verdict = judge.case(a, b)
-    said = {Word.REGRESSED: NOT_TO_THE_END, Word.INCONCLUSIVE: NO_PROOF}[word]
+    word = Word.INCONCLUSIVE if said == NO_PROOF else Word.REGRESSED
     assert (verdict.word, verdict.reason) == (word, said + problem)
     if prepare is not begins_late:  # see test_a_b_that_begins_earlier_is_no_fault_of_a
         verdict = judge.case(b, a)

@@ -140,6 +140,36 @@ def test_symmetric_advantages_that_differ_a_little_are_a_change(tmp_path):
     assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "critic/advantages/max")
 
 
+def test_the_mean_of_symmetric_advantages_shows_their_opposite_sign(tmp_path):
+    def mean(value):
+        return lambda step, data: data.update({HIGH: 1.5, LOW: -1.5, "critic/advantages/mean": value})
+
+    a = [changed(tmp_path, name, mean(0.02), to=f"a{at}") for at, name in enumerate(GRPO)]
+    for value, word in ((-0.02, Word.REGRESSED), (0.01, Word.CHANGED)):
+        assert judge.case(a, [changed(tmp_path, GRPO[0], mean(value))]).word is word
+    a = [changed(tmp_path, name, mean(1e-8), to=f"a{at}") for at, name in enumerate(GRPO)]
+    assert judge.case(a, [changed(tmp_path, GRPO[0], mean(-1e-8))]).word is Word.SAME  # what rounding leaves of 0
+
+
+HIGH, LOW = "critic/advantages/max", "critic/advantages/min"
+NO_ADVANTAGE = to({HIGH: 0.0, LOW: 0.0, "critic/advantages/mean": 0.0})
+
+
+def test_advantages_that_are_0_at_all_steps_show_nothing_and_in_b_alone_are_a_regression(tmp_path):
+    a = [changed(tmp_path, name, NO_ADVANTAGE, to=f"a{at}") for at, name in enumerate(GRPO)]
+    b = changed(tmp_path, "grpo-0.9.1-v1-3", NO_ADVANTAGE)
+    nothing = judge.case(a, [b])
+    assert (nothing.word, nothing.reason.split(",")[0]) == (
+        Word.INCONCLUSIVE,
+        "the advantages are 0 at every step of A and of B",
+    )
+    alone = judge.case(recorded(tmp_path, *GRPO), [b])
+    assert (alone.word, alone.reason) == (
+        Word.REGRESSED,
+        "critic/advantages/max is 0 at every step of B: its rewards train nothing",
+    )
+
+
 def opposite_loss(step, data):
     data["actor/pg_loss"] *= -1
     data["actor/loss"] *= -1
