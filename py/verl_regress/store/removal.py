@@ -1,7 +1,4 @@
-"""How `make gc` removes: what is to go is renamed aside and then deleted, so that nobody sees half of it.
-
-A renamed thing has a name that nothing looks for (`.NAME.gone`). If gc is killed, the next one deletes it.
-"""
+"""What `make gc` removes, and the lock that keeps submissions away meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from verl_regress.base import lock
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.store import artefact
 
-_GONE = ".gone"
 _LOCK_SECONDS = 1800.0  # `make gc` has the lock until it has deleted all that it found
 
 
@@ -40,18 +36,10 @@ class Waste:
     def remove(self) -> None:
         """Remove it, and record that in the state of its job. Raises OSError."""
         record = {"checkpoints": [path.name for path in self.paths], "bytes": self.bytes}
-        asides = [
-            path if is_leftover(path) else path.rename(path.with_name(f".{path.name}{_GONE}")) for path in self.paths
-        ]
-        for aside in asides:
-            artefact.delete(aside)
+        for path in self.paths:
+            artefact.delete(path)
         if self.job is not None:  # last: on a full disk there is space now
             self.job.write_state("collected", record)
-
-
-def is_leftover(path: Path) -> bool:
-    """Was it renamed aside by a gc that was killed?"""
-    return path.name.startswith(".") and path.suffix == _GONE
 
 
 def entries(directory: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """`make gc`: which checkpoints, snapshots and helper versions nobody needs any more, and who needs the others.
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. What can be reached from a root stays: from the
-newest KEEP jobs that have checkpoints and the newest KEEP that have a complete one, a job that may still run, a session that is not over, a
-job of another checkout, cluster or user, a knob that names a code. So does whatever is less than a day old. No link is followed or
+newest KEEP jobs that have checkpoints, a job that may still run, a session that is not over, a job of another checkout, cluster or user, a
+knob that names a code. So does whatever is less than a day old. No link is followed or
 removed: what it leads to may be in use.
 
 The lock that submissions share is held from the first look to the last removal, so nothing new can need what goes.
@@ -11,13 +11,12 @@ The lock that submissions share is held from the first look to the last removal,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,14 @@ from verl_regress.base import layout, lock, say
 from verl_regress.base.errors import Unreadable, first, printable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.owner import Owner, is_mine
+from verl_regress.base.owner import is_mine
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import checkpoints, find, sweep
+from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import DAMAGED, Status, judge_among
 from verl_regress.store import removal, snapshot
 from verl_regress.store.removal import Waste
-from verl_regress.store.sessions import UNREADABLE, Session, all_of
+from verl_regress.store.sessions import Session, all_of
 
 _LOCK_SECONDS = 300.0  # a submission has the lock for seconds
 _GRACE = 86400.0  # seconds: what was made or written since then may be about to be used
@@ -58,9 +57,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run:
             sweep.attempt(root, args.cluster)
         known = _ask_ray(RayApi(nodes.ADDRESS))
-        # The helper's global option; without it, the caller owns no job.
-        mine = Mine(args.owner, args.cluster, args.keep, frozenset(args.named))
-        found, freed = survey(root, mine, known, time.time()), 0
+        found, freed = survey(root, args, known, time.time()), 0
         for line in (line for kind in found for line in kind.lines()):
             say.info(line)
         waste = [each for kind in found for each in kind.waste]
@@ -83,16 +80,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _mb(size: int) -> str:
     return f"{size / 10**6:.1f} MB"
-
-
-@dataclass(frozen=True)
-class Mine:
-    """Who asks: the owner and the cluster whose jobs may lose something, how many keep it, and the codes that knobs name."""
-
-    owner: Owner | None
-    cluster: str
-    keep: int
-    named: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -146,18 +133,20 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a session that is not over needs: its own jobs, those whose files it compares before and after, and A and B. `jobs` is None if
-    it cannot be read, or has only begun: then it may need any.
+    """What a session that is not over needs: each job and code that its evidence names. `text` is None if that cannot be read, or has only
+    begun: then it may need any.
     """
 
-    jobs: set[str] | None
-    codes: set[str]
+    text: str | None
     reason: str
 
+    def is_for(self, name: str) -> bool:
+        return self.text is None or json.dumps(name) in self.text
 
-def survey(root: SharedRoot, mine: Mine, known: Mapping[str, Any] | None, now: float) -> list[Kind]:
-    """Check everything and change nothing. `known` is what Ray says of each of its jobs, None if it does not answer; `now` is in seconds
-    since the epoch.
+
+def survey(root: SharedRoot, mine: argparse.Namespace, known: Mapping[str, Any] | None, now: float) -> list[Kind]:
+    """Check everything and change nothing. `mine` are the arguments, with the `owner` whose jobs may lose something (None: nobody's),
+    `known` is what Ray says of each of its jobs, None if it does not answer, and `now` is in seconds since the epoch.
     """
     jobs = [_read(job, mine, known, now) for job in find.newest(root)]
     claims = [_claim_of(session) for session in all_of(root) if _is_at_work(session, now)]
@@ -171,15 +160,15 @@ def survey(root: SharedRoot, mine: Mine, known: Mapping[str, Any] | None, now: f
         ]
         if waste:
             full.decide(job.name, [why.get(job.name)], waste)
-    return [_leftovers(root, jobs), full, _snapshots(root, jobs, claims, why, mine, now), _helpers(root, jobs, now)]
+    return [full, _snapshots(root, jobs, claims, why, mine, now), _helpers(root, jobs, now)]
 
 
-def _read(job: JobDir, mine: Mine, known: Mapping[str, Any] | None, now: float) -> _Job:
+def _read(job: JobDir, mine: argparse.Namespace, known: Mapping[str, Any] | None, now: float) -> _Job:
     try:
         attempts = job.list_attempts()
         plan = "\n".join(text for attempt in attempts for text in _texts(attempt.config))
         is_foreign = not all(_is_ours(attempt, mine) for attempt in attempts)
-    except (OSError, Unreadable):  # another user closed it, or a file is cut off or far too long
+    except DAMAGED:  # another user closed it, or a file is cut off or far too long
         return _Job(job, job.attempts(), None, is_foreign=True, is_over=False)
     try:
         is_over = all(_is_over(attempt, known, now, mine.cluster) for attempt in attempts)
@@ -197,7 +186,7 @@ def _texts(config: Path) -> list[str]:
     return [read_text(config / name) for name in names if not (config / name).is_symlink()]
 
 
-def _is_ours(attempt: JobDir, mine: Mine) -> bool:
+def _is_ours(attempt: JobDir, mine: argparse.Namespace) -> bool:
     plan = attempt.read_config("resolved.json") or {}
     is_owners = mine.owner is not None and mine.owner.has(plan) and plan.get("cluster") == mine.cluster
     files = (state for path in _checkpoints(attempt) for state in removal.states(path))
@@ -206,8 +195,6 @@ def _is_ours(attempt: JobDir, mine: Mine) -> bool:
 
 def _is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float, cluster: str) -> bool:
     """LOST and NOT_SUBMITTED are also what jobs of other clusters look like, and submissions that are still at work."""
-    if _is_held(attempt):
-        return False
     judged = judge_among(attempt, known)
     if judged.status not in (Status.LOST, Status.NOT_SUBMITTED):
         return judged.status.exit is not None
@@ -216,26 +203,13 @@ def _is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float, clust
     return _written([attempt.config, attempt.driver_log, *_checkpoints(attempt)]) < now - _GRACE
 
 
-def _is_held(attempt: JobDir) -> bool:
-    """Does a launcher or a submitter hold its lock, in whatever cluster? If that cannot be asked, it counts as held."""
-    for file in (attempt.launcher, attempt.submitting):
-        try:
-            if lock.is_held(file):
-                return True
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return True
-    return False
-
-
 def _written(paths: Iterable[Path]) -> float:
     """When one of these paths, or anything below, was last written (seconds); 0 if there is none."""
     return max((state.st_mtime for path in paths for state in removal.states(path)), default=0.0)
 
 
 def _checkpoints(attempt: JobDir) -> list[Path]:
-    return [path for path in removal.entries(attempt.checkpoints) if not removal.is_leftover(path)]
+    return removal.entries(attempt.checkpoints)
 
 
 def _is_at_work(session: Session, now: float) -> bool:
@@ -253,19 +227,16 @@ def _claim_of(session: Session) -> _Claim:
     else:
         cure = f"ask user {path.stat().st_uid} to continue it, or to give it up with 'rm -r {path}'"
     reason = f"the session {name} is not over: {cure}"
-    try:
-        begin = session.read("begin") or {}
-        return _Claim(session.job_ids() | {*begin["digests"]}, {*map(str, begin["codes"].values())}, reason)
-    except (*UNREADABLE, *DAMAGED):
-        return _Claim(None, set(), reason)
+    evidence = session.evidence_if_readable()
+    return _Claim(json.dumps(evidence) if "codes" in evidence.get("begin", {}) else None, reason)
 
 
 def _why_kept(
-    root: SharedRoot, jobs: Sequence[_Job], claims: Sequence[_Claim], mine: Mine, now: float
+    root: SharedRoot, jobs: Sequence[_Job], claims: Sequence[_Claim], mine: argparse.Namespace, now: float
 ) -> dict[str, str]:
     """The reason why a job keeps its checkpoints and its snapshot, by its id; those that keep neither are left out."""
     full = [job for job in jobs if not job.is_foreign and job.checkpoints]
-    newest = {job.name for job in (*full[: mine.keep], *islice(filter(_has_whole, full), mine.keep))}
+    newest = {job.name for job in full[: mine.keep]}
     readers = {name: job.name for job in jobs if not job.is_over for name in job.names(root.jobs) - {job.name}}
 
     def reasons(job: _Job) -> Iterator[str]:
@@ -277,7 +248,7 @@ def _why_kept(
             yield "may still run"
         if job.name in newest:
             yield f"the newest, KEEP={mine.keep}"
-        yield from (claim.reason for claim in claims if claim.jobs is None or job.name in claim.jobs)
+        yield from (claim.reason for claim in claims if claim.is_for(job.name))
         if job.name in readers:
             yield f"the job {readers[job.name]} reads them"
         ended = (path for attempt in job.attempts for path in attempt.state.glob("ended"))
@@ -287,16 +258,13 @@ def _why_kept(
     return {job.name: reason for job in jobs if (reason := next(reasons(job), None))}
 
 
-def _has_whole(job: _Job) -> bool:
-    """Can a job continue from one of its checkpoints? A newer one that saved only a part does not cost an older one its own."""
-    try:
-        return any(checkpoints.newest(attempt) is not None for attempt in job.attempts)
-    except DAMAGED:
-        return False
-
-
 def _snapshots(
-    root: SharedRoot, jobs: Sequence[_Job], claims: Sequence[_Claim], why: Mapping[str, str], mine: Mine, now: float
+    root: SharedRoot,
+    jobs: Sequence[_Job],
+    claims: Sequence[_Claim],
+    why: Mapping[str, str],
+    mine: argparse.Namespace,
+    now: float,
 ) -> Kind:
     # The newest jobs keep their snapshot even without checkpoints: 'make retry' needs it.
     users = [job for number, job in enumerate(jobs) if job.name in why or number < mine.keep]
@@ -306,9 +274,9 @@ def _snapshots(
         record = path / snapshot.RECORD_FILE
         reasons = (
             None if is_mine(path) else "another user's",
-            "CODE_ID, CODE_A or CODE_B names it" if mine.named & {path.name, _source(record)} else None,
+            "CODE_ID, CODE_A or CODE_B names it" if {path.name, _source(record)} & {*mine.named} else None,
             used.get(path.name),
-            *(claim.reason for claim in claims if claim.jobs is None or path.name in claim.codes),
+            *(claim.reason for claim in claims if claim.is_for(path.name)),
             _may_use(jobs),
             _YOUNG if record.stat().st_mtime > now - _GRACE else None,
         )
@@ -317,9 +285,10 @@ def _snapshots(
 
 
 def _source(record: Path) -> str | None:
-    with suppress(Unreadable):
+    try:
         return (read_json(record) or {}).get("source")
-    return None
+    except Unreadable:
+        return None
 
 
 def _may_use(jobs: Iterable[_Job]) -> str | None:
@@ -346,15 +315,6 @@ def _helpers(root: SharedRoot, jobs: Sequence[_Job], now: float) -> Kind:
 def _helper_homes(root: SharedRoot) -> list[Path]:
     """Where versions of the helper are: with SHARED_GROUP each checkout has its own place (scripts/lib/helper.bash)."""
     return [root.helpers, *(path for path in removal.entries(root.helpers) if _CHECKOUT.fullmatch(path.name))]
-
-
-def _leftovers(root: SharedRoot, jobs: Sequence[_Job]) -> Kind:
-    kind = Kind("leftovers of a gc that was killed")
-    places = [root.snapshots, *_helper_homes(root)]
-    places += [attempt.checkpoints for job in jobs if not job.is_foreign for attempt in job.attempts]
-    for path in (path for place in places for path in removal.entries(place) if removal.is_leftover(path)):
-        kind.decide(path.name, [None if is_mine(path) else "another user's"], [Waste(f"leftover {path.name}", (path,))])
-    return kind
 
 
 def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:

@@ -72,15 +72,6 @@ class Session:
         except DAMAGED:
             return True
 
-    def job_ids(self) -> set[str]:
-        """The jobs that it has recorded: its own, and those that it took over. Raises one of UNREADABLE."""
-        jobs = [content for name, content in self.evidence().items() if name.startswith(_JOB)]
-        ids = [job.get("submission_id") if isinstance(job, dict) else None for job in jobs]
-        texts = [each for each in ids if isinstance(each, str)]
-        if len(texts) < len(ids):
-            raise ValueError(f"{self.path} has evidence of a job without its submission_id")
-        return set(texts)
-
     def begin_if_readable(self) -> dict[str, Any]:
         """What was recorded first; nothing if that is cut off, or another user closed the session."""
         try:
