@@ -47,7 +47,7 @@ data: {train_files: x, val_files: x, train_batch_size: 1024}
 actor_rollout_ref: {model: {path: x}}
 critic: {model: {path: x, tokenizer: "${actor_rollout_ref.model.path}"}, optim: {lr: 1e-5}}
 """
-REWARD_CONFIG = "custom_reward_function: {path: null, name: compute_score}\n"
+REWARD_CONFIG = "reward: {custom_reward_function: {path: null, name: compute_score}}\n"
 SFT_CONFIG = """\
 trainer: {project_name: x, experiment_name: x, logger: [console], total_epochs: 4, save_freq: -1, default_local_dir: x}
 data: {train_files: x, val_files: null}

@@ -206,7 +206,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         *({"text": text, "origin": origins.get(text, "verl-regress")} for text in own),
         {"text": "trainer.device=cpu", "origin": "cpu.yaml"},
         {"text": "+critic.added=1", "origin": "cpu.yaml"},
-        {"text": f"custom_reward_function.path={user_reward}", "origin": "ppo.yaml"},
+        {"text": f"reward.custom_reward_function.path={user_reward}", "origin": "ppo.yaml"},
     ]
     assert resolved == {
         "submission_id": "me",
@@ -356,20 +356,6 @@ def test_a_tokenizer_is_checked_for_rl_and_where_the_models_code_is_not_checked_
     job = planned(said={"overrides": trusted})
     assert (job.tokenizers, job.code_dirs) == ((), models)
     assert planned(spec="workload: sft\n").tokenizers == ()
-
-
-@pytest.mark.parametrize("workload", ["ppo", "grpo"])
-def test_a_reward_function_gets_the_key_that_the_snapshot_has(planned, shared, workload):
-    path = write(shared.user_code / "mine" / "reward.py", "def compute_score(**_): ...\n")
-    spec = f"workload: {workload}\nreward_fn_path: ${{shared_root}}/user/code/mine/reward.py\n"
-    write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG + REWARD_CONFIG)
-    record(shared.snapshots / "codeA")
-    assert f"custom_reward_function.path={path}" in planned(spec=spec).argv
-    config = shared.snapshots / "codeB" / "verl" / "trainer" / "config"
-    write(config / "reward" / "reward.yaml", "custom_reward_function: {path: null, name: compute_score}\n")
-    write(config / "ppo_trainer.yaml", "defaults: [reward@reward: reward, _self_]\n" + CONFIG)
-    record(shared.snapshots / "codeB")
-    assert f"reward.custom_reward_function.path={path}" in planned(spec=spec, said={"code_id": "codeB"}).argv
 
 
 def test_a_perturbed_job_has_the_hook_for_it(planned):

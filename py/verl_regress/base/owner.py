@@ -160,7 +160,7 @@ def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> F
                 found = path.stat()
                 foreign = by_owner(path, found.st_uid, trusted) or by_mode(path, found)
             elif foreign is None:
-                foreign = by_mode(path, found, place)
+                foreign = by_mode(path, found, place if place.is_dir() else None)
             if foreign is not None:
                 return foreign
     return None

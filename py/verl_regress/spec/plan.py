@@ -170,7 +170,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     code = _code(root, request)
     job = _job_dir(root, request, code)
     paths = _paths(root, request, job)
-    overrides = _overrides(root, request, code, paths)
+    overrides = _overrides(root, request, paths)
     driver = _driver(request, job)
     environment = Environment.of(root, request, code.path, job)
     _check_size(overrides, environment.variables)
@@ -349,16 +349,16 @@ def _reward_fn(root: SharedRoot, request: Request) -> Path | None:
     return reward_fn.check(root, root.fill_in(spec.reward_fn_path), spec.origin)
 
 
-def _overrides(root: SharedRoot, request: Request, code: Code, paths: JobPaths) -> list[Override]:
+def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Override]:
     """The overrides of all layers as one list."""
     spec, base, attempt, workload = request.spec, request.base, request.attempt, request.workload
     added = request.deterministic
-    reward = f"{reward_fn.key_of(code.path)}={paths.reward_fn}" if paths.reward_fn is not None else None
+    reward = [] if paths.reward_fn is None else [Override(f"{reward_fn.NEW}.path={paths.reward_fn}", spec.origin)]
     return merge(
         [Override(text, "verl-regress") for text in workload.overrides(paths)],
         request.samples(paths.job),
         *of_profile(root, workload, base.trainer_overrides, base.origin),
-        [] if reward is None else [Override(reward, spec.origin)],
+        reward,
         [Override(root.fill_in(text), spec.origin) for text in spec.trainer_overrides],
         *of_profile(root, workload, added.overrides, DETERMINISTIC),
         request.seeds,
