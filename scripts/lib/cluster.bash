@@ -114,7 +114,7 @@ cluster::expected_gpus() {
   [[ -n $WORKER_GPUS ]] || _gpus=(--worker-gpus "$GPUS_PER_WORKER")
 }
 
-# cluster::_list_packages NODES: if a list cannot be written, this and `make submit` report the reason.
+# cluster::_list_packages NODES: if a list cannot be written, this reports the reason, and `make submit` the node.
 cluster::_list_packages() {
   local node listed
   [[ -n $1 ]] || return 0

@@ -44,7 +44,7 @@ dashboard::check() {
   case $status in
     200) log::ok 'it answers, and takes the token' ;;
     '') cli::die 8 "The dashboard of ${CLUSTER_NAME} does not answer: bring the cluster up with 'make up'." ;;
-    401 | 403) cli::die 8 "The dashboard of ${CLUSTER_NAME} refuses the token in $(dashboard::token_file) (HTTP ${status}): the cluster was started with another one; run 'make down up'." ;;
+    401 | 403) cli::die 8 "The dashboard of ${CLUSTER_NAME} refuses the token in $(dashboard::token_file) (HTTP ${status}): the cluster was started with another one; 'make down up FORCE=1' starts it with this one and ends its jobs." ;;
     *) cli::die 8 "What answers where the dashboard of ${CLUSTER_NAME} should be is not Ray (HTTP ${status}): check what listens there, then 'make up'." ;;
   esac
 }

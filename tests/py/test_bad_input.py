@@ -17,23 +17,24 @@ KEYS = (
 FIXED = "is refused: a job writes only into its own directory; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
 MAKE = ", a value with spaces in quotes."
+NO_JSON = "has a NUL character, half of a surrogate pair, a number that is not finite, or a value that contains itself: leave it out."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 
 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("workload: pppo\n", f'workload="pppo" in {FILE} is unknown: use one of ppo, grpo, sft.'),
+        ("workload: pppo\n", f"workload in {FILE} is not usable: 'pppo' is not one of ['ppo', 'grpo', 'sft']."),
         ("model: tiny\n", f"{FILE} lacks the key 'workload' in the document: add it."),
         (
             f"{SPEC}trainer_override: []\n",
             f"{FILE} has the unknown key 'trainer_override' in the document: did you mean 'trainer_overrides'? {KEYS}",
         ),
-        (f"{SPEC}model: 5\n", f"model=5 in {FILE} has the wrong type: it must be of type string."),
+        (f"{SPEC}model: 5\n", f"model in {FILE} is not usable: 5 is not of type 'string'."),
         ("", f"{FILE} is not a mapping of keys to values: write key: value lines."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
-            f"resources.entrypoint_num_cpus=-1 in {FILE} is not usable: -1 is less than the minimum of 0.",
+            f"resources.entrypoint_num_cpus in {FILE} is not usable: -1 is less than the minimum of 0.",
         ),
         (
             f"{SPEC}workload: ppo\n",
@@ -50,12 +51,12 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         (b"workload: \xff\n", f"{FILE} is not UTF-8 (byte 10): save it as UTF-8."),
         (
             f"{SPEC}submission_id: ../x\n",
-            f'submission_id="../x" in {FILE} is not usable: it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$.',
+            f"submission_id in {FILE} is not usable: '../x' does not match '^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$'.",
         ),
         (f"{SPEC}code_id: a\ncode_path: /b\n", f"{FILE} gives both code_id and code_path: give one of them."),
         (
             f"{SPEC}env_vars: {{A-B: x}}\n",
-            f'env_vars="A-B" in {FILE} is not usable: it must match ^[A-Za-z_][A-Za-z0-9_]*$.',
+            f"env_vars in {FILE} is not usable: 'A-B' does not match '^[A-Za-z_][A-Za-z0-9_]*$'.",
         ),
         (
             f"{SPEC}env_vars: {{CUDA_VISIBLE_DEVICES: '0'}}\n",
@@ -96,7 +97,7 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         ),
         (
             f"{SPEC}resources: {{entrypoint_resources: {{worker_node: .nan}}}}\n",
-            f"resources.entrypoint_resources.worker_node=NaN in {FILE} is not finite: give a number.",
+            f"{FILE} {NO_JSON}",
         ),
     ],
 )
@@ -132,7 +133,7 @@ def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
         ),
         (
             BASE.replace("ADDRESS", "ray:8265"),
-            'address="ray:8265" in env/ray/cpu.yaml is not usable: it must match ^https?://.',
+            "address in env/ray/cpu.yaml is not usable: 'ray:8265' does not match '^https?://'.",
         ),
     ],
 )
@@ -241,24 +242,9 @@ def test_a_cluster_that_is_down(submit, ray):
     [
         (
             f"{SPEC}model: !!python/object/apply:os.system ['touch x']\n",
-            f"{FILE} is not YAML or JSON at line 2 (YAML tags like !name are not supported): fix that line.",
+            f"{FILE} is not YAML or JSON at line 2 ({THEIRS}): fix that line.",
         ),
-        (
-            f"{SPEC}a: &a [{'x, ' * 99}]\nb: &b [{'*a, ' * 99}]\nc: [{'*b, ' * 99}]\n",  # a billion laughs
-            f"{FILE} is not YAML or JSON at line 4 (more than 100,000 values): fix that line.",
-        ),
-        (
-            f"{SPEC}a: &a {{{', '.join(f'k{n}: x' for n in range(99))}}}\nb: &b {{<<: [{'*a, ' * 99}]}}\nc: {{<<: [{'*b, ' * 99}]}}\n",
-            f"{FILE} is not YAML or JSON at line 4 (more than 100,000 values): fix that line.",
-        ),
-        (
-            f"{SPEC}overrides: &a [{'*a, ' * 999}]\n",
-            f"{FILE} is not YAML or JSON at line 2 (more than 100,000 values): fix that line.",
-        ),
-        (
-            f"{SPEC}model: {'[' * 30}{']' * 30}\n",
-            f"{FILE} is nested deeper than 20 levels: no key of it needs more than 3.",
-        ),
+        (f"{SPEC}ray: &a {{address: *a}}\n", f"{FILE} {NO_JSON}"),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: 10000000000}}\n",
             f"The resource entrypoint_num_cpus=10000000000 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",

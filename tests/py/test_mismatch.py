@@ -31,7 +31,7 @@ def image(**others):
 
 
 def node(name, has, python="3.11.7"):
-    return NodePackages(name, name == "head", python, ENVIRONMENT, has, packages.sha256_of(has))
+    return NodePackages(name, name == "head", python, ENVIRONMENT, has)
 
 
 def cluster(has):

@@ -8,7 +8,6 @@ import pytest
 from conftest import has_packages, write
 
 from verl_regress.cluster import packages
-from verl_regress.cluster.packages import Unknown
 from verl_regress.cluster.ray_api import Node
 
 LIST = ("list-packages", "--cluster=c", "--node=worker-7")
@@ -26,7 +25,6 @@ def test_a_node_lists_what_its_python_has(run, shared):
     [known], unknown = packages.of_nodes(shared, "c", [node("worker-7", "12-3")])
     assert (unknown, known.packages["pytest"]) == ([], metadata.version("pytest"))
     assert known.environment["python_version"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert known.sha256 == packages.sha256_of(known.packages)
     assert packages.is_listed(shared.ray_logs("c"), "worker-7")
     assert not packages.is_listed(shared.ray_logs("c"), "worker-8")
     write(shared.ray_logs("c") / "worker-7.start", "12-4\n")
@@ -48,38 +46,13 @@ def test_names_are_normalised_and_the_first_complete_package_on_the_path_counts(
     assert packages.here()["packages"] == {"flash-attn": "2.0"}
 
 
-def test_why_a_node_cannot_list_them_is_kept_in_place_of_the_list(run, shared, monkeypatch):
-    def broken(**_):
-        raise ValueError("no\nmetadata")
-
-    write(shared.ray_logs("c") / "worker-7.start", "12-3\n")
-    monkeypatch.setattr(metadata, "distributions", broken)
-    outcome = run(*LIST)
-    assert (outcome.status, outcome.err) == (
-        1,
-        "error   The packages of worker-7 cannot be listed (ValueError: no\\nmetadata): repair its Python, then run 'make up' again.\n",
-    )
-    assert packages.of_nodes(shared, "c", [node("worker-7", "12-3")]) == (
-        [],
-        [Unknown("worker-7", "its Python could not list them: ValueError: no\\nmetadata")],
-    )
-    assert not packages.is_listed(shared.ray_logs("c"), "worker-7")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (None, "{} is missing"),
-        ('{"start": "1"}', "{} is not a list of packages"),
-        ('{"start": "0", "packages": {}}', "{} is of an earlier start of that node"),
-    ],
-)
-def test_a_list_that_cannot_be_read_is_unknown(shared, text, reason):
+@pytest.mark.parametrize("text", [None, '{"start": "0", "packages": {}}', '{"start'])
+def test_a_node_that_is_missing_a_list_of_its_latest_start_is_named(shared, text):
     file = shared.ray_logs("c") / "worker-0.packages.json"
     file.unlink()
     if text is not None:
         write(file, text)
-    assert packages.of_nodes(shared, "c", [node(start="1")]) == ([], [Unknown("worker-0", reason.format(file))])
+    assert packages.of_nodes(shared, "c", [node(start="1")]) == ([], ["worker-0"])
 
 
 def test_the_record_of_a_job_has_each_list_once(shared):

@@ -34,7 +34,7 @@ def edit(file, old, new):
             "jobspecs/ppo.yaml",
             "workload: ppo",
             "workload: pppo",
-            'workload="pppo" in jobspecs/ppo.yaml is unknown: use one of ppo, grpo, sft.',
+            "workload in jobspecs/ppo.yaml is not usable: 'pppo' is not one of ['ppo', 'grpo', 'sft'].",
         ),
         (
             "jobspecs/ppo.yaml",

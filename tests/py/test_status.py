@@ -115,7 +115,7 @@ def test_a_gpu_run_is_not_called_a_rehearsal_and_earlier_jobs_are_counted(run):
 def test_without_an_answer_from_ray(run, cluster, refused):
     if refused:
         cluster.answers["/api/jobs/"] = (401, b"")
-        problem = f"Ray at {cluster.address} refuses our token (HTTP 401): the cluster was started with another one; run 'make down up'."
+        problem = f"Ray at {cluster.address} refuses our token (HTTP 401): the cluster was started with another one; 'make down up FORCE=1' starts it with ours and ends its jobs."
     else:
         cluster.goes_away()
         problem = (

@@ -340,14 +340,6 @@ def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
-def test_a_job_that_wants_more_devices_than_the_whole_cluster_has_is_refused(submit, sdk):
-    assert submit("--overrides=trainer.device=cuda +trainer.nnodes=3 +trainer.n_gpus_per_node=3").is_refusal(
-        "The job asks for 9 GPU (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
-        "8: ask for less, or bring up more with 'make up'."
-    )
-    assert sdk.submitted == []
-
-
 @pytest.fixture
 def closed_port():
     """A port of this machine on which nothing listens."""
@@ -373,30 +365,10 @@ def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, 
     )
     assert submit("--overrides=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
         "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
-        "4; worker-1 is down: bring it back with 'make up', or ask for less."
+        "4: ask for less, or bring up more with 'make up'."
     )
     assert sdk.submitted == []
     assert submit("--overrides=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
-
-
-@pytest.mark.parametrize("state", ["DEAD", "ALIVE"])
-def test_a_job_whose_driver_has_no_node_is_refused_with_the_nodes_that_are_down(
-    submit, sdk, ray, state, closed_port, open_port
-):
-    """Before: PENDING for 300 s."""
-    worker = {"CPU": 64.0, "cpu": 4.0, "worker_node": 100.0}
-    ray.has_nodes(
-        {**node_row("head", "127.0.0.1"), "port": open_port},
-        *(
-            {**node_row(f"worker-{i}", "127.0.0.1", state=state, **worker), "port": closed_port, "node_id": f"w{i}"}
-            for i in (0, 1)
-        ),
-    )
-    assert submit().is_refusal(
-        "The driver asks for worker_node 1, CPU 1 on one node (entrypoint_resources and entrypoint_num_cpus), but no node that is "
-        "up has that; worker-0 and worker-1 are down: bring them back with 'make up', or ask for less."
-    )
-    assert sdk.submitted == []
 
 
 def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk, shared):
@@ -487,14 +459,12 @@ def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, sha
 
 
 def test_a_node_without_a_list_is_refused(submit, shared):
-    file = shared.ray_logs("c") / "worker-0.packages.json"
-    file.unlink()
+    (shared.ray_logs("c") / "worker-0.packages.json").unlink()
     assert submit().is_refusal(
-        f"The packages of worker-0 ({file} is missing) are unknown: run 'make up', which lists them, or set "
-        "ALLOW_MISMATCH=1."
+        "The packages of worker-0 are unknown: run 'make up', which lists them, or set ALLOW_MISMATCH=1."
     )
     outcome = submit("--allow-mismatch", "--submission-id=me")
-    assert outcome.err.startswith(f"warning The packages of worker-0 ({file} is missing) are unknown: ALLOW_")
+    assert outcome.err.startswith("warning The packages of worker-0 are unknown: ALLOW_")
     assert read(shared.jobs / "me" / "config" / "packages.json")["sha256"] is None
 
 

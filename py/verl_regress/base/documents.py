@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,36 +11,11 @@ from typing import Any
 
 import yaml
 
-from verl_regress.base.errors import BadInput, shown
-
-_DEEPEST = 20
-_MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
+from verl_regress.base.errors import BadInput, printable, shown
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader without tags, and with a limit on how many values aliases make.
-
-    Every key must be text (YAML reads NO and 1 as other types), and a duplicate key is refused.
-    """
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._values = 0
-        self._of_anchor: dict[str | None, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
-        if getattr(event, "tag", None) is not None:
-            raise yaml.composer.ComposerError(None, None, "YAML tags like !name are not supported", event.start_mark)
-        node = super().compose_node(parent, index)
-        if isinstance(event, yaml.AliasEvent):
-            self._values += self._of_anchor.get(event.anchor, _MOST)  # one inside what it refers to has no end
-        else:
-            self._values += 1
-            self._of_anchor[event.anchor] = self._values - before
-        if self._values >= _MOST:
-            raise yaml.composer.ComposerError(None, None, f"more than {_MOST:,} values", event.start_mark)
-        return node
+    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -92,8 +65,11 @@ def parse(text: str, origin: str, kind: str) -> Document:
         raise BadInput(f"{origin} is not YAML or JSON{where} ({shown(problem)}): fix that line.") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{origin} is not YAML or JSON ({shown(str(error))}): fix it.") from None
-    _check_values(document, origin)
-    problem = _worst(document, kind)
+    _need_text(document, origin)
+    import jsonschema  # here: it costs the other subcommands a third of their start
+
+    schema = json.loads((Path(__file__).parents[1] / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    problem = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(document))
     if problem is not None:
         raise BadInput(_sentence(problem, origin))
     return Document(document, text, origin)
@@ -114,57 +90,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _check_values(document: object, origin: str) -> None:
-    """Refuse values that no file, environment or argv can hold, and values too deep to show.
-
-    Values under `secrets` are never repeated: the user may have put a secret's value there.
-    """
-    rest: list[tuple[object, int, bool]] = [(document, 0, False)]
-    for value, depth, is_secret in rest:
-        if depth > _DEEPEST:
-            raise BadInput(f"{origin} is nested deeper than {_DEEPEST} levels: no key of it needs more than 3.")
-        if isinstance(value, str) and ("\0" in value or not _is_text(value)):
-            problem = "a NUL character" if "\0" in value else "half of a surrogate pair, which is not text"
-            where = "secrets" if is_secret else f"'{shown(value, 80)}'"
-            raise BadInput(f"{origin} has {problem} in {where}: leave it out.")
-        if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
-            raise BadInput(f"{origin} has a whole number of more than 64 bits: no value of it needs that.")
-        inner = (
-            value.items()
-            if isinstance(value, dict)
-            else [(0, each) for each in value]
-            if isinstance(value, list)
-            else ()
-        )
-        for key, each in inner:
-            rest += [(key, depth + 1, is_secret), (each, depth + 1, is_secret or (depth, key) == (0, "secrets"))]
-
-
-def _is_text(value: str) -> bool:
+def _need_text(document: object, origin: str) -> None:
+    """Refuse values that no file, environment or argv can hold, without showing them: they may be a secret's value."""
     try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _worst(document: object, kind: str) -> Any:
-    """The jsonschema ValidationError to report, or None."""
-    import jsonschema  # here: it costs the other subcommands a third of their start
-
-    return jsonschema.exceptions.best_match(_validator(kind).iter_errors(document))
-
-
-@functools.cache
-def _validator(kind: str) -> Any:
-    import jsonschema  # as above
-
-    schema = json.loads((Path(__file__).parents[1] / f"{kind}.schema.json").read_text(encoding="utf-8"))
-    draft = jsonschema.Draft202012Validator
-    finite = draft.TYPE_CHECKER.redefine(
-        "number", lambda checker, value: draft.TYPE_CHECKER.is_type(value, "number") and math.isfinite(value)
-    )
-    return jsonschema.validators.extend(draft, type_checker=finite)(schema)  # type: ignore[no-untyped-call]
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
+        text.encode("utf-8")
+        is_usable = "\\u0000" not in text.replace("\\\\", "")
+    except (ValueError, RecursionError):
+        is_usable = False
+    if not is_usable:
+        raise BadInput(
+            f"{origin} has a NUL character, half of a surrogate pair, a number that is not finite, or a value that contains itself: leave it out."
+        )
 
 
 def _sentence(error: Any, origin: str) -> str:
@@ -187,17 +124,10 @@ def _sentence(error: Any, origin: str) -> str:
         return f"{origin} gives both code_id and code_path: give one of them."
     if not error.absolute_path:
         return f"{origin} is not a mapping of keys to values: write key: value lines."
-    value = json.dumps(error.instance, ensure_ascii=False, default=str)
-    value = value if len(value) <= 80 else f"{value[:77]}…"
-    if error.validator == "enum":
-        return f"{where}={value} in {origin} is unknown: use one of {', '.join(map(str, error.validator_value))}."
-    if error.validator == "type" and error.validator_value == "number" and isinstance(error.instance, float):
-        return f"{where}={value} in {origin} is not finite: give a number."
-    if error.validator == "type":
-        return f"{where}={value} in {origin} has the wrong type: it must be of type {error.validator_value}."
-    if error.validator == "pattern":
-        return f"{where}={value} in {origin} is not usable: it must match {error.validator_value}."
-    return f"{where}={value} in {origin} is not usable: {shown(error.message)}."
+    message = printable(error.message)
+    if len(message) > 200:  # the value comes first, and what is wrong with it last
+        message = f"{message[:80]}…{message[-120:]}"
+    return f"{where} in {origin} is not usable: {message}."
 
 
 def _unknown_key(error: Any, where: str, origin: str) -> str:

@@ -1,25 +1,22 @@
-"""Files of the shared root, where another process, user or machine may be at work: written whole or not at all, read with a limit.
+"""Files of the shared root, where another process, user or machine may be at work: written whole or not at all.
 
 A file that cannot be read is one sentence (`Unreadable`), which says what is in the way.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
 from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.owner import by_mode, is_trusted
 
-LONGEST = 64 << 20  # bytes of a file that is read whole: none of ours comes near
 _RESERVE_BYTES = 16384  # more than any state needs
-_NO_JSON = "is cut off, or no JSON object"
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -69,18 +66,21 @@ def _no_link(path: str, flags: int) -> int:
 
 def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
     """The object in a JSON file, or None if there is no such file. Raises Unreadable; with `owners`, as `need_owner` does."""
-    for is_last in (False, False, True):
-        try:
-            return _object_in(path, owners)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            # NFS forgets a file that another machine replaced after we opened it: then there is a new one.
-            if error.errno != errno.ESTALE or is_last:
-                raise unreadable(path, error) from error
-        except (ValueError, RecursionError) as error:
-            raise _unusable(path, _NO_JSON) from error
-    raise AssertionError
+    content = None
+    try:
+        with path.open("rb") as file:
+            if owners is not None:
+                need_owner(path, os.fstat(file.fileno()), owners)
+            content = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError):
+        pass
+    if not isinstance(content, dict):
+        raise damaged(path, "it is cut off, or no JSON object")
+    return content
 
 
 def need_owner(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
@@ -99,21 +99,9 @@ def need_owner(path: Path, found: os.stat_result, owners: Collection[int]) -> No
         )
 
 
-def _object_in(path: Path, owners: Collection[int] | None) -> dict[str, Any]:
-    """Raises OSError, ValueError, RecursionError or Unreadable."""
-    with opened(path, LONGEST) as file:
-        if owners is not None:
-            need_owner(path, os.fstat(file.fileno()), owners)
-        content = json.loads(file.read())
-    if not isinstance(content, dict):
-        raise _unusable(path, _NO_JSON)
-    return content
-
-
-def read_text(path: Path, most: int = LONGEST) -> str:
-    """The text of a regular file of at most `most` bytes, whatever its encoding. Raises OSError and Unreadable."""
-    with opened(path, most) as file:
-        return file.read().decode("utf-8", "replace")
+def read_text(path: Path) -> str:
+    """The text of a file, whatever its encoding. Raises OSError."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:
@@ -136,30 +124,17 @@ def _in_the_way(path: Path) -> tuple[Path, os.stat_result]:
     return path, Path("/").stat()
 
 
-def opened(path: Path, most: int | None = None) -> BinaryIO:
-    """Open a regular file of at most `most` bytes, to be read: a pipe or a device in its place could be read for ever.
-
-    Raises OSError and Unreadable.
-    """
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  # returned
-    found = os.fstat(file.fileno())
-    if stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most):
-        return file
-    file.close()
-    if stat.S_ISREG(found.st_mode):
-        raise _unusable(path, f"has {found.st_size} bytes, far more than the program writes there")
-    raise _unusable(path, "is not a regular file", "remove it")
-
-
-def _unusable(path: Path, problem: str, cure: str = "restore it from a backup") -> Unreadable:
+def damaged(path: Path, wrong: str) -> Unreadable:
+    """The error for a file of a job or a session with which `wrong` is wrong."""
     return Unreadable(
-        f"{path} cannot be read: it {problem}: {cure}.", f"cannot be read: {path.parent.name}/{path.name} {problem}"
+        f"{path} cannot be read: {wrong}: restore it from a backup.",
+        f"cannot be read: {path.parent.name}/{path.name}: {wrong}",
     )
 
 
 def end_of(path: Path, most: int) -> bytes:
-    """The last `most` bytes of a regular file, which may be growing. Raises OSError and Unreadable."""
-    with opened(path) as file:
+    """The last `most` bytes of a file, which may be growing. Raises OSError."""
+    with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read(most)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import records
 from verl_regress.base.errors import BadInput, RegressError, first
 from verl_regress.base.files import now, read_json, reserve, write_reserved
 
@@ -335,21 +334,14 @@ class JobDir:
 
     def read_state(self, name: str) -> dict[str, Any] | None:
         """`state/<name>`, or None if it was not written. Raises Unreadable."""
-        return _read_record(self.state / name)
+        return read_json(self.state / name)
 
     def read_config(self, name: str, owners: Collection[int] | None = None) -> dict[str, Any] | None:
         """`config/<name>`, or None if it is missing (the submitter died before config/ was complete).
 
         Raises Unreadable; with `owners`, RegressError if the file that was opened is another user's (`need_owner`).
         """
-        return _read_record(self.config / name, owners)
-
-
-def _read_record(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
-    content = read_json(path, owners)
-    if content is not None:
-        records.check(path, content)
-    return content
+        return read_json(self.config / name, owners)
 
 
 def group_number(name: str) -> int:

@@ -149,15 +149,14 @@ def _await_dropped(gcs: str, wanted: int, end: float, deadline: float, pulse: Pu
         time.sleep(_LOOK_EVERY)
 
 
-def up(api: RayApi) -> tuple[list[Node], list[str]]:
-    """The nodes that Ray calls ALIVE and that accept a connection, and the names of those that are down.
+def up(api: RayApi) -> list[Node]:
+    """The nodes that Ray calls ALIVE and that accept a connection. Raises Unreachable.
 
-    Ray calls a killed node ALIVE for another half a minute, and would send jobs there. Raises Unreachable.
+    Ray calls a killed node ALIVE for another half a minute, and would send jobs there.
     """
     known = api.raylets()
     gone = silent(known)
-    here = [node for node in known if node not in gone]
-    return here, sorted({node.name for node in known} - {node.name for node in here})
+    return [node for node in known if node not in gone]
 
 
 def describe(node: Node) -> str:

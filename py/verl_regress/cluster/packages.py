@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import RegressError, shown
 from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster.ray_api import Node
@@ -30,20 +29,16 @@ class NodePackages:
     python: str
     environment: Mapping[str, str]
     packages: Mapping[str, str]
-    sha256: str
+
+    @property
+    def sha256(self) -> str:
+        """That of `packages`."""
+        return sha256_of(self.packages)
 
     @property
     def versions(self) -> dict[str, str]:
         """The version of each package, and of Python."""
         return {PYTHON: self.python, **self.packages}
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A node whose list cannot be read, and why."""
-
-    node: str
-    reason: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,26 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List this node's packages. Raises RegressError if that fails, and keeps the reason instead of the list."""
-    problem = keep(SharedRoot(args.shared_root).ray_logs(args.cluster), args.node)
-    if problem is not None:
-        raise RegressError(
-            f"The packages of {args.node} cannot be listed ({problem}): repair its Python, then run 'make up' again."
-        )
+    """List this node's packages."""
+    keep(SharedRoot(args.shared_root).ray_logs(args.cluster), args.node)
     return 0
 
 
-def keep(log_dir: Path, node: str) -> str | None:
-    """Write this node's list; if it cannot be made, writes and returns the reason instead."""
-    problem = None
-    try:
-        content = here()
-    except Exception as error:  # a package's metadata may raise anything
-        problem = shown(f"{type(error).__name__}: {error}")
-        content = {"error": problem}
-    content = {"start": start_of(log_dir, node), **content}
+def keep(log_dir: Path, node: str) -> None:
+    """Write this node's list."""
+    content = {"start": start_of(log_dir, node), **here()}
     write_atomically(_file(log_dir, node), json.dumps(content, indent=1, sort_keys=True) + "\n")
-    return problem
 
 
 def start_of(log_dir: Path, node: str) -> str | None:
@@ -83,11 +67,16 @@ def start_of(log_dir: Path, node: str) -> str | None:
 
 def is_listed(log_dir: Path, node: str) -> bool:
     """Has the node listed its packages since its latest start?"""
+    return _listed(log_dir, node, start_of(log_dir, node)) is not None
+
+
+def _listed(log_dir: Path, node: str, start: str | None) -> dict[str, Any] | None:
+    """What the node listed after that start of its Ray; None if it has not."""
     try:
-        content = json.loads(_file(log_dir, node).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(_file(log_dir, node).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("start") == start_of(log_dir, node) and "packages" in content
+        return None
+    return content if content["start"] == start else None
 
 
 def _file(log_dir: Path, node: str) -> Path:
@@ -113,7 +102,6 @@ def here() -> dict[str, Any]:
         "python": platform.python_version(),
         "environment": {key: str(value) for key, value in default_environment().items()},
         "packages": packages,
-        "sha256": sha256_of(packages),
     }
 
 
@@ -128,35 +116,18 @@ def sha256_of(packages: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[NodePackages], list[Unknown]]:
-    """The packages of the nodes that are up, in the order of their names, and the nodes whose packages are not known."""
+def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[NodePackages], list[str]]:
+    """The packages of the nodes that are up, in the order of their names, and the names of nodes that have not listed theirs."""
     known, unknown = [], []
     for node in sorted(up, key=lambda node: (not node.is_head, len(node.name), node.name)):
-        read = _read(_file(root.ray_logs(cluster), node.name), node)
-        if isinstance(read, Unknown):
-            unknown.append(read)
+        listed = _listed(root.ray_logs(cluster), node.name, node.labels.get("start"))
+        if listed is None:
+            unknown.append(node.name)
         else:
-            known.append(read)
+            known.append(
+                NodePackages(node.name, node.is_head, listed["python"], listed["environment"], listed["packages"])
+            )
     return known, unknown
-
-
-def _read(file: Path, node: Node) -> NodePackages | Unknown:
-    start = node.labels.get("start")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if "error" in content:
-            return Unknown(node.name, f"its Python could not list them: {content['error']}")
-        if start is not None and content["start"] != start:
-            return Unknown(node.name, f"{file} is of an earlier start of that node")
-        packages = {str(name): str(version) for name, version in content["packages"].items()}
-        environment = {str(name): str(value) for name, value in content["environment"].items()}
-        return NodePackages(node.name, node.is_head, str(content["python"]), environment, packages, sha256_of(packages))
-    except FileNotFoundError:
-        return Unknown(node.name, f"{file} is missing")
-    except OSError as error:
-        return Unknown(node.name, f"{file} cannot be read: {error.strerror}")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Unknown(node.name, f"{file} is not a list of packages")
 
 
 def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class RayApi:
 
         try:
             with _deadline(_SUBMIT_SECONDS):
-                ray_private.refusing_redirects(JobSubmissionClient(self.address)).submit_job(
+                JobSubmissionClient(self.address).submit_job(
                     submission_id=submission_id,
                     entrypoint=entrypoint,
                     entrypoint_num_cpus=entrypoint_num_cpus,
@@ -238,7 +238,7 @@ class RayApi:
             if error.code in (401, 403):
                 raise RegressError(
                     f"Ray at {self.address} refuses our token (HTTP {error.code}): the cluster was started with "
-                    "another one; run 'make down up'.",
+                    "another one; 'make down up FORCE=1' starts it with ours and ends its jobs.",
                     Exit.UNREACHABLE,
                 ) from error
             if error.code == 404 and none_on_404:

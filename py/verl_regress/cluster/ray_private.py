@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import Exit, RegressError, last_line, shown
+from verl_regress.base.errors import Exit, RegressError, last_line
 
 # Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
@@ -27,27 +27,6 @@ LOGS = ALL_LOGS / "session_latest" / "logs"
 # ray.dashboard.modules.job.common: the actor that runs a job's entrypoint.
 _SUPERVISOR = "_ray_internal_job_actor_"
 _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
-
-
-def refusing_redirects(client: Any) -> Any:
-    """The same JobSubmissionClient, whose requests raise RuntimeError where Ray's (2.60) follow a head's redirect.
-
-    They would do so without the token, but with a job's description.
-    """
-    ask = client._do_request
-
-    def ask_there_alone(*args: Any, **options: Any) -> Any:
-        answer = ask(*args, allow_redirects=False, **options)
-        if answer.is_redirect:
-            where = shown(answer.headers["location"])
-            raise RuntimeError(
-                f"HTTP {answer.status_code} redirects it to {where}, and no redirect is followed: set ray.address of the "
-                "JobSpec, or address of the Ray base config, to the head's own address"
-            )
-        return answer
-
-    client._do_request = ask_there_alone
-    return client
 
 
 def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:

@@ -8,7 +8,6 @@ import sys
 import time
 
 from verl_regress.base import say
-from verl_regress.base.files import opened
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.jobs import find, progress
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         pulse.beat(f"waiting for the log of {job.ray_id} ({judgement.shown})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    with opened(job.driver_log) as log:
+    with job.driver_log.open("rb") as log:
         while True:
             is_over = judge(job, None, reachable=False).status.exit is not None
             shutil.copyfileobj(log, sys.stdout.buffer)

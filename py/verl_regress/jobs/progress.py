@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import records
-from verl_regress.base.files import opened
+from verl_regress.base.files import damaged
 from verl_regress.base.layout import JobDir
 
 # "Total training steps: 10", printed once by verl's trainers (0.7.1 to 0.9.1).
@@ -107,9 +106,7 @@ def joined(job: JobDir) -> list[Step]:
         return rows(job)
     attempt = parent["attempt"]
     if attempt is None or not 1 <= attempt < job.attempt:
-        raise records.not_as_written(
-            job.config / "resolved.json", f"parent.attempt must be an earlier attempt, not {attempt}"
-        )
+        raise damaged(job.config / "resolved.json", f"parent.attempt must be an earlier attempt, not {attempt}")
     return [*(step for step in joined(job.numbered(attempt)) if step.number <= parent["step"]), *rows(job)]
 
 
@@ -138,7 +135,7 @@ def last_step(job: JobDir) -> int | None:
 def total_steps(job: JobDir) -> int | None:
     """How many steps the trainer said it will take, or None if it has not said so yet."""
     try:
-        with opened(job.driver_log) as log:
+        with job.driver_log.open("rb") as log:
             match = _TOTAL.search(log.read(_TOTAL_WITHIN))
     except FileNotFoundError:
         return None
@@ -155,7 +152,7 @@ class Tail:
     def new_steps(self) -> list[Step]:
         """Those added since the last call. A half-written last line is left for the next call. Raises OSError and Unreadable."""
         try:
-            with opened(self._path) as file:
+            with self._path.open("rb") as file:
                 file.seek(self._end)
                 whole = file.read().split(b"\n")[:-1]
         except FileNotFoundError:
@@ -191,5 +188,5 @@ def log_lines(job: JobDir, prefix: str) -> list[str]:
     """The lines of the driver's log that begin with `prefix`."""
     if not job.driver_log.exists():
         return []
-    with opened(job.driver_log) as log:
+    with job.driver_log.open("rb") as log:
         return [line.decode("utf-8", "replace").rstrip("\n") for line in log if line.startswith(prefix.encode())]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.base import records, say
+from verl_regress.base import say
 from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
@@ -293,7 +293,6 @@ def _warn_of_missing_steps(job: JobDir) -> None:
 
 def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
     plan = find.plan_of(job)
-    records.need(job.config / "resolved.json", plan, "entrypoint_num_cpus", "entrypoint_resources")
     asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
     has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
     return f"{job.ray_id} got no resources in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.cluster.packages import NodePackages, Unknown, plain_name, workers
+from verl_regress.cluster.packages import NodePackages, plain_name, workers
 
 ALLOW = "ALLOW_MISMATCH=1"
 _SHOWN = 5  # packages in which nodes differ
@@ -42,11 +42,10 @@ class Finding:
             raise BadInput(f"{self.sentence}: {', '.join((*self.cures, f'or set {ALLOW}'))}.")
 
 
-def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[Unknown]) -> Finding:
+def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[str]) -> Finding:
     """Compare the snapshot whose record is `code` with the nodes that are up."""
     if unknown:
-        names = " and ".join(f"{one.node} ({one.reason})" for one in unknown)
-        return Finding((f"The packages of {names} are unknown",), ("run 'make up', which lists them",))
+        return Finding((f"The packages of {' and '.join(unknown)} are unknown",), ("run 'make up', which lists them",))
     on, declared = workers(known), code["requirements"]
     verl = f"verl {code['verl_version']} (CODE_ID={code['code_id']})"
     problem = declared.get("problem")

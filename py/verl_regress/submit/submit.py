@@ -182,8 +182,8 @@ def send(
     The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
     job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
-    up, down = nodes.up(api)
-    planned = _with_packages(_with_room(planned, up, down), up, is_allowed=allow_mismatch)
+    up = nodes.up(api)
+    planned = _with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch)
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned)
     planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
@@ -305,34 +305,19 @@ def _warn_of_debugger(planned: plan.Plan) -> None:
         )
 
 
-def _with_room(planned: plan.Plan, up: Sequence[Node], down: Sequence[str]) -> plan.Plan:
+def _with_room(planned: plan.Plan, up: Sequence[Node]) -> plan.Plan:
     """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job waits.
 
-    As long as no node is down, a driver that asks for more than any node has is left for Ray to refuse, in its own
-    time.
+    A driver that asks for more than any node has is left for Ray to refuse, in its own time.
     """
     wanted = planned.composed.devices
     has = sum(wanted.on_node(node.resources) for node in up)
     if wanted.count > has:
         raise BadInput(
             f"The job asks for {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
-            f"config), but the nodes that are up have {has}{_more_room(down)}."
-        )
-    driver = {**planned.driver.resources, "CPU": planned.driver.num_cpus}
-    if down and not any(all(node.resources.get(name, 0) >= driver[name] for name in driver) for node in up):
-        asked = ", ".join(f"{name} {amount:g}" for name, amount in driver.items())
-        raise BadInput(
-            f"The driver asks for {asked} on one node (entrypoint_resources and entrypoint_num_cpus), but no node that is up has "
-            f"that{_more_room(down)}."
+            f"config), but the nodes that are up have {has}: ask for less, or bring up more with 'make up'."
         )
     return replace(planned, cluster_has=has)
-
-
-def _more_room(down: Sequence[str]) -> str:
-    if not down:
-        return ": ask for less, or bring up more with 'make up'"
-    are, them = ("is", "it") if len(down) == 1 else ("are", "them")
-    return f"; {' and '.join(down)} {are} down: bring {them} back with 'make up', or ask for less"
 
 
 def _write_config(planned: plan.Plan) -> None:

@@ -150,10 +150,10 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   rm -r "${snapshots}/bad-code"
 }
 
-@test "a worker that is down: a job that needs it is refused within seconds with the worker's name, and make up restores it" {
+@test "a worker that is down: a job that needs it is refused within seconds, and make up restores it" {
   docker kill "vrtest-quick-worker-1" >/dev/null
   SECONDS=0
-  refused 2 "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have 4; worker-1 is down: bring it back with 'make up', or ask for less." \
+  refused 2 "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have 4: ask for less, or bring up more with 'make up'." \
     env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' scripts/40_submit_ppo_epoch1.sh
   ((SECONDS < 20)) || fail "took ${SECONDS} s" # about four if nothing else runs: three for a connection to a dead node
   up_again

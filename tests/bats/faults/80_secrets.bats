@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The secrets of a job: they reach its processes, are in no other place while it runs and nowhere after it, however it ended. And
-# Ray's token: what the ports of a cluster answer without it, and that it goes along no redirect.
+# Ray's token: what the ports of a cluster answer without it.
 
 setup_file() {
   load fault_helper
@@ -177,16 +177,4 @@ ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sor
 
   fault::answered 0 "${#ports[@]} ports: nothing from another network and from this machine's other addresses; 401 or no HTTP from the same network, but for metrics and an empty page"
   fault::recovered "tries=${#ports[@]}"
-}
-
-@test "no redirect gets the token, from Ray's SDK or its command, to another port or address; from the SDK it gets no job either" {
-  local client redirect address requests helper
-  helper=$(bash -c 'source scripts/lib/regress.bash; cli::begin; env::load; helper::fix_version; helper::dir')
-  # Only in the head's own loopback; the token opens nothing.
-  docker exec --interactive --env PYTHONDONTWRITEBYTECODE=1 --env "PYTHONPATH=${helper}" "${CLUSTER_NAME}-head" python3 - <tests/bats/faults/redirect.py >"${BATS_TEST_TMPDIR}/redirects"
-  while read -r client redirect requests; do
-    for address in 127.0.0.1 127.0.0.2; do
-      printf '%s %s %s %s\n' "$client" "$redirect" "$address" "$requests"
-    done
-  done <<<$'by_sdk 301 3 0/2\nby_sdk 302 3 0/2\nby_sdk 303 3 0/2\nby_sdk 307 3 0/2\nby_sdk 308 3 0/2\nby_command 307 4 0/4' | diff "${BATS_TEST_TMPDIR}/redirects" -
 }
