@@ -222,12 +222,6 @@ def test_a_model_that_is_missing(submit, shared):
     )
 
 
-def test_a_submission_id_that_ray_knows(submit, ray, sdk):
-    ray.knows({"submission_id": "mine", "status": "RUNNING"})
-    assert submit("--submission-id=mine").is_refusal("submission_id 'mine' is taken in Ray: give another one.")
-    assert sdk.submitted == []
-
-
 def test_a_cluster_that_is_down(submit, ray):
     ray.goes_away()
     assert submit().is_refusal(

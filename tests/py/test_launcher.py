@@ -462,8 +462,8 @@ def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkey
     assert launched.finish() == (1, b"")
     assert (launched.log, launched.ended) == (b"", None)
     assert launched.err.read_text() == (
-        f"error   {place} is refused, because it belongs to user 4242, who did not submit this job, and what is there would run as you: "
-        "submit it again, and let root or a user whom you trust own the directory of all jobs.\n"
+        f"error   {place} is refused, because it belongs to user 4242, and what is there would run as you: "
+        "set TRUSTED_UIDS=4242 if you trust that user, and submit the job again.\n"
     )
 
 

@@ -140,13 +140,3 @@ def test_who_else_can_change_a_file_or_a_directory_by_its_mode(mode, uid, gid, w
     assert (found and str(found)) == (who and f"/nowhere/a file can be changed by {who}")
     types = "type" if us in (0, uid) else f"ask user {uid} to type"
     assert found is None or found.cure == f"{types} 'chmod go-w '/nowhere/a file''"
-
-
-@pytest.mark.parametrize(("mode", "is_refused"), [(0o664, True), (0o644, False)])
-def test_the_users_own_group_is_no_excuse_if_an_acl_names_others(mode, is_refused, monkeypatch):
-    """The group's bits then limit everybody whom the ACL names."""
-    monkeypatch.setattr(os, "listxattr", lambda path: ["system.posix_acl_access"])
-    state = os.stat_result((stat.S_IFREG | mode, 1, 1, 1, 1001, 1001, 0, 0, 0, 0))
-    found = by_mode(Path("/nowhere/file"), state)
-    expected = "/nowhere/file can be changed by those whom its ACL names (mode 0664)" if is_refused else None
-    assert (found and str(found)) == expected

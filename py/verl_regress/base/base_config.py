@@ -44,8 +44,3 @@ class BaseConfig:
     def origin(self) -> str:
         """The name by which the user knows it."""
         return self.document.origin
-
-    @property
-    def always_deterministic(self) -> bool:
-        """Whether its `deterministic` is {}: its jobs are deterministic without DETERMINISTIC=1."""
-        return self.document.content.get("deterministic") == {}

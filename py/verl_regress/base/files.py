@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import RegressError, Unreadable
-from verl_regress.base.owner import by_mode, is_trusted
+from verl_regress.base.owner import by_mode, by_owner
 
 _RESERVE_BYTES = 16384  # more than any state needs
 
@@ -61,7 +61,7 @@ def _reserve_of(path: Path) -> Path:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)  # also where a default ACL takes the place of the umask
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
@@ -87,12 +87,7 @@ def need_owner(path: Path, found: os.stat_result, owners: Collection[int]) -> No
     """Raise RegressError if `path`, whose state is `found`, was not put there by who submitted the job (`owners`, root or us), or if
     others can change it.
     """
-    if not is_trusted(found.st_uid, owners):
-        raise RegressError(
-            f"{path} is refused, because it belongs to user {found.st_uid}, who did not submit this job, and what is there would run as "
-            "you: submit it again, and let root or a user whom you trust own the directory of all jobs."
-        )
-    foreign = by_mode(path, found)
+    foreign = by_owner(path, found.st_uid, owners) or by_mode(path, found)
     if foreign is not None:
         raise RegressError(
             f"{path} is refused, because it {foreign.why}, and what is there would run as you: {foreign.cure}, and submit the job again."

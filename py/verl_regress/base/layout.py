@@ -248,26 +248,15 @@ class JobDir:
         return self.first if attempt == 1 else JobDir(self.first.path / "attempts" / str(attempt))
 
     def attempts(self) -> list[JobDir]:
-        """As `list_attempts`, but the first alone if they cannot be listed: they may be another user's."""
+        """All existing attempts of the job, oldest first; the first alone if they cannot be listed, as another user's may be."""
         try:
-            return self.list_attempts()
+            names = [path.name for path in (self.first.path / "attempts").iterdir()]
         except OSError:
             return [self.first]
-
-    def list_attempts(self) -> list[JobDir]:
-        """All existing attempts of the job, oldest first. A link is none: it may lead to another job's. Raises OSError."""
-        home = self.first.path / "attempts"
-        try:
-            with os.scandir(home) as found:
-                names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, NotADirectoryError):
-            return [self.first]
-        if home.is_symlink():
-            return [self.first]
-        numbers = sorted(
-            int(name) for name in names if name.isdecimal() and name == str(int(name))
-        )  # 03 is none of ours
-        return [self.first, *(self.numbered(number) for number in numbers if number > 1)]
+        return [
+            self.first,
+            *(self.numbered(number) for number in sorted(int(name) for name in names if name.isdecimal())),
+        ]
 
     @property
     def config(self) -> Path:

@@ -98,7 +98,7 @@ def by_mode(path: Path, found: os.stat_result, folder: Path | None = None) -> Fo
 
     A group is trusted if it is root's, or has the number of the owner: most systems give each user such a group, alone in it. Who is
     in any other group is not known here: nodes have groups of their own. A sticky directory is no problem: nobody else
-    renames or removes what is in it, and what others add there has an owner of its own. An ACL may name others than the group.
+    renames or removes what is in it, and what others add there has an owner of its own.
     The mode of a link is that of what it leads to.
     """
     mode = stat.S_IMODE(found.st_mode)
@@ -108,22 +108,12 @@ def by_mode(path: Path, found: os.stat_result, folder: Path | None = None) -> Fo
         who = "every user"
     elif mode & stat.S_IWGRP and found.st_gid not in (0, found.st_uid):
         who = f"the group {found.st_gid}"
-    elif mode & stat.S_IWGRP and _has_acl(path):
-        who = "those whom its ACL names"
     else:
         return None
     whole = folder or path
     who_types = "type" if os.geteuid() in (0, found.st_uid) else f"ask user {found.st_uid} to type"
     cure = f"{who_types} 'chmod {'-R ' if whole.is_dir() else ''}go-w {shlex.quote(str(whole))}'"
     return Foreign(path, f"can be changed by {who} (mode {mode:04o})", cure)
-
-
-def _has_acl(path: Path) -> bool:
-    """Does it have a POSIX ACL? Then the group's bits of its mode limit everybody whom the ACL names."""
-    try:
-        return "system.posix_acl_access" in os.listxattr(path)
-    except OSError:  # a file system without them
-        return False
 
 
 def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None = None, *, alone: bool = False) -> None:

@@ -42,7 +42,7 @@ def render(export: Export) -> str:
             ],
             before=[
                 f"{export.site.volume} is the shared root of that machine: change it in every service if it has another path there.",
-                *_secrets(export),
+                f"The job's secrets in the shell's environment: {', '.join(export.secrets) or 'none'}.",
                 "Compose 2.24 or later, for files and secrets that are written here.",
             ],
             lost=[
@@ -54,10 +54,6 @@ def render(export: Export) -> str:
         + "\n"
         + as_yaml(project)
     )
-
-
-def _secrets(export: Export) -> list[str]:
-    return [f"The job's secrets in the shell's environment: {', '.join(export.secrets)}."] if export.secrets else []
 
 
 def _node(export: Export, script: str) -> dict[str, Any]:

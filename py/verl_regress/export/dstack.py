@@ -71,21 +71,13 @@ def render(export: Export) -> str:
             lost=[
                 "A head without GPUs: dstack's nodes are all alike, so the head's GPUs stay unused.",
                 "Which GPUs a worker has: dstack chooses them, all of one host. Its type and memory are yours to add under resources.",
-                *_hardware(export),
+                "The limits memlock and stack, capabilities, groups and device files of docker-compose: dstack sets its own.",
                 "A clean end: 'dstack stop' in the middle ends the job without a record of why.",
             ],
         )
         + "\n"
         + as_yaml(task)
     )
-
-
-def _hardware(export: Export) -> list[str]:
-    if export.vendor is None:
-        return []
-    return [
-        "The limits memlock and stack, capabilities, groups and device files of docker-compose: dstack sets its own."
-    ]
 
 
 def _resources(export: Export) -> dict[str, Any]:

@@ -12,22 +12,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from verl_regress.base.errors import BadInput
 from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
 from verl_regress.export.nodes import secrets_on_stdin
 
 LONGEST = 47  # MaxRayJobNameLength
-_LARGEST = 1_000_000  # bytes of a ConfigMap's data: Kubernetes allows 1 MiB
 
 
 def render(export: Export) -> str:
-    """Both documents as a file, with a comment that says how it is run and what it lacks. Raises BadInput."""
+    """Both documents as a file, with a comment that says how it is run and what it lacks."""
     files = export.request_files()
-    size = sum(len(text.encode("utf-8")) for text in files.values())
-    if size > _LARGEST:
-        raise BadInput(
-            f"TO=kuberay cannot carry a JobSpec, a base config and overrides of {size:,} bytes: a ConfigMap takes {_LARGEST:,}; put long values into files on the shared root."
-        )
     request = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": export.name}, "data": files}
     return "\n".join([_header(export), as_yaml(request) + "---", as_yaml(ray_job(export))])
 
@@ -149,15 +142,8 @@ def _header(export: Export) -> str:
         "The queue's and the status commands' knobs: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT.",
         "The token as a file: KubeRay passes it as RAY_AUTH_TOKEN, so processes of the job have it in their environment.",
         "The comparison of the nodes' packages with the snapshot's requirements, which 'make submit' makes.",
+        "Which GPUs a worker has, the group video and /dev/infiniband: the device plugins decide. The limits memlock and stack: the container runtime's.",
     ]
-    if export.vendor is not None:
-        lost.append(
-            "Which GPUs a worker has: the device plugin chooses them. The limits memlock and stack: the container runtime's."
-        )
-        if export.vendor.ids:
-            lost.append(
-                "The group video and /dev/infiniband: the device plugins of your cluster decide; supplementalGroups takes a group's number."
-            )
     return export.header(
         "a RayJob for KubeRay",
         run=["kubectl create -f FILE", f"kubectl get rayjob {export.name} --watch"],

@@ -12,6 +12,7 @@ from shlex import quote
 
 from verl_regress.export.job import Export
 
+_PULL_SECONDS = 7200  # for the image
 _HEAD = """\
 set -euo pipefail
 dir={dir} deadline=$((SECONDS + {patience}))
@@ -61,7 +62,7 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     site = export.site
     wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and site.gpus is None else ""
     return _HEAD.format(
-        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + site.pull_timeout,
+        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + _PULL_SECONDS,
         port=site.gcs_port, store=site.object_store_bytes, workers=len(site.workers), expected=wanted,
         submit=_submit(request_dir, values), deadlines=site.deadlines,
     )  # fmt: skip
@@ -72,7 +73,7 @@ def worker(export: Export) -> str:
     site = export.site
     counted = [(flag, count) for flag, count in (("cpus", site.cpus), ("gpus", site.gpus)) if count is not None]
     return _WORKER.format(
-        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + site.pull_timeout,
+        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + _PULL_SECONDS,
         port=site.gcs_port, store=site.object_store_bytes, cluster=export.name,
         unset="".join(f"-u {name} " for name in site.unset), resources=quote(json.dumps(dict(site.resources))),
         counted="".join(f" --num-{flag}={count}" for flag, count in counted),

@@ -50,7 +50,6 @@ class Site:
     environment: Mapping[str, str]
     volume: str
     cluster_timeout: int
-    pull_timeout: int
     deadlines: str
 
     @property

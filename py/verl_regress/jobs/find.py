@@ -134,7 +134,7 @@ def _attempts(job: JobDir) -> list[JobDir]:
     try:
         with os.scandir(job.path):
             pass
-        return job.list_attempts()
+        return job.attempts()
     except OSError as error:
         raise unreadable(Path(error.filename or job.path), error) from error
 

@@ -119,10 +119,8 @@ def judge_among(job: JobDir, known: Known) -> Judgement:
 def judge_for(cluster: str | None, job: JobDir, known: Known) -> Judgement:
     """The status of a job for a list of `cluster`, which alone was asked: its Ray knows nothing of another cluster's jobs.
 
-    `job` is its newest attempt. Raises OSError and Unreadable, also if a later one may be there that cannot be listed.
+    `job` is its newest attempt. Raises OSError and Unreadable.
     """
-    if job.attempt == 1:
-        job.list_attempts()
     theirs = (job.read_config("resolved.json") or {}).get("cluster")
     if cluster is None or theirs in (None, cluster):
         return judge_among(job, known)

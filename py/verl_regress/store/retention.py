@@ -165,7 +165,7 @@ def survey(root: SharedRoot, mine: argparse.Namespace, known: Mapping[str, Any] 
 
 def _read(job: JobDir, mine: argparse.Namespace, known: Mapping[str, Any] | None, now: float) -> _Job:
     try:
-        attempts = job.list_attempts()
+        attempts = job.attempts()
         plan = "\n".join(text for attempt in attempts for text in _texts(attempt.config))
         is_foreign = not all(_is_ours(attempt, mine) for attempt in attempts)
     except DAMAGED:  # another user closed it, or a file is cut off or far too long

@@ -20,13 +20,12 @@ from verl_regress.submit import submit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`submit-exported DIR [--secrets] [--reserve DEVICES] [--allow-mismatch]`."""
+    """`submit-exported DIR [--secrets] [--reserve DEVICES]`."""
     parser.add_argument("directory", type=Path, help="the request: asked.json, job_spec.* and ray_config.yaml")
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come on stdin")
     parser.add_argument(
         "--reserve", type=int, metavar="DEVICES", help="only make the job's directory: the cluster has DEVICES in all"
     )
-    parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
                 "sdk",
                 values,
                 announce=False,
-                allow_mismatch=args.allow_mismatch,
+                allow_mismatch=False,
             )
     print(planned.job.submission_id)
     return 0

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from dataclasses import fields
 from importlib import metadata
-from pathlib import Path
 
-from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.export import compose, dstack, kuberay
 from verl_regress.export.job import Export
@@ -20,7 +17,6 @@ from verl_regress.submit import submit
 
 # To add a format: a module with LONGEST, how many characters its names have at most, and render().
 FORMATS = {"compose": compose, "dstack": dstack, "kuberay": kuberay}
-_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # Kubernetes: a DNS subdomain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=_words, default=(), help="the knob WORKER_DEVICES")
     parser.add_argument("--unset", type=_words, default=(), help="variables that Ray is started without")
     parser.add_argument("--cluster-timeout", type=int, required=True)
-    parser.add_argument("--pull-timeout", type=int, required=True, help="seconds for pulling the image")
     parser.add_argument("--deadlines", required=True)
 
 
@@ -73,20 +68,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> Site:
-    _check_volume(args.to, args.volume)
     given = {**vars(args), "environment": dict(args.variables)}
     return Site(**{field.name: given[field.name] for field in fields(Site)})
-
-
-def _check_volume(to: str, volume: str) -> None:
-    """A claim's name for Kubernetes, for the others a directory of the hosts. Raises BadInput."""
-    if to == "kuberay":
-        is_usable, cure = (
-            _CLAIM.fullmatch(volume) is not None,
-            "name a PersistentVolumeClaim: lower-case letters, digits, - and .",
-        )
-    else:
-        is_usable = Path(volume).is_absolute() and ":" not in volume and "\n" not in volume
-        cure = "name the absolute path of a directory on the hosts there, without a colon"
-    if not is_usable:
-        raise BadInput(f"EXPORT_VOLUME={shown(volume)} is not usable with TO={to}: {cure}.")

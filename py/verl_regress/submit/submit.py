@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
@@ -84,9 +83,14 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             print_plan(planned)
             return 0
-        api = RayApi(planned.driver.address)
-        _need_new(planned, api)
-        send(planned, api, args.via, values, announce=args.announce, allow_mismatch=args.allow_mismatch)
+        send(
+            planned,
+            RayApi(planned.driver.address),
+            args.via,
+            values,
+            announce=args.announce,
+            allow_mismatch=args.allow_mismatch,
+        )
     print(planned.job.submission_id)
     return 0
 
@@ -128,20 +132,9 @@ def read_request(args: argparse.Namespace) -> Request:
     )
 
 
-def _need_new(planned: plan.Plan, api: RayApi) -> None:
-    """Raises BadInput if Ray has a job with this id, and RegressError if it does not answer."""
-    api.version()
-    if api.job(planned.job.submission_id) is not None:
-        raise BadInput(f"submission_id '{planned.job.submission_id}' is taken in Ray: give another one.")
-
-
 def say_left_out(planned: plan.Plan) -> None:
-    """Print which optional overrides the snapshot's config has no key for, and if DETERMINISTIC=1 adds nothing."""
+    """Print which optional overrides the snapshot's config has no key for."""
     request, version = planned.request, planned.code.record["verl_version"]
-    if request.said.deterministic and request.base.always_deterministic:
-        say.skip(
-            f"{overrides.DETERMINISTIC} (nothing to add: {request.base.origin} says that its jobs are deterministic anyway)"
-        )
     seeds = [override for override in planned.composed.left_out if override.origin == overrides.TRAIN_SEED]
     if seeds:
         keys = ", ".join(override.parts()[1] for override in seeds)
@@ -219,7 +212,7 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
 
 
-_MODE = 0o755  # of a job's directories, also where a default ACL takes the place of the umask
+_MODE = 0o755  # of a job's directories
 
 
 def _make_directories(planned: plan.Plan) -> None:
@@ -237,10 +230,6 @@ def _make_directories(planned: plan.Plan) -> None:
         ) from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.hf_modules, job.debug):
         directory.mkdir(_MODE)
-    # The trainer gives files no mode of ours. Others must not change what it imports, and no other job goes on from a checkpoint that they can.
-    for directory in (job.checkpoints, job.hf_modules):
-        with contextlib.suppress(OSError):  # there is none, or no such thing on this file system
-            os.removexattr(directory, "system.posix_acl_default")
 
 
 def _owners_of(job: JobDir) -> set[int]:

@@ -111,7 +111,6 @@ compose::export_words() {
   _options+=("--gpus-per-worker=${GPUS_PER_WORKER}" "--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
   [[ $PROFILE != rocm ]] || _options+=("--unset=${CLUSTER_ROCM_UNSET[*]}")
   _options+=("--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
-  _options+=(--pull-timeout=7200)
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
   [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
   for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "$worker")"); done
