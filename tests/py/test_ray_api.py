@@ -150,7 +150,6 @@ def test_a_token_that_is_refused(api, ray, code):
     [
         ((500, b"no"), "HTTP Error 500: Internal Server Error"),
         ((200, b""), THEIRS),
-        ((200, {}), "what answers there is not Ray"),
         ((None, b"SSH-2.0-OpenSSH\r\n"), "SSH-2.0-OpenSSH\r\n"),
     ],
 )

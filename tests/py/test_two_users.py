@@ -237,7 +237,7 @@ def test_each_job_that_cannot_be_read_is_one_line(damaged):
         "open ppo codeA SUCCEEDED 1 0",
         f"closed ? ? UNKNOWN 1 - cannot be read: owned by uid {ANN}, mode 0700",
         f"half-closed ppo codeA UNKNOWN 1 - cannot be read: owned by uid {ANN}, mode 0600",
-        "no-object ? ? UNKNOWN 1 - cannot be read: config/resolved.json is cut off, or no JSON object",
+        "no-object ? ? UNKNOWN 1 - cannot be read: config/resolved.json: it is cut off, or no JSON object",
     ]
 
 

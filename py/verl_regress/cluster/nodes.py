@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.pulse import Pulse
-from verl_regress.cluster import packages, ray_private
+from verl_regress.cluster import packages
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
 _LOG_LINES = 40  # of a node's log, if Ray did not start there; `ray start` reports a missing dashboard that far above its end (2.60)
@@ -99,7 +99,7 @@ def await_all(args: argparse.Namespace) -> None:
             )
         pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    _await_dropped(f"{wanted['head']}:{args.gcs_port}", len(wanted), end, args.deadline, pulse)
+    _await_dropped(len(wanted), end, args.deadline, pulse)
     for name in ["head", *sorted(set(wanted) - {"head"})]:
         if (wrong := _wrong_resources(alive[name], args.worker_gpus)) is not None:
             raise RegressError(wrong)
@@ -121,31 +121,20 @@ def _wrong_resources(node: Node, worker_gpus: int | None) -> str | None:
     return f"{node.name} shows {describe(node)}, and GPUS_PER_WORKER={worker_gpus} is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
 
 
-def _await_dropped(gcs: str, wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
+def _await_dropped(wanted: int, end: float, deadline: float, pulse: Pulse) -> None:
     """Wait until Ray has dropped dead nodes: for half a minute it would send jobs there, which would never start."""
-    reported: set[str] = set()
     api = RayApi(ADDRESS)
     while sum(node.alive for node in api.nodes()) > wanted:
-        dead = [raylet for raylet in api.raylets() if raylet.alive and not raylet.answers()]
+        dead = [raylet.name for raylet in api.raylets() if raylet.alive and not raylet.answers()]
         if not dead:
             return  # more nodes than ours, and they are alive
-        for one in dead:
-            if one.node_id not in reported:
-                reported.add(one.node_id)
-                problem = ray_private.forget_node(gcs, one.node_id, end - time.monotonic())
-                left = (
-                    "unregistered it from Ray"
-                    if problem is None
-                    else f"Ray will notice by itself, because it could not be unregistered ({problem})"
-                )
-                say.changed(f"{one.name} ({one.address}:{one.port}) was killed: {left}")
         if time.monotonic() > end:
             raise RegressError(
-                f"Ray still lists {dead[0].name} ({dead[0].address}:{dead[0].port}) as ALIVE, but it cannot be reached, "
-                f"after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a minute, or run 'make down up'.",
+                f"Ray still lists {dead[0]} as ALIVE, but it cannot be reached, after {deadline:.0f} s (CLUSTER_TIMEOUT): wait for a "
+                "minute, or run 'make down up'.",
                 Exit.UNREACHABLE,
             )
-        pulse.beat(f"waiting until Ray drops {', '.join(one.name for one in dead)}", time.monotonic())
+        pulse.beat(f"waiting until Ray drops {', '.join(dead)}, which was killed", time.monotonic())
         time.sleep(_LOOK_EVERY)
 
 

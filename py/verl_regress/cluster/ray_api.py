@@ -96,10 +96,7 @@ class RayApi:
 
     def version(self) -> str:
         """Ray's version: the cheapest way to check that the cluster is there. Raises Unreachable."""
-        answer = self.ask("/api/version")
-        if not isinstance(answer, dict) or "ray_version" not in answer:
-            raise Unreachable(self.address, "what answers there is not Ray")
-        return str(answer["ray_version"])
+        return str(self.ask("/api/version")["ray_version"])
 
     def nodes(self) -> list[Node]:
         """All nodes that Ray remembers, the dead ones too."""
@@ -113,7 +110,7 @@ class RayApi:
                 resources=row.get("resources_total") or {},
                 labels=row.get("labels") or {},
             )
-            for row in self._rows("/api/v0/nodes?limit=1000&detail=1")
+            for row in self._rows("/api/v0/nodes?limit=1000&detail=1", "result", "result")
         ]
 
     def raylets(self) -> list[Node]:
@@ -122,11 +119,8 @@ class RayApi:
         Ports come from a second answer, which does not even name dead nodes; without `nocache` it may be out of date.
         """
         nodes = self.nodes()
-        try:
-            listening = [row["raylet"] for row in self.ask(ray_private.NODES_SUMMARY)["data"]["summary"]]
-            ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
-        except (KeyError, TypeError):
-            raise Unreachable(self.address, "what answers there is not Ray") from None
+        listening = [row["raylet"] for row in self._rows(ray_private.NODES_SUMMARY, "summary")]
+        ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
         return [replace(node, port=ports.get(node.node_id)) for node in nodes]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
@@ -157,7 +151,7 @@ class RayApi:
                 "filter_values": job_id,
             }
         )
-        return self._rows(f"/api/v0/actors?{query}")
+        return self._rows(f"/api/v0/actors?{query}", "result", "result")
 
     def submit(
         self,
@@ -216,13 +210,16 @@ class RayApi:
         """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see ray_private.end_supervisor."""
         self.ask(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
 
-    def _rows(self, path: str) -> list[dict[str, Any]]:
-        """The table that Ray's state API answers with."""
+    def _rows(self, path: str, *keys: str) -> list[dict[str, Any]]:
+        """The table under `data` and these keys of Ray's answer. Raises Unreachable."""
+        rows = self.ask(path)
         try:
-            rows: list[dict[str, Any]] = self.ask(path)["data"]["result"]["result"]
+            for key in ("data", *keys):
+                rows = rows[key]
         except (KeyError, TypeError):
             raise Unreachable(self.address, "what answers there is not Ray") from None
-        return rows
+        table: list[dict[str, Any]] = rows
+        return table
 
     def ask(
         self, path: str, *, method: str = "GET", none_on_404: bool = False, parse: Callable[[bytes], Any] = json.loads

@@ -63,15 +63,6 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     return rows
 
 
-def forget_node(gcs: str, node_id: str, timeout: float) -> str | None:
-    """Tell the GCS at `gcs` (IP:port) that the node `node_id` (hex) has ended; returns the problem, or None.
-
-    A raylet makes this call when it exits (NodeInfoGcsService.UnregisterNode, read in Ray 2.60). A killed raylet could
-    not, and until the GCS gives it up half a minute later, Ray sends jobs there. `timeout` is in seconds.
-    """
-    return _ask(_FORGET, timeout, gcs, node_id)[1]
-
-
 def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout: float) -> list[str]:
     """The nodes with which actors of a driver died, as `worker-0 (10.0.0.2)`, sorted; within `timeout` seconds.
 
@@ -107,17 +98,6 @@ def _ask(program: str, timeout: float, *arguments: str) -> tuple[str, str | None
         return "", f"no answer in {timeout:g} s"
     return asked.stdout, None if asked.returncode == 0 else last_line(asked.stderr)
 
-
-_FORGET = """
-import sys
-from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-death = common_pb2.NodeDeathInfo(
-    reason=common_pb2.NodeDeathInfo.UNEXPECTED_TERMINATION, reason_message="its raylet does not answer any more"
-)
-request = gcs_service_pb2.UnregisterNodeRequest(node_id=bytes.fromhex(sys.argv[2]), node_death_info=death)
-gcs_service_pb2_grpc.NodeInfoGcsServiceStub(init_grpc_channel(sys.argv[1])).UnregisterNode(request, timeout=5)
-"""
 
 _STATE = """
 import json, sys, ray

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from verl_regress.base import documents
-from verl_regress.base.jobspec import JobSpec, Secret, secrets_in
+from verl_regress.base.jobspec import JobSpec, secrets_in
 from verl_regress.jobs import find
 from verl_regress.secrets import job_secrets
 
@@ -19,14 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the secrets that a JobSpec names: name and file (empty: the variable of that name), each ended by a NUL."""
-    for secret in _recorded(args) if args.job else job_secrets.named(_given(args.spec_name)):
+    if args.job:
+        found = secrets_in(find.asked_for(args).read_config("job_spec.json") or {})
+    else:
+        text = documents.text_of(sys.stdin.buffer.read(), args.spec_name)
+        found = job_secrets.named(JobSpec.of(documents.parse(text, args.spec_name, "jobspec")))
+    for secret in found:
         sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
     return 0
-
-
-def _given(name: str) -> JobSpec:
-    return JobSpec.of(documents.parse(documents.text_of(sys.stdin.buffer.read(), name), name, "jobspec"))
-
-
-def _recorded(args: argparse.Namespace) -> tuple[Secret, ...]:
-    return secrets_in(find.asked_for(args).read_config("job_spec.json") or {})

@@ -341,20 +341,9 @@ def submitted_from() -> dict[str, str]:
 def read_stream(names: Mapping[str, str]) -> dict[str, str]:
     """The members of the tar stream on stdin; `names` are the files' names as the user knows them. Raises BadInput."""
     texts = {}
-    try:
-        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as stream:
-            for member in stream:
-                file = stream.extractfile(member)
-                if file is None or member.name not in names:
-                    continue
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as stream:
+        for member in stream:
+            file = stream.extractfile(member)
+            if file is not None:
                 texts[member.name] = documents.text_of(file.read(), names[member.name])
-        missing = sorted(names.keys() - texts.keys())
-        problem = f"it lacks {', '.join(missing)}" if missing else None
-    except tarfile.TarError as error:
-        problem = str(error)
-    if problem is not None:
-        raise BadInput(
-            f"The stream on stdin is not the tar of {' and '.join(names)} that the scripts send ({problem}): "
-            "submit with 'make submit'."
-        )
     return texts

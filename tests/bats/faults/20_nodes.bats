@@ -9,14 +9,13 @@ setup_file() {
 
 setup() { load fault_helper; }
 
-@test "the worker with the driver is killed, make up is there before Ray gives it up: LOST then, and a job trains at once" {
+@test "the worker with the driver is killed, and make up is run at once: LOST, and a job trains after it" {
   fault::train 'the worker with the driver is killed, make up at once' 400
   fault::find_driver
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"
   run make --no-print-directory up
   assert_status 0
-  assert_line "changed ${DRIVER} \([0-9.:]+\) was killed: unregistered it from Ray"
-  fault::reports 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says its raylet does not answer any more\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the driver's node ${DRIVER} died: Ray says .*\): read 'make logs JOB=${JOB}'\."
   fault::trains_now
   fault::nothing_left
   status=7 fault::recovered
