@@ -6,14 +6,13 @@ import argparse
 import grp
 import json
 import os
-import shlex
 import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import BadInput, RegressError, first
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import now, read_json, reserve, write_reserved
 
 HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
@@ -123,22 +122,14 @@ class SharedRoot:
             directory.mkdir(parents=True, exist_ok=True)
         for directory, mode in self._modes(group).items():
             found = directory.stat()
-            if found.st_uid == os.getuid() and not _is_so(found, mode, group):
+            is_so = stat.S_IMODE(found.st_mode) == mode and group in (None, found.st_gid)
+            if found.st_uid == os.getuid() and not is_so:
                 _open(directory, mode, group)
         if not self.jobs_lock.exists() and os.access(self.jobs, os.W_OK):
             self.jobs_lock.touch()
         if group is not None and self.jobs_lock.exists() and self.jobs_lock.stat().st_uid == os.getuid():
             _open(self.jobs_lock, _OPEN_TO_GROUP & 0o666, group)
         return created
-
-    def too_narrow(self, group: int | None) -> list[Path]:
-        """The directories of one other user in which the members of `group` cannot work; only that user can open them."""
-        if group is None or os.getuid() == 0:
-            return []
-        shared = (path for path, mode in self._modes(group).items() if mode != _OWN)
-        found = {directory: directory.stat() for directory in shared if directory.is_dir()}
-        narrow = {path: each.st_uid for path, each in found.items() if not _is_usable(each, group)}
-        return [path for path, uid in narrow.items() if uid == next(iter(narrow.values()))]
 
     def of_cluster(self, cluster: str) -> list[Path]:
         """The places of a cluster, which belong to the user whose cluster it is."""
@@ -183,17 +174,6 @@ class SharedRoot:
             *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
             *(self.path / "user" / part for part in ("", "code")),
         ]
-
-
-def _is_so(found: os.stat_result, mode: int, group: int | None) -> bool:
-    return stat.S_IMODE(found.st_mode) == mode and group in (None, found.st_gid)
-
-
-def _is_usable(found: os.stat_result, group: int) -> bool:
-    """Ours; or open to the group or to all, and sticky, so that nobody removes what others make there."""
-    mode = stat.S_IMODE(found.st_mode)
-    is_open = (found.st_gid == group and mode & 0o070 == 0o070) or mode & 0o007 == 0o007
-    return found.st_uid == os.getuid() or (is_open and bool(mode & stat.S_ISVTX))
 
 
 def _open(directory: Path, mode: int, group: int | None) -> None:
@@ -357,13 +337,6 @@ def run(args: argparse.Namespace) -> int:
     """
     root, name = SharedRoot(args.shared_root), args.shared_group
     group = group_number(name) if name else None
-    narrow = root.too_narrow(group)
-    if narrow:
-        places = shlex.join(map(str, narrow))
-        raise RegressError(
-            f"{first([str(path) for path in narrow])} of uid {narrow[0].stat().st_uid} cannot be used by the group {name} "
-            f"(SHARED_GROUP): ask that user to run 'chgrp {name} {places} && chmod g+rwxs,+t {places}'."
-        )
     for place in root.of_cluster(args.cluster) if args.cluster and group is not None else ():
         if place.is_dir() and place.stat().st_uid != os.getuid():
             raise BadInput(

@@ -23,7 +23,6 @@ from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.status import judge
 from verl_regress.secrets import job_secrets
 from verl_regress.spec import overrides, plan, request
-from verl_regress.spec.overrides import Override
 from verl_regress.spec.request import Attempt
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
@@ -79,9 +78,11 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     if args.cluster is not None:  # each allocation of Slurm has a cluster of its own
         earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=args.cluster))
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    name = args.overrides_name
+    text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
     said = replace(
         earlier.said,
-        overrides=(*earlier.said.overrides, *_further(args)),
+        overrides=(*earlier.said.overrides, *overrides.of_command_line(name, text, args.overrides)),
         debugger=args.debugger,
         debugger_host=args.debugger_host,
     )
@@ -100,12 +101,6 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     )
     print(attempt.job_dir.ray_id, flush=True)
     return 0
-
-
-def _further(args: argparse.Namespace) -> tuple[Override, ...]:
-    name = args.overrides_name
-    text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
-    return overrides.of_command_line(name, text, args.overrides)
 
 
 def _need_own(job: JobDir) -> None:
@@ -132,16 +127,12 @@ def _need_steps_left(planned: plan.Plan, attempt: Attempt, asked: str) -> None:
     """From a checkpoint of the last step verl would train one step too many (0.7.1, 0.8.0). Raises BadInput."""
     trainer: dict[str, Any] = yaml.safe_load(planned.composed.text)["trainer"]
     total = trainer.get("total_training_steps")
-    if total is None and trainer.get("total_epochs") == _epochs(attempt.parent):
-        total = progress.total_steps(attempt.parent)
+    if total is None:
+        before = yaml.safe_load(read_text(attempt.parent.config / "verl_config.yaml"))["trainer"]
+        if trainer.get("total_epochs") == before.get("total_epochs"):
+            total = progress.total_steps(attempt.parent)
     if attempt.checkpoint is not None and isinstance(total, int) and total <= attempt.step:
         raise BadInput(
             f"JOB={asked} has all its {total} steps done ({attempt.checkpoint}): ask for more, as in "
             f"OVERRIDES=trainer.total_training_steps={attempt.step + 10}."
         )
-
-
-def _epochs(job: JobDir) -> Any:
-    """The number of epochs requested for an attempt. Raises OSError and Unreadable."""
-    config = yaml.safe_load(read_text(job.config / "verl_config.yaml"))
-    return config["trainer"].get("total_epochs")
