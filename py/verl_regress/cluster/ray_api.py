@@ -11,9 +11,8 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -170,18 +169,21 @@ class RayApi:
         os.environ["no_proxy"] = "*"
         from ray.job_submission import JobSubmissionClient
 
+        signal.signal(signal.SIGALRM, _expire)
+        signal.setitimer(signal.ITIMER_REAL, _SUBMIT_SECONDS)
         try:
-            with _deadline(_SUBMIT_SECONDS):
-                JobSubmissionClient(self.address).submit_job(
-                    submission_id=submission_id,
-                    entrypoint=entrypoint,
-                    entrypoint_num_cpus=entrypoint_num_cpus,
-                    entrypoint_resources=dict(entrypoint_resources),
-                    runtime_env=dict(runtime_env),
-                    metadata=dict(metadata),
-                )
+            JobSubmissionClient(self.address).submit_job(
+                submission_id=submission_id,
+                entrypoint=entrypoint,
+                entrypoint_num_cpus=entrypoint_num_cpus,
+                entrypoint_resources=dict(entrypoint_resources),
+                runtime_env=dict(runtime_env),
+                metadata=dict(metadata),
+            )
         except Exception as error:  # RuntimeError, requests' own, RayError, …: none of them means "accepted"
             self._need_accepted(submission_id, str(error) or type(error).__name__)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def submit_by_command(self, submission_id: str, argv: Sequence[str]) -> None:
         """Submit by the command `ray job submit …`; raises as `submit` does."""
@@ -245,20 +247,8 @@ class RayApi:
             raise Unreachable(self.address, getattr(error, "reason", error)) from error
 
 
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this, the main thread, after `seconds`: the SDK's requests wait forever (2.60)."""
-
-    def expire(_number: int, _frame: object) -> None:
-        raise TimeoutError(f"no answer in {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _expire(_number: int, _frame: object) -> None:
+    raise TimeoutError(f"no answer in {_SUBMIT_SECONDS:g} s")
 
 
 def seen_from_here(address: str, environ: Mapping[str, str]) -> str:
