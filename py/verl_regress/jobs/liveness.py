@@ -1,13 +1,11 @@
 """Is a job's launcher alive? Any node can ask the file system; neither clocks nor Ray are involved.
 
-The launcher holds a lock on `state/launcher` from before the file has that name until its process is gone, for any
-reason.
+The launcher holds a lock on `state/launcher` until its process is gone, for any reason.
 """
 
 from __future__ import annotations
 
 import enum
-import errno
 import fcntl
 import json
 import os
@@ -18,9 +16,6 @@ from verl_regress.base.files import now
 from verl_regress.base.layout import JobDir
 
 ENDED_IN_RAY = ("SUCCEEDED", "FAILED", "STOPPED")  # Ray's statuses of a job that is over (2.60)
-
-# What flock and link raise if the file system has no locks or links; EPERM is link's.
-_WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
 class Launcher(enum.Enum):
@@ -38,31 +33,24 @@ class LaunchedBefore(RegressError):
 def hold(job: JobDir) -> int:
     """Become the launcher of `job`; returns the descriptor that holds the lock, which must stay open.
 
-    The lock is taken before the file gets its name, so a young launcher never looks dead. Raises LaunchedBefore, and
-    RegressError if the file system has no locks.
+    Raises LaunchedBefore, and RegressError if the file system has no locks.
     """
-    young = job.state / f".launcher.{os.uname().nodename}.{os.getpid()}"
-    descriptor = os.open(young, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.link(young, job.launcher)
+        descriptor = os.open(job.launcher, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
-        os.close(descriptor)
         raise LaunchedBefore(
             f"{job.launcher} exists, so {job.ray_id} was launched before, and a job directory is never used twice: submit "
             "it again with 'make submit'."
         ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         os.close(descriptor)
-        if error.errno not in _WITHOUT:
-            raise
         raise RegressError(
-            f"{job.state} is on a file system without locks or hard links ({error.strerror}), which the queue needs: put "
-            "SHARED_ROOT on one that has them (a local disk, NFS 4)."
+            f"{job.state} is on a file system without locks ({error.strerror}), which the queue needs: put SHARED_ROOT on one that "
+            "has them (a local disk, NFS 4)."
         ) from error
-    finally:
-        young.unlink()
+    os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
     return descriptor
 
 

@@ -195,11 +195,11 @@ def _need_submission(job: JobDir) -> None:
         )
 
 
-def _record_position(job: JobDir, tee: Tee, position: queue.QueuePosition) -> None:
+def _record_position(job: JobDir, tee: Tee, position: str) -> None:
     """Record the queue position for `judge`, and log it the first time."""
     if job.read_state("queued") is None:
         tee.line(f"verl-regress: waits for a slot, {position}")
-    job.write_state("queued", {"reason": str(position), "position": position.position, "waiting": position.waiting})
+    job.write_state("queued", {"reason": position})
 
 
 def check_paths(plan: Mapping[str, Any]) -> None:
