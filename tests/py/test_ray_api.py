@@ -31,7 +31,7 @@ def test_rays_answers_are_parsed(api, ray):
     ray.knows({"submission_id": "job", "status": "RUNNING", "job_id": "01"})
     ray.answers["/api/jobs/"][1].append({"submission_id": None, "type": "DRIVER"})
     ray.has_nodes(node_row("head", "10.0.0.1", CPU=0.0), node_row("worker-0", "10.0.0.2", state="DEAD"))
-    assert api.version() == "2.60.0"
+    assert api.ask("/api/version") == {"ray_version": "2.60.0"}
     assert api.job("job") == {"submission_id": "job", "status": "RUNNING", "job_id": "01"}
     assert api.jobs() == {"job": api.job("job")}
     assert api.job("../a b") is None
@@ -60,7 +60,7 @@ def test_the_token_goes_along_where_the_node_has_one(api, ray, tmp_path, monkeyp
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     if path:
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    api.version()
+    api.ask("/api/version")
     assert ray.seen[-1][1].get("Authorization") == header
 
 
@@ -89,7 +89,7 @@ def test_an_address_that_a_jobspec_names_gets_no_token(ray, monkeypatch):
     api = RayApi(ray.address)
     job = {"entrypoint_num_cpus": 1.0, "entrypoint_resources": {}, "runtime_env": {}, "metadata": {}}
     for send in (
-        api.version,
+        lambda: api.job("job"),
         lambda: api.stop("job"),
         lambda: api.submit(submission_id="job", entrypoint="x", **job),
         lambda: api.submit_by_command("job", ["true"]),
@@ -109,10 +109,10 @@ def test_a_job_sends_the_token_to_the_host_of_its_gcs(ray, monkeypatch, gcs, get
     monkeypatch.setattr(ray_api, "HEAD", ray.address.replace("127.0.0.1", "localhost"))
     monkeypatch.setenv("RAY_ADDRESS", gcs)
     if gets_it:
-        assert RayApi(ray.address).version() == "2.60.0"
+        assert RayApi(ray.address).ask("/api/version") == {"ray_version": "2.60.0"}
     else:
         with pytest.raises(BadInput):
-            RayApi(ray.address).version()
+            RayApi(ray.address).ask("/api/version")
     assert [headers.get("Authorization") for _, headers in ray.seen] == (["Bearer secret"] if gets_it else [])
 
 
@@ -122,23 +122,23 @@ def test_no_redirect_is_followed(api, ray, elsewhere):
     ray.answers["/api/version"] = (302, b"")
     ray.redirects["/api/version"] = elsewhere.address + "/api/version"
     with pytest.raises(Unreachable) as caught:
-        api.version()
+        api.ask("/api/version")
     assert "(HTTP Error 302: " in str(caught.value)
     assert (len(ray.seen), elsewhere.seen) == (1, [])
 
 
 def test_no_proxy_is_used_for_our_own_head(ray):
     """In a separate process: the environment is read once."""
-    program = f"from verl_regress.cluster.ray_api import RayApi; print(RayApi({ray.address!r}).version())"
+    program = f"from verl_regress.cluster.ray_api import RayApi; print(RayApi({ray.address!r}).ask('/api/version'))"
     ended = python("-c", program, env={"PYTHONPATH": str(HOOKS.parent), "http_proxy": "http://127.0.0.1:1"})
-    assert (ended.stdout, ended.stderr) == ("2.60.0\n", "")
+    assert (ended.stdout, ended.stderr) == ("{'ray_version': '2.60.0'}\n", "")
 
 
 @pytest.mark.parametrize("code", [401, 403])
 def test_a_token_that_is_refused(api, ray, code):
     ray.answers["/api/version"] = (code, b"no")
     with pytest.raises(RegressError) as caught:
-        api.version()
+        api.ask("/api/version")
     assert caught.value.status is Exit.UNREACHABLE
     assert str(caught.value) == (
         f"Ray at {ray.address} refuses our token (HTTP {code}): the cluster was started with another one; 'make down up FORCE=1' starts it with ours and ends its jobs."
@@ -156,13 +156,13 @@ def test_a_token_that_is_refused(api, ray, code):
 def test_an_answer_that_cannot_be_used(api, ray, answer, problem):
     ray.answers["/api/version"] = answer
     with pytest.raises(Unreachable) as caught:
-        api.version()
+        api.ask("/api/version")
     assert (str(caught.value), caught.value.status) == (said(sentence(ray, problem)), Exit.UNREACHABLE)
 
 
 def test_nothing_listens_at_the_address(api, ray):
     ray.goes_away()
-    for ask in (api.version, api.nodes, api.jobs, lambda: api.job("job")):
+    for ask in (api.nodes, api.jobs, lambda: api.job("job")):
         with pytest.raises(Unreachable) as caught:
             ask()
         assert str(caught.value) == sentence(ray, "[Errno 111] Connection refused")
@@ -172,6 +172,6 @@ def test_a_server_that_never_answers(ray):
     hung = threading.Event()
     ray.answers["/api/version"] = (200, lambda: hung.wait(30) and b"")
     with pytest.raises(Unreachable) as caught:
-        RayApi(ray.address, timeout=0.2).version()
+        RayApi(ray.address, timeout=0.2).ask("/api/version")
     hung.set()
     assert str(caught.value) == sentence(ray, "timed out")

@@ -18,14 +18,11 @@ ATTEMPT = re.compile(r"(?P<submission_id>.+)\.a(?P<number>[0-9]+)")
 def check(submission_id: str, origin: str) -> str:
     """Return the id of a job to be made unchanged, or raise BadInput; `origin` says where it was given."""
     given = f"submission_id '{shown(submission_id, 40)}' (from {origin}) is not usable"
-    if submission_id == "latest":
-        raise BadInput(f"{given}: that word means the latest job.")
     if SUBMISSION_ID.fullmatch(submission_id) is None:
         raise BadInput(f"{given}: it must match ^{SUBMISSION_ID.pattern}$, or leave it out to get a generated one.")
-    if ATTEMPT.fullmatch(submission_id) is not None:
+    if submission_id == "latest" or ATTEMPT.fullmatch(submission_id) is not None:
         raise BadInput(
-            f"{given}: an id that ends in .a and a number names an attempt of a job; end it differently, or leave it out to get a "
-            "generated one."
+            f"{given}: 'latest' and names that end in .a and a number name jobs that exist, so choose another one."
         )
     return submission_id
 

@@ -65,7 +65,7 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def await_all(args: argparse.Namespace) -> None:
-    """Wait until every named node is ALIVE at its address and the head has neither CPU nor GPU.
+    """Wait until every named node is ALIVE at its address.
 
     Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their
     start.
@@ -100,25 +100,16 @@ def await_all(args: argparse.Namespace) -> None:
         pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     _await_dropped(len(wanted), end, args.deadline, pulse)
-    for name in ["head", *sorted(set(wanted) - {"head"})]:
-        if (wrong := _wrong_resources(alive[name], args.worker_gpus)) is not None:
-            raise RegressError(wrong)
     for name in wanted:
+        if name != "head" and args.worker_gpus not in (None, alive[name].resources.get("GPU", 0)):
+            raise RegressError(
+                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is required: check which GPUs its "
+                "container has and whether its user may open them, or set WORKER_GPUS."
+            )
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
     for name in wanted:
         if not packages.is_listed(args.log_dir, name):
             print(name)
-
-
-def _wrong_resources(node: Node, worker_gpus: int | None) -> str | None:
-    """What is wrong with the node's resources, in one sentence; `worker_gpus` is what Ray must have counted, if it did."""
-    if node.name == "head":
-        if not any(node.resources.get(kind, 0) for kind in ("CPU", "GPU")):
-            return None
-        return f"The head shows {describe(node)}: it must have CPU 0 and GPU 0; run 'make down up'."
-    if worker_gpus is None or node.resources.get("GPU", 0) == worker_gpus:
-        return None
-    return f"{node.name} shows {describe(node)}, and GPUS_PER_WORKER={worker_gpus} is required: check which GPUs its container has and whether its user may open them, or set WORKER_GPUS."
 
 
 def _await_dropped(wanted: int, end: float, deadline: float, pulse: Pulse) -> None:

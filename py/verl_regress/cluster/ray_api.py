@@ -93,10 +93,6 @@ class RayApi:
     address: str
     timeout: float = 10.0
 
-    def version(self) -> str:
-        """Ray's version: the cheapest way to check that the cluster is there. Raises Unreachable."""
-        return str(self.ask("/api/version")["ray_version"])
-
     def nodes(self) -> list[Node]:
         """All nodes that Ray remembers, the dead ones too."""
         return [

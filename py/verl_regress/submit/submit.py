@@ -134,14 +134,9 @@ def read_request(args: argparse.Namespace) -> Request:
 
 def say_left_out(planned: plan.Plan) -> None:
     """Print which optional overrides the snapshot's config has no key for."""
-    request, version = planned.request, planned.code.record["verl_version"]
-    seeds = [override for override in planned.composed.left_out if override.origin == overrides.TRAIN_SEED]
-    if seeds:
-        keys = ", ".join(override.parts()[1] for override in seeds)
-        say.skip(f"{overrides.TRAIN_SEED}={request.said.seed} for {keys} (verl {version} has no such key)")
     for override in planned.composed.left_out:
-        if override not in seeds:
-            say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
+        version = planned.code.record["verl_version"]
+        say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
 
 
 def print_plan(planned: plan.Plan) -> None:
