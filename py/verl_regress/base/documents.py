@@ -63,7 +63,7 @@ def parse(text: str, origin: str, kind: str) -> Document:
         where = f" at line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise BadInput(f"{origin} is not YAML or JSON{where} ({shown(problem)}): fix that line.") from None
-    except (ValueError, RecursionError) as error:
+    except (AttributeError, LookupError, RecursionError, ValueError) as error:  # such as PyYAML's own for !!int ''
         raise BadInput(f"{origin} is not YAML or JSON ({shown(str(error))}): fix it.") from None
     _need_text(document, origin)
     import jsonschema  # here: it costs the other subcommands a third of their start

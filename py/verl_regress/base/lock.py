@@ -18,6 +18,7 @@ from verl_regress.base.errors import RegressError, cure_of, shown
 from verl_regress.base.files import now
 
 _ASK_EVERY = 0.1  # seconds between two attempts at a lock
+_CURE = "its directory must exist and be yours to write, on a file system that has locks (a local disk, NFS 4)"
 _PATIENCE = 1.0  # seconds after which a line says who has it
 
 
@@ -38,7 +39,7 @@ def held(file: Path, who: str, seconds: float, *, shared: bool = False) -> Itera
                 say.info(f"waiting for {holder(descriptor)}, which has locked {file}")
                 is_held = take_within(descriptor, seconds - _PATIENCE, how)
         except OSError as error:
-            raise RegressError(f"{file} cannot be locked ({error.strerror}): {_cure(error)}.") from error
+            raise RegressError(f"{file} cannot be locked ({error.strerror}): {cure_of(error, _CURE)}.") from error
         if not is_held:
             raise RegressError(
                 f"{file} has been locked for {seconds:.0f} s by {holder(descriptor)}: wait until that process ends, or stop it on that "
@@ -95,9 +96,3 @@ def _opened(file: Path) -> int:
         return os.open(file, flags | os.O_CREAT, 0o666)
     except PermissionError:  # enough to share the lock
         return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def _cure(error: OSError) -> str:
-    if isinstance(error, PermissionError):
-        return "ask its owner to let you write there"
-    return cure_of(error, "its directory must exist, on a file system that has locks (a local disk, NFS 4)")

@@ -148,17 +148,8 @@ class RayApi:
         )
         return self._rows(f"/api/v0/actors?{query}", "result", "result")
 
-    def submit(
-        self,
-        *,
-        submission_id: str,
-        entrypoint: str,
-        entrypoint_num_cpus: float,
-        entrypoint_resources: Mapping[str, float],
-        runtime_env: Mapping[str, Any],
-        metadata: Mapping[str, str],
-    ) -> None:
-        """Submit through Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
+    def submit(self, submission_id: str, **job: Any) -> None:
+        """Submit by `submit_job` of Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
         _token_for(self.address)  # the SDK sends it by itself, as does the command
         for name in _MISLEADING:
             os.environ.pop(name, None)
@@ -168,14 +159,7 @@ class RayApi:
         signal.signal(signal.SIGALRM, _expire)
         signal.setitimer(signal.ITIMER_REAL, _SUBMIT_SECONDS)
         try:
-            JobSubmissionClient(self.address).submit_job(
-                submission_id=submission_id,
-                entrypoint=entrypoint,
-                entrypoint_num_cpus=entrypoint_num_cpus,
-                entrypoint_resources=dict(entrypoint_resources),
-                runtime_env=dict(runtime_env),
-                metadata=dict(metadata),
-            )
+            JobSubmissionClient(self.address).submit_job(submission_id=submission_id, **job)
         except Exception as error:  # RuntimeError, requests' own, RayError, …: none of them means "accepted"
             self._need_accepted(submission_id, str(error) or type(error).__name__)
         finally:

@@ -39,13 +39,6 @@ def run(args: argparse.Namespace) -> int:
         if args.reserve is not None:
             submit.reserve(replace(planned, cluster_has=args.reserve), values)
         else:
-            submit.send(
-                planned,
-                RayApi(planned.driver.address),
-                "sdk",
-                values,
-                announce=False,
-                allow_mismatch=False,
-            )
+            submit.send(planned, RayApi(planned.driver.address), "sdk", values)
     print(planned.job.submission_id)
     return 0

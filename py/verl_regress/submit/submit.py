@@ -162,8 +162,8 @@ def send(
     via: str,
     secrets: Mapping[str, str],
     *,
-    announce: bool,
-    allow_mismatch: bool,
+    announce: bool = False,
+    allow_mismatch: bool = False,
 ) -> None:
     """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the result.
 
@@ -245,7 +245,7 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
         submission_id=planned.job.ray_id,
         entrypoint=planned.driver.entrypoint,
         entrypoint_num_cpus=planned.driver.num_cpus,
-        entrypoint_resources=planned.driver.resources,
+        entrypoint_resources=dict(planned.driver.resources),
         runtime_env=planned.environment.runtime_env(),
         metadata={**origin, **planned.metadata()},
     )
