@@ -46,15 +46,6 @@ GCS_PORT=<6379> from env/defaults.env
   [[ $output == $'WORKERS=7\nDATASET=local\nMODEL=small\nLIMIT=5\n=='* ]] || fail 'others'
 }
 
-@test "a script that depends on no profile checks what the user gave, and sets nothing else" {
-  printf 'DATASET=local\n' >"${HERE}/env/local.env"
-  # shellcheck disable=SC2016  # expanded when the script runs
-  sandbox::run WORKERS=7 scripts/verb.sh eval 'env::check; echo "$WORKERS $DATASET ${MODEL-unset} ${WORKER_GPUS-unset}"'
-  assert_line '7 local unset unset'
-  sandbox::run MAKE_GIVEN=WORKERS WORKERS=0 scripts/verb.sh env::check
-  assert_status 2
-}
-
 @test "paths of knobs are relative to the checkout, those that a person types to where they were typed; ~ is HOME" {
   mkdir -p "${BOX}/elsewhere/gpu" # no suite
   touch "${BOX}/elsewhere/my.yaml"

@@ -54,10 +54,6 @@ name() {
   [[ $(name) != "$first" ]]
 }
 
-@test "NODE_IMAGE is used by name" {
-  [[ $(name NODE_IMAGE=mine:1) == mine:1 ]]
-}
-
 @test "a cold build fetches the wheels, pulls the base and installs without a network; the second run skips" {
   image=$(name)
   build scripts/10_build_image.sh
