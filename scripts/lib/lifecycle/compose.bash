@@ -284,11 +284,5 @@ compose::list_at() {
 # compose::names: all containers of this engine: NAME, a space, and the cluster that its label names.
 compose::names() { hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"; }
 
-# compose::foreign: containers with one of our names but without our label.
-compose::foreign() {
-  compose::names |
-    awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -
-}
-
 # Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
 compose::_errors_only() { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }

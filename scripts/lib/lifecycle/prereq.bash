@@ -76,11 +76,8 @@ prereq::shared_root() {
 
 # prereq::names: the containers with our names are ours.
 prereq::names() {
-  local foreign other
-  foreign=$(compose::foreign | paste -sd' ')
-  [[ -z $foreign ]] ||
-    cli::die 1 "Containers with our names do not bear our label (${foreign}): they are not ours to touch; rename them, or set another CLUSTER_NAME."
-  other=$(compose::owners | owner::first_other)
+  local other
+  other=$(owner::other)
   owner::need_own_or_adopt "$other"
   if [[ -z $(nodes::owners) ]]; then
     log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free"
