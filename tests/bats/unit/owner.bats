@@ -129,7 +129,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   in_lib <<<'owner::need_own'
   assert_status 2
   cluster_of '' '' ''
-  in_lib <<<'owner::need_own'
+  in_lib <<<'prereq::names'
   assert_error 2 "The cluster mine names no owner (an older version made it, or another tool): ${CURE} if it is yours."
   ours
   in_lib <<<$'owner::need_own\nprereq::names'
