@@ -102,7 +102,7 @@ def test_a_link_planted_between_check_and_reservation_is_not_followed(submit, sh
     outcome = submit("--submission-id=mine")
     assert (outcome.status, outcome.err) == (
         2,
-        f"error   submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one.\n",
+        f"error   {shared.jobs}/mine was made a moment ago by another submission: see 'make jobs'.\n",
     )
     assert outcome.created == ["jobs", "jobs/mine"]  # what was planted
     assert not (outside / "new").exists()

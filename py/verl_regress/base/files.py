@@ -104,19 +104,10 @@ def unreadable(path: Path, error: OSError) -> Unreadable:
     if not isinstance(error, PermissionError):
         why = f"cannot be read: {error.strerror}"
         return Unreadable(f"{path} {why}: fix that, then run it again.", why)
-    place, found = _in_the_way(path)
+    place = next(each for each in (path, *path.parents) if os.path.lexists(each))  # the last part that can be reached
+    found = place.lstat()
     why = f"cannot be read: owned by uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}"
     return Unreadable(f"{place} {why}: ask that user to let you read it.", why)
-
-
-def _in_the_way(path: Path) -> tuple[Path, os.stat_result]:
-    """The last part of a path that can be reached, which is what does not let us through."""
-    for place in (path, *path.parents):
-        try:
-            return place, place.lstat()
-        except OSError:
-            continue
-    return path, Path("/").stat()
 
 
 def damaged(path: Path, wrong: str) -> Unreadable:

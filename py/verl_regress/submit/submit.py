@@ -212,17 +212,12 @@ _MODE = 0o755  # of a job's directories
 
 def _make_directories(planned: plan.Plan) -> None:
     """Make the attempt's directory, which must not exist yet, and its contents. Raises BadInput."""
-    job, is_first = planned.job, planned.request.attempt is None
-    if not is_first:
-        job.path.parent.mkdir(_MODE, exist_ok=True)
+    job = planned.job
+    job.path.parent.mkdir(_MODE, exist_ok=True)
     try:
         job.path.mkdir(_MODE)
     except FileExistsError:
-        raise BadInput(
-            f"submission_id '{job.submission_id}' is taken: {job.path} exists and is never reused; give another one."
-            if is_first
-            else f"{job.path} was made a moment ago by another resume or retry of {job.submission_id}: see 'make jobs'."
-        ) from None
+        raise BadInput(f"{job.path} was made a moment ago by another submission: see 'make jobs'.") from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.hf_modules, job.debug):
         directory.mkdir(_MODE)
 
