@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import socket
 import types
 
@@ -121,11 +122,14 @@ def test_a_snapshot_that_was_changed_or_replaced(trained):
 def test_a_snapshot_that_became_another_users(trained, monkeypatch):
     """Before: its bytecode, which no hash covers, had to belong to its new owner."""
     trained.reports()
-    by_owner = owner.by_owner
+    foreign_of = owner.foreign
     theirs = {trained.code_path, write(trained.code_path / "verl" / "__pycache__" / "planted.pyc", "")}
-    monkeypatch.setattr(
-        owner, "by_owner", lambda path, uid, of=None: by_owner(path, 4242 if path in theirs else uid, of)
-    )
+
+    def foreign(path, found, *more):
+        theirs_now = os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
+        return foreign_of(path, theirs_now, *more)
+
+    monkeypatch.setattr(owner, "foreign", foreign)
     trained.plan["trusted_uids"] = []
     assert trained.check() == (
         f"The snapshot codeA is refused, because {trained.code_path} belongs to user 4242, and what is there would run as you: set "

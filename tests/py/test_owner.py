@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_regress.base.owner import by_mode
+from verl_regress.base.owner import foreign
 
 ALICE = ("--owner=alice:00000000000000aa", "--owner-workdir=/home/a/work dir")
 BOB = "--owner=bob:00000000000000bb"
@@ -136,7 +136,7 @@ def test_status_without_ray_reads_the_files_and_changes_nothing(run, make_job, r
 @pytest.mark.parametrize("us", [0, 1001])
 def test_who_else_can_change_a_file_or_a_directory_by_its_mode(mode, uid, gid, who, us, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: us)
-    found = by_mode(Path("/nowhere/a file"), os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0)))
-    assert (found and str(found)) == (who and f"/nowhere/a file can be changed by {who}")
+    found = foreign(Path("/nowhere/a file"), os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0)), [uid])
+    assert (found and found.why) == (who and f"can be changed by {who}")
     types = "type" if us in (0, uid) else f"ask user {uid} to type"
     assert found is None or found.cure == f"{types} 'chmod go-w '/nowhere/a file''"

@@ -115,17 +115,20 @@ def test_a_file_that_was_changed_in_place_does_not_run_from_old_bytecode(root):
     assert subprocess.run(run, env={"PYTHONPATH": str(file.parents[1])}, capture_output=True).stdout == b"new\n"
 
 
-@pytest.mark.parametrize("foreign", ["", "verl", "verl/__pycache__", "verl/__pycache__/*.pyc", "mvp_marker.py"])
-def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, foreign):
+@pytest.mark.parametrize("part", ["", "verl", "verl/__pycache__", "verl/__pycache__/*.pyc", "mvp_marker.py"])
+def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, part):
     """Before: what was beside the hashed sources had to belong to whoever owned the snapshot by then, and ran."""
     record, target = make(root), root.snapshots / "codeA"
-    path = next(target.glob(foreign)) if foreign else target
+    path = next(target.glob(part)) if part else target
     snapshot.need_whole(target, record, "codeA", trusted=[])
-    by_owner = owner.by_owner
+    foreign_of = owner.foreign
     theirs = {path, *path.rglob("*")}
-    monkeypatch.setattr(
-        owner, "by_owner", lambda path, uid, of=None: by_owner(path, 4242 if path in theirs else uid, of)
-    )
+
+    def foreign(path, found, *more):
+        theirs_now = os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
+        return foreign_of(path, theirs_now, *more)
+
+    monkeypatch.setattr(owner, "foreign", foreign)
 
     def refused(**options):
         with pytest.raises(BadInput) as caught:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import RegressError, Unreadable
-from verl_regress.base.owner import by_mode, by_owner
+from verl_regress.base.owner import foreign
 
 _RESERVE_BYTES = 16384  # more than any state needs
 
@@ -87,10 +87,10 @@ def need_owner(path: Path, found: os.stat_result, owners: Collection[int]) -> No
     """Raise RegressError if `path`, whose state is `found`, was not put there by who submitted the job (`owners`, root or us), or if
     others can change it.
     """
-    foreign = by_owner(path, found.st_uid, owners) or by_mode(path, found)
-    if foreign is not None:
+    other = foreign(path, found, owners)
+    if other is not None:
         raise RegressError(
-            f"{path} is refused, because it {foreign.why}, and what is there would run as you: {foreign.cure}, and submit the job again."
+            f"{path} is refused, because it {other.why}, and what is there would run as you: {other.cure}, and submit the job again."
         )
 
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_regress.base.errors import BadInput
 
@@ -74,33 +74,28 @@ def is_mine(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Foreign:
+class Foreign(NamedTuple):
     """Something that another user, whom we do not trust, can change: why, and what to do about it."""
 
     path: Path
     why: str
     cure: str
 
-    def __str__(self) -> str:
-        return f"{self.path} {self.why}"
 
-
-def by_owner(path: Path, uid: int, trusted: Iterable[int] | None = None) -> Foreign | None:
-    """`path` if it belongs to a user whom we do not trust (`is_trusted`)."""
-    if is_trusted(uid, trusted):
-        return None
-    return Foreign(path, f"belongs to user {uid}", f"set TRUSTED_UIDS={uid} if you trust that user")
-
-
-def by_mode(path: Path, found: os.stat_result, folder: Path | None = None) -> Foreign | None:
-    """`path`, whose state is `found`, if its mode lets others change it: all users, or a group. The cure is one for all of `folder`.
+def foreign(
+    path: Path, found: os.stat_result, trusted: Iterable[int] | None = None, folder: Path | None = None
+) -> Foreign | None:
+    """`path`, whose state is `found`, if others can change it: its owner is not trusted (`is_trusted`), or its mode lets all users or a
+    group. The cure is one for all of `folder`.
 
     A group is trusted if it is root's, or has the number of the owner: most systems give each user such a group, alone in it. Who is
     in any other group is not known here: nodes have groups of their own. A sticky directory is no problem: nobody else
     renames or removes what is in it, and what others add there has an owner of its own.
     The mode of a link is that of what it leads to.
     """
+    if not is_trusted(found.st_uid, trusted):
+        why, cure = f"belongs to user {found.st_uid}", f"set TRUSTED_UIDS={found.st_uid} if you trust that user"
+        return Foreign(path, why, cure)
     mode = stat.S_IMODE(found.st_mode)
     if not (stat.S_ISREG(found.st_mode) or (stat.S_ISDIR(found.st_mode) and not mode & stat.S_ISVTX)):
         return None
@@ -121,60 +116,39 @@ def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None 
     read. `then` is the end of the cure.
     """
     try:
-        foreign = _foreign_in(folder, trusted, alone=alone)
+        other = _foreign_in(folder, trusted, alone=alone)
     except OSError as error:
         raise BadInput(
             f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
         ) from None
-    if foreign is not None:
+    if other is not None:
         raise BadInput(
-            f"{named} is refused, because {foreign}, and what is there would run as you: {foreign.cure}, {then}."
+            f"{named} is refused, because {other.path} {other.why}, and what is there would run as you: {other.cure}, {then}."
         )
 
 
 def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> Foreign | None:
-    """The first path, of a file and its bytecode, or of a folder and (but for `alone`) all that is in it, that a user whom we do not trust
-    can change.
+    """The first path, of a file and what can take its place, or of a folder and (but for `alone`) all that is in it, that others can change.
 
-    Of a link, both its own owner and that of what it leads to count; a folder that a link leads to is not searched. What is
-    not there belongs to nobody. Raises OSError for a folder that cannot be listed.
+    What can take the place of a Python file is its bytecode, and another file that is put into its folder, or into that of the file that it
+    leads to; a sticky folder is for all of a team (`user/code`). Of a link, both its own owner and that of what it leads to count; a
+    folder that a link leads to is not searched. What is not there belongs to nobody. Raises OSError for a folder that cannot be listed.
     """
-    if place.is_file() and (foreign := of_folders(place, trusted)) is not None:
-        return foreign
-    folders = () if alone else os.walk(place, onerror=_unlisted)
-    inner = (Path(folder) / name for folder, *names in folders for kind in names for name in kind)
-    for path in (place, *(bytecode_of(place) if place.suffix == ".py" else ()), *inner):
+    paths = [place]
+    if place.is_file():
+        folders = dict.fromkeys((place.parent, place.resolve().parent))
+        paths = [*(folder for folder in folders if not folder.stat().st_mode & stat.S_ISVTX), place]
+        bytecode = place.parent / "__pycache__"
+        if place.suffix == ".py" and bytecode.is_dir():
+            paths += [bytecode, *bytecode.glob(f"{glob.escape(place.stem)}.*")]
+    walked = () if alone else os.walk(place, onerror=_unlisted)
+    inner = (Path(folder) / name for folder, *names in walked for kind in names for name in kind)
+    for path in (*paths, *inner):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
-            foreign = by_owner(path, (found := path.lstat()).st_uid, trusted)
-            if foreign is None and stat.S_ISLNK(found.st_mode):
-                found = path.stat()
-                foreign = by_owner(path, found.st_uid, trusted) or by_mode(path, found)
-            elif foreign is None:
-                foreign = by_mode(path, found, place if place.is_dir() else None)
-            if foreign is not None:
-                return foreign
+            for state in (path.lstat, path.stat):
+                if (other := foreign(path, state(), trusted, place if place.is_dir() else None)) is not None:
+                    return other
     return None
-
-
-def of_folders(file: Path, trusted: Iterable[int] | None) -> Foreign | None:
-    """Who else can put another file in the place of `file`, or bytecode next to it, after this check: who writes in its folder, or in that
-    of the file that it leads to, and whose folder it is.
-
-    A sticky folder is for all of a team (`user/code`), so it belongs to one of them.
-    """
-    for folder in dict.fromkeys((file.parent, file.resolve().parent)):
-        found = folder.stat()
-        is_shared = bool(found.st_mode & stat.S_ISVTX)
-        foreign = by_mode(folder, found) or (None if is_shared else by_owner(folder, found.st_uid, trusted))
-        if foreign is not None:
-            return foreign
-    return None
-
-
-def bytecode_of(file: Path) -> tuple[Path, ...]:
-    """The folder of the bytecode next to a Python file, and its bytecode there, which Python runs instead of the file."""
-    folder = file.parent / "__pycache__"
-    return (folder, *folder.glob(f"{glob.escape(file.stem)}.*")) if folder.is_dir() else ()
 
 
 def _unlisted(error: OSError) -> None:

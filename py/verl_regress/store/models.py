@@ -16,7 +16,7 @@ from typing import BinaryIO
 from verl_regress.base import ids, pulse
 from verl_regress.base.errors import BadInput, RegressError, last_line
 from verl_regress.base.layout import HELPER_DIR, SharedRoot
-from verl_regress.base.owner import by_owner
+from verl_regress.base.owner import is_trusted
 from verl_regress.store import artefact, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
@@ -146,9 +146,9 @@ def _link_or_copy(file: Path, name: Path) -> None:
     Raises BadInput for a file of a user whom we do not trust: the copy would be ours.
     """
     uid = file.stat().st_uid
-    foreign = by_owner(file, uid)
-    if foreign is not None:
-        raise BadInput(f"{foreign}, and what is there would run as you: {foreign.cure}, or remove it.")
+    if not is_trusted(uid):
+        cure = f"set TRUSTED_UIDS={uid} if you trust that user, or remove it"
+        raise BadInput(f"{file} belongs to user {uid}, and what is there would run as you: {cure}.")
     name.parent.mkdir(parents=True, exist_ok=True)
     if uid != os.getuid():  # we could not make it readable
         shutil.copyfile(file, name)
