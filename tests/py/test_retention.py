@@ -350,7 +350,7 @@ def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(
     monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
     job = old("closed", 80, has_checkpoint=False)
     (job.config / "resolved.json").unlink()
-    os.mkfifo(job.config / "resolved.json")
+    (job.config / "resolved.json").mkdir()
     write(snapshots.helpers / "aaaaaaaaaaaa" / "run.py", "")
     said = gc("--keep=0")
     assert "keep 3 (closed cannot be read, and may use it): codeA, codeB, codeC" in said
