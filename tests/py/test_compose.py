@@ -109,39 +109,6 @@ def test_a_reference_that_only_the_job_can_fill_in_stays(snapshot):
     assert yaml.safe_load("\n".join(rest)) == {"here": "${oc.env:ONLY_IN_THE_JOB}", "other": 2}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"here": "${oc.env:ONLY_IN_THE_JOB}"}])
-@pytest.mark.parametrize(
-    ("value", "is_on"),
-    [
-        (True, True),
-        ("true", True),
-        (False, False),
-        (None, False),
-        ("${yes}", True),
-        ("${no}", False),
-        ("${onward}", True),
-        ("${nowhere}", True),
-        ("${oc.env:TRUST,null}", True),  # the job's own variables may say so
-        ("${oc.decode:${oc.env:TRUST,false}}", True),
-        ("${by_environment}", True),
-    ],
-)
-def test_a_models_code_runs_if_trust_remote_code_is_on_or_may_be(snapshot, more, value, is_on):
-    """Before: every reference counted as off when any could not be filled in, and the submitter's environment decided."""
-    keys = {
-        "yes": True,
-        "no": False,
-        "onward": "${yes}",
-        "by_environment": "${oc.decode:${oc.env:TRUST,false}}",
-        **more,
-    }
-    config = snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
-    for place in ({"trust_remote_code": value}, {"models": [[], [{"model": {"trust_remote_code": value}}]]}):
-        write(config, yaml.safe_dump(keys | place))
-        assert composed(snapshot).runs_remote_code is is_on
-
-
 def test_an_optional_override_is_left_out_if_its_key_does_not_exist(snapshot):
     present, absent, other = (
         Override(text, "env/ray/cpu.yaml", optional=True) for text in ("trainer.save_freq=7", "trainer.no=1", "no.no=1")

@@ -492,12 +492,8 @@ def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launch
 
     plan = find.plan_of(launched.job)
     folder = write(launched.shared.user_code / "lib" / "module.py", "").parent
-    model = write(
-        launched.shared.models / "m" / "tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}'
-    ).parent
-    for theirs in (folder / "module.py", model / "tokenizer_config.json"):
-        os.chown(theirs, 4242, 4242)
-    for more in ({}, {"code_dirs": [str(folder)]}, {"caches": [str(mine)]}, {"tokenizers": [str(model)]}):
+    os.chown(folder / "module.py", 4242, 4242)
+    for more in ({}, {"code_dirs": [str(folder)]}, {"caches": [str(mine)]}):
         changed = {**plan, **({"reward_file": None} if more else {}), **more}
         with pytest.raises(RegressError, match=r" belongs to user 4242, and what is there would run as you: "):
             launcher.check_paths(changed)

@@ -135,7 +135,7 @@ def as_said(_path, _code, _module, overrides):
     """The overrides unchanged, and the devices that they ask for."""
     said = dict(override.text.split("=", 1) for override in overrides)
     numbers = {key: int(value) for key, value in said.items() if value.isdecimal()}
-    return Composed(tuple(overrides), (), "", Devices.of(numbers.get), None, runs_remote_code=False)
+    return Composed(tuple(overrides), (), "", Devices.of(numbers.get), None)
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])

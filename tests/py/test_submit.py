@@ -587,7 +587,7 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     )
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
     assert submit("--submission-id=me", spec=spec).status == 0
-    assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(folder)]
+    assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"][0] == str(folder)
 
 
 @pytest.mark.parametrize("open_", ["", "inner", "inner/module.py", "link.py"])
@@ -629,43 +629,15 @@ def test_a_snapshot_that_another_user_can_change_is_refused(submit, shared, args
 
 @pytest.mark.slow
 @as_root
-def test_a_model_whose_code_another_user_can_change_is_refused_if_its_code_runs(submit, shared):
+def test_a_model_that_another_user_can_change_is_refused(submit, shared):
     theirs = write(shared.models / "tiny" / "modeling.py", "")
     os.chown(theirs, 4242, 4242)
-    assert submit("--submission-id=off").status == 0
-    assert read(shared.jobs / "off" / "config" / "resolved.json")["code_dirs"] == []
-    on = "--overrides=+actor_rollout_ref.model.trust_remote_code={}"
-    assert submit("--dry-run", on.format("false")).status == 0
-    assert submit(on.format("true")).is_refusal(
-        of_another(f"The model {shared.models}/tiny with trust_remote_code", theirs, "set trust_remote_code to false")
+    assert submit().is_refusal(
+        of_another(f"The model {shared.models}/tiny", theirs, "make one of your own under another name")
     )
     os.chown(theirs, 0, 0)
-    assert submit("--submission-id=on", on.format("True")).status == 0
+    assert submit("--submission-id=on").status == 0
     assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [f"{shared.models}/tiny"]
-
-
-@pytest.mark.slow
-@as_root
-def test_a_model_of_another_user_whose_tokenizer_brings_code_is_refused_without_trust_remote_code_too(submit, shared):
-    """Before: verl's reward loop ran it, because it loads every tokenizer with trust_remote_code (0.7.0 to 0.9.1)."""
-    model = shared.models / "tiny"
-    theirs = write(model / "tokenizer_config.json", "{}")
-    os.chown(theirs, 4242, 4242)
-    refused = of_another(
-        f"The model {model}, whose tokenizer's code verl's reward loop runs even without trust_remote_code,",
-        theirs,
-        "name another model",
-    )
-    for text, is_refused in {
-        "{}": False, '{"auto_map": null}': False, '{"auto_map": {"AutoTokenizer": ["tok.T", null]}}': True,
-        '{"auto\\u005fmap": {"AutoTokenizer": ["org/other--tok.T", null]}}': True, '{"auto_map': True,
-    }.items():  # fmt: skip
-        theirs.write_text(text, encoding="utf-8")
-        outcome = submit("--dry-run")
-        assert outcome.is_refusal(refused) if is_refused else outcome.status == 0, text
-    os.chown(theirs, 0, 0)
-    assert submit("--submission-id=mine").status == 0
-    assert read(shared.jobs / "mine" / "config" / "resolved.json")["tokenizers"] == [str(model)]
 
 
 @pytest.mark.slow
@@ -713,7 +685,7 @@ def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(s
         write(place, "")
     said = f"--overrides=++{key}={place}"
     assert submit("--submission-id=me", said).status == 0
-    assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"] == [str(place)]
+    assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"][0] == str(place)
     os.chown(part, 4242, 4242)
     assert submit(said).is_refusal(of_another(f"{key}={place} (from OVERRIDES)", part, "name one of your own"))
     assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
@@ -728,12 +700,11 @@ def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit
     submit = functools.partial(submit, spec=SPEC + env_vars.replace("HERE", str(shared.path / cache)))
     theirs = write(model / "snapshots" / "abc" / "modeling.py", "")
     os.chown(theirs, 4242, 4242)
-    named = "--overrides=actor_rollout_ref.model.path=org/name +actor_rollout_ref.model.trust_remote_code="
-    assert submit("--dry-run", f"{named}false").status == 0
-    assert submit("--dry-run", f"{named}true".replace("org/name", "org/other")).status == 0
-    assert submit(f"{named}true").is_refusal(
-        of_another(f"The model {model} with trust_remote_code", theirs, "set trust_remote_code to false")
+    named = "--overrides=actor_rollout_ref.model.path=org/"
+    assert submit("--dry-run", f"{named}other").status == 0
+    assert submit(f"{named}name").is_refusal(
+        of_another(f"The model {model}", theirs, "make one of your own under another name")
     )
     os.chown(theirs, 0, 0)
-    assert submit("--submission-id=on", f"{named}true").status == 0
+    assert submit("--submission-id=on", f"{named}name").status == 0
     assert read(shared.jobs / "on" / "config" / "resolved.json")["code_dirs"] == [str(model), f"{shared.models}/tiny"]

@@ -32,7 +32,7 @@ _COUNTS = tuple(f"trainer.{name}" for name in ("total_training_steps", "total_ep
 @dataclass(frozen=True)
 class Composed:
     """The result of composing: the overrides that are kept, the optional ones without a key, and from verl's config its
-    YAML, the devices, the reward function, and whether it lets a model's Python files run (trust_remote_code).
+    YAML, the devices and the reward function.
     """
 
     overrides: tuple[Override, ...]
@@ -40,7 +40,6 @@ class Composed:
     text: str
     devices: Devices
     reward: Function | None
-    runs_remote_code: bool
 
 
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
@@ -72,7 +71,6 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     text=_as_yaml(config, kept),
                     devices=Devices.of(value),
                     reward=Function.of(value),
-                    runs_remote_code=_runs_remote_code(config),
                 )
             except _HydraRefused as refused:
                 culprit = refused.culprit
@@ -201,46 +199,6 @@ def _filled_in(config: Any) -> Any:
             value = config[key]
             values[key] = _filled_in(value) if OmegaConf.is_config(value) else value
     return values
-
-
-def _runs_remote_code(config: Any) -> bool:
-    """Is any trust_remote_code on? One that cannot be filled in counts as on."""
-    with _without_environment():
-        return _has_on(config, "trust_remote_code")
-
-
-def _has_on(config: Any, switch: str) -> bool:
-    """Has a config, or a list in it, a key that ends in `switch`, and a value that Python takes as true or that cannot be filled in?"""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    for key in config if OmegaConf.is_dict(config) else range(len(config)):
-        is_switch = str(key).endswith(switch)
-        try:
-            value = config[key]
-        except OmegaConfBaseException:
-            if is_switch:
-                return True
-            continue
-        if (is_switch and value) or (OmegaConf.is_config(value) and _has_on(value, switch)):
-            return True
-    return False
-
-
-@contextmanager
-def _without_environment() -> Iterator[None]:
-    """Let no ${oc.env:…} be filled in: the job's processes have other variables than this one."""
-    from omegaconf import OmegaConf
-    from omegaconf.resolvers import oc
-
-    def refuse(name: str, *_default: Any) -> None:
-        raise LookupError(name)
-
-    OmegaConf.register_new_resolver("oc.env", refuse, replace=True)
-    try:
-        yield
-    finally:
-        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
 def _value(config: Any, key: str) -> Any:

@@ -68,8 +68,8 @@ class Plan:
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
     config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
-    whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs, `caches` those of
-    the Hugging Face libraries there, and `tokenizers` the models there of which only the tokenizer's code may run.
+    whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs, and `caches` those
+    of the Hugging Face libraries there.
     """
 
     request: Request
@@ -81,7 +81,6 @@ class Plan:
     reward_file: Path | None = None
     code_dirs: tuple[Path, ...] = ()
     caches: tuple[Path, ...] = ()
-    tokenizers: tuple[Path, ...] = ()
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
 
@@ -115,7 +114,6 @@ class Plan:
             "reward_file": str(self.reward_file) if self.reward_file is not None else None,
             "code_dirs": [str(folder) for folder in self.code_dirs],
             "caches": [str(folder) for folder in self.caches],
-            "tokenizers": [str(model) for model in self.tokenizers],
             "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
             "address": driver.address,
@@ -180,15 +178,13 @@ def make(root: SharedRoot, request: Request) -> Plan:
     reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
     caches = tuple(remote_code.caches(root, environment))
     texts = list(_texts(yaml.load(composed.text, Loader=_LOADER)))
-    models = remote_code.models(root, environment, texts)
-    tokenizers = remote_code.own_tokenizers(models, composed, request.workload)
     code_dirs = (
         *_python_path(root, environment, code),
         *_named_code(root, request, job, composed, texts, reward_file),
-        *remote_code.own_models(models, composed),
+        *remote_code.models(root, environment, texts),
     )
     return Plan(
-        request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches, tokenizers
+        request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches
     )  # fmt: skip
 
 

@@ -31,7 +31,6 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
 from verl_regress.jobs import causes, debug, failure, find, hints, liveness
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import remote_code
 from verl_regress.store import snapshot
 from verl_regress.worker import aftermath, identity, queue
 from verl_regress.worker.lost_nodes import Watch
@@ -222,8 +221,6 @@ def check_paths(plan: Mapping[str, Any]) -> None:
     for key, alone in (("code_dirs", False), ("caches", True)):
         for folder in plan.get(key) or ():
             need_own(Path(folder), folder, cure, trusted, alone=alone)
-    for model in plan.get("tokenizers") or ():
-        remote_code.need_own_tokenizer(Path(model), cure, trusted)
 
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
