@@ -74,33 +74,21 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   done
 }
 
-@test "an empty variable, and one on make's command line" {
+@test "a variable on make's command line" {
   spec '- name: API_KEY'
-  API_KEY='' sent
-  refused 'The secret API_KEY (from my.yaml) is empty in the environment: give it its value.'
   MAKE_GIVEN='WAIT API_KEY' API_KEY=sk-0123456789 sent
   refused "The secret API_KEY (from my.yaml) is on make's command line, where the process list and the shell's history show it: export it instead, and replace the secret."
 }
 
 # bats test_tags=slow
-@test "a file that is not there, empty, or has a NUL; its name may be a value, and is not repeated" {
+@test "a file that is not there; its name may be a value, and is not repeated" {
   spec '- {name: API_KEY, file: sk-0123456789}'
   sent
   refused 'The file of the secret API_KEY (from my.yaml) is not a readable file on this machine: name one that is.'
-  spec '- {name: API_KEY, file: ~/token}'
-  : >"${HOME}/token"
-  sent
-  refused 'The file of the secret API_KEY (from my.yaml) is empty: put the value into it.'
-  printf x >"${HOME}/token"
-  sent
-  [[ $status == 0 && $output == 'API_KEY=x||' ]]
-  printf 'sk-01234\00056789\n' >"${HOME}/token"
-  sent
-  refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can contain: name a text file.'
 }
 
 # bats test_tags=slow
-@test "a file of another user, and one that is too large: none of them leaves this machine" {
+@test "a file of another user does not leave this machine, and of one that is too large no more than says so" {
   local theirs=/etc/passwd owner=0
   if ((EUID == 0)); then
     theirs="${HOME}/theirs" owner=4242
@@ -110,12 +98,9 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   sent
   refused "The file of the secret API_KEY (from my.yaml) belongs to user ${owner}, not to you: name a file of your own."
   spec '- {name: API_KEY, file: ~/large}'
-  head -c 65536 /dev/zero | tr '\0' x >"${HOME}/large"
+  head -c 99999 /dev/zero | tr '\0' x >"${HOME}/large"
   sent
-  [[ $status == 0 && ${#output} == 65546 ]]
-  printf 0 >>"${HOME}/large"
-  sent
-  refused 'The file of the secret API_KEY (from my.yaml) has 65537 bytes: name one with at most 65536, because no process can be started with more.'
+  [[ $status == 0 && ${#output} == 65547 ]]
 }
 
 # bats test_tags=slow
@@ -134,19 +119,6 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
     HOME="${BATS_TEST_TMPDIR}/home" sent
     [[ $status == 0 && $output == 'API_KEY=sk-0123456789||' ]]
   done
-}
-
-# bats test_tags=slow
-@test "root sends no file of the system, except from where it works" {
-  spec '- {name: API_KEY, file: /etc/passwd}'
-  sent
-  if ((EUID != 0)); then
-    refused 'The file of the secret API_KEY (from my.yaml) belongs to user 0, not to you: name a file of your own.'
-    return
-  fi
-  refused_file /etc/passwd "is where root owns the files of the system: name a file in ${HOME}, or in another directory of your own."
-  FIRST='WORKDIR=/etc' sent
-  [[ $status == 0 && $output == 'API_KEY=root:'* ]]
 }
 
 @test "a JobSpec that the schema refuses is refused before any value is read" {
