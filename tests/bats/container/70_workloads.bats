@@ -53,7 +53,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
 @test "GRPO of two releases at once with the user's reward function: each has its own code, and every actor proved it" {
   export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
   CODE_ID=codeA scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml >"${BATS_TEST_TMPDIR}/a" 2>&1 &
-  CODE_ID=verl071 run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
+  CODE_ID=verl071 OVERRIDES="${OVERRIDES} trainer.nnodes=1" run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
   b=$output
   wait "$!" || fail "$(<"${BATS_TEST_TMPDIR}/a")"
   for output in "$b" "$(<"${BATS_TEST_TMPDIR}/a")"; do
@@ -83,23 +83,23 @@ identity() { jq -r "$1" "${job}/state/identity"; }
 @test "training succeeds but one actor loaded a module from elsewhere: FAILED, and the reason says so" {
   mkdir -p "${WORKDIR}/shared/user/code/shadow"
   printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"
-  cat >"${WORKDIR}/shared/user/code/shadow/reward_fn.py" <<'PY'
+  cat >"${WORKDIR}/shared/user/code/shadow/shadow_hook.py" <<'PY'
 import importlib.util
 import sys
 
-spec = importlib.util.spec_from_file_location("verl.patched", "/private/user/code/shadow/patched.py")
-sys.modules["verl.patched"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules["verl.patched"])
 
-
-def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_kwargs):
-    return 0.5
+def install():
+    if any("default_worker.py" in word for word in sys.orig_argv):
+        spec = importlib.util.spec_from_file_location("verl.patched", "/private/user/code/shadow/patched.py")
+        sys.modules["verl.patched"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["verl.patched"])
 PY
   # shellcheck disable=SC2016  # filled in by the helper
-  printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/shadow/reward_fn.py' >"${BATS_TEST_TMPDIR}/spec.yaml"
+  printf '%s\n' 'workload: sft' 'env_vars:' '  PYTHONPATH: ${shared_root}/user/code/shadow' '  VERL_REGRESS_HOOKS: verl_rehearsal,shadow_hook' \
+    >"${BATS_TEST_TMPDIR}/spec.yaml"
   OVERRIDES=trainer.total_training_steps=1 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.yaml"
   assert_status 3
-  assert_line ' *step 1 of 1, .* s a step, critic/score/mean .*'
+  assert_line ' *step 1 of 1, .*train/loss .*'
   assert_line ' *1 of 1 training steps, .*'
   assert_line "error   .* FAILED \(identity: process [0-9]+ on [0-9a-f]+ \(.*\) loaded verl.patched from ${WORKDIR}/shared/user/code/shadow/patched.py, which is not under ${WORKDIR}/shared/common/code/verl/codeA.*: see state/identity of the job\.\): read .*"
   job=$(job_of "$output")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Debug bundles, both ways to submit, and stopping.
+# Debug bundles, both ways to submit, stopping; then make gc on what these jobs leave.
 
 setup_file() {
   load container_helper
@@ -113,6 +113,56 @@ whole() {
   [[ $(container::api /api/jobs/too-big | jq -r .status) != PENDING ]]
   JOB=too-big run scripts/52_wait.sh
   assert_status 4
+}
+
+# listing DIR: every file there with its content, except the record of who observed the job.
+listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort -z | xargs -0 sha256sum); }
+
+@test "old checkpoints and an unused snapshot are removed, dry run and real run print the same, and a job that waits keeps its own" {
+  # Two jobs that are over, to which we add what a trainer would have left, and one that waits.
+  local shared=${WORKDIR}/shared
+  printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
+  SUBMISSION_ID=gc-waits scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
+  for job in sent-cli sent-sdk gc-waits; do
+    mkdir "${shared}/jobs/${job}/checkpoints/global_step_10"
+    head -c 300000 /dev/urandom >"${shared}/jobs/${job}/checkpoints/global_step_10/model.pt"
+  done
+  # sent-sdk ended a minute ago.
+  for job in sent-cli gc-waits; do find "${shared}/jobs/${job}" -exec touch -d '2 days ago' {} +; done
+  # A snapshot that no job or knob refers to, made two days ago.
+  cp -a "${WORKDIR}/cache/verl/pypi-0.9.1" "${BATS_TEST_TMPDIR}/tree"
+  printf 'CHANGED = 1\n' >>"${BATS_TEST_TMPDIR}/tree/verl/__init__.py"
+  CODE_ID=gc-unused VERL_SOURCE="path:${BATS_TEST_TMPDIR}/tree" scripts/31_snapshot_verl_code.sh
+  touch -d '2 days ago' "${shared}/common/code/verl/gc-unused/snapshot.json"
+  listing "${shared}/jobs/sent-cli" | grep -v ' ./checkpoints/' >"${BATS_TEST_TMPDIR}/before"
+
+  DRY_RUN=1 KEEP=0 run scripts/70_gc.sh
+  assert_status 0
+  sed -n 's/^ *would remove //p' <<<"$output" | sort >"${BATS_TEST_TMPDIR}/dry"
+  freed=$(sed -n 's/^ *would free \(.*\) in all (DRY_RUN=1)$/\1/p' <<<"$output")
+  [[ -f ${shared}/jobs/sent-cli/checkpoints/global_step_10/model.pt && -d ${shared}/common/code/verl/gc-unused ]]
+  grep -q '^checkpoints of sent-cli (global_step_10): ' "${BATS_TEST_TMPDIR}/dry"
+  grep -q '^snapshot gc-unused: ' "${BATS_TEST_TMPDIR}/dry"
+  run ! grep -qE 'sent-sdk|gc-waits|snapshot codeA' "${BATS_TEST_TMPDIR}/dry"
+
+  KEEP=0 run scripts/70_gc.sh
+  assert_status 0
+  diff <(sed -n 's/^changed removed //p' <<<"$output" | sort) "${BATS_TEST_TMPDIR}/dry"
+  assert_line "ok      freed ${freed} in all"
+  assert_line '          keep 1 \(may still run\): gc-waits'
+  for job in sent-sdk gc-waits; do [[ -f ${shared}/jobs/${job}/checkpoints/global_step_10/model.pt ]] || fail "$job"; done
+  [[ -z $(ls -A "${shared}/jobs/sent-cli/checkpoints") && ! -e ${shared}/common/code/verl/gc-unused ]]
+  diff <(listing "${shared}/jobs/sent-cli" | grep -v ' ./state/collected$') "${BATS_TEST_TMPDIR}/before"
+  JOB=sent-cli run scripts/52_wait.sh
+  assert_status 3
+  assert_line " +0 of \\? training steps, no checkpoint any more \\('make gc' removed them at 20.*\\)"
+
+  KEEP=0 run scripts/70_gc.sh
+  assert_status 0
+  assert_line 'skip    gc \(nothing to remove\)'
+  JOB=gc-waits scripts/54_stop.sh
+  run scripts/31_snapshot_verl_code.sh # reads all its files
+  assert_line 'skip    snapshot codeA .*'
 }
 
 @test "Ray's token is in no file that a job left, bundles and tars included" {

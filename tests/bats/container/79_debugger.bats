@@ -23,7 +23,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_)
 PYTHON
   # shellcheck disable=SC2016  # filled in by the helper
   printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/stops.py' \
-    'trainer_overrides: [trainer.total_training_steps=1]' >"${BATS_FILE_TMPDIR}/stops.yaml"
+    'trainer_overrides: [trainer.total_training_steps=1, trainer.nnodes=1]' >"${BATS_FILE_TMPDIR}/stops.yaml"
 }
 
 # The last file that uses this cluster: if it kept running, the files that follow would be slower.
@@ -67,7 +67,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
 }
 
 @test "a breakpoint in a reward function: reported, listed, not stalled, attached to, and the job goes on to SUCCEEDED" {
-  export STALL_TIMEOUT=8
+  export STALL_TIMEOUT=3
   DEBUGGER=1 SUBMISSION_ID=stops run scripts/44_submit_sdk.sh "${BATS_FILE_TMPDIR}/stops.yaml"
   assert_status 0
   assert_line "warning stops has Ray's debugger on \(DEBUGGER=1\): a process that waits in a breakpoint listens on its node's address, without a password, and whoever connects runs code as the job; 'make debugger JOB=stops' lists them\."
@@ -95,7 +95,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   done
   wait::until 30 - grep -qE "stops waits in a breakpoint \(${place}\) and keeps its slot: 'make debugger JOB=stops' says how to attach" "${BATS_TEST_TMPDIR}/printed" || fail "$(<"${BATS_TEST_TMPDIR}/printed")"
   # Longer than STALL_TIMEOUT: a job that waits for a person is not stalled.
-  JOB=stops run timeout 14 scripts/52_wait.sh
+  JOB=stops run timeout 8 scripts/52_wait.sh
   [[ $status == 124 ]] || fail "make wait ended with ${status}"
 
   run .venv/bin/python tests/bats/container/dap.py "$(jq --arg host "$(container::ip "$node")" --argjson port "$port" '.connect = {host: $host, port: $port}' <<<"$attach")" 'seen[0] = "attached"'
