@@ -75,7 +75,7 @@ def trained(shared, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", one.gcs)
     monkeypatch.setattr(ray_private, "actors_from_gcs", actors_from_gcs)
     monkeypatch.setattr(identity, "time", types.SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
-    monkeypatch.setattr(identity, "_known", {})
+    identity._sha256_of.cache_clear()
     return one
 
 

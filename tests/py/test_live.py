@@ -97,12 +97,6 @@ def test_an_attempt_is_live_whatever_the_attempts_before_it_recorded(run, make_j
     assert sorted(run("live", "--cluster=c").out.splitlines()) == sorted(f"{name} RUNNING" for name in busy)
 
 
-def test_a_record_of_the_end_that_is_damaged_does_not_hide_a_launcher(run, make_job, held):
-    job = launched(in_cluster(make_job("job", started={"pid": 1})), held)
-    (job.state / "ended").write_text("{")
-    assert run("live", "--cluster=c").out == "job RUNNING\n"
-
-
 def test_live_jobs_are_listed_with_the_latest_first(run, make_job, held):
     for name, seconds in (("b", 300), ("a", 200), ("c", 400), ("d", 300)):
         job = launched(in_cluster(make_job(name, started={"pid": 1}, turn={})), held)

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +158,6 @@ def plan_of(job: JobDir, owners: Collection[int] | None = None) -> dict[str, Any
             "again, with another id."
         )
     return plan
-
-
-def text_of(plan: Mapping[str, Any], key: str) -> str | None:
-    """A text of a plan; None if it has none, because it was written by hand."""
-    value = plan.get(key)
-    return value if isinstance(value, str) else None
 
 
 def api_of(job: JobDir) -> RayApi:

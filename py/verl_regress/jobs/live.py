@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -34,45 +33,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def live(root: SharedRoot, cluster: str, known: Known) -> list[tuple[str, str]]:
-    """The live jobs and their status, the latest first. Each job is checked, and of its attempts those that may be live.
+    """The live jobs and their status, the latest first.
 
     A job that Ray knows and that has no directory here was submitted another way, and is live if Ray says so.
     """
     there = {ray_id for ray_id, details in (known or {}).items() if details.get("status") in _THERE}
-    found: list[tuple[str, str]] = []
+    found = []
     for job in find.newest(root):
-        attempts = job.attempts()
-        for attempt in reversed(attempts):
-            if attempt.ray_id in there or attempt == attempts[-1]:
-                there.discard(attempt.ray_id)
-                if (status := _status_if_live(attempt, cluster, known)) is not None:
-                    found.append((attempt.ray_id, status.value))
+        status = _status_if_live(job, cluster, known)
+        if status is not None:
+            found.append((job.ray_id, status.value))
+        there.discard(job.ray_id)
     return [*found, *((ray_id, str((known or {})[ray_id]["status"])) for ray_id in sorted(there))]
 
 
 def _status_if_live(job: JobDir, cluster: str, known: Known) -> Status | None:
-    is_in_ray = (known or {}).get(job.ray_id, {}).get("status") in _THERE
     try:
         plan = job.read_config("resolved.json")
         if plan is not None and plan.get("cluster") != cluster:
             return None  # several clusters may share a root
-        if job.read_state("ended") is not None and not is_in_ray:
-            return None
         status = judge_among(job, known).status
-        if status in _AT_WORK:
-            return status
-        return Status.RUNNING if _is_launched(job) else None
-    except DAMAGED:  # another user's, who has another cluster; or damaged, and Ray and the lock still tell
-        return Status.RUNNING if is_in_ray or (_is_mine(job) and _is_launched(job)) else None
-
-
-def _is_launched(job: JobDir) -> bool:
-    with contextlib.suppress(OSError):  # another user's, or a file system without locks, on which no launcher runs
-        return launcher_of(job) is Launcher.ALIVE
-    return False
-
-
-def _is_mine(job: JobDir) -> bool:
-    with contextlib.suppress(OSError):
-        return job.path.stat().st_uid == os.geteuid()
-    return False
+        if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
+            return Status.RUNNING
+        return status if status in _AT_WORK else None
+    except DAMAGED:  # another user's, who has another cluster; or damaged, and Ray still tells
+        is_in_ray = (known or {}).get(job.ray_id, {}).get("status") in _THERE
+        return Status.RUNNING if is_in_ray else None

@@ -5,6 +5,7 @@ Runs in the launcher, after training went well, on the worker where the driver w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -120,11 +121,7 @@ def _loaded(report: Mapping[str, Any], code_path: Path) -> Iterator[tuple[str, s
             yield str(Path(loaded["file"]).relative_to(code_path)), loaded["sha256"]
 
 
-_known: dict[Path, str | None] = {}
-
-
+@functools.cache
 def _sha256_of(file: Path) -> str | None:
     """The hash of a file; each file of the snapshot is read once, however many processes loaded it."""
-    if file not in _known:
-        _known[file] = artefact.sha256_of(file) if file.is_file() else None
-    return _known[file]
+    return artefact.sha256_of(file) if file.is_file() else None
