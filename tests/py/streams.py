@@ -31,7 +31,7 @@ def whole(target):
     """The manifest of an artefact, whose files have the bytes that it says."""
     manifest = artefact.load(target)
     assert {name: artefact.sha256_of(target / name) for name in manifest.files} == {
-        name: file.sha256 for name, file in manifest.files.items()
+        name: file["sha256"] for name, file in manifest.files.items()
     }
     return manifest
 

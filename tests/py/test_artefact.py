@@ -90,8 +90,8 @@ def test_another_source_is_an_error_that_names_both(tmp_path):
 def test_a_directory_we_did_not_make_is_left_alone(tmp_path):
     (tmp_path / "sums").mkdir()
     assert refusal(tmp_path / "sums") == (
-        f"{tmp_path}/sums has no manifest.json, so it was not made by verl-regress: "
-        "move it away, or choose another name."
+        f"{tmp_path}/sums has no manifest.json of verl-regress ([Errno 2] No such file or directory: '{tmp_path}/sums/manifest.json'): move it "
+        "away, or choose another name."
     )
 
 

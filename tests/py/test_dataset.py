@@ -120,12 +120,9 @@ def test_an_unknown_source_is_refused(root):
 @pytest.mark.parametrize(
     ("train", "sentence"),
     [
-        (b"", '/data/train.jsonl is empty: it must contain one {"question": …, "answer": …} per line.'),
-        (
-            GOOD + b"{'question'",
-            f"/data/train.jsonl line 2 is not JSON ({THEIRS}): {SHAPE}",
-        ),
-        (b'{"question": "?", "answer": 3}', f'/data/train.jsonl line 1 has no texts "question" and "answer": {SHAPE}'),
+        (b"", f"/data/train.jsonl line 1 is not usable ({THEIRS}): {SHAPE}"),
+        (GOOD + b"{'question'", f"/data/train.jsonl line 2 is not usable ({THEIRS}): {SHAPE}"),
+        (b'{"question": "?", "answer": 3}', f"/data/train.jsonl line 1 is not usable ({THEIRS}): {SHAPE}"),
         (
             GOOD * 2 + b'{"question": "?", "answer": "three"}',
             "/data/train.jsonl line 3: the answer has no '#### number' at its end: "

@@ -37,30 +37,17 @@ class Source:
 
 
 @dataclass(frozen=True)
-class File:
-    """The manifest's record of one file."""
-
-    sha256: str
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Manifest:
-    """An artefact's `manifest.json`."""
+    """An artefact's `manifest.json`; `files` has the `sha256` and the `bytes` of each file."""
 
     name: str
     source: str
     revision: str
     seed: int | None
     builder: str
-    files: Mapping[str, File]
+    files: Mapping[str, Mapping[str, Any]]
     facts: Mapping[str, Any]
     created: str
-
-    @property
-    def made_from(self) -> Source:
-        """The source it was made from."""
-        return Source(self.source, self.revision, self.seed)
 
 
 def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> Manifest:
@@ -114,17 +101,12 @@ def is_there(target: Path, source: Source, *, knob: str) -> bool:
 
 def load(target: Path) -> Manifest:
     """Return the manifest of the artefact `target`; raises BadInput if there is none or it cannot be read."""
-    path = target / MANIFEST
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        files = {name: File(**entry) for name, entry in fields.pop("files").items()}
-        return Manifest(files=files, **fields)
-    except FileNotFoundError as error:
+        return Manifest(**json.loads((target / MANIFEST).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError) as error:
         raise BadInput(
-            f"{target} has no {MANIFEST}, so it was not made by verl-regress: move it away, or choose another name."
+            f"{target} has no {MANIFEST} of verl-regress ({error}): move it away, or choose another name."
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadInput(f"{path} is not a manifest ({error}): remove {target} and run the step again.") from error
 
 
 def find(target: Path) -> Manifest | None:
@@ -145,12 +127,14 @@ def _existing(target: Path, source: Source, knob: str) -> Manifest | None:
     manifest = find(target)
     if manifest is None:
         return None
-    if manifest.made_from != source:
+    made_from = Source(manifest.source, manifest.revision, manifest.seed)
+    if made_from != source:
         raise BadInput(
-            f"{target} was made from {manifest.made_from}, and {knob}_SOURCE now asks for {source}: "
+            f"{target} was made from {made_from}, and {knob}_SOURCE now asks for {source}: "
             f"remove that directory, or choose another name with {knob}=NAME."
         )
-    damaged = [name for name, file in manifest.files.items() if _size(target / name) != file.bytes]
+    sizes = {name: path.stat().st_size for name in manifest.files if (path := target / name).is_file()}
+    damaged = [name for name, file in manifest.files.items() if sizes.get(name) != file["bytes"]]
     if damaged:
         raise BadInput(
             f"{target} is damaged, {first(damaged)} missing or of another size than its {MANIFEST} says: "
@@ -190,13 +174,17 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
         revision=source.revision,
         seed=source.seed,
         builder=BUILDER,
-        files={str(path.relative_to(directory)): File(sha256_of(path), path.stat().st_size) for path in paths},
+        files={
+            str(path.relative_to(directory)): {"sha256": sha256_of(path), "bytes": path.stat().st_size}
+            for path in paths
+        },
         facts=dict(facts),
         created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
     )
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")
-    _open_to_readers(directory)
+    for path in (directory, *directory.rglob("*")):  # everyone reads, only the owner writes, whatever the umask was
+        path.chmod(0o755 if path.is_dir() else 0o644)
     try:
         directory.rename(target)
     except OSError:
@@ -205,19 +193,6 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
             raise
         say.skip(f"{target} (exists, same source)")
         return winner
-    say.changed(f"{target} made from {source}{_described(facts)}")
+    described = "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
+    say.changed(f"{target} made from {source}{described}")
     return manifest
-
-
-def _open_to_readers(directory: Path) -> None:
-    """Let everyone read and only the owner write, whatever the builder's umask was."""
-    for path in (directory, *directory.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None

@@ -113,27 +113,20 @@ def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) ->
 def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
     """Return the objects in a GSM8K file's `content`, each with its location (`FILE line N`).
 
-    Raises BadInput for an empty file, and with the location of the first line that is not a JSON object whose
-    `question` and `answer` are texts.
+    Raises BadInput with the location of the first line that is not a JSON object whose `question` and `answer` are texts.
     """
     examples = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(content.splitlines() or [b""], start=1):
         location = f"{file} line {number}"
         try:
             example = json.loads(line)
-        except ValueError as error:
+            if not all(isinstance(example[key], str) for key in ("question", "answer")):
+                raise TypeError("question or answer is not a text")
+            examples.append((location, example))
+        except (ValueError, LookupError, TypeError) as error:
             raise BadInput(
-                f'{location} is not JSON ({error}): write one {{"question": …, "answer": …}} per line.'
+                f'{location} is not usable ({error}): write one {{"question": …, "answer": …}} per line.'
             ) from error
-        if not isinstance(example, dict) or not all(
-            isinstance(example.get(key), str) for key in ("question", "answer")
-        ):
-            raise BadInput(
-                f'{location} has no texts "question" and "answer": write one {{"question": …, "answer": …}} per line.'
-            )
-        examples.append((location, example))
-    if not examples:
-        raise BadInput(f'{file} is empty: it must contain one {{"question": …, "answer": …}} per line.')
     return examples
 
 
