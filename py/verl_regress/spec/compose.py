@@ -96,7 +96,6 @@ class _HydraRefused(Exception):
         said = error.__cause__ if str(error).startswith("Error merging override ") else error
         super().__init__(shown(" ".join(_BEHIND.split(str(said))[0].split()), 500))
         self.lacks_key = str(error).startswith("Could not override '")
-        self.is_grammar = hasattr(error, "override")
         self.culprit = culprit
 
 
@@ -164,13 +163,7 @@ def _strays(name: str, overrides: Sequence[Override]) -> list[Override]:
         return []
     without = _compose(name, [override for override in overrides if override not in additions])
     above = {override: override.parts()[1].rpartition(".")[0] for override in additions}
-    return [override for override, key in above.items() if key and _mapping(without, key) is None]
-
-
-def _mapping(config: Any, key: str) -> Mapping[str, Any] | None:
-    """The config's mapping at a dotted key; None if there is none."""
-    value = _value(config, key)
-    return value if isinstance(value, Mapping) else None
+    return [override for override, key in above.items() if key and not isinstance(_value(without, key), Mapping)]
 
 
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
@@ -217,11 +210,9 @@ def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], 
     if culprit is None:
         return BadInput(f"The overrides do not fit {name} of {snapshot}, as Hydra says ({refused}): fix them.")
     given = culprit.shown
-    if refused.is_grammar:
-        return BadInput(f"{given} cannot be parsed by Hydra ({refused}): fix it, or quote its value as in key='a, b'.")
     if not refused.lacks_key:
         return BadInput(
-            f"{given} does not fit {name} of {snapshot}, as Hydra says ({refused}): fix it, or leave it out."
+            f"{given} does not fit {name} of {snapshot}, as Hydra says ({refused}): fix it, leave it out, or quote its value as in key='a, b'."
         )
     if culprit.origin == DETERMINISTIC:
         return BadInput(
