@@ -86,7 +86,7 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 	@scripts/62_bisect.sh --check
 verify: .verify-check up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
-bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, METRIC, BISECT]
+bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, BISECT]
 	@scripts/62_bisect.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
 # 62_bisect: which commit changed training? Trains GOOD and BAD, finds what tells them apart, then walks between them with git bisect,
-# one run a commit where the case is exact. Fresh runs of the commit and of its parent confirm the answer. Exit status: 0 if they
+# one run a commit where runs repeat themselves. Fresh runs of the commit and of its parent confirm the answer. Exit status: 0 if they
 # do, 2 if BAD trains as GOOD does, 11 if no commit is found for sure.
 #
 #   VERL_REPO=path:~/verl GOOD=b9873ee9 BAD=HEAD scripts/62_bisect.sh
 #   BISECT=latest scripts/62_bisect.sh       continues a search that was interrupted
 #   scripts/62_bisect.sh --check             only looks whether VERL_REPO, GOOD, BAD and SUITE are there; needs no cluster
 #
-# GOOD and BAD are commits, branches or tags of VERL_REPO. Commits that change nothing in verl/ are left out, and one whose verl/
-# equals that of a commit that was tried is not run. SUITE and CASE choose what is trained, METRIC what tells a bad commit;
-# without them it is the first case, metric and step that differ. A run ends after that step. A commit that cannot be judged (it does
-# not run at all, or a node was lost) is skipped, with the reason. The answer is stored in ${SHARED_ROOT}/bisect/<time>/: report.md,
-# report.html, report.json.
+# GOOD and BAD are commits, branches or tags of VERL_REPO. Commits that change nothing in verl/ are left out. SUITE and CASE choose what
+# is trained; without CASE it is the first case that differs. Each commit is B of a regression session, whose A is GOOD, and bad if its
+# verdict is at least as bad as BAD's. A commit that cannot be judged (it does not run at all, or a node was lost) is skipped, with the
+# reason. The answer is stored in ${SHARED_ROOT}/bisect/<time>/: report.md, report.json.
 #
-# Knobs: VERL_REPO GOOD BAD SUITE CASE METRIC BISECT DETERMINISTIC ALLOW_MISMATCH
+# Knobs: VERL_REPO GOOD BAD SUITE CASE BISECT DETERMINISTIC ALLOW_MISMATCH
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load

@@ -56,10 +56,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the page shows. `answer` is the sentence at its top; `code` the unified diff of A and B, `code_note` what it lacks.
-
-    The page of a search for a commit has the commits that were `tried` instead of checks: good, bad or skip, and why.
-    """
+    """All that the page shows. `answer` is the sentence at its top; `code` the unified diff of A and B, `code_note` what it lacks."""
 
     answer: str
     word: str
@@ -67,7 +64,6 @@ class Page:
     warnings: Sequence[str] = ()
     cases: Sequence[Case] = ()
     checks: Sequence[Check] = ()
-    tried: Sequence[Check] = ()
     remarks: Sequence[str] = ()
     code: Sequence[str] = ()
     code_note: str = ""
@@ -82,10 +78,7 @@ def html(page: Page) -> str:
 def _top(page: Page) -> Markup:
     facts = [joined(element("dt", name), element("dd", value)) for name, value in page.facts.items()]
     links = [(f"case-{case.name}", case.name) for case in page.cases]
-    links += [
-        ("commits", "commits") if page.tried else ("checks", "checks"),
-        *([("code", "code")] if page.code or page.code_note else []),
-    ]
+    links += [("checks", "checks"), *([("code", "code")] if page.code or page.code_note else [])]
     return element(
         "header",
         badge(page.word) if page.word else "",
@@ -100,7 +93,7 @@ def _main(page: Page) -> Markup:
     return element(
         "main",
         *(_case(case, at) for at, case in enumerate(page.cases)),
-        _tried(page) if page.tried else _checks(page),
+        _checks(page),
         _code(page) if page.code or page.code_note else "",
         id="cases",
         tabindex="-1",
@@ -257,16 +250,6 @@ def _checks(page: Page) -> Markup:
         f"{words.count('ok')} of {len(words)} checks passed{skipped}",
         *(element("p", remark) for remark in page.remarks),
         details("All checks", table("What was checked from the outside", ("", "check", "checked"), rows, "checks")),
-    )
-
-
-def _tried(page: Page) -> Markup:
-    rows = [[badge(commit.word), commit.claim, commit.detail] for commit in page.tried]
-    return card(
-        "commits",
-        f"{len(rows)} commits",
-        *(element("p", remark) for remark in page.remarks),
-        table("What each commit is, and why", ("", "commit", "because"), rows, "checks"),
     )
 
 

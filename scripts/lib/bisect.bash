@@ -16,8 +16,7 @@ bisect::check() {
 bisect::begin() {
   local args
   bisect::check
-  args=("--name=${SUITE}" "--case=${CASE}" "--metric=${METRIC}" --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" --good "$BISECT_GOOD" --bad "$BISECT_BAD")
-  args+=(--good-tree "$(bisect::_tree "$BISECT_GOOD")" --bad-tree "$(bisect::_tree "$BISECT_BAD")")
+  args=("--name=${SUITE}" "--case=${CASE}" --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" --good "$BISECT_GOOD" --bad "$BISECT_BAD")
   BISECT_SEARCH=$(helper::run_in head bisect begin "${args[@]}" <"$BISECT_SUITE")
   bisect::_tell_cost
 }
@@ -25,7 +24,7 @@ bisect::begin() {
 # bisect::open: goes on with BISECT, whose repository and ends are recorded. Sets the same variables.
 bisect::open() {
   local words=()
-  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE METRIC DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
+  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   answer::words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
   BISECT_SEARCH=${words[0]}
   bisect::_clone "${words[@]:1}"
@@ -102,9 +101,6 @@ bisect::_git() { git -C "$BISECT_CLONE" "$@"; }
 # bisect::_list: the commits that change verl/, the newest first, one a line with its subject.
 bisect::_list() { bisect::_git log --no-color --format='%h %s' "${BISECT_GOOD}..${BISECT_BAD}" -- verl; }
 
-# bisect::_tree COMMIT: the hash of its folder verl; empty if it has none.
-bisect::_tree() { bisect::_git rev-parse --quiet --verify "$1:verl" || true; }
-
 # bisect::_tell_cost: the commits, and how many runs it takes at most if each of them can be judged.
 bisect::_tell_cost() {
   local commits=() steps=0 line
@@ -115,27 +111,26 @@ bisect::_tell_cost() {
   log::info "${#commits[@]} commits change verl/: 2 runs for both ends (and one more to see whether GOOD repeats itself), about ${steps} to find the commit, and 2 to confirm it; more where a case is not exact"
 }
 
-# bisect::try_ends: GOOD and BAD as A and B of a regression session, and what tells them apart.
+# bisect::try_ends: GOOD and BAD as A and B of a regression session.
 bisect::try_ends() {
   cli::on_interrupt log::info "the search can be continued: 'make bisect BISECT=${BISECT_SEARCH##*/}'"
   bisect::_session ends "$BISECT_GOOD" "$BISECT_BAD"
-  bisect::_helper signature
 }
 
 bisect::_helper() { helper::run head bisect "$1" --search "$BISECT_SEARCH" "${@:2}"; }
 
 # bisect::_session ROLE COMMIT_A COMMIT_B: a regression session, made, continued, or over already. Its verdict is not our exit status.
 bisect::_session() {
-  local state code_a code_b status=0 environment=() file
-  state=$(bisect::_helper session --role "$1")
-  case $state in
-    over*) return ;;
-    open*) environment=(-u SUITE "SESSION=${state#* }") ;;
+  local state=() code_a code_b status=0 environment=() file
+  answer::words state bisect::_helper session --role "$1"
+  case ${state[0]} in
+    over) return ;;
+    open) environment=(-u SUITE "SESSION=${state[1]}") ;;
     new)
       code_a=$(bisect::_snapshot "$2")
       code_b=$(bisect::_snapshot "$3")
       file="${BISECT_TEMP}/${1::12}.yaml"
-      bisect::_helper suite --role "$1" >"$file"
+      printf '%s\n' "${state[1]}" >"$file"
       environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}")
       ;;
   esac
@@ -180,51 +175,13 @@ bisect::_first_bad() { bisect::_git bisect log | sed -n 's/^# first bad commit: 
 
 bisect::_possible() { bisect::_git bisect log | sed -n 's/^# possible first bad commit: \[\([0-9a-f]*\)\].*/\1/p'; }
 
-# bisect::_try COMMIT: prints good, bad or skip.
+# bisect::_try COMMIT: as B of a session, whose A is GOOD; prints good, bad or skip.
 bisect::_try() {
-  local commit=$1 tree subject word plan=() said why
-  tree=$(bisect::_tree "$commit")
-  subject=$(bisect::_git show --no-patch --format=%s "$commit")
-  said=(--commit "$commit" "--tree=${tree}" "--subject=${subject}")
-  word=$(bisect::_helper known "${said[@]}")
-  [[ -z $word ]] || { printf '%s\n' "$word" && return; }
-  log::step "bisect: ${commit::12} ${subject}"
-  if ! bisect::_git cat-file -e "${commit}:verl/__init__.py" 2>/dev/null; then
-    bisect::_helper decide "${said[@]}" --refused 'it has no verl/__init__.py'
-    return
-  fi
-  answer::words plan bisect::_helper try --commit "$commit"
-  if [[ ${plan[0]} == session ]]; then
-    bisect::_session "$commit" "$BISECT_GOOD" "$commit"
-  else
-    why=$(bisect::_train "$commit" "${plan[@]:1}")
-    said+=(--job "${plan[2]}" "--refused=${why}")
-  fi
-  bisect::_helper decide "${said[@]}"
-}
-
-# bisect::_train COMMIT submit|follow ID SPEC SEED STEP OVERRIDES...: as far as STEP; 0 is the end. Prints why verl's config refuses the job,
-# which it takes with GOOD.
-bisect::_train() {
-  local commit=$1 how=$2 id=$3 spec=$4 seed=$5 step=$6 status=0 code
-  shift 6
-  if [[ $how == submit ]]; then
-    code=$(bisect::_snapshot "$commit")
-    bisect::_script 44_submit_sdk.sh "JOBSPEC=${spec}" "CODE_ID=${code}" "TRAIN_SEED=${seed}" "SUBMISSION_ID=${id}" "OVERRIDES=$*" WAIT= \
-      2>&1 >/dev/null | tee "${BISECT_TEMP}/said" >&2 || status=$?
-    if ((status == 2)); then
-      sed -n 's/^error *//p' "${BISECT_TEMP}/said" | tail -n 1
-      return
-    fi
-    ((status == 0)) || cli::die 1 "The job of ${commit::12} was not submitted: the reason is above; fix it, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'."
-  fi
-  job::follow "$id" "$step" >&2 || status=$?
-  case $status in
-    0 | 3 | 4 | 7) ((step == 0)) || job::stop "$id" >&2 ;;
-    6) job::stop "$id" >&2 ;;
-    5) job::stop "$id" >&2 && cli::die 5 "The job ${id} could not be scheduled: when its devices are free, continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
-    *) cli::die "$status" "It is unknown how the job ${id} ended (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
-  esac
+  local subject
+  subject=$(bisect::_git show --no-patch --format=%s "$1")
+  log::step "bisect: ${1::12} ${subject}"
+  bisect::_session "$1" "$BISECT_GOOD" "$1"
+  bisect::_helper decide --commit "$1" "--subject=${subject}"
 }
 
 # bisect::finish: trains the commit and its parent again, and writes the report; its exit status is ours.

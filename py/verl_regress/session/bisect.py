@@ -1,24 +1,21 @@
-"""`bisect begin | open | suite | session | signature | replay | known | try | decide | finish`: a search's steps, for scripts/62_bisect.sh."""
+"""`bisect begin | open | session | replay | decide | finish`: a search's steps, for scripts/62_bisect.sh."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
-import deps
-from verl_regress.base import say
-from verl_regress.base.errors import BadInput, RegressError
-from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import nodes
-from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import status
-from verl_regress.session import bisection, schedule, suites
+from verl_regress.base import files, say
+from verl_regress.base.errors import Exit
+from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import SharedRoot
+from verl_regress.session import bisection, suites
 from verl_regress.session.bisection import Bisection
-from verl_regress.store.sessions import Session, named, need_unfinished
+from verl_regress.store.sessions import named, need_unfinished
+
+_SHOWN = 2000  # lines of the diff
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,94 +28,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("repo", "the repository as the user named it"),
         ("good", "the commit that is good"),
         ("bad", "the commit that is bad"),
-        ("good-tree", "the tree of its folder verl"),
-        ("bad-tree", "the tree of its folder verl"),
     ):
         begin.add_argument(f"--{option}", required=True, help=text)
     begin.add_argument("--case", default="", help="the suite's case; empty: the first one that differs")
-    begin.add_argument("--metric", default="", help="the metric that tells; empty: the first one that differs")
     opened = steps.add_parser(
         "open", help="print an unfinished search's directory, repository and ends, each ended by a NUL"
     )
     opened.add_argument("--name", required=True, help="its name, or latest")
     opened.add_argument("--cluster", required=True)
     for name, text in (
-        ("suite", "print the suite of a role's session"),
-        ("session", "print whether a role's session is new, unfinished or over, and its name"),
-        ("signature", "say what GOOD and BAD differ in"),
-        ("replay", "print what is known of each commit, as git needs it"),
-        ("known", "print what a commit's tree has said before; nothing if it was not tried"),
-        (
-            "try",
-            "print how to try a commit: session or job, its id, JobSpec, seed, step, overrides, each ended by a NUL",
-        ),
-        ("decide", "record and print what a commit says"),
+        ("session", "print new and the suite of a role's session; or open, or over, and its name; each ended by a NUL"),
+        ("replay", "say what GOOD and BAD differ in, and print what is known of each commit, as git needs it"),
+        ("decide", "record and print what the session of a commit says"),
         ("finish", "write the report on the commit whose diff is on stdin"),
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--search", type=Path, required=True)
-    for name in ("suite", "session"):
-        steps.choices[name].add_argument("--role", required=True)
-    for name in ("known", "try", "decide", "finish"):
-        steps.choices[name].add_argument("--commit", required=name != "finish", default="")
-    for name in ("known", "decide"):
-        steps.choices[name].add_argument("--tree", required=True, help="the tree of its folder verl; empty without one")
-        steps.choices[name].add_argument("--subject", default="", help="the first line of its message")
-    steps.choices["decide"].add_argument("--refused", default="", help="why it cannot run at all")
-    steps.choices["decide"].add_argument("--job", default="", help="its job")
-    steps.choices["finish"].add_argument("--parent", default="")
-    steps.choices["finish"].add_argument("--about", default="", help="the commit's author, date and message")
-    steps.choices["finish"].add_argument(
-        "--possible", default="", help="the commits of which it is one, if skipped ones are left"
-    )
+    steps.choices["session"].add_argument("--role", required=True)
+    steps.choices["decide"].add_argument("--commit", required=True)
+    steps.choices["decide"].add_argument("--subject", default="", help="the first line of its message")
+    finish = steps.choices["finish"]
+    finish.add_argument("--commit", default="")
+    finish.add_argument("--parent", default="")
+    finish.add_argument("--about", default="", help="the commit's author, date and message")
+    finish.add_argument("--possible", default="", help="the commits of which it is one, if skipped ones are left")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one step; `finish` returns the search's exit status: 0 for a commit that fresh runs confirm, 11 without one."""
     root = SharedRoot(args.shared_root)
     if args.step_name == "begin":
-        return _begin(root, args)
-    if args.step_name == "open":
-        return _open(root, args)
-    search = Bisection(args.search)
-    if args.step_name == "suite":
-        print(json.dumps(search.suite_for(args.role), indent=1))
+        _begin(root, args)
+    elif args.step_name == "open":
+        _open(root, args)
     elif args.step_name == "session":
-        print(_state(search.session(root, args.role)))
-    elif args.step_name == "signature":
-        _signature(root, search)
+        _session(root, Bisection(args.search), args.role)
     elif args.step_name == "replay":
-        print("".join(f"{said['word']} {commit}\n" for commit, said in search.tried.items()), end="")
-    elif args.step_name == "known":
-        _known(search, args)
-    elif args.step_name == "try":
-        _try(root, search, args.commit)
+        _replay(root, Bisection(args.search))
     elif args.step_name == "decide":
-        _decide(root, search, args)
+        _decide(root, Bisection(args.search), args)
     else:
-        deps.use("judge")  # only the head has them
-        from verl_regress.session import bisect_report
-
-        return bisect_report.finish(root, search, args, sys.stdin.read())
+        return _finish(root, Bisection(args.search), args, sys.stdin.read())
     return 0
 
 
-def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
+def _begin(root: SharedRoot, args: argparse.Namespace) -> None:
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
     content = bisection.of_case(suite, args.case)
-    if args.good_tree == args.bad_tree:
-        raise BadInput(
-            f"The folder verl of GOOD={args.good[:12]} and of BAD={args.bad[:12]} is the same (tree {args.good_tree[:12] or 'none'}), so no commit between them can have changed training: name commits that differ in it."
-        )
-    kept = ("cluster", "repo", "good", "bad", "good_tree", "bad_tree", "case", "metric")
-    search = bisection.Bisection.begin(
-        root, {"suite": {"name": suite.name, "content": content}, **{name: getattr(args, name) for name in kept}}
-    )
-    print(search.path)
-    return 0
+    kept = {name: getattr(args, name) for name in ("cluster", "repo", "good", "bad", "case")}
+    print(Bisection.begin(root, {"suite": {"name": suite.name, "content": content}, **kept}).path)
 
 
-def _open(root: SharedRoot, args: argparse.Namespace) -> int:
+def _open(root: SharedRoot, args: argparse.Namespace) -> None:
     """The search of that name; `latest` is the newest of this cluster. Raises BadInput if it is over, or not of this cluster."""
     every = [Bisection(path) for path in sorted(root.bisections.glob("*"), reverse=True)]
     mine = [each.path for each in every if each.cluster == args.cluster]
@@ -126,90 +87,90 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     need_unfinished(search.path, "BISECT", args.name)
     begin = search.read("begin")
     sys.stdout.write("".join(f"{word}\0" for word in (search.path, begin["repo"], begin["good"], begin["bad"])))
-    return 0
 
 
-def _state(session: Session | None) -> str:
-    if session is None:
-        return "new"
-    return f"{'over' if session.is_over else 'open'} {session.path.name}"
-
-
-def _signature(root: SharedRoot, search: Bisection) -> None:
-    """Record and print what tells GOOD from BAD. Raises BadInput if GOOD and BAD do not differ in it."""
-    if not search.knows_signature:
-        begin, session = search.read("begin"), search.session_of(root, bisection.ENDS)
-        found = bisection.found_at_the_ends(session, begin["case"], begin["metric"])
-        # JSON has no NaN.
-        content = {
-            name: value for name, value in asdict(found).items() if not (isinstance(value, float) and math.isnan(value))
-        }
-        search.write("signature", content)
-    say.info(f"what tells them apart: {search.signature}")
-
-
-def _known(search: Bisection, args: argparse.Namespace) -> None:
-    """A commit whose folder verl is that of another one says what that one said."""
-    begin, tried = search.read("begin"), search.tried
-    same = {said["tree"]: (commit, said["word"]) for commit, said in reversed(tried.items()) if said["word"] != "skip"}
-    same |= {begin["good_tree"]: (begin["good"], "good"), begin["bad_tree"]: (begin["bad"], "bad")}
-    if args.tree in same:
-        commit, word = same[args.tree]
-        _record(search, args, word, f"its folder verl is that of {commit[:12]}", job="")
-
-
-def _try(root: SharedRoot, search: Bisection, commit: str) -> None:
-    """Where the case is exact one job is enough, as far as the step that tells; else a session with all its pairs."""
-    signature = search.signature
-    case = search.suite.case(signature.case)
-    if signature.kind == "verdict" or case.continues is not None:
-        sys.stdout.write("session\0")
-        return
-    number, api = 1, RayApi(nodes.ADDRESS)
-    while (job := JobDir(root.jobs / _job_id(search, commit, number))).path.exists():
-        now = status.judge(job, api.job(job.ray_id)).status
-        if now is not status.Status.NOT_SUBMITTED:
-            break
-        number += 1
-    run = schedule.first_runs(case)[1]
-    words = [
-        "job",
-        "follow" if job.path.exists() else "submit",
-        job.path.name,
-        case.spec,
-        str(run.seed),
-        str(signature.step if signature.kind == "value" else 0),
-        *schedule.overrides_of(run, search.suite, {}),
-    ]
+def _session(root: SharedRoot, search: Bisection, role: str) -> None:
+    session = search.session(root, role)
+    words = (
+        ("new", json.dumps(search.suite_for(role)))
+        if session is None
+        else ("over" if session.is_over else "open", session.path.name)
+    )
     sys.stdout.write("".join(f"{word}\0" for word in words))
 
 
-def _job_id(search: Bisection, commit: str, number: int) -> str:
-    return f"bisect-{commit[:12]}-{search.path.name}" + (f"-{number}" if number > 1 else "")
+def _replay(root: SharedRoot, search: Bisection) -> None:
+    """Raises BadInput if GOOD and BAD do not differ."""
+    signature = search.read("signature")
+    if not signature:
+        signature = bisection.found_at_the_ends(search.session_of(root, bisection.ENDS), search.read("begin")["case"])
+        search.write("signature", signature)
+    say.info(f"what tells them apart: {signature['case']}, {signature['why']}")
+    print("".join(f"{said['word']} {commit}\n" for commit, said in search.tried.items()), end="")
 
 
 def _decide(root: SharedRoot, search: Bisection, args: argparse.Namespace) -> None:
-    if args.refused:
-        word, why = bisection.of_refusal(search.signature, args.refused)
-    elif args.job:
-        word, why = bisection.of_job(search.signature, JobDir(root.jobs / args.job), _job_of_good(root, search))
-    else:
-        session = search.session_of(root, args.commit)
-        word, why = bisection.of_session(search.signature, session)
-    _record(search, args, word, why, args.job)
-
-
-def _record(search: Bisection, args: argparse.Namespace, word: str, why: str, job: str) -> None:
-    """Keep, say and print what a commit is."""
-    said = {"word": word, "why": why, "tree": args.tree, "job": job, "subject": args.subject}
+    session = search.session_of(root, args.commit)
+    word, why = bisection.of_session(search.read("signature"), session)
+    said = {"word": word, "why": why, "session": session.path.name, "subject": args.subject}
     search.write(f"commit-{args.commit}", said)
     say.info(f"{args.commit[:12]} is {'skipped' if word == bisection.SKIP else word}: {why}")
     print(word)
 
 
-def _job_of_good(root: SharedRoot, search: Bisection) -> JobDir:
-    session = search.session_of(root, bisection.ENDS)
-    job = bisection.first_job(session.evidence(), search.signature.case, "A")
-    if job is None:
-        raise RegressError(f"The session {session.path.name} has no run of GOOD any more: start a new search.")
-    return job
+def _finish(root: SharedRoot, search: Bisection, args: argparse.Namespace, diff: str) -> int:
+    """Write the reports and say the answer; 0 for a commit that fresh runs confirm, 11 without one."""
+    begin, signature, possible = search.read("begin"), search.read("signature"), args.possible.split()
+    subject, is_sure, lines = (args.about.splitlines() or [""])[0], False, []
+    if args.commit:
+        session = search.session_of(root, bisection.CONFIRM)
+        word, why = bisection.of_session(signature, session)
+        is_sure = word == bisection.BAD
+        lines = [f"the commit against its parent: {why}", f"their curves and code: {session.path}/report.html"]
+        runs = "fresh runs of it and of its parent"
+        if is_sure:
+            answer = f"the first bad commit is {args.commit[:12]} ({subject}); {runs} confirm it"
+        else:
+            answer = f"the first bad commit seems to be {args.commit[:12]} ({subject}), but {runs} do not confirm it"
+    else:
+        answer = f"not found: it is one of {len(possible)} commits, of which those in between could not be judged: {', '.join(each[:12] for each in possible)}"
+    report = {
+        "search": str(search.path),
+        "found": args.commit or None,
+        "parent": args.parent or None,
+        "about": args.about,
+        "possible": possible,
+        "confirmed": is_sure,
+        "said": lines,
+        "signature": f"{signature['case']}, {signature['why']}",
+        "answer": answer,
+        **{name: begin[name] for name in ("repo", "good", "bad", "cluster")},
+        "commits": search.tried,
+    }
+    page = [
+        f"# {answer}",
+        "",
+        *(f"- {line}" for line in (*args.about.splitlines()[1:], *lines)),
+        f"- what tells them apart: {report['signature']}",
+        f"- GOOD {begin['good']}, BAD {begin['bad']}, in {begin['repo']}",
+        "",
+        "| commit | is | because | subject |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {commit[:12]} | {said['word']} | {_cell(said['why'])} | {_cell(said['subject'])} |"
+            for commit, said in search.tried.items()
+        ),
+        "",
+        *(["```diff", *diff.splitlines()[:_SHOWN], "```"] if diff else []),
+    ]
+    write_atomically(search.path / "report.md", "\n".join(page) + "\n")
+    write_atomically(search.path / "report.json", files.as_json(report))  # the last one: the search is over
+    for line in lines:
+        say.info(line)
+    print(answer)
+    print(say.shown(f"reports: {search.path}/report.md, report.json"))
+    return int(Exit.SUCCEEDED if is_sure else Exit.INCONCLUSIVE)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -48,12 +48,11 @@ library() {
     nodes::shown() { printf "%s\n" "$1"; }
     # Nothing is trained: a commit says what its file says.
     bisect::_try() {
-      local commit=$1 word tree said
+      local commit=$1 word
       printf "%s\n" "$commit" >>"${ROOT}/runs"
       word=$(bisect::_git show "${commit}:verl/loss.py")
       [[ $word != broken ]] || word=skip
-      tree=$(bisect::_tree "$commit")
-      printf "{\"word\": \"%s\", \"why\": \"its file\", \"tree\": \"%s\", \"time\": \"%s\"}\n" "$word" "$tree" "$(date +%s.%N)" >"${BISECT_SEARCH}/commit-${commit}.json"
+      printf "{\"word\": \"%s\", \"time\": \"%s\"}\n" "$word" "$(date +%s.%N)" >"${BISECT_SEARCH}/commit-${commit}.json"
       printf "%s\n" "$word"
     }
     shift 2
@@ -67,6 +66,7 @@ setup() {
 
 walk() {
   bisect::begin
+  printf '{"case": "ppo", "why": "its file"}\n' >"${BISECT_SEARCH}/signature.json" # what its ends said
   bisect::walk
   first_bad
 }
@@ -120,6 +120,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
   history_git checkout --quiet main
   only_skipped() {
     bisect::begin
+    printf '{"case": "ppo", "why": "its file"}\n' >"${BISECT_SEARCH}/signature.json"
     # shellcheck disable=SC2329  # bisect::walk calls it
     bisect::_try() { printf '%s\n' skip; }
     bisect::walk
@@ -143,7 +144,7 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
     [[ ${lines[-2]} == "error   "$sentence ]]
     [[ ! -e ${BATS_TEST_TMPDIR}/bisect ]]
     # shellcheck disable=SC2031  # the same
-    export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' METRIC='' OVERRIDES=''
+    export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main CASE='' OVERRIDES=''
     count=$((count + 1))
   done <<EOF
 GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
